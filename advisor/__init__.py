@@ -1,0 +1,29 @@
+"""perf-advisor: measures every known PyTorch speed-up on your model and your hardware, and writes the settings that won.
+
+Importing this package never imports torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from advisor.workload import Workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from advisor.runtime.tuning import Tuning
+
+__version__ = "0.1.0"
+__all__ = ["Workload", "__version__", "load"]
+
+
+def load(path: str | Path) -> Tuning:
+    """The settings in a YAML file, ready to be applied to a loop of one's own.
+
+    ``path`` is an exported settings file, or a config with a ``perf_advisor:`` section. Raises
+    ``advisor.errors.UsageError`` when it cannot be read or holds anything but settings.
+    """
+    from advisor.runtime.tuning import Tuning
+
+    return Tuning.from_file(path)

@@ -1,0 +1,221 @@
+"""Discovery and validation of recipes: the built-in ones, a user's folders, and installed entry points.
+
+A broken third-party recipe becomes a line in ``Catalog.problems``; it never stops a session.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from advisor.errors import UsageError
+from advisor.recipe import HEADINGS, Recipe, card, card_section
+from advisor.records import Candidate, Facts, Mode, Skip, Value, text_of
+from advisor.settings import Settings
+
+ENTRY_POINT_GROUP = "perf_advisor.recipes"
+_ID = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """What the catalogue proposes for a workload: candidates in catalogue order, and a reason for every other recipe."""
+
+    candidates: tuple[Candidate, ...]
+    skipped: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All known recipes by id, in the order of their ids, and what went wrong loading others."""
+
+    recipes: Mapping[str, Recipe]
+    problems: tuple[str, ...] = field(default=())
+
+    def __iter__(self) -> Iterator[Recipe]:
+        return iter(self.recipes.values())
+
+    def __getitem__(self, recipe_id: str) -> Recipe:
+        """The recipe with this id. Raises UsageError that names the nearest ids."""
+        try:
+            return self.recipes[recipe_id]
+        except KeyError:
+            raise UsageError(
+                f"there is no recipe {recipe_id!r}.", f"The recipes are: {', '.join(self.recipes)}."
+            ) from None
+
+    def by_key(self, key: str) -> Recipe:
+        """The recipe that owns a setting key. Raises UsageError when none does."""
+        for recipe in self:
+            if recipe.key == key:
+                return recipe
+        raise UsageError(f"no recipe owns the setting {key!r}.", "`perf-advisor recipes` lists the settings.")
+
+    def check(self, settings: Mapping[str, Value]) -> None:
+        """Raise UsageError for a key that no recipe owns, or a value that its recipe does not accept."""
+        for key, value in settings.items():
+            recipe = self.by_key(key)
+            if not recipe.accepts(value):
+                raise UsageError(
+                    f"{key}: {text_of(value)} is not a value that the recipe {recipe.id} knows.",
+                    f"`perf-advisor recipes {recipe.id}` explains it.",
+                )
+
+    def in_order(self, settings: Mapping[str, Value]) -> list[tuple[Recipe, Value]]:
+        """Settings with their recipes, in the order of stages in which they are applied."""
+        pairs = [(self.by_key(key), value) for key, value in settings.items()]
+        return sorted(pairs, key=lambda pair: (pair[0].stage, pair[0].id))
+
+    def conflict(self, settings: Mapping[str, Value]) -> str | None:
+        """Why these settings cannot be applied together, or None."""
+        for recipe, value in self.in_order(settings):
+            reason = recipe.conflict(value, Settings(settings).without(recipe.key))
+            if reason:
+                return reason
+        return None
+
+    def propose(self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> Proposals:
+        """Candidates for a workload. A recipe that is already on proposes its default instead: what it is worth."""
+        candidates: list[Candidate] = []
+        skipped: dict[str, str] = {}
+        for recipe in self:
+            proposed = _chosen(recipe, only, skip) or _values(recipe, facts)
+            if isinstance(proposed, Skip):
+                skipped[recipe.id] = proposed.reason
+            else:
+                candidates += proposed
+        return Proposals(tuple(candidates), skipped)
+
+
+def load_catalog(folders: Iterable[str] = ()) -> Catalog:
+    """The built-in recipes, those in ``folders``, and those of installed packages."""
+    recipes = dict(_builtin())
+    problems: list[str] = []
+    for name, source in _third_party(folders):
+        try:
+            for recipe in _recipes_in(source()):
+                _check(recipe, recipes)
+                recipes[recipe.id] = recipe
+        except Exception as error:  # a stranger's code may raise anything; the session goes on without it
+            problems.append(f"{name}: {type(error).__name__}: {error}")
+    return Catalog(dict(sorted(recipes.items())), tuple(problems))
+
+
+@functools.cache
+def _builtin() -> Mapping[str, Recipe]:
+    package = importlib.import_module("advisor.recipes")
+    recipes: dict[str, Recipe] = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        for recipe in _recipes_in(importlib.import_module(f"advisor.recipes.{info.name}")):
+            _check(recipe, recipes)
+            recipes[recipe.id] = recipe
+    return recipes
+
+
+def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, _Source]]:
+    for folder in folders:
+        root = Path(folder)
+        if not root.is_dir():
+            raise UsageError(f"the recipe folder {folder} does not exist.", "Give --recipes a folder of .py files.")
+        for path in sorted(root.glob("[!_]*.py")):
+            yield str(path), _Source(path=path)
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        yield f"entry point {entry.name}", _Source(module=entry.value.partition(":")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a third-party recipe module comes from: a file, or an importable module."""
+
+    path: Path | None = None
+    module: str = ""
+
+    def __call__(self) -> ModuleType:
+        if self.path is None:
+            return importlib.import_module(self.module)
+        digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:12]
+        name = f"perf_advisor_recipe_{self.path.stem}_{digest}"
+        spec = importlib.util.spec_from_file_location(name, self.path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{self.path} cannot be imported")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+
+
+def _recipes_in(module: ModuleType) -> list[Recipe]:
+    classes = [
+        member
+        for member in vars(module).values()
+        if isinstance(member, type) and issubclass(member, Recipe) and member.__module__ == module.__name__
+    ]
+    return [cls() for cls in classes if not cls.__abstractmethods__]
+
+
+def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
+    for attribute in ("id", "title", "key", "default", "stage"):
+        if not hasattr(recipe, attribute):
+            raise ValueError(f"{type(recipe).__name__} has no {attribute}")
+    if not _ID.fullmatch(recipe.id):
+        raise ValueError(f"{recipe.id!r} is not an id: use lower-case letters, digits and underscores")
+    if recipe.id in known:
+        raise ValueError(f"the id {recipe.id} is taken")
+    if any(recipe.key == other.key for other in known.values()):
+        raise ValueError(f"the setting {recipe.key} is owned by another recipe")
+    Settings({recipe.key: recipe.default})
+    missing = [heading for heading in HEADINGS if not card_section(recipe, heading)]
+    if missing:
+        raise ValueError(f"the module docstring lacks {', '.join(missing)}; it begins {card(recipe)[:40]!r}")
+
+
+def _chosen(recipe: Recipe, only: Sequence[str], skip: Sequence[str]) -> Skip | None:
+    if recipe.id in skip:
+        return Skip("left out by --skip")
+    if only and recipe.id not in only:
+        return Skip("not named by --only")
+    return None
+
+
+def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
+    unfit = _unfit(recipe, facts)
+    if unfit:
+        return unfit
+    current = facts.current(recipe.key, recipe.default)
+    proposed = recipe.candidates(facts)
+    if isinstance(proposed, Skip):
+        return proposed
+    already_on = current != recipe.default
+    values = [value for value in proposed if value != current]
+    if already_on and recipe.default not in values:
+        values.append(recipe.default)
+    if not values:
+        return Skip(f"{recipe.key} is {text_of(current)} already, and there is no other value to try")
+    return [
+        Candidate(recipe.id, recipe.key, value, already_on=already_on and value == recipe.default) for value in values
+    ]
+
+
+def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:
+    if facts.workload.mode not in recipe.modes:
+        loop = "training" if Mode.TRAIN in recipe.modes else "inference"
+        return Skip(f"applies to {loop} only; this session measures {_loop(facts.workload.mode)}")
+    if facts.workload.device_type not in recipe.devices:
+        if "cuda" in recipe.devices:
+            return Skip("needs a CUDA GPU; this session runs on the CPU")
+        return Skip("applies to the CPU only; this session runs on a CUDA GPU")
+    return None
+
+
+def _loop(mode: Mode) -> str:
+    return "training" if mode is Mode.TRAIN else "inference"

@@ -1,0 +1,39 @@
+"""StepPlan: how a step runs. Recipes change it; ``runtime/`` turns it and the objects into one callable step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.records import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """How one step runs.
+
+    ``autocast``: ``none``, ``bfloat16`` or ``float16``; float16 in training goes with a gradient scaler.
+    ``zero_grad``: ``none`` (set_to_none), ``zeros``, or ``manual`` (``param.grad = None`` by hand).
+    ``grad_mode`` (inference): ``grad``, ``no_grad`` or ``inference_mode``.
+    ``compile_mode``: ``none`` or a mode of ``torch.compile``.
+    ``memory_format``: the format that batches of the matching rank are converted to, or ``none``.
+    """
+
+    mode: Mode
+    device: str
+    autocast: str = "none"
+    zero_grad: str = "none"
+    grad_mode: str = "grad"
+    compile_mode: str = "none"
+    cuda_graph: bool = False
+    non_blocking: bool = False
+    memory_format: str = "none"
+
+    @property
+    def device_type(self) -> str:
+        """``cuda`` or ``cpu``."""
+        return self.device.partition(":")[0]
+
+    @property
+    def scales_gradients(self) -> bool:
+        """Whether training needs a gradient scaler."""
+        return self.mode is Mode.TRAIN and self.autocast == "float16"

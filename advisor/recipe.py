@@ -1,0 +1,128 @@
+"""The recipe contract: one optimization, one file, one setting key.
+
+A recipe file's module docstring is the card that the app shows, under the headings in ``HEADINGS``. The class says
+what the recipe is; ``candidates`` proposes values, ``apply`` puts one into effect, ``code`` shows it as Python.
+Recipe modules never import torch at module level: the app's process reads them too.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, ClassVar
+
+from advisor.plan import StepPlan
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value, text_of
+
+HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
+BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})
+TRAINING = frozenset({Mode.TRAIN})
+INFERENCE = frozenset({Mode.INFER})
+CUDA = frozenset({"cuda"})
+CPU = frozenset({"cpu"})
+ANY_DEVICE = frozenset({"cuda", "cpu"})
+
+
+class Stage(IntEnum):
+    """When a setting is applied; lower stages first."""
+
+    ENVIRONMENT = 0
+    GLOBAL = 1
+    MODEL = 2
+    PARALLEL = 3
+    OPTIMIZER = 4
+    DATA = 5
+    COMPILE = 6
+    STEP = 7
+
+
+@dataclass(slots=True)
+class Components:
+    """What a recipe may change: the objects, and the plan of how a step runs.
+
+    ``data`` is a DataLoader, one batch, a callable ``batch_size -> batch``, or None when only the model is known.
+    """
+
+    model: Any
+    optimizer: Any
+    data: Any
+    plan: StepPlan
+    batch_size: int | None = None
+
+    @property
+    def has_loader(self) -> bool:
+        """Whether the data comes from a DataLoader (looked up without importing torch)."""
+        loaders = sys.modules.get("torch.utils.data")
+        return loaders is not None and isinstance(self.data, loaders.DataLoader)
+
+
+class Recipe(ABC):
+    """One optimization. Class attributes describe it; the module docstring explains it.
+
+    ``ladder``: the values are tried in order, and climbing stops when one is no better than the one before.
+    ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
+    ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
+    """
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    key: ClassVar[str]
+    default: ClassVar[Value]
+    modes: ClassVar[frozenset[Mode]] = BOTH_MODES
+    devices: ClassVar[frozenset[str]] = ANY_DEVICE
+    attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
+    numerics: ClassVar[Numerics] = Numerics.CLOSE
+    stage: ClassVar[Stage]
+    ladder: ClassVar[bool] = False
+    expensive: ClassVar[bool] = False
+    habit: ClassVar[bool] = False
+
+    @abstractmethod
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        """The values worth trying here, or the reason why there are none. The present value may be among them."""
+
+    @abstractmethod
+    def apply(self, workload: Components, value: Value) -> None:
+        """Put ``value`` into effect on the objects, the plan, or the process's global flags."""
+
+    @abstractmethod
+    def code(self, value: Value) -> str:
+        """Python that does the same, in terms of ``model``, ``optimizer``, ``loader``, ``loss_fn`` and ``device``."""
+
+    def accepts(self, value: Value) -> bool:
+        """Whether ``value`` can be a value of this setting at all (checked when a settings file is read)."""
+        return isinstance(value, type(self.default))
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        """Why ``value`` cannot be combined with these other settings, or None."""
+        return None
+
+    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
+        """The numerics class of one value; most recipes have one class for all."""
+        return self.numerics
+
+    def why(self, facts: Facts, value: Value) -> str:
+        """One sentence: why this may help on this workload."""
+        profile = facts.profile
+        if profile is not None and profile.bottleneck in self.attacks:
+            return f"The step is bound by {profile.bottleneck}: {profile.evidence}"
+        return card_section(self, "Why it helps").partition("\n\n")[0].replace("\n", " ")
+
+    def describe(self, value: Value) -> str:
+        """The setting as a person reads it."""
+        return f"{self.key}: {text_of(value)}"
+
+
+def card(recipe: Recipe) -> str:
+    """The recipe's module docstring: the text that the app and ``perf-advisor recipes ID`` show."""
+    return (sys.modules[type(recipe).__module__].__doc__ or "").strip()
+
+
+def card_section(recipe: Recipe, heading: str) -> str:
+    """The text under one heading of the card, or an empty string."""
+    match = re.search(rf"^{re.escape(heading)}\n-+\n(.*?)(?=^[^\n]+\n-+\n|\Z)", card(recipe), re.M | re.S)
+    return match.group(1).strip() if match else ""

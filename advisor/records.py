@@ -1,0 +1,599 @@
+"""Frozen records: everything that crosses a process, a module or a file boundary.
+
+Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+Value = bool | int | float | str
+
+
+class Mode(StrEnum):
+    """Which loop is being tuned."""
+
+    TRAIN = "train"
+    INFER = "infer"
+
+
+class Numerics(StrEnum):
+    """How a setting changes what the model computes."""
+
+    EXACT = "exact"
+    CLOSE = "close"
+    CHANGED = "changed"
+
+    @property
+    def severity(self) -> int:
+        """0 for exact, 1 for close, 2 for changed."""
+        return list(Numerics).index(self)
+
+
+class Outcome(StrEnum):
+    """How a trial ended."""
+
+    MEASURED = "measured"
+    OUT_OF_MEMORY = "out_of_memory"
+    FAILED = "failed"
+    NON_FINITE = "non_finite"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+class Verdict(StrEnum):
+    """What a trial says about its candidate."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    NO_DIFFERENCE = "no measurable difference"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Bottleneck(StrEnum):
+    """What the step is bound by."""
+
+    INPUT = "input"
+    LAUNCH = "host launches"
+    MEMORY = "memory bandwidth"
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+
+
+class Objective(StrEnum):
+    """What the ranking and the stack optimise."""
+
+    THROUGHPUT = "throughput"
+    MEMORY = "memory"
+    LATENCY = "latency"
+    ENERGY = "energy"
+
+
+# --- hardware -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds memory on a GPU."""
+
+    pid: int
+    name: str
+    used_memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """One GPU as NVML describes it; a field that the driver does not report is None."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total_bytes: int
+    memory_used_bytes: int
+    driver_version: str
+    cuda_driver_version: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    ecc_enabled: bool | None = None
+    mig_enabled: bool | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One reading of a GPU's gauges."""
+
+    uuid: str
+    utilization_percent: int | None
+    memory_used_bytes: int
+    memory_total_bytes: int
+    temperature_c: int | None
+    power_w: float | None
+    sm_clock_mhz: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostInfo:
+    """The host as psutil and the kernel describe it. ``usable_cores`` honours the process's CPU affinity."""
+
+    cpu: str
+    physical_cores: int
+    logical_cores: int
+    usable_cores: int
+    memory_total_bytes: int
+    memory_available_bytes: int
+    cpu_features: tuple[str, ...]
+    numa_nodes: int
+    system: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The machine. ``gpu_note`` is a plain sentence when NVML cannot be used."""
+
+    host: HostInfo
+    gpus: tuple[GpuInfo, ...] = ()
+    gpu_note: str | None = None
+
+    def gpu_by_uuid(self, uuid: str | None) -> GpuInfo | None:
+        """The GPU with this UUID (with or without the ``GPU-`` prefix that CUDA leaves out)."""
+        if uuid is None:
+            return None
+        wanted = uuid.removeprefix("GPU-").lower()
+        return next((gpu for gpu in self.gpus if gpu.uuid.removeprefix("GPU-").lower() == wanted), None)
+
+
+# --- what is known of the workload ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderFacts:
+    """A DataLoader as the user built it. ``length`` is in batches, None for an iterable dataset."""
+
+    batch_size: int | None
+    num_workers: int
+    pin_memory: bool
+    persistent_workers: bool
+    prefetch_factor: int | None
+    length: int | None
+    iterable_dataset: bool
+    custom_batch_sampler: bool
+    drop_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerFacts:
+    """An optimizer: its class and the implementations that its class offers."""
+
+    name: str
+    implementation: str
+    implementations: tuple[str, ...]
+    capturable: bool
+    tensors: int
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFacts:
+    """What inspecting the loaded workload in the trial process found.
+
+    ``families`` counts modules by kind: conv1d, conv2d, conv3d, linear, embedding, batch_norm, layer_norm,
+    dropout, attention, recurrent. ``current`` holds the value of every known setting as the user has it.
+    ``input_dims`` has the number of dimensions of each input tensor.
+    """
+
+    mode: Mode
+    device: str
+    device_name: str
+    device_uuid: str | None
+    capability: tuple[int, int] | None
+    device_memory_bytes: int
+    model: str
+    parameters: int
+    trainable_parameters: int
+    parameter_bytes: int
+    parameter_tensors: int
+    parameter_dtypes: tuple[str, ...]
+    families: dict[str, int]
+    batch_size: int | None
+    batch_text: str
+    input_dims: tuple[int, ...]
+    resizable_batch: bool
+    data_kind: str
+    loss: str
+    optimizer: OptimizerFacts | None
+    loader: LoaderFacts | None
+    threads: int
+    usable_cores: int
+    current: dict[str, Value] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def device_type(self) -> str:
+        """``cuda`` or ``cpu``."""
+        return self.device.partition(":")[0]
+
+    def has(self, *families: str) -> bool:
+        """Whether the model has a module of one of these families."""
+        return any(self.families.get(family, 0) for family in families)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One operator of the profile: per-step times and calls."""
+
+    name: str
+    calls: float
+    host_ms: float
+    device_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The instrumented pass: ms per phase of a step, the top operators, and how far the step is from the roof.
+
+    ``phases`` is measured with a synchronisation at each boundary, so its sum can exceed ``step_ms``.
+    """
+
+    step_ms: float
+    phases: dict[str, float]
+    operators: tuple[OperatorRow, ...] = ()
+    device_busy_share: float | None = None
+    kernels_per_step: float | None = None
+    flops_per_step: int | None = None
+    ceiling_flops_per_s: float | None = None
+    ceiling_dtype: str | None = None
+    copy_bytes_per_s: float | None = None
+    bottleneck: Bottleneck | None = None
+    evidence: str = ""
+
+    def share(self, *phases: str) -> float:
+        """The share of the instrumented step that these phases take, 0 to 1."""
+        total = sum(self.phases.values())
+        return sum(self.phases.get(phase, 0.0) for phase in phases) / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that a recipe may look at when it proposes candidates."""
+
+    hardware: Hardware
+    workload: WorkloadFacts
+    profile: Profile | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether the session measures on a CUDA device."""
+        return self.workload.device_type == "cuda"
+
+    def current(self, key: str, default: Value) -> Value:
+        """The user's present value of a setting."""
+        return self.workload.current.get(key, default)
+
+
+# --- candidates and trials ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Why a recipe proposes nothing, in words that a person can act on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A recipe and a value to try. ``already_on`` marks a value that switches off what the user already has."""
+
+    recipe: str
+    key: str
+    value: Value
+    already_on: bool = False
+
+    @property
+    def name(self) -> str:
+        """``recipe=value``, unique within a session."""
+        return f"{self.recipe}={text_of(self.value)}"
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """The one setting that the candidate adds to the user's own."""
+        return {self.key: self.value}
+
+
+def text_of(value: Value) -> str:
+    """A setting's value as YAML spells it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """What the user asked to measure: the target and the options that shape the workload."""
+
+    target: str
+    directory: str
+    mode: Mode | None = None
+    device: str = "auto"
+    batch_size: int | None = None
+    input_shape: tuple[int, ...] | None = None
+    config: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSpec:
+    """One trial to run. ``settings`` are applied over the user's own; ``measure_s`` is its share of the budget.
+
+    ``interactive`` makes the trial warm up and then wait for the parent's word before each block.
+    ``fresh_interpreter`` starts it outside the fork server, with ``environment`` in place.
+    """
+
+    trial_id: str
+    target: TargetSpec
+    settings: dict[str, Value]
+    measure_s: float
+    warmup_limit_s: float
+    timeout_s: float
+    log_path: str
+    recipe_folders: tuple[str, ...] = ()
+    seed: int = 0
+    inspect: bool = False
+    profile: bool = False
+    interactive: bool = False
+    fresh_interpreter: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Back-to-back steps timed together by the wall clock, synchronised only at the end."""
+
+    steps: int
+    samples: int
+    seconds: float
+
+    @property
+    def step_ms(self) -> float:
+        """Wall milliseconds per step."""
+        return 1e3 * self.seconds / self.steps
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """How a trial ended and what it measured; a trial that failed has an outcome, a reason and no blocks.
+
+    ``event_step_ms`` holds the 5th, 50th and 95th percentile of single steps by the device's events.
+    ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state.
+    ``losses`` are the first training losses, ``outputs`` a fixed sample of the first inference outputs.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    hint: str = ""
+    details: str = ""
+    batch_size: int | None = None
+    blocks: tuple[Block, ...] = ()
+    event_step_ms: tuple[float, float, float] | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    device_used_bytes: int | None = None
+    startup_s: float | None = None
+    build_s: float | None = None
+    prepare_s: float | None = None
+    warmup_s: float | None = None
+    warmup_steps: int = 0
+    wall_s: float | None = None
+    losses: tuple[float, ...] = ()
+    outputs: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+    log_path: str = ""
+
+    @property
+    def measured(self) -> bool:
+        """Whether the trial produced timings."""
+        return self.outcome is Outcome.MEASURED and bool(self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class NumericsResult:
+    """Measured numerics against the baseline. ``difference`` is relative (0 when bit-equal), None if not comparable."""
+
+    measured: Numerics
+    declared: Numerics
+    difference: float | None
+    text: str
+
+    @property
+    def worse_than_declared(self) -> bool:
+        """Whether the trial changed more than the recipe promises."""
+        return self.measured.severity > self.declared.severity
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A speed-up over the baseline, always the ratio of samples per second, with its 95 % interval."""
+
+    speedup: float
+    ci_low: float
+    ci_high: float
+    noise_floor: float
+    paired: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """Faster or slower only when the whole interval clears the noise floor."""
+        if self.ci_low > 1 + self.noise_floor:
+            return Verdict.FASTER
+        if self.ci_high < 1 / (1 + self.noise_floor):
+            return Verdict.SLOWER
+        return Verdict.NO_DIFFERENCE
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """A candidate with its result, compared with the baseline. ``settings`` is all that was applied."""
+
+    candidate: Candidate
+    settings: dict[str, Value]
+    result: TrialResult
+    comparison: Comparison | None = None
+    numerics: NumericsResult | None = None
+    break_even_steps: int | None = None
+    step_ms: float | None = None
+    samples_per_s: float | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The candidate's verdict."""
+        if self.result.outcome is Outcome.SKIPPED:
+            return Verdict.SKIPPED
+        return self.comparison.verdict if self.comparison else Verdict.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class StackRecord:
+    """Several settings applied together, measured against the baseline. ``confirmed`` when alternately, A B B A."""
+
+    settings: dict[str, Value]
+    result: TrialResult
+    comparison: Comparison | None = None
+    numerics: NumericsResult | None = None
+    break_even_steps: int | None = None
+    step_ms: float | None = None
+    samples_per_s: float | None = None
+    confirmed: bool = False
+    dropped: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineRecord:
+    """The user's own settings, measured."""
+
+    result: TrialResult
+    step_ms: float
+    samples_per_s: float
+    noise_floor: float
+
+
+# --- what a trial process sends to its parent -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The child runs; ``startup_s`` passed since the parent asked for it and before any user code."""
+
+    startup_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the trial is doing now: loading, preparing, compiling, warming up, measuring, profiling."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """The workload's facts and the versions of what it runs on."""
+
+    workload: WorkloadFacts
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """The instrumented pass is done."""
+
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An interactive trial has warmed up and waits for :class:`MeasureBlock`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDone:
+    """A block has been timed."""
+
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFailure:
+    """The target could not be loaded, or cannot be measured: the user's to mend."""
+
+    message: str
+    hint: str
+    details: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The trial's last message."""
+
+    result: TrialResult
+
+
+TrialMessage = Started | Activity | Inspected | Profiled | Ready | BlockDone | TargetFailure | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureBlock:
+    """Parent to child: time one block of about this long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Parent to child: finish and report."""
+
+
+TrialCommand = MeasureBlock | Stop
+
+
+# --- the result of a session ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """A ranked candidate: at most one value per recipe, the best. ``in_stack`` when the final stack has it."""
+
+    rank: int
+    record: TrialRecord
+    title: str
+    why: str
+    needs_consent: bool
+    in_stack: bool
+
+
+def settings_of(*parts: Mapping[str, Value]) -> dict[str, Value]:
+    """The union of several settings; later parts win."""
+    merged: dict[str, Value] = {}
+    for part in parts:
+        merged.update(part)
+    return merged

@@ -1,0 +1,1 @@
+"""A session: baseline, profile, trials, stack, confirmation, recorded in a journal. No user interface in here."""

@@ -1,0 +1,140 @@
+"""Events: what a session tells the outside as it goes. Frozen; posted from the session's thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.records import (
+    BaselineRecord,
+    Candidate,
+    Facts,
+    Hardware,
+    Recommendation,
+    StackRecord,
+    TrialRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareFound:
+    """The machine has been inspected."""
+
+    hardware: Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class StageStarted:
+    """The session entered a stage: loading, baseline, trials, stack, confirmation, done."""
+
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class FactsFound:
+    """The workload has been loaded and inspected; again, with the profile, once the baseline has been profiled."""
+
+    facts: Facts
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineMeasured:
+    """The baseline, again whenever a repeat changed the noise floor."""
+
+    baseline: BaselineRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TrialsPlanned:
+    """What will be tried, in order, and why the other recipes will not be."""
+
+    candidates: tuple[Candidate, ...]
+    skipped: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStarted:
+    """A trial process was asked for. ``name`` is a candidate's name, ``baseline``, or the stack's description."""
+
+    name: str
+    log_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialActivity:
+    """What the running trial is doing."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialMeasured:
+    """A candidate's record: measured, failed or skipped; again when a new noise floor changed its verdict."""
+
+    record: TrialRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StackMeasured:
+    """The stack so far; ``record.confirmed`` marks the final one."""
+
+    record: StackRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The recommendations, best first."""
+
+    recommendations: tuple[Recommendation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressMade:
+    """How far the session is, 0 to 1, and the seconds that it expects to need still."""
+
+    share: float
+    left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A plain sentence for the person: a problem, a decision. ``severity``: information, warning, error."""
+
+    text: str
+    severity: str = "information"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFailed:
+    """The session cannot go on: the target could not be loaded, its baseline failed, or a bug of ours."""
+
+    message: str
+    hint: str
+    details: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFinished:
+    """The session is over; ``cancelled`` when it was interrupted. Everything measured is in the journal."""
+
+    cancelled: bool
+    session_s: float
+
+
+Event = (
+    HardwareFound
+    | StageStarted
+    | FactsFound
+    | BaselineMeasured
+    | TrialsPlanned
+    | TrialStarted
+    | TrialActivity
+    | TrialMeasured
+    | StackMeasured
+    | Ranked
+    | ProgressMade
+    | Said
+    | SessionFailed
+    | SessionFinished
+)

@@ -1,0 +1,123 @@
+"""SessionState: the sum of a session's events. The app, the headless reporter and the exports all read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import singledispatchmethod
+
+from advisor.records import (
+    BaselineRecord,
+    Candidate,
+    Facts,
+    Hardware,
+    Recommendation,
+    StackRecord,
+    TrialRecord,
+    Value,
+)
+from advisor.session import events
+
+
+@dataclass
+class SessionState:
+    """What is known so far. Changed only by :meth:`apply`, in the thread that owns it."""
+
+    hardware: Hardware | None = None
+    facts: Facts | None = None
+    stage: str = "starting"
+    baseline: BaselineRecord | None = None
+    planned: tuple[Candidate, ...] = ()
+    skipped: dict[str, str] = field(default_factory=dict)
+    trials: dict[str, TrialRecord] = field(default_factory=dict)
+    stack: StackRecord | None = None
+    recommendations: tuple[Recommendation, ...] = ()
+    running: str = ""
+    running_log: str = ""
+    activity: str = ""
+    logs: dict[str, str] = field(default_factory=dict)
+    progress: float = 0.0
+    left_s: float | None = None
+    messages: list[events.Said] = field(default_factory=list)
+    failure: events.SessionFailed | None = None
+    finished: events.SessionFinished | None = None
+
+    @classmethod
+    def of(cls, history: Iterable[events.Event]) -> SessionState:
+        """The state after these events."""
+        state = cls()
+        for event in history:
+            state.apply(event)
+        return state
+
+    @property
+    def stack_settings(self) -> dict[str, Value]:
+        """The settings of the stack, empty before there is one."""
+        return dict(self.stack.settings) if self.stack else {}
+
+    @singledispatchmethod
+    def apply(self, event: events.Event) -> None:
+        """Take one event into account."""
+        raise TypeError(f"unknown event {event!r}")
+
+    @apply.register
+    def _(self, event: events.HardwareFound) -> None:
+        self.hardware = event.hardware
+
+    @apply.register
+    def _(self, event: events.StageStarted) -> None:
+        self.stage = event.stage
+
+    @apply.register
+    def _(self, event: events.FactsFound) -> None:
+        self.facts = event.facts
+
+    @apply.register
+    def _(self, event: events.BaselineMeasured) -> None:
+        self.baseline = event.baseline
+
+    @apply.register
+    def _(self, event: events.TrialsPlanned) -> None:
+        self.planned, self.skipped = event.candidates, event.skipped
+
+    @apply.register
+    def _(self, event: events.TrialStarted) -> None:
+        self.running, self.running_log, self.activity = event.name, event.log_path, "starting"
+        self.logs[event.name] = event.log_path
+
+    @apply.register
+    def _(self, event: events.TrialActivity) -> None:
+        self.activity = event.text
+
+    @apply.register
+    def _(self, event: events.TrialMeasured) -> None:
+        self.trials[event.record.candidate.name] = event.record
+        if self.running == event.record.candidate.name:
+            self.running = self.activity = ""
+
+    @apply.register
+    def _(self, event: events.StackMeasured) -> None:
+        self.stack = event.record
+
+    @apply.register
+    def _(self, event: events.Ranked) -> None:
+        self.recommendations = event.recommendations
+
+    @apply.register
+    def _(self, event: events.ProgressMade) -> None:
+        self.progress, self.left_s = event.share, event.left_s
+
+    @apply.register
+    def _(self, event: events.Said) -> None:
+        self.messages.append(event)
+
+    @apply.register
+    def _(self, event: events.SessionFailed) -> None:
+        self.failure = event
+        self.running = self.activity = ""
+
+    @apply.register
+    def _(self, event: events.SessionFinished) -> None:
+        self.finished = event
+        self.running = self.activity = ""
+        self.left_s = 0.0

@@ -1,0 +1,126 @@
+"""Settings: an immutable mapping of setting keys to values, and its YAML form.
+
+The YAML is a flat mapping such as ``precision.autocast: bfloat16``, either a whole file or the ``perf_advisor:``
+section of a user's config. A file can set settings and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from advisor.errors import UsageError
+from advisor.records import Value, text_of
+
+SECTION = "perf_advisor"
+_KEY = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+
+
+class Settings(Mapping[str, Value]):
+    """An immutable, hashable mapping of setting keys to values, ordered by key."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Value] | None = None) -> None:
+        checked = {_checked_key(key): _checked_value(key, value) for key, value in (values or {}).items()}
+        self._values = dict(sorted(checked.items()))
+
+    def __getitem__(self, key: str) -> Value:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(tuple((key, type(value).__name__, value) for key, value in self._values.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and self._values == dict(other)
+
+    def __repr__(self) -> str:
+        return f"Settings({self._values!r})"
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key}: {text_of(value)}" for key, value in self._values.items()) or "none"
+
+    def with_value(self, key: str, value: Value) -> Settings:
+        """These settings with one added or replaced."""
+        return Settings({**self._values, key: value})
+
+    def without(self, key: str) -> Settings:
+        """These settings less one key; the same settings when it is absent."""
+        return Settings({name: value for name, value in self._values.items() if name != key})
+
+    def merged(self, other: Mapping[str, Value]) -> Settings:
+        """These settings overlaid with others; the others win."""
+        return Settings({**self._values, **other})
+
+    def to_yaml(self) -> str:
+        """A flat YAML mapping, one ``key: value`` a line."""
+        return yaml.safe_dump(self._values, sort_keys=True) if self._values else "{}\n"
+
+    @classmethod
+    def from_yaml(cls, text: str, source: str = "settings") -> Settings:
+        """Settings from YAML text: a flat mapping, or a config with a ``perf_advisor:`` section.
+
+        Raises UsageError when the text is not YAML, or holds anything but settings.
+        """
+        try:
+            data = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise UsageError(
+                f"{source} is not valid YAML: {_first_line(error)}", "Mend the file and try again."
+            ) from error
+        if isinstance(data, Mapping) and SECTION in data:
+            data = data[SECTION]
+        if data is None:
+            data = {}
+        if not isinstance(data, Mapping):
+            raise UsageError(
+                f"{source} holds a {type(data).__name__}, not a mapping of settings.",
+                "Write one `key: value` a line, for example `precision.autocast: bfloat16`.",
+            )
+        return cls(data)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Settings:
+        """Settings from a YAML file. Raises UsageError when it cannot be read or holds anything else."""
+        return cls.from_yaml(read_text(path), source=str(path))
+
+
+def read_text(path: str | Path) -> str:
+    """A text file's content. Raises UsageError, with the reason, when it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(
+            f"{path} cannot be read: {reason}", "Check the path and that it is a UTF-8 text file."
+        ) from error
+
+
+def _checked_key(key: Any) -> str:
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        raise UsageError(
+            f"{key!r} is not a setting key.", "Keys look like `precision.autocast`; `perf-advisor recipes` lists them."
+        )
+    return key
+
+
+def _checked_value(key: str, value: Any) -> Value:
+    if not isinstance(value, bool | int | float | str):
+        raise UsageError(
+            f"the value of {key} is a {type(value).__name__}.", "A setting's value is a boolean, a number or a word."
+        )
+    return value
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

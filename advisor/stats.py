@@ -1,0 +1,80 @@
+"""Medians, bootstrap intervals, noise floors. Pure functions on plain numbers; no numpy, so that the app starts fast."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from statistics import median
+
+CONFIDENCE = 0.95
+RESAMPLES = 1000
+SMALLEST_NOISE_FLOOR = 0.005
+# The largest of the few null comparisons that a session makes underestimates the tail; this widens it.
+NULL_MARGIN = 1.5
+
+Interval = tuple[float, float, float]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which ``share`` (0 to 1) of the values lie, interpolated linearly."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def ratio_interval(new: Sequence[float], old: Sequence[float], *, seed: int = 0) -> Interval:
+    """The ratio of medians ``new / old`` and its 95 % percentile-bootstrap interval, resampling each side's blocks.
+
+    The values are rates (samples per second), so a ratio above 1 is a speed-up. Efron and Tibshirani, An
+    Introduction to the Bootstrap, chapter 13.
+    """
+    draw = random.Random(seed)
+    ratios = [median(draw.choices(new, k=len(new))) / median(draw.choices(old, k=len(old))) for _ in range(RESAMPLES)]
+    return _with_interval(median(new) / median(old), ratios)
+
+
+def paired_ratio_interval(new: Sequence[float], old: Sequence[float], *, seed: int = 0) -> Interval:
+    """As :func:`ratio_interval` for blocks measured alternately: pairs are resampled together, so slow drift cancels.
+
+    ``new[i]`` and ``old[i]`` were measured next to each other. Raises ValueError when the lengths differ.
+    """
+    pairs = list(zip(new, old, strict=True))
+    draw = random.Random(seed)
+    ratios = [_ratio_of_medians(draw.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES)]
+    return _with_interval(_ratio_of_medians(pairs), ratios)
+
+
+def relative_half_width(values: Sequence[float], *, seed: int = 0) -> float:
+    """Half the width of the median's 95 % bootstrap interval, over the median; infinite below five values."""
+    if len(values) < 5:
+        return math.inf
+    draw = random.Random(seed)
+    medians = [median(draw.choices(values, k=len(values))) for _ in range(200)]
+    tail = (1 - CONFIDENCE) / 2
+    return (percentile(medians, 1 - tail) - percentile(medians, tail)) / 2 / median(values)
+
+
+def noise_floor(null_ratios: Sequence[float]) -> float:
+    """The relative difference that identical runs show: from ratios whose true value is 1 (control, repeated baseline)."""
+    worst = max((abs(math.log(ratio)) for ratio in null_ratios), default=0.0)
+    return max(SMALLEST_NOISE_FLOOR, math.expm1(NULL_MARGIN * worst))
+
+
+def break_even_steps(extra_start_s: float, old_step_s: float, new_step_s: float) -> int | None:
+    """Steps after which a slower start has paid back; 0 when the start is not slower, None when the step is not faster."""
+    saved = old_step_s - new_step_s
+    if saved <= 0:
+        return None
+    return max(0, math.ceil(extra_start_s / saved))
+
+
+def _ratio_of_medians(pairs: Sequence[tuple[float, float]]) -> float:
+    return median(pair[0] for pair in pairs) / median(pair[1] for pair in pairs)
+
+
+def _with_interval(estimate: float, resampled: Sequence[float]) -> Interval:
+    tail = (1 - CONFIDENCE) / 2
+    return estimate, min(estimate, percentile(resampled, tail)), max(estimate, percentile(resampled, 1 - tail))

@@ -1,0 +1,90 @@
+"""Automatic mixed precision
+
+What it does
+------------
+Runs matrix products and convolutions in bfloat16 or float16 while the parameters stay in float32
+(`torch.autocast`). Training in float16 adds a `GradScaler`, so that small gradients do not underflow.
+
+Why it helps
+------------
+Half-precision tensor cores do several times the arithmetic of float32, and activations take half the bytes.
+
+When it does not
+----------------
+A model of small layers pays for the casts and gains nothing: host-bound steps become slower. GPUs without
+fast units for the type, and CPUs without AVX-512 BF16 or AMX, gain nothing.
+
+Numerics
+--------
+close: products are rounded to 8 (bfloat16) or 11 (float16) bits of precision; sums stay in float32.
+
+References
+----------
+PyTorch documentation, Automatic Mixed Precision package (torch.amp). PyTorch Performance Tuning Guide, Use mixed
+precision and AMP. NVIDIA, Train With Mixed Precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
+
+
+class Autocast(Recipe):
+    """`torch.autocast` around the forward pass and the loss."""
+
+    id = "autocast"
+    title = "Automatic mixed precision"
+    key = "precision.autocast"
+    default = "none"
+    attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    numerics = Numerics.CLOSE
+    stage = Stage.STEP
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        workload = facts.workload
+        if "float32" not in workload.parameter_dtypes:
+            return Skip("the parameters are not in float32, so there is nothing to cast down")
+        if facts.on_cuda:
+            return _for_gpu(workload.capability or (0, 0))
+        features = set(facts.hardware.host.cpu_features)
+        if not features & {"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"}:
+            return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
+        return ["bfloat16"]
+
+    def accepts(self, value: Value) -> bool:
+        return value in ("none", "bfloat16", "float16")
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, autocast=str(value))
+
+    def code(self, value: Value) -> str:
+        if value == "none":
+            return "output = model(inputs)  # without torch.autocast\n"
+        scaler = value == "float16"
+        lines = ["scaler = torch.amp.GradScaler(device.type)"] if scaler else []
+        lines += [
+            f"with torch.autocast(device.type, dtype=torch.{value}):",
+            "    loss = loss_fn(model(inputs), targets)",
+        ]
+        lines += (
+            ["scaler.scale(loss).backward()", "scaler.step(optimizer)", "scaler.update()"]
+            if scaler
+            else ["loss.backward()", "optimizer.step()"]
+        )
+        return "\n".join(lines) + "\n"
+
+    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
+        return Numerics.CLOSE
+
+
+def _for_gpu(capability: tuple[int, int]) -> Sequence[Value] | Skip:
+    if capability >= (8, 0):
+        return ["bfloat16", "float16"]
+    if capability >= (7, 0):
+        return ["float16"]
+    have = ".".join(map(str, capability))
+    return Skip(f"compute capability {have} has no half-precision tensor cores (7.0 and later have)")
