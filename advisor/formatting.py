@@ -1,0 +1,192 @@
+"""Numbers as a person reads them. Pure functions, shared by the app, the headless reporter and the exports.
+
+A missing number reads ``–``. A speed-up never stands without its interval, and inside the noise it has no figure.
+"""
+
+# ruff: noqa: RUF001, RUF002 - the en dash stands between the ends of an interval
+
+from __future__ import annotations
+
+from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Value, Verdict, text_of
+
+MISSING = "–"
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_COUNTS = ("", "k", "M", "G", "T", "P", "E")
+_OUTCOMES = {
+    Outcome.MEASURED: "measured",
+    Outcome.OUT_OF_MEMORY: "out of memory",
+    Outcome.FAILED: "failed",
+    Outcome.NON_FINITE: "loss not finite",
+    Outcome.CRASHED: "crashed",
+    Outcome.TIMED_OUT: "timed out",
+    Outcome.CANCELLED: "cancelled",
+    Outcome.SKIPPED: "skipped",
+}
+
+
+def format_ratio(comparison: Comparison | None) -> str:
+    """A speed-up with its interval, ``1.62x (1.60–1.64)``; inside the noise ``no measurable difference``."""
+    if comparison is None:
+        return MISSING
+    if comparison.verdict is Verdict.NO_DIFFERENCE:
+        return Verdict.NO_DIFFERENCE.value
+    return format_interval(comparison)
+
+
+def format_interval(comparison: Comparison | None) -> str:
+    """A speed-up with its interval, also inside the noise: ``1.002x (0.996–1.008)``."""
+    if comparison is None:
+        return MISSING
+    digits = _ratio_digits(comparison)
+    low, high = f"{comparison.ci_low:.{digits}f}", f"{comparison.ci_high:.{digits}f}"
+    return f"{comparison.speedup:.{digits}f}x ({low}–{high})"
+
+
+def format_noise(noise_floor: float | None) -> str:
+    """A noise floor or another small relative difference: ``±0.4 %``."""
+    return MISSING if noise_floor is None else f"±{format_percent(noise_floor, digits=1)}"
+
+
+def format_percent(share: float | None, *, digits: int = 0) -> str:
+    """A share of 0 to 1 in per cent: ``42 %``; what rounds to nothing but is not reads ``<1 %``."""
+    if share is None:
+        return MISSING
+    smallest = 10.0**-digits
+    if 0 < 100 * share < smallest / 2:
+        return f"<{smallest:.{digits}f} %"
+    return f"{100 * share:.{digits}f} %"
+
+
+def format_bytes(size_bytes: float | None) -> str:
+    """A size in binary units, three significant digits: ``8.54 GiB``."""
+    if size_bytes is None:
+        return MISSING
+    value, unit = float(size_bytes), 0
+    while abs(value) >= 1023.5 and unit < len(_SIZES) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} B" if unit == 0 else f"{_three_digits(value)} {_SIZES[unit]}"
+
+
+def format_bytes_change(new_bytes: int | None, old_bytes: int | None) -> str:
+    """The change of a size against the baseline's: ``-38 %``, ``+1.2 GiB`` when there was nothing, ``same``."""
+    if new_bytes is None or old_bytes is None:
+        return MISSING
+    if not old_bytes:
+        return "same" if not new_bytes else f"+{format_bytes(new_bytes)}"
+    change = new_bytes / old_bytes - 1
+    return "same" if abs(change) < 0.005 else f"{100 * change:+.0f} %"
+
+
+def format_ms(duration_ms: float | None) -> str:
+    """A short duration given in milliseconds: ``84.3 µs``, ``9.21 ms``, ``1.34 s``."""
+    if duration_ms is None:
+        return MISSING
+    if duration_ms == 0:
+        return "0 ms"
+    if abs(duration_ms) < 0.0995:
+        return f"{_three_digits(duration_ms * 1e3)} µs"
+    if abs(duration_ms) < 9995:
+        return f"{_three_digits(duration_ms)} ms"
+    return format_seconds(duration_ms / 1e3)
+
+
+def format_seconds(duration_s: float | None) -> str:
+    """A duration given in seconds: ``0.41 s``, ``13.2 s``, ``2 min 05 s``, ``1 h 03 min``."""
+    if duration_s is None:
+        return MISSING
+    if duration_s < 9.95:
+        return f"{duration_s:.2f} s" if duration_s < 0.995 else f"{duration_s:.1f} s"
+    if duration_s < 59.5:
+        return f"{duration_s:.0f} s" if duration_s >= 99.95 else f"{duration_s:.1f} s"
+    minutes, seconds = divmod(round(duration_s), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def format_left(left_s: float | None) -> str:
+    """The time that is still needed, in whole seconds: ``about 40 s left``."""
+    if left_s is None:
+        return ""
+    whole = max(0, round(left_s))
+    return f"about {whole} s left" if whole < 60 else f"about {format_seconds(whole)} left"
+
+
+def format_count(count: float | None) -> str:
+    """A count, in powers of a thousand from ten thousand on: ``4,096``, ``25.6 M``."""
+    if count is None:
+        return MISSING
+    if abs(count) < 10_000:
+        return f"{count:,.0f}" if float(count).is_integer() or abs(count) >= 100 else _three_digits(count)
+    value, unit = float(count), 0
+    while abs(value) >= 999.5 and unit < len(_COUNTS) - 1:
+        value, unit = value / 1e3, unit + 1
+    return f"{_three_digits(value)} {_COUNTS[unit]}"
+
+
+def format_rate(per_s: float | None, unit: str = "samples") -> str:
+    """A rate: ``2,431 samples/s``, ``412 TFLOP/s``."""
+    if per_s is None:
+        return MISSING
+    if unit in ("FLOP", "B", "J"):
+        scaled = format_count(per_s) if abs(per_s) >= 10_000 else f"{_three_digits(per_s)} "
+        return f"{scaled}{unit}/s"
+    return f"{_three_digits(per_s) if per_s < 100 else f'{per_s:,.0f}'} {unit}/s"
+
+
+def format_difference(difference: float | None) -> str:
+    """A relative difference of results: ``bit-equal``, ``3.1e-03``."""
+    if difference is None:
+        return "not comparable"
+    return "bit-equal" if difference == 0 else f"{difference:.1e}"
+
+
+def format_numerics(numerics: NumericsResult | None) -> str:
+    """Measured numerics with the figure: ``exact``, ``close (3.1e-03)``."""
+    if numerics is None:
+        return MISSING
+    if not numerics.difference:
+        return numerics.measured.value
+    return f"{numerics.measured.value} ({format_difference(numerics.difference)})"
+
+
+def format_outcome(result: TrialResult) -> str:
+    """How a trial ended, with the reason when it did not measure: ``out of memory: tried to allocate 2 GiB``."""
+    words = _OUTCOMES[result.outcome]
+    reason = " ".join(result.reason.split())
+    return f"{words}: {reason}" if reason and result.outcome is not Outcome.MEASURED else words
+
+
+def format_verdict(record: TrialRecord) -> str:
+    """A trial's verdict in words: ``faster``, ``no measurable difference``, ``timed out``, ``skipped``; no figures."""
+    if record.verdict is Verdict.FAILED:
+        return _OUTCOMES[record.result.outcome]
+    return record.verdict.value
+
+
+def format_break_even(steps: int | None) -> str:
+    """When a slower start has paid back: ``at once``, ``after 1,200 steps``, ``never``."""
+    if steps is None:
+        return "never"
+    return f"after {format_count(steps)} steps" if steps else "at once"
+
+
+def format_setting(key: str, value: Value) -> str:
+    """A setting as YAML spells it: ``precision.autocast: bfloat16``."""
+    return f"{key}: {text_of(value)}"
+
+
+def _ratio_digits(comparison: Comparison) -> int:
+    half_width = (comparison.ci_high - comparison.ci_low) / 2
+    if comparison.speedup >= 99.95:
+        return 0
+    if comparison.speedup >= 9.995:
+        return 1
+    return 3 if half_width < 0.005 and abs(comparison.speedup - 1) < 0.1 else 2
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
