@@ -1,0 +1,40 @@
+"""NVML and torch must describe the same GPU, found by its UUID."""
+
+import pytest
+
+from advisor.hardware import device_used_bytes, inspect_hardware, sample_gpus
+
+pytestmark = pytest.mark.gpu
+
+
+def test_nvml_and_torch_agree():
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    hardware = inspect_hardware()
+    assert hardware.gpu_note is None
+    gpu = hardware.gpu_by_uuid(str(properties.uuid))
+    assert gpu is not None
+    assert gpu.name == properties.name
+    assert gpu.compute_capability == (properties.major, properties.minor)
+    # The driver keeps a part for itself that CUDA does not see.
+    assert properties.total_memory <= gpu.memory_total_bytes <= 1.05 * properties.total_memory
+    assert 0 < gpu.sm_clock_mhz <= gpu.sm_clock_max_mhz
+    assert 0 < gpu.power_w <= 1.2 * gpu.power_limit_w
+    assert gpu.pcie_width_max >= gpu.pcie_width >= 1
+    assert gpu.processes == () or all(process.pid for process in gpu.processes)
+
+
+def test_used_memory_follows_an_allocation():
+    import torch
+
+    uuid = str(torch.cuda.get_device_properties(0).uuid)
+    torch.zeros(1, device="cuda")
+    before = device_used_bytes(uuid)
+    held = torch.zeros(2**30, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    assert device_used_bytes(uuid) - before >= 0.9 * held.nbytes
+
+
+def test_gauges_name_the_same_gpus():
+    assert {sample.uuid for sample in sample_gpus()} == {gpu.uuid for gpu in inspect_hardware().gpus}
