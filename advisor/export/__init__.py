@@ -1,0 +1,1 @@
+"""What a session leaves behind: a settings file, a patched config, a Python file, reports. No torch, no UI."""

@@ -1,0 +1,78 @@
+"""Writing files so that a reader sees the old content or the new, and never half of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from advisor.errors import UsageError
+
+_NEW_FILE_MODE = 0o666
+
+
+def write_atomically(path: str | Path, text: str) -> None:
+    """Write UTF-8 text through a temporary sibling that is synced and renamed; an existing file keeps its mode.
+
+    A symbolic link stays one: the file it points to is replaced. Line endings are written as they are in ``text``.
+    Raises UsageError when the folder is missing or the file cannot be written.
+    """
+    target = Path(path).resolve()
+    if target.is_dir():
+        raise UsageError(f"{path} is a folder.", "Give the name of a file to write.")
+    if not target.parent.is_dir():
+        raise UsageError(
+            f"{path} cannot be written: the folder {target.parent} does not exist.",
+            "Create the folder, or choose another path.",
+        )
+    try:
+        if target.is_file() or not Path(path).exists():
+            _replace(target, text.encode())
+        else:  # a device or a pipe, such as /dev/stdout: there is nothing to replace
+            Path(path).write_bytes(text.encode())
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror or error}.",
+            f"Check that you may write to {target.parent}, or choose another path.",
+        ) from error
+
+
+def _replace(target: Path, content: bytes) -> None:
+    mode = _mode_for(target)
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _mode_for(target: Path) -> int:
+    """The mode of the file that is replaced, or what the process's umask leaves of a new one."""
+    if target.exists():
+        return stat.S_IMODE(target.stat().st_mode)
+    umask = os.umask(0)
+    os.umask(umask)
+    return _NEW_FILE_MODE & ~umask
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable, where the file system can."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:  # some network file systems cannot sync a folder; the file's own content is synced
+        pass
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from advisor.errors import UsageError
+from advisor.export import files
+from advisor.export.files import write_atomically
+
+
+def test_writes_exactly_the_text_with_its_line_endings(tmp_path):
+    path = tmp_path / "tuned.yaml"
+    write_atomically(path, "a: 1\r\nb: ü\n")
+    assert path.read_bytes() == "a: 1\r\nb: ü\n".encode()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tuned.yaml"]
+
+
+def test_an_existing_file_keeps_its_mode_and_a_new_one_follows_the_umask(tmp_path):
+    old = tmp_path / "old.yaml"
+    old.write_text("a: 1\n")
+    old.chmod(0o640)
+    write_atomically(old, "a: 2\n")
+    assert stat.S_IMODE(old.stat().st_mode) == 0o640
+
+    umask = os.umask(0o027)
+    try:
+        write_atomically(tmp_path / "new.yaml", "a: 1\n")
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "new.yaml").stat().st_mode) == 0o640
+
+
+def test_a_symbolic_link_stays_a_link(tmp_path):
+    real, link = tmp_path / "real.yaml", tmp_path / "link.yaml"
+    real.write_text("a: 1\n")
+    link.symlink_to(real)
+    write_atomically(link, "a: 2\n")
+    assert link.is_symlink()
+    assert real.read_text() == "a: 2\n"
+
+
+def test_a_failed_write_leaves_the_old_content_and_no_litter(tmp_path, monkeypatch):
+    path = tmp_path / "tuned.yaml"
+    path.write_text("old\n")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(UsageError, match="No space left") as caught:
+        write_atomically(path, "new\n")
+    assert str(tmp_path) in caught.value.hint
+    assert path.read_text() == "old\n"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, "a: 1\n")
+        assert os.read(reader, 100) == b"a: 1\n"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_missing_folder_is_named_with_what_to_do(tmp_path):
+    with pytest.raises(UsageError, match="does not exist") as caught:
+        write_atomically(tmp_path / "no" / "tuned.yaml", "a: 1\n")
+    assert "Create the folder" in caught.value.hint
+
+
+def test_a_folder_is_not_a_file(tmp_path):
+    with pytest.raises(UsageError, match="is a folder"):
+        write_atomically(tmp_path, "a: 1\n")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_to(tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(UsageError, match="Permission denied"):
+            write_atomically(tmp_path / "tuned.yaml", "a: 1\n")
+    finally:
+        tmp_path.chmod(0o700)
