@@ -1,0 +1,310 @@
+import contextlib
+import difflib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.errors import UsageError
+from advisor.options import (
+    Measure,
+    Outputs,
+    Revisit,
+    ShowHardware,
+    ShowHelp,
+    ShowRecipes,
+    ShowSessions,
+    bytes_of,
+    check_outputs,
+    count_of,
+    device_of,
+    key_map_of,
+    names_of,
+    parse,
+    read_config,
+    seconds_of,
+    shape_of,
+)
+from advisor.records import Mode, Numerics, Objective
+from advisor.session.request import Request
+
+positive = st.integers(1, 10**9)
+
+
+# --- values ---------------------------------------------------------------------------------------------------
+
+
+@given(positive)
+def test_a_duration_reads_its_unit(number):
+    assert seconds_of(f"{number}") == seconds_of(f"{number}s") == number
+    assert seconds_of(f"{number}m") == 60 * number
+    assert seconds_of(f"{number}h") == 3600 * number
+
+
+@given(st.integers(0, 99), st.integers(0, 59), st.integers(1, 59))
+def test_a_duration_of_several_units_is_their_sum(hours, minutes, seconds):
+    assert seconds_of(f"{hours}h{minutes}m{seconds}s") == 3600 * hours + 60 * minutes + seconds
+
+
+@given(st.floats(0.01, 1e6))
+def test_a_duration_may_have_a_fraction(number):
+    assert seconds_of(f"{number:.2f}m") == pytest.approx(60 * round(number, 2))
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "0s", "-5", "-5m", "", " ", "m", "5x", "nan", "inf", "1e3", "5m1h", "٣s", "9" * 400]
+)
+def test_what_is_no_positive_duration_is_refused(text):
+    with pytest.raises(UsageError, match="not a duration"):
+        seconds_of(text)
+
+
+@given(positive, st.sampled_from([("KiB", 2**10), ("MiB", 2**20), ("GiB", 2**30), ("TiB", 2**40), ("B", 1)]))
+def test_a_binary_size(number, unit):
+    assert bytes_of(f"{number}{unit[0]}") == bytes_of(f"{number} {unit[0].lower()}") == number * unit[1]
+
+
+@given(positive, st.sampled_from([("KB", 10**3), ("MB", 10**6), ("GB", 10**9)]))
+def test_a_decimal_size(number, unit):
+    assert bytes_of(f"{number}{unit[0]}") == number * unit[1]
+
+
+def test_sizes_in_short():
+    assert bytes_of("16G") == bytes_of("16GiB") == 16 * 2**30
+    assert bytes_of("1.5GiB") == 3 * 2**29
+
+
+@pytest.mark.parametrize("text", ["16", "0GiB", "-1GiB", "GiB", "", "16XB", "1e3GB", "0.1B", "9" * 400 + "GB"])
+def test_what_is_no_positive_size_is_refused(text):
+    with pytest.raises(UsageError, match="not a size"):
+        bytes_of(text)
+
+
+@given(st.lists(positive, min_size=1, max_size=6), st.sampled_from("xX,"))
+def test_a_shape_comes_back(sizes, separator):
+    assert shape_of(separator.join(map(str, sizes))) == tuple(sizes)
+
+
+@pytest.mark.parametrize("text", ["", "0x3", "3x", "x3", "3xx4", "-1x3", "3.5x2", "axb", "²x3"])
+def test_what_is_no_shape_is_refused(text):
+    with pytest.raises(UsageError, match="not a shape"):
+        shape_of(text)
+
+
+@pytest.mark.parametrize("parser", [seconds_of, bytes_of, shape_of, count_of, device_of, names_of, key_map_of])
+@given(text=st.text(max_size=12))
+def test_no_text_makes_a_parser_stumble(parser, text):
+    with contextlib.suppress(UsageError):
+        parser(text)
+
+
+@pytest.mark.parametrize("text", ["auto", "cpu", "cuda", "cuda:0", "cuda:12", "CUDA"])
+def test_devices(text):
+    assert device_of(text) == text.lower()
+
+
+@pytest.mark.parametrize("text", ["gpu", "cuda:", "cuda:x", "mps", "cuda:-1"])
+def test_other_devices_are_refused(text):
+    with pytest.raises(UsageError, match="not a device"):
+        device_of(text)
+
+
+def test_lists_name_each_once_and_in_order():
+    assert names_of("b, a,,b") == ("b", "a")
+
+
+def test_the_key_map():
+    assert key_map_of("precision.autocast=trainer.precision, data.batch_size=bs") == {
+        "precision.autocast": "trainer.precision",
+        "data.batch_size": "bs",
+    }
+
+
+# --- the command line -----------------------------------------------------------------------------------------
+
+
+def refused(*arguments):
+    with pytest.raises(UsageError) as caught:
+        parse(arguments)
+    assert caught.value.hint
+    assert "\n" not in caught.value.message + caught.value.hint
+    return caught.value
+
+
+def test_nothing_asks_for_help():
+    assert parse([]) == ShowHelp()
+
+
+def test_a_bare_target_takes_every_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    invocation = parse(["mymodel:build"])
+    assert isinstance(invocation, Measure)
+    assert invocation.outputs == Outputs()
+    assert not invocation.headless
+    assert invocation.resume is None
+    assert invocation.request == Request(target=invocation.request.target)
+    assert invocation.request.target.target == "mymodel:build"
+    assert invocation.request.target.directory == str(tmp_path)
+
+
+def test_every_option_arrives(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "train.yaml"
+    config.write_text("trainer:\n  precision: 32\n")
+    line = (
+        "m:b --headless --json out.json --export tuned.yaml --config train.yaml --report report.md --budget 90s "
+        "--objective memory --memory-limit 16GiB --mode infer --device cuda:1 --gpus 1 --batch-size 32 "
+        "--input 64x3x224x224 --only autocast --recipes . --allow changed --map precision.autocast=trainer.precision"
+    )
+    invocation = parse(line.split())
+    request, outputs = invocation.request, invocation.outputs
+    assert invocation.headless
+    assert outputs == Outputs(
+        "out.json", "tuned.yaml", "report.md", "train.yaml", {"precision.autocast": "trainer.precision"}
+    )
+    assert request.budget_s == 90
+    assert (request.objective, request.allow) == (Objective.MEMORY, Numerics.CHANGED)
+    assert request.memory_limit_bytes == 16 * 2**30
+    assert request.only == ("autocast",)
+    assert request.recipe_folders == (str(tmp_path),)
+    assert request.config_path == str(config)
+    assert request.key_map == {"precision.autocast": "trainer.precision"}
+    spec = request.target
+    assert (spec.mode, spec.device, spec.batch_size, spec.input_shape) == (Mode.INFER, "cuda:1", 32, (64, 3, 224, 224))
+    assert spec.config == {"trainer": {"precision": 32}}
+
+
+def test_json_to_standard_output_needs_no_app():
+    invocation = parse(["m:b", "--json", "-"])
+    assert invocation.headless
+    assert invocation.outputs.json_to_stdout
+    assert not parse(["m:b"]).headless
+
+
+@pytest.mark.parametrize(
+    ("arguments", "target", "resume"),
+    [
+        (["--resume"], None, ""),
+        (["--resume", "20260101-a"], None, "20260101-a"),
+        (["m:b", "--resume"], "m:b", ""),
+        (["m:b", "--resume", "20260101-a"], "m:b", "20260101-a"),
+        (["--resume", "m:b"], "m:b", ""),
+        (["--resume", "demo"], "demo", ""),
+    ],
+)
+def test_resuming(arguments, target, resume):
+    invocation = parse(arguments)
+    assert invocation.resume == resume
+    assert (invocation.request and invocation.request.target.target) == target
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "hint"),
+    [
+        (["m:b", "--budjet", "5m"], "no option --budjet", "--budget"),
+        (["m:b", "--budget=0"], "--budget: '0'", "90s"),
+        (["m:b", "--budget"], "--budget expects one argument", "--help"),
+        (["m:b", "--objective", "speed"], "--objective: 'speed'", "throughput, memory, latency or energy"),
+        (["m:b", "--allow", "none"], "--allow: 'none'", "exact, close or changed"),
+        (["m:b", "--mode", "eval"], "--mode: 'eval'", "train or infer"),
+        (["m:b", "--gpus", "2"], "more than one GPU", "--gpus"),
+        (["m:b", "--gpus", "0"], "--gpus: '0'", "64"),
+        (["m:b", "--batch-size", "0"], "--batch-size: '0'", "64"),
+        (["m:b", "--only", "autocats"], "--only: there is no recipe 'autocats'", "Did you mean autocast?"),
+        (["m:b", "--skip", "zzz"], "--skip: there is no recipe 'zzz'", "perf-advisor recipes"),
+        (["m:b", "--only", "autocast", "--skip", "autocast"], "both name autocast", "Leave it out"),
+        (["m:b", "--only", ","], "--only: an empty list", "ids"),
+        (["m:b", "--recipes", "nowhere"], "the folder nowhere does not exist", "recipe files"),
+        (["m:b", "--report", "r.pdf"], "--report: 'r.pdf'", ".md or .html"),
+        (["m:b", "--json", "nowhere/x.json"], "--json: the folder nowhere does not exist", "Make it"),
+        (["m:b", "--export", "."], "--export: . is a folder", "file in it"),
+        (["m:b", "--export", "x", "--json", "./x"], "--json and --export name the same file", "own"),
+        (["m:b", "--config", "nowhere.yaml"], "nowhere.yaml cannot be read", "path"),
+        (["m:b", "--map", "precision.autocast=a"], "--map", "--config FILE"),
+        (["m:b", "--map", "precision.autocast"], "--map: 'precision.autocast'", "KEY=PATH"),
+        (["m:b", "--map", "precision.autocats=a"], "no recipe owns the setting", "precision.autocast"),
+        (["m:b", "c:d"], "'c:d' is one argument too many", "--help"),
+        (["--headless"], "no target", "perf-advisor demo"),
+        (["--headless", "recipes"], "commands come first", "./recipes.py:build"),
+        (["recipe"], "'recipe' looks like a command", "perf-advisor recipes"),
+        (["recipes", "--all"], "no option --all", "recipes --help"),
+        (["hardware", "x"], "'x' is one argument too many", "hardware --help"),
+        (["report", "s", "--report", "r.txt"], "--report", ".md or .html"),
+    ],
+)
+def test_a_mistake_says_what_is_wrong_and_what_to_do(arguments, words, hint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    error = refused(*arguments)
+    assert words in error.message
+    assert hint in error.hint
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=8), min_size=1, max_size=4))
+def test_no_command_line_makes_the_parser_stumble(arguments):
+    with contextlib.suppress(UsageError, SystemExit):
+        parse(arguments)
+
+
+def test_the_nearest_option_is_a_real_one():
+    hint = refused("m:b", "--memory-limits=4GiB").hint
+    assert difflib.SequenceMatcher(None, hint, "--memory-limit").find_longest_match().size == len("--memory-limit")
+
+
+def test_a_target_named_like_a_command_goes_by_its_file():
+    assert parse(["./recipes.py:build"]).request.target.target == "./recipes.py:build"
+
+
+def test_commands():
+    assert parse(["recipes"]) == ShowRecipes(None, ())
+    assert parse(["recipes", "autocast"]) == ShowRecipes("autocast", ())
+    assert parse(["hardware", "--json"]) == ShowHardware(as_json=True)
+    assert parse(["sessions"]) == ShowSessions()
+    assert parse(["report"]) == Revisit("", Outputs(), show=True)
+    assert parse(["report", "a", "--report", "r.html"]) == Revisit("a", Outputs(report_path="r.html"), show=True)
+    assert parse(["export", "a"]) == Revisit("a", Outputs(export_path="tuned.yaml"), show=False)
+
+
+def test_version_and_help_exit_by_themselves(capsys):
+    for option in ("--version", "--help"):
+        with pytest.raises(SystemExit) as caught:
+            parse([option])
+        assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    assert "perf-advisor 0." in printed
+    assert "--memory-limit" in printed
+
+
+# --- files ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["- 1\n- 2\n", "just words", "1: 2\n", "a: [1\n", "a: !!python/object:os.system x\n"])
+def test_a_config_that_is_no_mapping_is_refused(text, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_config(str(path))
+    assert str(path) in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_config_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_config(str(path))
+
+
+def test_an_empty_config_is_an_empty_mapping(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("")
+    assert read_config(str(path)) == {}
+
+
+def test_a_file_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(UsageError, match="cannot be written"):
+        check_outputs(Outputs(export_path=str(tmp_path / "tuned.yaml")))
+
+
+def test_standard_error_as_a_device_is_a_file_like_any_other():
+    check_outputs(Outputs(json_path="/dev/null"))
