@@ -1,0 +1,88 @@
+"""The settings file: a flat YAML mapping that ``advisor.load`` reads, with what was measured in its comments."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping
+
+import yaml
+
+import advisor
+from advisor.formatting import format_interval, format_ms, format_ratio
+from advisor.records import Hardware, StackRecord, TrialRecord, Value
+from advisor.session.state import SessionState
+from advisor.settings import Settings
+
+
+def settings_yaml(
+    state: SessionState, settings: Mapping[str, Value], *, target: str = "", date: datetime.date | None = None
+) -> str:
+    """Settings as YAML text for ``Settings.from_yaml``, one ``key: value`` a line under comment lines.
+
+    The comments say where the figures come from, and each setting's effect alone when it was measured. ``date`` is
+    today by default. Raises UsageError when ``settings`` holds something that is not a setting.
+    """
+    checked = Settings(settings)
+    header = [f"# {_one_line(line)}" for line in _header(state, checked, target, date or datetime.date.today())]
+    effects = _solo_effects(state)
+    entries = [_entry(key, value, effects) for key, value in checked.items()] or ["{}"]
+    return "\n".join([*header, "", *entries]) + "\n"
+
+
+def provenance(state: SessionState, target: str) -> Iterator[str]:
+    """Lines that say what was measured, and where: the target, the hardware, the versions."""
+    if target:
+        yield f"target: {target}"
+    if state.hardware:
+        yield f"hardware: {hardware_line(state.hardware)}"
+    versions = state.facts.versions if state.facts else {}
+    if versions:
+        yield "versions: " + ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def hardware_line(hardware: Hardware) -> str:
+    """The machine in one line: its GPUs by name, or its processor."""
+    names = [gpu.name for gpu in hardware.gpus]
+    if not names:
+        return f"{hardware.host.cpu}, {hardware.host.usable_cores} cores"
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+
+
+def stack_line(stack: StackRecord) -> str:
+    """A stack's speed-up in one line: ``1.84x (1.80–1.88), confirmed``."""  # noqa: RUF002 - an interval
+    return f"{format_interval(stack.comparison)}, {'confirmed' if stack.confirmed else 'not confirmed'}"
+
+
+def _header(state: SessionState, settings: Settings, target: str, date: datetime.date) -> Iterator[str]:
+    yield f"Made by perf-advisor {advisor.__version__} on {date.isoformat()}."
+    yield from provenance(state, target)
+    stack = state.stack
+    if stack and stack.comparison and settings == stack.settings:
+        yield f"speed-up of these settings together: {stack_line(stack)}"
+        yield f"step: {_steps(state, stack)}"
+    else:
+        yield "speed-up: these settings were not measured together"
+        if state.baseline:
+            yield f"step: {format_ms(state.baseline.step_ms)} before"
+
+
+def _steps(state: SessionState, stack: StackRecord) -> str:
+    tuned = f"{format_ms(stack.step_ms)} tuned"
+    return f"{format_ms(state.baseline.step_ms)} before, {tuned}" if state.baseline else tuned
+
+
+def _solo_effects(state: SessionState) -> dict[tuple[str, Value], TrialRecord]:
+    return {(trial.candidate.key, trial.candidate.value): trial for trial in state.trials.values()}
+
+
+def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialRecord]) -> str:
+    line = yaml.safe_dump({key: value}, width=10_000).rstrip("\n")
+    trial = effects.get((key, value))
+    if trial is None or trial.comparison is None or "\n" in line:
+        return line
+    return f"{line}  # alone: {format_ratio(trial.comparison)}"
+
+
+def _one_line(text: str) -> str:
+    """Text that cannot end its comment: characters that YAML takes for a line's end, or does not take, are blanks."""
+    return "".join(character if character.isprintable() else " " for character in text).rstrip()

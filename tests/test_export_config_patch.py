@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.errors import UsageError
+from advisor.export.config_patch import Patch, diff, patch_config
+from advisor.settings import Settings
+
+TUNED = {"data.batch_size": 128, "data.pin_memory": True, "precision.autocast": "bfloat16"}
+
+
+def patched(text: str, settings=None, current=None, key_map=None) -> Patch:
+    return patch_config(text, TUNED if settings is None else settings, current or {}, key_map or {})
+
+
+def test_a_real_config_changes_in_its_values_only():
+    text = (
+        "# ResNet-50, the run of record\n"
+        "model:   {name: resnet50, classes: 1000}   # flow\n"
+        "\n"
+        "train:\n"
+        "    batch_size:   64      # per GPU\n"
+        "    pin_memory: False\n"
+        "    notes: |\n"
+        "      batch_size: 7 is a word here\n"
+        "    lr: 1.0e-3\n"
+        "...\n"
+    )
+    patch = patched(text)
+    assert patch.text == (
+        "# ResNet-50, the run of record\n"
+        "model:   {name: resnet50, classes: 1000}   # flow\n"
+        "\n"
+        "train:\n"
+        "    batch_size:   128      # per GPU\n"
+        "    pin_memory: True\n"
+        "    notes: |\n"
+        "      batch_size: 7 is a word here\n"
+        "    lr: 1.0e-3\n"
+        "perf_advisor:\n"
+        "  precision.autocast: bfloat16\n"
+        "...\n"
+    )
+    assert patch.mapped == {"data.batch_size": "train.batch_size", "data.pin_memory": "train.pin_memory"}
+    assert patch.added == {"precision.autocast": "bfloat16"}
+    assert Settings.from_yaml(patch.text) == patch.added
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "perf_advisor:\n  a.b: 1\n"),
+        ("# only a comment", "# only a comment\nperf_advisor:\n  a.b: 1"),
+        ("---\n", "---\nperf_advisor:\n  a.b: 1\n"),
+        ("--- # begin\n...\n", "--- # begin\nperf_advisor:\n  a.b: 1\n...\n"),
+        ("x: 1", "x: 1\nperf_advisor:\n  a.b: 1"),
+        ("x: 1\r\ny: 2\r\n", "x: 1\r\ny: 2\r\nperf_advisor:\r\n  a.b: 1\r\n"),
+        ("\ufeffx: |\n  text", "\ufeffperf_advisor:\n  a.b: 1\nx: |\n  text"),
+        ("\ufeff", "\ufeffperf_advisor:\n  a.b: 1\n"),
+        ("  x: 1\n  y: 2\n", "  x: 1\n  y: 2\n  perf_advisor:\n    a.b: 1\n"),
+        ("x: |+\n  text\n\n", "x: |+\n  text\n\nperf_advisor:\n  a.b: 1\n"),
+        ("x:\n- 1\n- >\n  text", "perf_advisor:\n  a.b: 1\nx:\n- 1\n- >\n  text"),
+        ("{}", '{"perf_advisor": {"a.b": 1}}'),
+        ("{ }  # c", "{ perf_advisor: {a.b: 1}}  # c"),
+        ("{x: 1, y: [2, 3]}\n", "{x: 1, y: [2, 3], perf_advisor: {a.b: 1}}\n"),
+        ("{x: }", "{x:, perf_advisor: {a.b: 1} }"),
+        ("{x}", "{x, perf_advisor: {a.b: 1}}"),
+        ("{x: 1,\n # c\n}", "{x: 1, perf_advisor: {a.b: 1}\n # c\n}"),
+        ("x: 1\nperf_advisor:\n", "x: 1\nperf_advisor:\n  a.b: 1\n"),
+        ("perf_advisor: # soon\nx: 1", "perf_advisor: # soon\n  a.b: 1\nx: 1"),
+        ("perf_advisor:", "perf_advisor:\n  a.b: 1"),
+        ("perf_advisor: ~ # soon\n", "perf_advisor: {a.b: 1} # soon\n"),
+        ("perf_advisor: {}\n", "perf_advisor: {a.b: 1}\n"),
+        ("perf_advisor: {c.d: on}\nx: 1\n", "perf_advisor: {c.d: on, a.b: 1}\nx: 1\n"),
+        ("perf_advisor: {a.b: 7}\n", "perf_advisor: {a.b: 1}\n"),
+        ("perf_advisor:\n  c.d: 2 # kept\n\nx: 1\n", "perf_advisor:\n  c.d: 2 # kept\n  a.b: 1\n\nx: 1\n"),
+        ("perf_advisor:\n    c.d: 2", "perf_advisor:\n    c.d: 2\n    a.b: 1"),
+        ("perf_advisor:\n  a.b: 9 # was\nx: 1\n", "perf_advisor:\n  a.b: 1 # was\nx: 1\n"),
+        ("perf_advisor:\n  a.b:\nx: 1\n", "perf_advisor:\n  a.b: 1\nx: 1\n"),
+        (
+            "x: 1\nperf_advisor:\n  c.d: |-\n    off\ny: 2\n",
+            "x: 1\nperf_advisor:\n  a.b: 1\n  c.d: |-\n    off\ny: 2\n",
+        ),
+        ("perf_advisor:\n  a.b: 1\n", "perf_advisor:\n  a.b: 1\n"),
+        ("x: # \u2028y: 2\u2028", "x: # \u2028y: 2\u2028perf_advisor:\n  a.b: 1\n"),
+    ],
+)
+def test_the_section(text, expected):
+    patch = patched(text, {"a.b": 1})
+    assert patch.text == expected
+    assert patch.added == {"a.b": 1}
+    assert yaml.safe_load(patch.text)["perf_advisor"]["a.b"] == 1
+
+
+def test_json_stays_json():
+    text = json.dumps({"train": {"batch_size": 64, "mode": "x"}, "empty": {}}, indent=2)
+    patch = patched(text)
+    loaded = json.loads(patch.text)
+    assert loaded == {
+        "train": {"batch_size": 128, "mode": "x"},
+        "empty": {},
+        "perf_advisor": {"data.pin_memory": True, "precision.autocast": "bfloat16"},
+    }
+    old, new = text.splitlines(), patch.text.splitlines()
+    assert [line for line in old if line.rstrip(",") not in [other.rstrip(",") for other in new]] == [
+        '    "batch_size": 64,'
+    ]
+    assert new[-2].startswith('  "perf_advisor"')
+    assert json.loads(patched("{}").text) == {"perf_advisor": TUNED}
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("data: {batch_size: 64}\n", "data.batch_size"),
+        ("data.batch_size: 64\n", "data.batch_size"),
+        ("loaders:\n- {batch_size: 64}\n", "loaders.0.batch_size"),
+        ("a: {b: {batch_size: 64.0}}\n", "a.b.batch_size"),
+        ("data: {batch_size: 64}\neval: {batch_size: 16}\n", "data.batch_size"),
+    ],
+)
+def test_a_value_of_the_same_name_is_replaced(text, path):
+    patch = patched(text, {"data.batch_size": 128})
+    assert patch.mapped == {"data.batch_size": path}
+    assert patch.text == re.sub(r"64(\.0)?", "128", text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train: {batch_size: 64}\neval: {batch_size: 16}\n",
+        "train: {batch_size: 64, batch_size: 32}\n",
+        "train: {batch_size: auto}\n",
+        "train: {batch_size: true}\n",
+        "train: {batch_size: '64'}\n",
+        "train: {batch_size: null}\n",
+        "train: {batch_size: [64]}\n",
+        "base: &base {batch_size: 64}\ntrain: *base\n",
+        "base: &base {batch_size: 64}\ntrain:\n  <<: *base\n",
+        "size: &size 64\ntrain: {batch_size: *size}\n",
+        "train: {batch_size: &size 64}\neval: *size\n",
+        "train: {batch_size: !!int 64}\n",
+        "perf_advisor: {data.batch_size: 64}\ntrain: {batch_size: 32}\n",
+    ],
+)
+def test_what_is_not_unmistakable_goes_into_the_section(text):
+    before = yaml.safe_load(text)
+    patch = patched(text, {"data.batch_size": 128})
+    assert patch.mapped == {}
+    assert yaml.safe_load(patch.text) == before | {"perf_advisor": {"data.batch_size": 128}}
+    assert patch.text.startswith(text.split("\n", maxsplit=1)[0].partition("perf_advisor")[0])
+
+
+def test_a_word_is_replaced_only_where_the_config_says_the_same_word():
+    text = "compiler:\n  mode: none\nrun: fast\n"
+    same = patched(text, {"compile.mode": "default"}, {"compile.mode": "none"})
+    assert same.mapped == {"compile.mode": "compiler.mode"}
+    other = patched(text.replace("none", "train"), {"compile.mode": "default"}, {"compile.mode": "none"})
+    assert other.mapped == {}
+    assert "mode: train\n" in other.text
+
+
+def test_two_settings_of_one_name_take_nobodys_value():
+    patch = patched("size: 1\n", {"a.size": 2, "b.size": 3})
+    assert patch.mapped == {}
+    assert yaml.safe_load(patch.text) == {"size": 1, "perf_advisor": {"a.size": 2, "b.size": 3}}
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new"),
+    [
+        ("'none'", "bfloat16", "'bfloat16'"),
+        ('"none"', "bfloat16", '"bfloat16"'),
+        ("none", "it's", "it's"),
+        ("'none'", "it's", "'it''s'"),
+        ("none", "a: b", '"a: b"'),
+        ("none", "yes", '"yes"'),
+        ("none", "1", '"1"'),
+        ("none", "", '""'),
+        ("none", "a #b", '"a #b"'),
+        ("none", "a, b]", '"a, b]"'),
+        ("yes", False, "no"),
+        ("Off", True, "On"),
+        ("TRUE", False, "FALSE"),
+        ("0x10", 16, "0x10"),
+        ("16", 1e-5, "1.0e-05"),
+        ("1.5", 2, "2"),
+        ("", 2, " 2"),
+    ],
+)
+def test_the_style_of_the_replaced_value_is_kept(old, value, new):
+    text = f"x:\n  key:{' ' if old else ''}{old} # c\n  z: 1\n"
+    patch = patched(text, {"k.v": value}, key_map={"k.v": "x.key"})
+    assert patch.text == f"x:\n  key:{' ' if old else ''}{new} # c\n  z: 1\n"
+    assert yaml.safe_load(patch.text)["x"]["key"] == value
+    assert patch.mapped == {"k.v": "x.key"}
+
+
+def test_a_map_reaches_into_lists_and_dotted_keys():
+    text = "stages:\n- a.b: {n: 1}\n- {n: 2}\n"
+    assert patched(text, {"k.v": 5}, key_map={"k.v": "stages.0.a.b.n"}).text == text.replace("n: 1", "n: 5")
+    assert patched(text, {"k.v": 5}, key_map={"k.v": "stages[1].n"}).text == text.replace("n: 2", "n: 5")
+    assert patched(text, {}, key_map={"k.v": "nowhere"}).text == text
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "hint"),
+    [
+        ("train.bs", "the config has no 'train.bs'", "train has: batch, stages."),
+        ("bs", "the config has no 'bs'", "its top level has: train, base, copy."),
+        ("train.stages.7", "the config has no", "train.stages is a list of 2: give an index from 0 to 1."),
+        ("train.batch.size", "the config has no", "train has: batch, stages."),
+        ("train", "'train' is a mapping, not a value", "train has: batch, stages."),
+        ("base.n", "line 4", "Give the path of a plain value"),
+    ],
+)
+def test_a_map_that_leads_nowhere_says_what_there_is(path, message, hint):
+    text = "train:\n  batch: 1\n  stages: [1, 2]\nbase: &b {n: 1}\ncopy: *b\n"
+    with pytest.raises(UsageError) as caught:
+        patched(text, {"k.v": 5}, key_map={"k.v": path})
+    assert message in caught.value.message
+    assert path in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_two_maps_to_one_value_are_refused():
+    with pytest.raises(UsageError, match="both go to 'n'"):
+        patched("n: 1\n", {"a.x": 1, "b.y": 2}, key_map={"a.x": "n", "b.y": "n"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: [1, 2\nc: 3\n", "line 3"),
+        ("a: 1\n\tb: 2\n", "line 2"),
+        ("a: *nowhere\n", "undefined alias"),
+        ("a: \x00\n", "not valid YAML"),
+        ("- 1\n- 2\n", "a list at its top level \\(line 1\\)"),
+        ("# c\nword\n", "a single value at its top level \\(line 2\\)"),
+        ("a: 1\n---\nb: 2\n", "2 YAML documents"),
+        ("perf_advisor: [1]\n", "is not a mapping of settings"),
+        ("perf_advisor: yes\n", "is not a mapping of settings"),
+        ("x: &x {a.b: 1}\nperf_advisor: *x\n", "alias"),
+        ("perf_advisor: {k.v: [1]}\n", "not one plain value"),
+        ("perf_advisor: {}\nperf_advisor: {}\n", "2 sections"),
+    ],
+)
+def test_what_cannot_be_patched_says_why(text, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        patched(text, {"k.v": 1})
+    assert caught.value.hint
+
+
+def test_tags_that_the_safe_loader_refuses_are_left_alone():
+    text = "secret: !vault abc\nwhen: 2024-99-99\ntrain:\n  batch_size: 64\n"
+    assert patched(text, {"data.batch_size": 128}).text == text.replace("64", "128")
+
+
+def test_a_recursive_config_is_no_trap():
+    text = "a: &a\n  self: *a\n  batch_size: 64\n"
+    patch = patched(text, {"data.batch_size": 128})
+    assert patch.text == text + "perf_advisor:\n  data.batch_size: 128\n"
+
+
+def test_nothing_to_change_changes_nothing():
+    text = "x: 1 \r\n# end"
+    assert patched(text, {}) == Patch(text, {}, {})
+    assert diff(text, text, "c.yaml") == ""
+
+
+def test_the_diff():
+    old = "a: 1\r\nbatch_size: 64\r\nz: 3"
+    assert diff(old, patched(old, {"data.batch_size": 128}).text, "conf.yaml") == (
+        "--- a/conf.yaml\n"
+        "+++ b/conf.yaml\n"
+        "@@ -1,3 +1,3 @@\n"
+        " a: 1\n"
+        "-batch_size: 64\n"
+        "+batch_size: 128\n"
+        " z: 3\n"
+        "\\ No newline at end of file\n"
+    )
+
+
+# --- properties -----------------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["batch_size", "pin_memory", "mode", "lr", "x", "train", "a.b", "data", "0", "perf_advisor_"])
+SCALARS = st.one_of(
+    st.booleans(),
+    st.integers(-5, 5000),
+    st.floats(allow_nan=False, width=16),
+    st.none(),
+    st.sampled_from(["none", "fast lane", "yes", "a: b", "# no comment", "it's", "a\nb\n", "  lead", "tail\n\n", ""]),
+)
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=4)),
+    max_leaves=10,
+)
+SETTINGS = st.dictionaries(
+    st.sampled_from(["data.batch_size", "data.pin_memory", "compile.mode", "precision.autocast", "step.lr", "x.x"]),
+    st.one_of(st.booleans(), st.integers(1, 99), st.floats(0, 1), st.sampled_from(["none", "default", "no", "a: b"])),
+    max_size=4,
+)
+
+
+@st.composite
+def configs(draw) -> str:
+    tree = draw(st.dictionaries(NAMES, TREES, max_size=5))
+    if draw(st.booleans()):
+        tree["perf_advisor"] = draw(st.one_of(st.none(), SETTINGS))
+    style = {"default_flow_style": draw(st.sampled_from([True, False, None])), "indent": draw(st.sampled_from([2, 4]))}
+    text = yaml.safe_dump(tree, sort_keys=False, **style) if tree else draw(st.sampled_from(["", "{}\n", "---\n"]))
+    lines = text.splitlines(keepends=True)
+    if (
+        "'" not in text
+        and '"' not in text
+        and "|" not in text
+        and ">" not in text
+        and style["default_flow_style"] is False
+    ):
+        lines = [line if line.isspace() else _commented(draw, line) for line in lines]
+    text = "".join(lines)
+    if draw(st.booleans()):
+        text = draw(st.sampled_from(["# head\n", "---\n", "\n\n"])) + text if not text.startswith("---") else text
+    if draw(st.booleans()):
+        text = text.rstrip("\n")
+    return text.replace("\n", "\r\n") if draw(st.booleans()) else text
+
+
+def _commented(draw, line: str) -> str:
+    comment = draw(st.sampled_from(["", "", "   # why: because", " #"]))
+    return line.rstrip("\n") + comment + "\n" + draw(st.sampled_from(["", "", "\n", "# between\n", "      # deep\n"]))
+
+
+@given(configs(), SETTINGS)
+def test_any_config_loads_as_expected_and_keeps_its_lines(text, settings):
+    before = yaml.safe_load(text) or {}
+    patch = patch_config(text, settings, {"compile.mode": "none"}, {})
+    after = yaml.safe_load(patch.text) or {}
+
+    assert set(patch.mapped) | set(patch.added) == set(settings)
+    expected = _with_settings(before, patch, settings)
+    assert after == expected
+    touched = len(patch.mapped) + len(patch.added) + 2
+    assert _lines_changed(text, patch.text) <= touched
+    assert ("\r\n" in patch.text) == ("\r\n" in text) or "\n" not in text
+    assert "\n" not in patch.text.replace("\r\n", "") or "\r\n" not in text
+    again = patch_config(patch.text, settings, {"compile.mode": "none"}, {})
+    assert again.text == patch.text
+
+
+def _with_settings(before: dict, patch: Patch, settings: dict) -> dict:
+    for key, path in patch.mapped.items():
+        _set(before, path.split("."), settings[key])
+    if patch.added:
+        before["perf_advisor"] = (before.get("perf_advisor") or {}) | patch.added
+    return before
+
+
+def _set(node, parts, value) -> bool:
+    """Put a value at a dotted path, whatever the keys' own dots and types."""
+    if isinstance(node, list):
+        if len(parts) == 1:
+            node[int(parts[0])] = value
+            return True
+        return _set(node[int(parts[0])], parts[1:], value)
+    for taken in range(len(parts), 0, -1):
+        name = ".".join(parts[:taken])
+        key = next((key for key in node if str(key) == name), None) if isinstance(node, dict) else None
+        if key is None:
+            continue
+        if taken == len(parts):
+            node[key] = value
+            return True
+        if _set(node[key], parts[taken:], value):
+            return True
+    return False
+
+
+def _lines_changed(old: str, new: str) -> int:
+    return sum(1 for line in diff(old, new, "c").splitlines()[2:] if line.startswith("-"))
