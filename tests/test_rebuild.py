@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
+
+from advisor.rebuild import (
+    batch_size_of,
+    loader_code,
+    loader_with,
+    optimizer_implementation,
+    optimizer_implementations,
+    optimizer_with,
+    resize_batch,
+)
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return torch.tensor([index, index**2])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(10))
+
+
+class Backwards(SequentialSampler):
+    def __iter__(self):
+        return iter(reversed(range(len(self.data_source))))
+
+
+def stacked(samples):
+    return torch.stack(samples) + 100
+
+
+def by_function(loader, **changes):
+    return loader_with(loader, **changes)
+
+
+def by_code(loader, **changes):
+    namespace = {"torch": torch, "loader": loader}
+    exec(loader_code(**changes), namespace)
+    return namespace["loader"]
+
+
+both_ways = pytest.mark.parametrize("rebuild", [by_function, by_code])
+
+
+# --- loaders --------------------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_a_loader_keeps_what_is_not_changed(rebuild):
+    generator = torch.Generator().manual_seed(3)
+    loader = DataLoader(
+        Squares(),
+        batch_size=5,
+        sampler=Backwards(Squares()),
+        collate_fn=stacked,
+        drop_last=True,
+        generator=generator,
+        num_workers=1,
+        prefetch_factor=3,
+        persistent_workers=True,
+        timeout=7,
+        worker_init_fn=print,
+        multiprocessing_context="spawn",
+    )
+    new = rebuild(loader, num_workers=2)
+    assert type(new) is DataLoader
+    assert new is not loader
+    assert new.num_workers == 2
+    kept = "dataset batch_size sampler collate_fn drop_last generator prefetch_factor persistent_workers timeout"
+    for name in [*kept.split(), "worker_init_fn", "multiprocessing_context", "pin_memory"]:
+        assert getattr(new, name) == getattr(loader, name), name
+    assert loader.num_workers == 1
+
+
+@both_ways
+def test_batches_are_the_same_samples_in_the_same_order(rebuild):
+    loader = DataLoader(Squares(), batch_size=5, sampler=Backwards(Squares()), collate_fn=stacked)
+    new = rebuild(loader, batch_size=8)
+    assert torch.equal(torch.cat(list(loader)), torch.cat(list(new)))
+    assert [len(batch) for batch in new] == [8, 8, 8]
+
+
+@both_ways
+def test_shuffling_survives_with_its_generator(rebuild):
+    orders = []
+    for change in (False, True):
+        loader = DataLoader(Squares(), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(1))
+        loader = rebuild(loader, pin_memory=False) if change else loader
+        orders.append(torch.cat(list(loader))[:, 0].tolist())
+    assert orders[0] == orders[1]
+    assert orders[0] != sorted(orders[0])
+
+
+@both_ways
+def test_a_batch_sampler_of_ones_own_is_kept(rebuild):
+    batches = BatchSampler(Backwards(Squares()), 6, drop_last=False)
+    new = rebuild(DataLoader(Squares(), batch_sampler=batches), num_workers=1)
+    assert new.batch_sampler is batches
+    assert [batch.shape[0] for batch in new] == [6, 6, 6, 6]
+
+
+def test_the_batch_size_of_a_batch_sampler_cannot_be_changed():
+    loader = DataLoader(Squares(), batch_sampler=BatchSampler(SequentialSampler(Squares()), 6, drop_last=False))
+    with pytest.raises(ValueError, match="batch sampler of its own"):
+        loader_with(loader, batch_size=8)
+
+
+def test_the_batch_size_of_a_loader_that_does_not_batch_cannot_be_changed():
+    with pytest.raises(ValueError, match="does not form batches"):
+        loader_with(DataLoader(Squares(), batch_size=None), batch_size=8)
+
+
+@both_ways
+def test_a_loader_that_does_not_batch_still_does_not(rebuild):
+    new = rebuild(DataLoader(Squares(), batch_size=None), num_workers=1)
+    assert new.batch_size is None
+    assert new.batch_sampler is None
+    assert next(iter(new)).tolist() == [0, 0]
+
+
+@both_ways
+def test_iterable_datasets(rebuild):
+    new = rebuild(DataLoader(Stream(), batch_size=4, drop_last=True), batch_size=3)
+    assert [batch.tolist() for batch in new] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+
+
+@both_ways
+def test_without_workers_the_options_that_need_them_go(rebuild):
+    loader = DataLoader(
+        Squares(), num_workers=2, prefetch_factor=4, persistent_workers=True, multiprocessing_context="fork"
+    )
+    new = rebuild(loader, num_workers=0)
+    assert (new.num_workers, new.prefetch_factor, new.persistent_workers) == (0, None, False)
+    assert new.multiprocessing_context is None
+    assert len(list(new)) == 24
+
+
+def test_sampler_and_shuffle_can_be_replaced():
+    loader = DataLoader(Squares(), batch_size=4, sampler=Backwards(Squares()))
+    assert torch.cat(list(loader_with(loader, shuffle=False)))[:, 0].tolist() == list(range(24))
+    assert torch.cat(list(loader_with(loader, sampler=range(3))))[:, 0].tolist() == [0, 1, 2]
+    batches = [[0, 1], [2]]
+    assert [len(batch) for batch in loader_with(loader, batch_sampler=batches)] == [2, 1]
+
+
+def test_the_code_of_several_changes_keeps_the_earlier_ones():
+    loader = DataLoader(Squares(), batch_size=4, collate_fn=stacked)
+    namespace = {"torch": torch, "loader": loader}
+    exec(loader_code(num_workers=1, persistent_workers=True) + loader_code(batch_size=6), namespace)
+    new = namespace["loader"]
+    assert (new.num_workers, new.persistent_workers, new.batch_size) == (1, True, 6)
+    assert new.collate_fn is stacked
+
+
+# --- optimizers -----------------------------------------------------------------------------------------------
+
+
+def trained(optimizer_class, **options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    groups = [{"params": model[0].parameters(), "lr": 0.05}, {"params": model[1].parameters()}]
+    optimizer = optimizer_class(groups, **options)
+    for _ in range(3):
+        train(model, optimizer)
+    return model, optimizer
+
+
+def train(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "options"),
+    [
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.Adam, {"betas": (0.8, 0.9)}),
+        (torch.optim.AdamW, {"weight_decay": 0.1}),
+    ],
+)
+@pytest.mark.parametrize("flags", [{"fused": True, "foreach": False}, {"fused": False, "foreach": True}])
+def test_a_rebuilt_optimizer_goes_on_where_the_old_one_stopped(optimizer_class, options, flags):
+    expected, plain = trained(optimizer_class, lr=0.01, foreach=False, **options)
+    train(expected, plain)
+    model, optimizer = trained(optimizer_class, lr=0.01, foreach=False, **options)
+    rebuilt = optimizer_with(optimizer, **flags)
+    assert type(rebuilt) is optimizer_class
+    assert [group["lr"] for group in rebuilt.param_groups] == [0.05, 0.01]
+    assert all(group["fused"] is flags["fused"] for group in rebuilt.param_groups)
+    assert rebuilt.param_groups[0]["params"][0] is model[0].weight
+    train(model, rebuilt)
+    for have, want in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(have, want)
+
+
+def test_options_that_a_scheduler_left_in_the_groups_are_kept():
+    _, optimizer = trained(torch.optim.AdamW)
+    torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    rebuilt = optimizer_with(optimizer, capturable=True)
+    assert [group["initial_lr"] for group in rebuilt.param_groups] == [0.05, 0.001]
+    assert all(group["capturable"] for group in rebuilt.param_groups)
+    assert rebuilt.defaults["capturable"] is True
+
+
+def test_the_learning_rate_can_become_a_tensor():
+    model, optimizer = trained(torch.optim.Adam, foreach=False)
+    rebuilt = optimizer_with(optimizer, lr=torch.tensor(0.01), capturable=True)
+    assert all(isinstance(group["lr"], torch.Tensor) for group in rebuilt.param_groups)
+    state = rebuilt.state[model[0].weight]
+    assert state["step"].item() == 3
+
+
+def test_named_parameters_are_kept():
+    model = nn.Linear(2, 2)
+    rebuilt = optimizer_with(torch.optim.SGD(model.named_parameters(), lr=0.1), foreach=True)
+    assert rebuilt.param_groups[0]["param_names"] == ["weight", "bias"]
+    assert rebuilt.param_groups[0]["params"][0] is model.weight
+
+
+def test_an_optimizer_without_the_option_says_so():
+    optimizer = torch.optim.LBFGS(nn.Linear(2, 2).parameters())
+    with pytest.raises(ValueError, match="LBFGS takes no option fused"):
+        optimizer_with(optimizer, fused=True)
+
+
+def test_an_optimizer_that_needs_more_than_its_defaults_says_so():
+    class Odd(torch.optim.SGD):
+        def __init__(self, params, model, lr=0.1, fused=None):
+            super().__init__(params, lr=lr, fused=fused)
+
+    model = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="Odd cannot be rebuilt"):
+        optimizer_with(Odd(model.parameters(), model), fused=True)
+
+
+class Passing(torch.optim.Adam):
+    def __init__(self, params, scale=1.0, **options):
+        super().__init__(params, **options)
+
+
+@pytest.mark.parametrize(
+    ("optimizer_class", "expected"),
+    [
+        (torch.optim.SGD, ("for-loop", "foreach", "fused")),
+        (torch.optim.RMSprop, ("for-loop", "foreach")),
+        (torch.optim.LBFGS, ("for-loop",)),
+        (Passing, ("for-loop", "foreach", "fused")),
+    ],
+)
+def test_implementations_are_what_the_constructor_accepts(optimizer_class, expected):
+    assert optimizer_implementations(optimizer_class) == expected
+
+
+def test_a_class_that_passes_options_on_can_be_rebuilt():
+    model = nn.Linear(2, 2)
+    rebuilt = optimizer_with(Passing(model.parameters(), lr=0.3), fused=True)
+    assert rebuilt.param_groups[0]["lr"] == 0.3
+    assert optimizer_implementation(rebuilt) == "fused"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "default"),
+        ({"fused": True}, "fused"),
+        ({"foreach": True}, "foreach"),
+        ({"foreach": False}, "for-loop"),
+        ({"fused": False, "foreach": False}, "for-loop"),
+    ],
+)
+def test_the_present_implementation(options, expected):
+    optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), **options)
+    assert optimizer_implementation(optimizer) == expected
+
+
+# --- batches --------------------------------------------------------------------------------------------------
+
+Pair = namedtuple("Pair", "left right")
+
+
+@dataclass(frozen=True)
+class Record:
+    images: torch.Tensor
+    name: str
+    extra: int = field(default=1, init=False)
+
+
+def test_a_batch_is_repeated_and_cut_along_its_samples():
+    images, labels = torch.arange(6.0).reshape(3, 2), torch.arange(3)
+    more = resize_batch((images, labels), 7)
+    assert type(more) is tuple
+    assert more[0].shape == (7, 2)
+    assert more[1].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert resize_batch((images, labels), 2)[1].tolist() == [0, 1]
+    assert images.shape == (3, 2)
+
+
+def test_only_tensors_with_the_batch_dimension_change():
+    batch = {"x": torch.zeros(4, 3), "scale": torch.tensor(2.0), "weights": torch.ones(5), "name": "four", "n": 4}
+    new = resize_batch(batch, 8)
+    assert new["x"].shape == (8, 3)
+    assert new["scale"].item() == 2.0
+    assert new["weights"].shape == (5,)
+    assert (new["name"], new["n"]) == ("four", 4)
+
+
+def test_nested_containers_keep_their_types():
+    batch = [Pair(torch.zeros(2, 1), OrderedDict(a=torch.ones(2))), Record(torch.zeros(2, 3), "r")]
+    new = resize_batch(batch, 6)
+    assert isinstance(new, list)
+    assert isinstance(new[0], Pair)
+    assert isinstance(new[0].right, OrderedDict)
+    assert new[0].left.shape == (6, 1)
+    assert new[0].right["a"].shape == (6,)
+    assert isinstance(new[1], Record)
+    assert (new[1].images.shape, new[1].name, new[1].extra) == ((6, 3), "r", 1)
+    assert batch[1].images.shape == (2, 3)
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_a_resized_tensor_keeps_its_memory_format_and_gradient_flag(size):
+    images = torch.zeros(4, 3, 5, 5).to(memory_format=torch.channels_last).requires_grad_()
+    new = resize_batch(images, size)
+    assert new.is_contiguous(memory_format=torch.channels_last)
+    assert new.requires_grad
+    assert new.is_leaf
+
+
+def test_the_size_of_a_batch_is_that_of_its_first_tensor():
+    assert batch_size_of({"scale": torch.tensor(1.0), "x": (torch.zeros(5, 2), torch.zeros(7))}) == 5
+    assert batch_size_of(["text", 3]) is None
+
+
+@pytest.mark.parametrize(("batch", "size"), [("text", 4), (torch.zeros(0, 3), 4), (torch.zeros(3), 0)])
+def test_what_cannot_be_resized_raises(batch, size):
+    with pytest.raises(ValueError, match="batch"):
+        resize_batch(batch, size)
