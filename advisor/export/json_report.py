@@ -1,0 +1,194 @@
+"""The JSON report, ``schema: 1``: everything a session measured, in builtin types. Seconds, milliseconds and bytes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from advisor.records import (
+    BaselineRecord,
+    Comparison,
+    NumericsResult,
+    Outcome,
+    Recommendation,
+    StackRecord,
+    TrialRecord,
+    TrialResult,
+    Verdict,
+)
+from advisor.session.request import Request
+from advisor.session.state import SessionState
+
+SCHEMA = 1
+
+Json = dict[str, Any]
+
+
+def report(state: SessionState, request: Request, version: str) -> Json:
+    """The report of a session, also of one that has not ended: what is not known yet is null or empty.
+
+    ``speedup`` is always the ratio of samples per second to the baseline's. ``trials`` are the candidates, the control
+    among them, followed by the recipes that proposed none. Every value can be written as strict JSON.
+    """
+    facts, finished, failure = state.facts, state.finished, state.failure
+    profile = facts.profile if facts else None
+    full: Json = {
+        "schema": SCHEMA,
+        "version": version,
+        "target": request.target.target,
+        "objective": request.objective.value,
+        "budget_s": request.budget_s,
+        "seed": request.seed,
+        "hardware": msgspec.to_builtins(state.hardware),
+        "versions": dict(facts.versions) if facts else {},
+        "workload": msgspec.to_builtins(facts.workload) if facts else None,
+        "baseline": _baseline(state.baseline, profile.phases if profile else {}),
+        "bottleneck": profile.bottleneck.value if profile and profile.bottleneck else None,
+        "bottleneck_evidence": profile.evidence if profile else "",
+        "profile": msgspec.to_builtins(profile),
+        "trials": [_trial(record) for record in state.trials.values()] + _skipped(state),
+        "recommendations": [_recommendation(item) for item in state.recommendations],
+        "stack": _stack(state.stack),
+        "messages": [{"severity": said.severity, "text": said.text} for said in state.messages],
+        "session_s": finished.session_s if finished else None,
+        "cancelled": finished.cancelled if finished else False,
+        "error": {"message": failure.message, "hint": failure.hint} if failure else None,
+    }
+    strict: Json = _strict(full)
+    return strict
+
+
+def _baseline(baseline: BaselineRecord | None, phases: dict[str, float]) -> Json | None:
+    if baseline is None:
+        return None
+    return {
+        "step_ms": baseline.step_ms,
+        "samples_per_s": baseline.samples_per_s,
+        "noise_floor": baseline.noise_floor,
+        "phases": dict(phases),
+        **_result(baseline.result),
+    }
+
+
+def _trial(record: TrialRecord) -> Json:
+    return {
+        "recipe": record.candidate.recipe,
+        "settings": dict(record.settings),
+        "outcome": record.result.outcome.value,
+        "reason": record.result.reason,
+        "hint": record.result.hint,
+        "already_on": record.candidate.already_on,
+        "verdict": record.verdict.value,
+        **_effect(record),
+    }
+
+
+def _skipped(state: SessionState) -> list[Json]:
+    """The recipes that were not tried, in the form of trials."""
+    nothing = dict.fromkeys(_effect(None))
+    return [
+        {
+            "recipe": recipe,
+            "settings": {},
+            "outcome": Outcome.SKIPPED.value,
+            "reason": reason,
+            "hint": None,
+            "already_on": None,
+            "verdict": Verdict.SKIPPED.value,
+            **nothing,
+        }
+        for recipe, reason in state.skipped.items()
+    ]
+
+
+def _stack(stack: StackRecord | None) -> Json | None:
+    if stack is None:
+        return None
+    return {
+        "settings": dict(stack.settings),
+        "outcome": stack.result.outcome.value,
+        "reason": stack.result.reason,
+        "confirmed": stack.confirmed,
+        "verdict": (stack.comparison.verdict if stack.comparison else Verdict.FAILED).value,
+        "dropped": dict(stack.dropped),
+        **_effect(stack),
+    }
+
+
+def _recommendation(item: Recommendation) -> Json:
+    return {
+        "rank": item.rank,
+        "recipe": item.record.candidate.recipe,
+        "settings": dict(item.record.settings),
+        **_comparison(item.record.comparison),
+        "verdict": item.record.verdict.value,
+        "title": item.title,
+        "why": item.why,
+        "needs_consent": item.needs_consent,
+        "in_stack": item.in_stack,
+    }
+
+
+def _effect(record: TrialRecord | StackRecord | None) -> Json:
+    """What applying settings did, with the same fields for a trial and the stack."""
+    return {
+        "step_ms": record.step_ms if record else None,
+        "samples_per_s": record.samples_per_s if record else None,
+        **_comparison(record.comparison if record else None),
+        "numerics": _numerics(record.numerics) if record else None,
+        "break_even_steps": record.break_even_steps if record else None,
+        **_result(record.result if record else TrialResult(Outcome.SKIPPED)),
+    }
+
+
+def _result(result: TrialResult) -> Json:
+    return {
+        "batch_size": result.batch_size,
+        "event_step_ms": list(result.event_step_ms) if result.event_step_ms else None,
+        "peak_allocated_bytes": result.peak_allocated_bytes,
+        "peak_reserved_bytes": result.peak_reserved_bytes,
+        "device_used_bytes": result.device_used_bytes,
+        "startup_s": result.startup_s,
+        "build_s": result.build_s,
+        "prepare_s": result.prepare_s,
+        "warmup_s": result.warmup_s,
+        "warmup_steps": result.warmup_steps,
+        "wall_s": result.wall_s,
+        "notes": list(result.notes),
+    }
+
+
+def _comparison(comparison: Comparison | None) -> Json:
+    if comparison is None:
+        return dict.fromkeys(("speedup", "ci_low", "ci_high", "noise_floor", "paired"))
+    return {
+        "speedup": comparison.speedup,
+        "ci_low": comparison.ci_low,
+        "ci_high": comparison.ci_high,
+        "noise_floor": comparison.noise_floor,
+        "paired": comparison.paired,
+    }
+
+
+def _numerics(numerics: NumericsResult | None) -> Json | None:
+    if numerics is None:
+        return None
+    return {
+        "class": numerics.measured.value,
+        "declared": numerics.declared.value,
+        "difference": numerics.difference,
+        "text": numerics.text,
+    }
+
+
+def _strict(value: Any) -> Any:
+    """The same with null for what JSON has no number for, and lists for tuples."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return value

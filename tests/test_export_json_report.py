@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from sample_session import (
+    cancelled_history,
+    cpu_history,
+    cpu_request,
+    failed_history,
+    sample_history,
+    sample_request,
+)
+
+from advisor.export.json_report import report
+from advisor.session.state import SessionState
+
+TRIAL_FIELDS = {
+    "recipe",
+    "settings",
+    "outcome",
+    "reason",
+    "step_ms",
+    "samples_per_s",
+    "speedup",
+    "ci_low",
+    "ci_high",
+    "verdict",
+    "peak_reserved_bytes",
+    "numerics",
+    "startup_s",
+    "warmup_s",
+    "break_even_steps",
+}
+
+
+def made(history, request=None) -> dict:
+    told = report(SessionState.of(history), request or sample_request(), "0.1.0")
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    return told
+
+
+@pytest.fixture(scope="module")
+def full() -> dict:
+    return made(sample_history())
+
+
+def test_what_was_measured_where(full):
+    assert full["schema"] == 1
+    assert full["version"] == "0.1.0"
+    assert full["target"] == "mymodel:build"
+    assert full["versions"]["torch"] == "2.11.0+cu130"
+    assert full["hardware"]["gpus"][0]["name"] == "NVIDIA H200"
+    assert full["hardware"]["gpus"][0]["compute_capability"] == [9, 0]
+    assert full["session_s"] == 143.2
+    assert full["cancelled"] is False
+    assert full["error"] is None
+
+
+def test_the_baseline_with_its_phases(full):
+    baseline = full["baseline"]
+    assert baseline["step_ms"] == 26.31
+    assert baseline["samples_per_s"] == pytest.approx(64 / 26.31e-3)
+    assert baseline["peak_reserved_bytes"] > baseline["peak_allocated_bytes"] > 2**30
+    assert baseline["phases"]["backward"] == 15.94
+    assert baseline["noise_floor"] == 0.006
+    assert full["bottleneck"] == "compute"
+    assert "97 %" in full["bottleneck_evidence"]
+
+
+def test_every_candidate_is_a_trial_and_the_baseline_is_not(full):
+    ran = [trial for trial in full["trials"] if trial["outcome"] != "skipped"]
+    assert [trial["recipe"] for trial in ran][:3] == ["control", "channels_last", "autocast"]
+    assert len(ran) == 9
+    assert all(trial.keys() >= TRIAL_FIELDS for trial in full["trials"])
+    assert len({frozenset(trial) for trial in full["trials"]}) == 1
+    best = next(trial for trial in ran if trial["recipe"] == "channels_last")
+    assert best["settings"] == {"model.memory_format": "channels_last"}
+    assert (best["speedup"], best["ci_low"], best["ci_high"]) == (1.39, 1.384, 1.396)
+    assert best["verdict"] == "faster"
+    assert best["numerics"] == {
+        "class": "close",
+        "declared": "close",
+        "difference": 3.1e-3,
+        "text": "the first 8 losses differ by 0.31 % at most",
+    }
+
+
+def test_a_failed_trial_has_its_reason_and_no_figures(full):
+    failed = next(trial for trial in full["trials"] if trial["recipe"] == "compile")
+    assert failed["outcome"] == "out_of_memory"
+    assert failed["verdict"] == "failed"
+    assert "2.00 GiB" in failed["reason"]
+    assert failed["speedup"] is failed["step_ms"] is failed["numerics"] is None
+
+
+def test_skipped_recipes_come_last_with_their_reason(full):
+    skipped = full["trials"][9:]
+    assert {trial["recipe"] for trial in skipped} == {"inference_mode", "num_workers", "sdpa", "threads"}
+    workers = next(trial for trial in skipped if trial["recipe"] == "num_workers")
+    assert workers["reason"] == "data wait is 0.3 % of the step"
+    assert workers["settings"] == {}
+    assert workers["verdict"] == workers["outcome"] == "skipped"
+    known = {"recipe", "settings", "outcome", "reason", "verdict"}
+    assert all(workers[name] is None for name in workers.keys() - known)
+
+
+def test_the_ranking_and_the_stack(full):
+    assert [item["rank"] for item in full["recommendations"]] == [1, 2, 3, 4]
+    first = full["recommendations"][0]
+    assert first["recipe"] == "channels_last"
+    assert first["title"] == "Channels-last memory format"
+    assert first["in_stack"] is True
+    batch = next(item for item in full["recommendations"] if item["recipe"] == "batch_size")
+    assert batch["needs_consent"] is True
+    assert batch["in_stack"] is False
+    stack = full["stack"]
+    assert stack["confirmed"] is True
+    assert (stack["speedup"], stack["ci_low"], stack["ci_high"]) == (1.969, 1.958, 1.981)
+    assert stack["settings"]["precision.autocast"] == "bfloat16"
+    assert stack["numerics"]["class"] == "close"
+    assert stack["peak_reserved_bytes"] < full["baseline"]["peak_reserved_bytes"]
+    assert stack["dropped"] == {"step.zero_grad": "slower on top of the others"}
+
+
+def test_a_cpu_session():
+    told = made(cpu_history(), cpu_request())
+    assert told["target"] == "demo"
+    assert told["hardware"]["gpus"] == []
+    assert "driver" in told["hardware"]["gpu_note"]
+    assert told["stack"]["settings"] == {"cpu.threads": 4}
+
+
+def test_before_anything_is_known():
+    told = made([])
+    assert told["hardware"] is told["baseline"] is told["stack"] is told["session_s"] is told["bottleneck"] is None
+    assert told["trials"] == told["recommendations"] == []
+
+
+def test_a_failed_and_a_cancelled_session():
+    failed = made(failed_history())
+    assert failed["error"] == {"message": "mymodel has no 'build'", "hint": "It defines: make, train."}
+    cancelled = made(cancelled_history())
+    assert cancelled["cancelled"] is True
+    assert cancelled["stack"] is None
+    assert [trial["recipe"] for trial in cancelled["trials"] if trial["outcome"] != "skipped"] == ["control"]
+
+
+def test_what_json_has_no_number_for_is_null():
+    state = SessionState.of(sample_history())
+    state.baseline = replace(state.baseline, noise_floor=math.inf, step_ms=math.nan)
+    told = report(state, sample_request(), "0.1.0")
+    assert told["baseline"]["noise_floor"] is told["baseline"]["step_ms"] is None
+    json.dumps(told, allow_nan=False)
