@@ -1,0 +1,139 @@
+"""Batch size
+
+What it does
+------------
+Tries larger batches, doubling from the present one until the throughput stops rising or the memory is full.
+Everything is compared in samples per second. The value 0 leaves the batch size as it was built.
+
+Why it helps
+------------
+The costs that do not depend on the batch (launches, the optimizer, reading the weights) are shared by more
+samples, and larger products fill the device better.
+
+When it does not
+----------------
+Once the device is full, a step takes twice as long for twice the batch, and only memory and latency grow: the
+knee of the curve is the value to take, not its end. A step that waits for its input waits for twice the input.
+In inference, a larger batch also makes every request wait longer.
+
+In training it is another experiment, to be tuned again:
+
+- Learning rate: multiply it by the factor of the batch size for SGD (linear scaling); for Adam and its kin, the square
+  root of the factor is the usual start.
+- Warm-up: raise the learning rate from the old value to the new one over the first epochs, or training can diverge.
+- Weight decay: fewer updates per epoch decay less in all, so expect to tune it again; leave it off biases and norms.
+- Very large batches need an optimizer made for them (LARS, LAMB), and can end at a lower accuracy all the same.
+
+Numerics
+--------
+changed in training: there are fewer updates, each from more samples, and batch norm sees other statistics.
+exact in inference, where each sample is computed on its own.
+
+References
+----------
+Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017. NVIDIA ECCV 2020 tuning guide,
+increase the batch size. Hugging Face, Efficient training on a single GPU, batch size choice. You et al., Large
+Batch Optimization for Deep Learning, ICLR 2020. McCandlish et al., An Empirical Model of Large-Batch Training,
+2018.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, LoaderFacts, Mode, Numerics, Skip, Value
+
+_TRAINING_FACTORS = (2, 4, 8, 16)
+_INFERENCE_FACTORS = (2, 4, 8, 16, 32, 64)
+_USABLE_MEMORY = 0.9
+# A training step keeps about 12 bytes per output of a layer, and an output takes 500 to 2,000 operations in common
+# models. Few bytes per operation make a low estimate: it leaves out only what cannot fit.
+_ACTIVATION_BYTES_PER_FLOP = 1 / 500
+_BACKWARD_FACTOR = 3  # forward and backward together, in forwards
+
+
+class BatchSize(Recipe):
+    """A larger batch from the same loader, batch or callable."""
+
+    id = "batch_size"
+    title = "Batch size"
+    key = "data.batch_size"
+    default = 0
+    attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    numerics = Numerics.CHANGED
+    stage = Stage.DATA
+    ladder = True
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        workload = facts.workload
+        present = workload.batch_size
+        fixed = _cannot_be_resized(facts)
+        if fixed or present is None:
+            return fixed or Skip("the batch size cannot be told from the batch")
+        factors = _TRAINING_FACTORS if workload.mode is Mode.TRAIN else _INFERENCE_FACTORS
+        sizes = [present * factor for factor in factors]
+        filled = [size for size in sizes if size <= _samples(workload.loader)]
+        if not filled:
+            return Skip(f"the dataset is smaller than two batches of {present}")
+        fitting = [size for size in filled if _estimated_bytes(facts, size) < _memory(facts)]
+        return list(fitting) or Skip(f"a batch of {filled[0]} is estimated not to fit in the device's memory")
+
+    def accepts(self, value: Value) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.rebuild import loader_with, resize_batch
+
+        size = int(value)
+        if not size:
+            return
+        workload.batch_size = size
+        if workload.has_loader:
+            workload.data = loader_with(workload.data, batch_size=size)
+        elif workload.data is not None and not callable(workload.data):
+            workload.data = resize_batch(workload.data, size)
+
+    def code(self, value: Value) -> str:
+        from advisor.rebuild import loader_code
+
+        return loader_code(batch_size=int(value)) if value else "# the batch size stays as it is\n"
+
+    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
+        return Numerics.CHANGED if mode is Mode.TRAIN else Numerics.EXACT
+
+
+def _cannot_be_resized(facts: Facts) -> Skip | None:
+    loader = facts.workload.loader
+    if loader is not None and loader.custom_batch_sampler:
+        return Skip("the loader has a batch sampler of its own; change the batch size there")
+    if loader is not None and loader.batch_size is None:
+        return Skip("the dataset yields whole batches; change the batch size there")
+    if not facts.workload.resizable_batch:
+        return Skip("the batch cannot be resized: give a DataLoader, tensors, or a callable that takes a batch size")
+    return None
+
+
+def _samples(loader: LoaderFacts | None) -> float:
+    """The most samples that a batch can have: all of the dataset."""
+    if loader is None or loader.length is None or loader.batch_size is None:
+        return float("inf")
+    return loader.length * loader.batch_size
+
+
+def _memory(facts: Facts) -> float:
+    total = facts.workload.device_memory_bytes
+    return _USABLE_MEMORY * total if total else float("inf")
+
+
+def _estimated_bytes(facts: Facts, size: int) -> float:
+    """A low estimate: parameters, gradients and optimizer state, and what the forward pass keeps for the backward."""
+    workload, profile = facts.workload, facts.profile
+    if workload.mode is not Mode.TRAIN:
+        return float(workload.parameter_bytes)
+    state = workload.optimizer.state_bytes if workload.optimizer else 0
+    fixed = 2 * workload.parameter_bytes + state
+    if profile is None or not profile.flops_per_step or not workload.batch_size:
+        return float(fixed)
+    forward_flops = profile.flops_per_step / _BACKWARD_FACTOR / workload.batch_size
+    return fixed + size * forward_flops * _ACTIVATION_BYTES_PER_FLOP

@@ -1,0 +1,75 @@
+"""Channels-last memory format
+
+What it does
+------------
+Stores the convolutions' weights and the batches with the channels innermost (NHWC, or NDHWC for volumes) in
+place of PyTorch's NCHW. Shapes and indexing stay the same; only the strides change.
+
+Why it helps
+------------
+Tensor cores and the CPU's vector units read channels side by side, so the library no longer transposes around
+every convolution, and the pointwise layers between the convolutions keep the format.
+
+When it does not
+----------------
+Transformers and other models whose time is not in convolutions gain nothing. Layers without a channels-last
+kernel convert back and forth, which can cost more than the convolutions win. In float32 the gain is often
+small: it grows together with half precision, so the two are also measured together.
+
+Numerics
+--------
+close: the library picks other kernels, which sum in another order.
+
+References
+----------
+PyTorch tutorial, Channels Last Memory Format in PyTorch. PyTorch Performance Tuning Guide, Use channels_last
+memory format. NVIDIA Deep Learning Performance, Convolutional Layers: Tensor Layouts In Memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+
+class ChannelsLast(Recipe):
+    """`model.to(memory_format=torch.channels_last)`, and the same for every batch."""
+
+    id = "channels_last"
+    title = "Channels-last memory format"
+    key = "model.memory_format"
+    default = "contiguous"
+    attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    numerics = Numerics.CLOSE
+    stage = Stage.MODEL
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        images, volumes = facts.workload.has("conv2d"), facts.workload.has("conv3d")
+        if images and volumes:
+            return Skip("the model has 2-D and 3-D convolutions, and converting it as a whole takes one format only")
+        if images:
+            return ["channels_last"]
+        if volumes:
+            return ["channels_last_3d"]
+        return Skip("the model has no 2-D or 3-D convolutions")
+
+    def accepts(self, value: Value) -> bool:
+        return value in ("contiguous", "channels_last", "channels_last_3d")
+
+    def apply(self, workload: Components, value: Value) -> None:
+        import torch
+
+        name = "contiguous_format" if value == "contiguous" else str(value)
+        workload.model = workload.model.to(memory_format=getattr(torch, name))
+        workload.plan = replace(workload.plan, memory_format="none" if value == "contiguous" else str(value))
+
+    def code(self, value: Value) -> str:
+        if value == "contiguous":
+            return "model = model.to(memory_format=torch.contiguous_format)\n"
+        return (
+            f"model = model.to(memory_format=torch.{value})\n"
+            f"# in the loop: inputs = inputs.to(device, memory_format=torch.{value})\n"
+        )

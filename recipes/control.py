@@ -1,0 +1,57 @@
+"""The control: a trial that changes nothing
+
+What it does
+------------
+Nothing at all. It is measured like every other candidate, in a process of its own, under the user's own
+settings.
+
+Why it helps
+------------
+Its distance from the baseline is what repeating a measurement costs in accuracy here: a candidate that gains no
+more has shown nothing. With the baseline's repeats it sets the noise floor of the session.
+
+When it does not
+----------------
+It never makes anything faster. A control that comes out far from 1.00x says that the machine is not quiet:
+another process is using it, its clocks are moving, or the steps differ much from batch to batch.
+
+Numerics
+--------
+exact: the same program runs twice. A difference here is the workload's own: kernels that add in no fixed order,
+or random numbers that no seed governs.
+
+References
+----------
+Mytkowicz et al., Producing Wrong Data Without Doing Anything Obviously Wrong, ASPLOS 2009. Georges et al.,
+Statistically Rigorous Java Performance Evaluation, OOPSLA 2007.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Facts, Numerics, Skip, Value
+
+
+class Control(Recipe):
+    """No change; its trial shows the noise floor."""
+
+    id = "control"
+    title = "The control: no change"
+    key = "control.noop"
+    default = False
+    numerics = Numerics.EXACT
+    stage = Stage.GLOBAL
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        return [True]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        """Change nothing."""
+
+    def code(self, value: Value) -> str:
+        return "# the control changes nothing\n"
+
+    def why(self, facts: Facts, value: Value) -> str:
+        return "It changes nothing; its distance from the baseline is the noise of this machine and workload."

@@ -1,0 +1,59 @@
+"""cuDNN autotuning
+
+What it does
+------------
+Lets cuDNN time its convolution algorithms for each new shape and use the fastest from then on
+(`torch.backends.cudnn.benchmark = True`).
+
+Why it helps
+------------
+Without it, cuDNN picks by heuristics, which can miss the best algorithm for unusual shapes.
+
+When it does not
+----------------
+The heuristics are good for common shapes, so the gain is often nothing, while the search costs seconds at the
+start, and again at every new shape: variable image sizes or a smaller last batch pay for it over and over.
+Algorithms that need a large workspace are tried too, so the peak of reserved memory can rise.
+
+Numerics
+--------
+close: another algorithm sums in another order, and the choice can differ from run to run.
+
+References
+----------
+PyTorch documentation, torch.backends.cudnn.benchmark. PyTorch Performance Tuning Guide, Enable cuDNN
+auto-tuner. NVIDIA ECCV 2020 tuning guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+
+class CudnnBenchmark(Recipe):
+    """`torch.backends.cudnn.benchmark`."""
+
+    id = "cudnn_benchmark"
+    title = "cuDNN autotuning"
+    key = "backends.cudnn_benchmark"
+    default = False
+    devices = CUDA
+    attacks = frozenset({Bottleneck.COMPUTE})
+    numerics = Numerics.CLOSE
+    stage = Stage.GLOBAL
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if not facts.workload.has("conv1d", "conv2d", "conv3d"):
+            return Skip("the model has no convolutions")
+        return [True]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        import torch
+
+        torch.backends.cudnn.benchmark = bool(value)
+
+    def code(self, value: Value) -> str:
+        return f"torch.backends.cudnn.benchmark = {bool(value)}\n"

@@ -1,0 +1,96 @@
+"""Optimizer implementation
+
+What it does
+------------
+Chooses how the optimizer updates the parameters: one kernel for many tensors with the whole update in it
+(`fused`), one kernel per arithmetic operation over many tensors (`foreach`), or one per operation and tensor
+(`for-loop`). Left alone, PyTorch takes foreach on CUDA and the for-loop on the CPU. It is the built-in
+successor of apex's fused optimizers.
+
+Why it helps
+------------
+A fused update reads and writes parameters, gradients and state once, and launches a few kernels where a model
+of many tensors needed hundreds.
+
+When it does not
+----------------
+The optimizer is a small share of most steps, and that share is all there is to gain: look at its phase in the
+profile. foreach needs a temporary copy as large as the parameters. A class that PyTorch has not fused, such as
+RMSprop, offers only the other two, and classes from other libraries often offer none.
+
+Numerics
+--------
+close: the same formula, with intermediate results rounded at other places.
+
+References
+----------
+PyTorch documentation, torch.optim, Algorithms (for-loop, foreach, fused). NVIDIA ECCV 2020 tuning guide, fused
+building blocks from apex. Hugging Face, Efficient training on a single GPU, optimizer choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+_FUSED_ON_CPU_ONLY = frozenset({"Adagrad"})
+_FLAGS: dict[Value, dict[str, bool | None]] = {
+    "default": {"fused": None, "foreach": None},
+    "fused": {"fused": True, "foreach": False},
+    "foreach": {"fused": False, "foreach": True},
+    "for-loop": {"fused": False, "foreach": False},
+}
+
+
+class FusedOptimizer(Recipe):
+    """The optimizer rebuilt with `fused` or `foreach` set, its state carried over."""
+
+    id = "fused_optimizer"
+    title = "Optimizer implementation"
+    key = "optimizer.implementation"
+    default = "default"
+    modes = TRAINING
+    attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
+    numerics = Numerics.CLOSE
+    stage = Stage.OPTIMIZER
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        optimizer = facts.workload.optimizer
+        if optimizer is None:
+            return Skip("the workload has no optimizer")
+        offered = set(optimizer.implementations)
+        if facts.on_cuda and optimizer.name in _FUSED_ON_CPU_ONLY:
+            offered.discard("fused")
+        if not offered - {"for-loop"}:
+            return Skip(f"{optimizer.name} has neither a fused nor a foreach implementation here")
+        by_default = "foreach" if facts.on_cuda and "foreach" in offered else "for-loop"
+        return [value for value in ("fused", "foreach", "for-loop") if value in offered and value != by_default]
+
+    def accepts(self, value: Value) -> bool:
+        return value in _FLAGS
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.rebuild import optimizer_implementations, optimizer_with
+
+        if workload.optimizer is None:
+            return
+        offered = optimizer_implementations(type(workload.optimizer))
+        if value != "default" and value not in offered:
+            name = type(workload.optimizer).__name__
+            raise ValueError(f"{name} has no {value} implementation; it has {', '.join(offered)}")
+        flags = {name: flag for name, flag in _FLAGS[value].items() if name in offered}
+        workload.optimizer = optimizer_with(workload.optimizer, **flags)
+
+    def code(self, value: Value) -> str:
+        flags = ", ".join(f'"{name}": {flag}' for name, flag in _FLAGS[value].items())
+        return (
+            f"flags = {{{flags}}}\n"
+            "flags = {name: flag for name, flag in flags.items() if name in optimizer.defaults}\n"
+            "state = optimizer.state_dict()\n"
+            'for group in state["param_groups"]:\n'
+            "    group.update(flags)\n"
+            "optimizer = type(optimizer)([{**group, **flags} for group in optimizer.param_groups], **flags)\n"
+            "optimizer.load_state_dict(state)\n"
+        )

@@ -1,0 +1,85 @@
+"""DataLoader workers
+
+What it does
+------------
+Loads and transforms the batches in this many worker processes, which live on from epoch to epoch
+(`num_workers`, `persistent_workers=True`). With 0, the training process does that work itself, between the
+steps.
+
+Why it helps
+------------
+Workers prepare the next batches while the device computes, and several of them decode in parallel, so the step
+stops waiting for its input.
+
+When it does not
+----------------
+The most to gain is the share of the step that waits for data. Workers compete with a model that runs on the CPU
+for the same cores. Each costs seconds at the start and memory of its own, and sends its batches through shared
+memory, so a dataset that only slices tensors can become slower.
+
+Numerics
+--------
+exact: the sampler still decides the order. Augmentation draws its random numbers in the workers, so the single
+samples differ as they do between two seeds.
+
+References
+----------
+PyTorch documentation, torch.utils.data, Single- and multi-process data loading. PyTorch Performance Tuning
+Guide, Enable asynchronous data loading and augmentation. NVIDIA ECCV 2020 tuning guide. Hugging Face, Efficient
+training on a single GPU, data preloading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+_LEAST_SHARE = 0.01
+
+
+class NumWorkers(Recipe):
+    """A loader rebuilt with more worker processes."""
+
+    id = "num_workers"
+    title = "DataLoader workers"
+    key = "data.num_workers"
+    default = 0
+    attacks = frozenset({Bottleneck.INPUT})
+    numerics = Numerics.EXACT
+    stage = Stage.DATA
+    ladder = True
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        loader = facts.workload.loader
+        if loader is None:
+            return Skip("the data does not come from a DataLoader")
+        if loader.iterable_dataset and not loader.num_workers:
+            return Skip("an iterable dataset repeats its samples in every worker unless it divides them itself")
+        if facts.profile is not None and not loader.num_workers:
+            waiting = facts.profile.share("data wait")
+            if waiting < _LEAST_SHARE:
+                return Skip(f"data wait is {waiting:.1%} of the step".replace("%", " %"))
+        return _ladder(facts.workload.usable_cores)
+
+    def accepts(self, value: Value) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.rebuild import loader_with
+
+        if workload.has_loader:
+            workers = int(value)
+            workload.data = loader_with(workload.data, num_workers=workers, persistent_workers=workers > 0)
+
+    def code(self, value: Value) -> str:
+        from advisor.rebuild import loader_code
+
+        return loader_code(num_workers=int(value), persistent_workers=int(value) > 0)
+
+
+def _ladder(cores: int) -> list[Value]:
+    """The powers of two below the number of cores, then that number."""
+    powers = [2**exponent for exponent in range(cores.bit_length()) if 2**exponent < cores]
+    return [*powers, max(cores, 1)]

@@ -1,0 +1,126 @@
+"""The whole step as one CUDA graph
+
+What it does
+------------
+Records the kernels of a whole step once (forward, backward and optimizer when training) and replays them with a
+single launch. Each batch is copied into the tensors that the recording reads.
+
+Why it helps
+------------
+A step of many small kernels is bound by the host that launches them; a replay costs one launch, whatever their
+number.
+
+When it does not
+----------------
+When the kernels are long enough to hide their launches, a replay gains nothing. The step must have fixed shapes
+and must not make the host wait: no `.item()`, no branching on a tensor's value, no batch that is smaller than
+the others (use `drop_last=True`). The graph keeps memory of its own, so the reserved memory grows. Python
+numbers are frozen into the recording: a learning-rate schedule has no effect on it unless the learning rate is
+a tensor on the device.
+
+Numerics
+--------
+exact: the same kernels run in the same order.
+
+References
+----------
+PyTorch documentation, CUDA semantics, CUDA Graphs, whole-network capture. PyTorch blog, Accelerating PyTorch
+with CUDA Graphs. NVIDIA CUDA C++ Programming Guide, CUDA Graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Skip, Value
+
+_KEEPS_NO_STEP_COUNT = frozenset({"SGD"})
+
+_CAPTURE = """\
+if optimizer is not None:
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+    optimizer.load_state_dict(optimizer.state_dict())  # moves step counts to the device
+static_inputs = inputs.to(device).clone()
+static_targets = None if targets is None else targets.to(device).clone()
+
+
+def whole_step():
+    if optimizer is None:
+        with torch.no_grad():
+            return model(static_inputs)
+    optimizer.zero_grad(set_to_none=True)
+    loss = loss_fn(model(static_inputs), static_targets)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+side_stream = torch.cuda.Stream()
+side_stream.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side_stream):  # warm-up steps: they train
+    for _ in range(3):
+        whole_step()
+torch.cuda.current_stream().wait_stream(side_stream)
+if optimizer is not None:
+    optimizer.zero_grad(set_to_none=True)  # the capture then makes the gradients in its own memory
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    static_output = whole_step()
+
+# for each batch of the same shape: copy it in, replay; static_output holds the loss, or the model's output
+static_inputs.copy_(inputs)
+if static_targets is not None:
+    static_targets.copy_(targets)
+graph.replay()
+"""
+
+
+class StepGraph(Recipe):
+    """`torch.cuda.CUDAGraph` around the whole step."""
+
+    id = "step_graph"
+    title = "Whole step in a CUDA graph"
+    key = "step.cuda_graph"
+    default = False
+    devices = CUDA
+    attacks = frozenset({Bottleneck.LAUNCH})
+    numerics = Numerics.EXACT
+    stage = Stage.STEP
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        workload = facts.workload
+        if workload.mode is Mode.TRAIN:
+            if workload.optimizer is not None and not _can_be_captured(workload.optimizer):
+                return Skip(
+                    f"{workload.optimizer.name} counts its steps on the host and takes no `capturable` option, "
+                    "so a recorded step would repeat one update"
+                )
+            if facts.current("precision.autocast", "none") == "float16":
+                return Skip(_SCALER)
+        return [True]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, cuda_graph=bool(value))
+
+    def code(self, value: Value) -> str:
+        return _CAPTURE if value else "# every step is launched kernel by kernel\n"
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if not value:
+            return None
+        mode = settings.get("compile.mode")
+        if mode in ("reduce-overhead", "max-autotune"):
+            return f"compile.mode {mode} records CUDA graphs of its own, which cannot be captured into step.cuda_graph"
+        infers = "infer.grad" in settings
+        return _SCALER if settings.get("precision.autocast") == "float16" and not infers else None
+
+
+_SCALER = "float16 training scales gradients, and the GradScaler asks the host at every step; use bfloat16"
+
+
+def _can_be_captured(optimizer: OptimizerFacts) -> bool:
+    return optimizer.capturable or optimizer.name in _KEEPS_NO_STEP_COUNT

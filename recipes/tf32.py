@@ -1,0 +1,89 @@
+"""TensorFloat-32 for float32 products
+
+What it does
+------------
+Lets the matrix products that are still in float32 run on the tensor cores, which round their inputs to
+TensorFloat-32 (`torch.set_float32_matmul_precision("high")`). Convolutions may do so by PyTorch's default;
+where that was switched off, it is switched on again.
+
+Why it helps
+------------
+Ampere and later GPUs multiply TensorFloat-32 several times faster than plain float32, and neither the model nor
+the loop has to change.
+
+When it does not
+----------------
+Nothing changes where autocast or half-precision weights leave no float32 products, or where the step waits for
+input or for kernel launches. A convolutional network has TensorFloat-32 convolutions already, so only its
+linear layers gain. `medium` permits bfloat16 products, but on CUDA it uses the same kernels as `high` in the
+PyTorch versions known so far.
+
+Numerics
+--------
+close: inputs of a product keep 10 of their 23 stored mantissa bits; sums and results stay in float32.
+
+References
+----------
+PyTorch documentation, torch.set_float32_matmul_precision; CUDA semantics, TensorFloat-32 on Ampere (and later)
+devices. PyTorch Performance Tuning Guide, Enable Tensor Cores. Hugging Face, Efficient training on a single
+GPU, TF32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+_LAYERS = ("linear", "attention", "recurrent", "conv1d", "conv2d", "conv3d")
+_OPERATORS = ("mm", "matmul", "conv", "linear", "einsum", "attention")
+
+
+class Tf32(Recipe):
+    """`torch.set_float32_matmul_precision`, and TensorFloat-32 in cuDNN."""
+
+    id = "tf32"
+    title = "TensorFloat-32 products"
+    key = "precision.float32_matmul"
+    default = "highest"
+    devices = CUDA
+    attacks = frozenset({Bottleneck.COMPUTE})
+    numerics = Numerics.CLOSE
+    stage = Stage.GLOBAL
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        workload = facts.workload
+        capability = workload.capability or (0, 0)
+        if capability < (8, 0):
+            have = ".".join(map(str, capability))
+            return Skip(f"compute capability {have} has no TensorFloat-32 (8.0 and later have)")
+        if "float32" not in workload.parameter_dtypes:
+            return Skip("no parameter is in float32, so no product is either")
+        if not (workload.has(*_LAYERS) or _multiplies(facts)):
+            return Skip("the model has no linear, attention, recurrent or convolution layers")
+        if facts.current("precision.autocast", "none") != "none":
+            return Skip("autocast takes the products out of float32 already")
+        return ["high", "medium"]
+
+    def accepts(self, value: Value) -> bool:
+        return value in ("highest", "high", "medium")
+
+    def apply(self, workload: Components, value: Value) -> None:
+        import torch
+
+        torch.set_float32_matmul_precision(str(value))
+        if value != "highest":
+            torch.backends.cudnn.allow_tf32 = True
+
+    def code(self, value: Value) -> str:
+        lines = [f'torch.set_float32_matmul_precision("{value}")']
+        if value != "highest":
+            lines.append("torch.backends.cudnn.allow_tf32 = True")
+        return "\n".join(lines) + "\n"
+
+
+def _multiplies(facts: Facts) -> bool:
+    """Whether the profile shows products that no known layer accounts for."""
+    names = [row.name.lower() for row in facts.profile.operators] if facts.profile else []
+    return any(word in name for name in names for word in _OPERATORS)

@@ -1,0 +1,68 @@
+"""CPU threads
+
+What it does
+------------
+Sets how many threads share one operation on the CPU (`torch.set_num_threads`). The value 0 leaves PyTorch's
+choice, which is one thread per physical core.
+
+Why it helps
+------------
+Fewer threads leave cores to the DataLoader's workers and spend less time waiting for each other on small
+operations; in a container, or beside other processes, PyTorch can have counted cores that it does not get.
+
+When it does not
+----------------
+Large matrix products and convolutions on an idle machine use all physical cores well. Hyper-threads share their
+vector units, so more threads than physical cores seldom help.
+
+Numerics
+--------
+close: a sum that is divided among other threads is added up in another order.
+
+References
+----------
+PyTorch documentation, CPU threading and TorchScript inference; torch.set_num_threads. PyTorch Performance
+Tuning Guide, CPU specific optimizations, Utilize OpenMP. Intel, Grokking PyTorch Intel CPU performance from
+first principles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import CPU, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+
+class Threads(Recipe):
+    """`torch.set_num_threads`."""
+
+    id = "threads"
+    title = "CPU threads"
+    key = "cpu.threads"
+    default = 0
+    devices = CPU
+    attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    numerics = Numerics.CLOSE
+    stage = Stage.GLOBAL
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        workload, usable = facts.workload, facts.workload.usable_cores
+        workers = workload.loader.num_workers if workload.loader else 0
+        wanted = {min(facts.hardware.host.physical_cores, usable), usable // 2, usable - workers, usable}
+        values = sorted(value for value in wanted if value >= 1 and value != workload.threads)
+        if not values:
+            return Skip(f"{workload.threads} threads on {usable} usable cores leave nothing else to try")
+        return list(values)
+
+    def accepts(self, value: Value) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+    def apply(self, workload: Components, value: Value) -> None:
+        import torch
+
+        if value:
+            torch.set_num_threads(int(value))
+
+    def code(self, value: Value) -> str:
+        return f"torch.set_num_threads({int(value)})\n" if value else "# PyTorch chooses the number of threads\n"

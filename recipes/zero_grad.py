@@ -1,0 +1,69 @@
+"""How gradients are cleared
+
+What it does
+------------
+Compares three ways to clear gradients between steps: `optimizer.zero_grad()`, which drops them (the default);
+the older `set_to_none=False`, which fills them with zeros; and `param.grad = None` written by hand for each
+parameter.
+
+Why it helps
+------------
+Dropping gradients writes no memory, and the next backward pass stores its gradients instead of adding to zeros.
+Filling with zeros pays for one write and one extra read of every gradient.
+
+When it does not
+----------------
+PyTorch drops gradients by default since version 2.0, so a loop that calls plain `zero_grad()` has the gain
+already: this row prices the habit. The loop by hand does the same and is here because guides still recommend
+it. Against a long step, even filling with zeros can be too small to measure.
+
+Numerics
+--------
+exact: the gradients are the same. The one difference is a parameter without a gradient in some step: dropped,
+the optimizer passes over it; zeroed, weight decay and momentum still move it.
+
+References
+----------
+PyTorch documentation, torch.optim.Optimizer.zero_grad. PyTorch Performance Tuning Guide, Use parameter.grad =
+None instead of model.zero_grad() or optimizer.zero_grad(). NVIDIA ECCV 2020 tuning guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+_CODE: dict[Value, str] = {
+    "none": "optimizer.zero_grad(set_to_none=True)\n",
+    "zeros": "optimizer.zero_grad(set_to_none=False)\n",
+    "manual": "for parameter in model.parameters():\n    parameter.grad = None\n",
+}
+
+
+class ZeroGrad(Recipe):
+    """`zero_grad` with and without `set_to_none`, and by hand."""
+
+    id = "zero_grad"
+    title = "How gradients are cleared"
+    key = "step.zero_grad"
+    default = "none"
+    modes = TRAINING
+    attacks = frozenset({Bottleneck.MEMORY})
+    numerics = Numerics.EXACT
+    stage = Stage.STEP
+    habit = True
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        return ["zeros", "manual"]
+
+    def accepts(self, value: Value) -> bool:
+        return value in _CODE
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, zero_grad=str(value))
+
+    def code(self, value: Value) -> str:
+        return _CODE[value]
