@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+
+import pytest
+import torch
+from PIL import Image
+
+from advisor import Workload, demo
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("demo")))
+        torch.manual_seed(0)
+        yield demo.build()
+
+
+def test_it_is_a_workload_of_a_small_convolutional_network(built):
+    assert isinstance(built, Workload)
+    parameters = sum(parameter.numel() for parameter in built.model.parameters())
+    assert 100_000 <= parameters <= 300_000
+    assert isinstance(built.optimizer, torch.optim.SGD)
+    loader = built.data
+    assert (loader.batch_size, loader.num_workers, len(loader)) == (32, 0, 20)
+    assert isinstance(loader.sampler, torch.utils.data.RandomSampler)
+    images, labels = next(iter(loader))
+    assert images.shape == (32, 3, 96, 96)
+    assert built.model(images).shape == (32, 10)
+    assert 0 <= labels.min() <= labels.max() < 10
+
+
+def test_it_learns(built):
+    built.model.train()
+    losses = []
+    for images, labels in built.data:
+        loss = built.loss(built.model(images), labels)
+        built.optimizer.zero_grad()
+        loss.backward()
+        built.optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-3:]) < 0.7 * sum(losses[:3])
+
+
+def test_the_folder_is_made_once(temporary):
+    folder = demo.image_folder()
+    assert folder.parent == temporary
+    assert folder.name == f"perf-advisor-demo-v1-{os.getuid()}"
+    files = sorted(folder.rglob("*.jpg"))
+    assert len(files) == 640
+    with Image.open(files[0]) as image:
+        assert (image.format, image.size) == ("JPEG", (160, 160))
+    stamp = folder.stat().st_mtime_ns, files[0].stat().st_mtime_ns
+    assert demo.image_folder() == folder
+    assert (folder.stat().st_mtime_ns, files[0].stat().st_mtime_ns) == stamp
+
+
+def test_an_incomplete_folder_is_made_again_and_left_overs_go(temporary, monkeypatch):
+    monkeypatch.setattr(demo, "IMAGES_PER_CLASS", 2)
+    folder = demo.image_folder()
+    (folder / "class_3" / "001.jpg").unlink()
+    (temporary / f"{folder.name}-killed").mkdir()
+    assert demo.image_folder() == folder
+    assert len(list(folder.rglob("*.jpg"))) == 20
+    assert sorted(path.name for path in temporary.iterdir()) == [folder.name, f"{folder.name}.lock"]
+
+
+def test_a_failure_leaves_no_folder(temporary, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(demo, "_image", full)
+    with pytest.raises(OSError, match="No space left"):
+        demo.image_folder()
+    assert [path.name for path in temporary.iterdir() if path.is_dir()] == []
+
+
+def test_processes_that_start_together_share_one_folder(temporary):
+    script = (
+        "from pathlib import Path\n"
+        "from advisor import demo\n"
+        "demo.IMAGES_PER_CLASS = 8\n"
+        "print(len(list(demo.image_folder().rglob('*.jpg'))))\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert [process.communicate(timeout=120)[0].strip() for process in processes] == ["80"] * 3
+    assert all(process.returncode == 0 for process in processes)
+    assert len([path for path in temporary.iterdir() if path.is_dir()]) == 1
+
+
+def test_importing_it_imports_no_torch():
+    script = "import sys, advisor.demo; print('torch' in sys.modules, 'PIL' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["False", "False"]
