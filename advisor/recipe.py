@@ -66,6 +66,7 @@ class Recipe(ABC):
     ``ladder``: the values are tried in order, and climbing stops when one is no better than the one before.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
+    ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
     """
 
     id: ClassVar[str]
@@ -80,6 +81,7 @@ class Recipe(ABC):
     ladder: ClassVar[bool] = False
     expensive: ClassVar[bool] = False
     habit: ClassVar[bool] = False
+    partners: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

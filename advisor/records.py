@@ -342,8 +342,8 @@ class TargetSpec:
 class TrialSpec:
     """One trial to run. ``settings`` are applied over the user's own; ``measure_s`` is its share of the budget.
 
-    ``interactive`` makes the trial warm up and then wait for the parent's word before each block.
-    ``fresh_interpreter`` starts it outside the fork server, with ``environment`` in place.
+    ``interactive`` makes the trial warm up and then wait for the parent's word before each block. ``seed`` fixes the
+    model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout).
     """
 
     trial_id: str
@@ -355,11 +355,10 @@ class TrialSpec:
     log_path: str
     recipe_folders: tuple[str, ...] = ()
     seed: int = 0
+    stream_seed: int = 0
     inspect: bool = False
     profile: bool = False
     interactive: bool = False
-    fresh_interpreter: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Medians, bootstrap intervals, noise floors. Pure functions on plain numbers; no numpy, so that the app starts fast."""
+"""Medians, bootstrap intervals, noise floors: pure functions, without numpy so that the app starts fast."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def relative_half_width(values: Sequence[float], *, seed: int = 0) -> float:
 
 
 def noise_floor(null_ratios: Sequence[float]) -> float:
-    """The relative difference that identical runs show: from ratios whose true value is 1 (control, repeated baseline)."""
+    """The relative difference that identical runs show, from ratios whose true value is 1 (control, repeats)."""
     worst = max((abs(math.log(ratio)) for ratio in null_ratios), default=0.0)
     return max(SMALLEST_NOISE_FLOOR, math.expm1(NULL_MARGIN * worst))
 
 
 def break_even_steps(extra_start_s: float, old_step_s: float, new_step_s: float) -> int | None:
-    """Steps after which a slower start has paid back; 0 when the start is not slower, None when the step is not faster."""
+    """Steps after which a slower start has paid back: 0 when it is not slower, None when the step is not faster."""
     saved = old_step_s - new_step_s
     if saved <= 0:
         return None

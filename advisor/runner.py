@@ -1,0 +1,247 @@
+"""The runner: trial processes started, listened to, timed out and killed. Never imports torch.
+
+A fork server that has torch imported starts a trial in tens of milliseconds. Each trial is a process group of its own,
+so that its DataLoader and compile workers die with it. Whatever happens in it becomes a ``TrialResult``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import cast
+
+from advisor.records import (
+    BlockDone,
+    Finished,
+    MeasureBlock,
+    Outcome,
+    Ready,
+    Stop,
+    TrialCommand,
+    TrialMessage,
+    TrialResult,
+    TrialSpec,
+)
+
+_PRELOAD = ["advisor.trial.preload"]
+_CONTEXT = multiprocessing.get_context("forkserver")
+_LOG_TAIL_CHARACTERS = 2000
+_GRACE_S = 5.0
+
+Listener = Callable[[TrialMessage], None]
+
+
+class Runner:
+    """Starts trials one after the other, or a few side by side. ``cancel`` ends them all, from any thread."""
+
+    def __init__(self) -> None:
+        self._live: set[Trial] = set()
+        self._lock = threading.Lock()
+        self.cancelled = False
+
+    @staticmethod
+    def prepare() -> None:
+        """Start the fork server. Must come before an app takes the terminal; returns before torch is imported."""
+        _CONTEXT.set_forkserver_preload(_PRELOAD)
+        resource_tracker.ensure_running()
+        forkserver.ensure_running()
+
+    def run(self, spec: TrialSpec, listen: Listener) -> TrialResult:
+        """Run a trial to its end and return its result, also when it fails, hangs, crashes or is cancelled."""
+        with self.open(spec, listen) as trial:
+            return trial.result()
+
+    @contextlib.contextmanager
+    def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
+        """A live trial, killed with its whole process group on leaving."""
+        trial = Trial(spec, listen)
+        with self._lock:
+            self._live.add(trial)
+            cancelled = self.cancelled
+        try:
+            if cancelled:
+                trial.cancel()
+            else:
+                trial.start()
+            yield trial
+        finally:
+            trial.kill()
+            with self._lock:
+                self._live.discard(trial)
+
+    def cancel(self) -> None:
+        """End every live trial at once; trials asked for later are not started."""
+        with self._lock:
+            self.cancelled = True
+            live = list(self._live)
+        for trial in live:
+            trial.cancel()
+
+    def resume(self) -> None:
+        """Allow trials again after :meth:`cancel`."""
+        with self._lock:
+            self.cancelled = False
+
+
+class Trial:
+    """One trial process, seen from its parent."""
+
+    def __init__(self, spec: TrialSpec, listen: Listener) -> None:
+        self.spec = spec
+        self._listen = listen
+        self._process: BaseProcess | None = None
+        self._connection: Connection | None = None
+        self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
+        self._cancelled = False
+        self._result: TrialResult | None = None
+        self._deadline = 0.0
+
+    def start(self) -> None:
+        """Ask the fork server for the process."""
+        Path(self.spec.log_path).parent.mkdir(parents=True, exist_ok=True)
+        self._connection, theirs = _CONTEXT.Pipe()
+        # Preloaded with the fork server; imported by name so that this process never imports torch.
+        self._process = _CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, time.monotonic()), daemon=False)
+        self._process.start()
+        theirs.close()
+        self._deadline = time.monotonic() + self.spec.timeout_s
+
+    def result(self) -> TrialResult:
+        """Wait for the trial's end. Never raises for what happens in the trial."""
+        while self._result is None:
+            self._receive()
+        return self._result
+
+    def wait_ready(self) -> TrialResult | None:
+        """Wait until an interactive trial has warmed up: None then, or its result when it ended before."""
+        while self._result is None:
+            if isinstance(self._receive(), Ready):
+                return None
+        return self._result
+
+    def measure_block(self, seconds: float) -> BlockDone | TrialResult:
+        """Have an interactive trial time one block; its result instead when it ended."""
+        self._send(MeasureBlock(seconds))
+        while self._result is None:
+            message = self._receive()
+            if isinstance(message, BlockDone):
+                return message
+        return self._result
+
+    def finish(self) -> TrialResult:
+        """Tell an interactive trial to report, and wait for it."""
+        self._send(Stop())
+        return self.result()
+
+    def cancel(self) -> None:
+        """End the trial at once, from any thread; its result says so."""
+        self._cancelled = True
+        with contextlib.suppress(OSError):
+            self._wake_writer.send(None)
+        self._kill_group()
+
+    def kill(self) -> None:
+        """Kill what is left of the trial and free its resources."""
+        self._kill_group()
+        if self._process is not None:
+            self._process.join(_GRACE_S)
+        for connection in (self._connection, self._wake_reader, self._wake_writer):
+            if connection is not None:
+                connection.close()
+
+    def _send(self, command: TrialCommand) -> None:
+        # A trial that has died is noticed by the next receive.
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.send(command)
+
+    def _receive(self) -> TrialMessage | None:
+        """The next message, after telling the listener; None when the trial ended without one."""
+        if self._cancelled or self._connection is None or self._process is None:
+            self._result = self._ended(Outcome.CANCELLED, "cancelled")
+            return None
+        left_s = self._deadline - time.monotonic()
+        watched: list[Connection | int] = [self._connection, self._wake_reader, self._process.sentinel]
+        ready = wait(watched, timeout=max(0.0, left_s))
+        if self._connection in ready:
+            return self._read()
+        if self._wake_reader in ready:
+            self._result = self._ended(Outcome.CANCELLED, "cancelled")
+        elif ready:
+            self._result = self._death()
+        else:
+            self._result = self._time_out()
+        return None
+
+    def _read(self) -> TrialMessage | None:
+        assert self._connection is not None
+        try:
+            message = cast("TrialMessage", self._connection.recv())
+        except (EOFError, OSError):
+            self._result = self._death()
+            return None
+        if isinstance(message, Finished):
+            self._result = message.result
+        self._listen(message)
+        return message
+
+    def _death(self) -> TrialResult:
+        """The process ended without a last word: a signal, most often."""
+        assert self._process is not None
+        if self._cancelled:
+            return self._ended(Outcome.CANCELLED, "cancelled")
+        self._process.join(_GRACE_S)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            outcome = Outcome.OUT_OF_MEMORY if -code == signal.SIGKILL else Outcome.CRASHED
+            killed = " (the system kills a process that takes too much memory)" if -code == signal.SIGKILL else ""
+            return self._ended(outcome, f"the trial process was ended by {name}{killed}")
+        return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}")
+
+    def _time_out(self) -> TrialResult:
+        self._kill_group()
+        return self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s")
+
+    def _ended(self, outcome: Outcome, reason: str) -> TrialResult:
+        return TrialResult(
+            outcome=outcome,
+            reason=reason,
+            hint="The trial's log may say more." if outcome is not Outcome.CANCELLED else "",
+            details=_tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
+            log_path=self.spec.log_path,
+        )
+
+    def _kill_group(self) -> None:
+        process = self._process
+        if process is None or process.pid is None:
+            return
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            # The group does not exist before the child's first instruction, nor after its last.
+            if process.is_alive():
+                process.kill()
+
+
+def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
+    """The child's first function."""
+    from advisor.trial.main import trial_main
+
+    trial_main(spec, connection, asked_at)
+
+
+def _tail(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_CHARACTERS:]
+    except OSError:
+        return ""

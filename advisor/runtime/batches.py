@@ -1,0 +1,160 @@
+"""Batches: walking nested structures of tensors, moving them, and splitting them into a model's inputs and a target."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+TARGET_NAMES = ("labels", "label", "targets", "target", "y")
+_RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}
+
+
+def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], batch: Any) -> Any:
+    """``batch`` with every tensor replaced by ``function(tensor)``; tuples, lists, dicts and dataclasses are walked.
+
+    An object of another kind that has a ``to`` method is returned as it is.
+    """
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        mapped = {key: map_tensors(function, value) for key, value in batch.items()}
+        return mapped if type(batch) is dict else _like_mapping(batch, mapped)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(map_tensors(function, value) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(map_tensors(function, value) for value in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        fields = {f.name: map_tensors(function, getattr(batch, f.name)) for f in dataclasses.fields(batch) if f.init}
+        return dataclasses.replace(batch, **fields)
+    return batch
+
+
+def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in a nested batch, depth first."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from tensors_of(value)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            yield from tensors_of(value)
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for field in dataclasses.fields(batch):
+            yield from tensors_of(getattr(batch, field.name))
+
+
+def mover(device: torch.device, *, non_blocking: bool = False, memory_format: str = "none") -> Callable[[Any], Any]:
+    """A function that moves a batch to ``device`` and gives its tensors of the matching rank the memory format."""
+    rank = _RANK_OF_FORMAT.get(memory_format)
+    layout = getattr(torch, memory_format) if rank else None
+
+    def move_tensor(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() == rank:
+            return tensor.to(device, non_blocking=non_blocking, memory_format=layout)
+        return tensor.to(device, non_blocking=non_blocking)
+
+    return lambda batch: map_tensors(move_tensor, batch)
+
+
+def copy_into(static: Any, batch: Any) -> None:
+    """Copy a batch's tensors into the tensors of a batch of the same structure and shapes."""
+    for destination, source in zip(tensors_of(static), tensors_of(batch), strict=True):
+        destination.copy_(source, non_blocking=True)
+
+
+def signature_of(batch: Any) -> tuple[Any, ...]:
+    """Shapes and types of a batch's tensors: equal signatures fit one captured graph."""
+    return tuple((tensor.shape, tensor.dtype) for tensor in tensors_of(batch))
+
+
+def describe(batch: Any) -> str:
+    """A batch as a person reads it, for example ``float32[64, 3, 224, 224], int64[64]``."""
+    texts = [f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors_of(batch)]
+    shown = ", ".join(texts[:6]) + (f" and {len(texts) - 6} more" if len(texts) > 6 else "")
+    return shown or type(batch).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBatch:
+    """A batch as a model call: positional inputs, keyword inputs, and the target (None when there is none)."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    target: Any = None
+
+
+def splitter(model: nn.Module, *, with_target: bool) -> Callable[[Any], SplitBatch]:
+    """How this model's batches are split.
+
+    A mapping becomes keyword arguments; of a tuple or list the last element is the target when ``with_target``, or
+    when the model's ``forward`` takes fewer inputs than the batch has; anything else is the one input.
+    """
+    accepted = _positional_parameters(model)
+
+    def split(batch: Any) -> SplitBatch:
+        if isinstance(batch, Mapping):
+            return _split_mapping(batch, with_target=with_target)
+        if isinstance(batch, tuple | list) and not hasattr(batch, "_fields"):
+            return _split_sequence(tuple(batch), accepted, with_target=with_target)
+        return SplitBatch((batch,), {}, batch if with_target else None)
+
+    return split
+
+
+def has_target(batch: Any, model: nn.Module) -> bool:
+    """Whether a batch carries a target beside the model's inputs."""
+    if isinstance(batch, Mapping):
+        return any(name in batch for name in TARGET_NAMES)
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        return len(batch) > _required_parameters(model)
+    return False
+
+
+def _split_mapping(batch: Mapping[str, Any], *, with_target: bool) -> SplitBatch:
+    name = next((name for name in TARGET_NAMES if name in batch), None)
+    if not with_target or name is None:
+        return SplitBatch((), dict(batch))
+    return SplitBatch((), {key: value for key, value in batch.items() if key != name}, batch[name])
+
+
+def _split_sequence(batch: tuple[Any, ...], accepted: int | None, *, with_target: bool) -> SplitBatch:
+    if len(batch) == 1:
+        return SplitBatch(batch, {}, batch[0] if with_target else None)
+    if with_target:
+        return SplitBatch(batch[:-1], {}, batch[-1])
+    return SplitBatch(batch[:accepted] if accepted is not None else batch, {})
+
+
+def _positional(model: nn.Module) -> list[inspect.Parameter] | None:
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return None
+    return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _positional_parameters(model: nn.Module) -> int | None:
+    """How many inputs the model is called with: its required ones, at least one; None when it takes any number."""
+    positional = _positional(model)
+    return None if positional is None else max(1, sum(p.default is p.empty for p in positional))
+
+
+def _required_parameters(model: nn.Module) -> int:
+    return _positional_parameters(model) or 1
+
+
+def _like_mapping(original: Any, mapped: dict[Any, Any]) -> Any:
+    """A mapping of the original's class (a BatchEncoding, say), or a plain dict when it is made another way."""
+    try:
+        return type(original)(mapped)
+    except TypeError:
+        return mapped

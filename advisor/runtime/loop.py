@@ -1,0 +1,37 @@
+"""Loop: a normalised workload, every part in its final form. Made by ``adapters.normalise``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from torch.utils.data import DataLoader
+
+from advisor.records import Mode, Value
+
+
+@dataclass(slots=True)
+class Loop:
+    """The user's loop before any setting: model, data, loss, optimizer, mode.
+
+    ``data`` is a DataLoader or one batch; ``make_batch`` makes a batch of another size when the user gave a callable.
+    ``current`` are the settings that the user declared. ``notes`` say what was assumed on the user's behalf.
+    """
+
+    model: nn.Module
+    data: Any
+    loss: Callable[..., Any] | None
+    optimizer: Any
+    mode: Mode
+    batch_size: int | None
+    make_batch: Callable[[int], Any] | None = None
+    loss_text: str = ""
+    current: dict[str, Value] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def loader(self) -> DataLoader[Any] | None:
+        """The DataLoader, if the data comes from one."""
+        return self.data if isinstance(self.data, DataLoader) else None

@@ -1,0 +1,260 @@
+"""One step of a loop: eager, compiled, or captured whole in a CUDA graph. Built from the objects and the StepPlan.
+
+The phases of a step are methods, so that the instrumented pass times exactly what the timed loop runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+
+from advisor.plan import StepPlan
+from advisor.rebuild import optimizer_implementation, optimizer_with
+from advisor.recipe import Components
+from advisor.records import Mode
+from advisor.runtime.batches import copy_into, map_tensors, mover, signature_of, splitter
+from advisor.runtime.loss import default_loss, takes_model
+
+# Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
+EAGER_STEPS_BEFORE_CAPTURE = 3
+_CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
+
+Step = Callable[[Any], torch.Tensor]
+
+
+def finish_components(components: Components) -> None:
+    """What follows from the plan for the objects: compile the model in place, make the optimizer capturable."""
+    plan = components.plan
+    if plan.compile_mode != "none":
+        components.model.compile(mode=None if plan.compile_mode == "default" else plan.compile_mode)
+    if plan.cuda_graph and plan.mode is Mode.TRAIN and components.optimizer is not None:
+        components.optimizer = _capturable(components.optimizer, torch.device(plan.device))
+
+
+def make_step(components: Components, loss: Callable[..., Any] | None) -> TrainStep | InferStep | GraphedStep:
+    """The step that the plan asks for. A step called with a batch runs once and returns the detached loss or output."""
+    plan = components.plan
+    step: TrainStep | InferStep
+    if plan.mode is Mode.TRAIN:
+        step = TrainStep(components.model, components.optimizer, loss, plan)
+    else:
+        step = InferStep(components.model, plan, with_target=loss is not None)
+    return GraphedStep(step) if plan.cuda_graph else step
+
+
+class TrainStep:
+    """zero_grad, forward, loss, backward, optimizer."""
+
+    def __init__(self, model: nn.Module, optimizer: Any, loss: Callable[..., Any] | None, plan: StepPlan) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.plan = plan
+        self.device = torch.device(plan.device)
+        self.to_device = mover(self.device, non_blocking=plan.non_blocking, memory_format=plan.memory_format)
+        self.scaler = GradScaler(plan.device_type) if plan.scales_gradients else None
+        self._loss = loss or default_loss
+        self._loss_takes_model = loss is not None and takes_model(loss)
+        # Without a loss the labels stay in a mapping: such models (Hugging Face) compute their own loss from them.
+        self._split = splitter(model, with_target=True)
+        self._keeps_labels = loss is None
+        self._autocast = _autocast(plan)
+        self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def zero_grad(self) -> None:
+        """Clear the gradients in the way that the plan says."""
+        if self.plan.zero_grad == "manual":
+            for parameter in self._parameters:
+                parameter.grad = None
+        else:
+            self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none")
+
+    def forward(self, batch: Any) -> Any:
+        """The model's output; the whole loss when the loss takes the model."""
+        with self._autocast:
+            if self._loss_takes_model:
+                return self._loss(self.model, batch)
+            if self._keeps_labels and isinstance(batch, dict):
+                return self.model(**batch)
+            split = self._split(batch)
+            return self.model(*split.args, **split.kwargs)
+
+    def loss(self, output: Any, batch: Any) -> torch.Tensor:
+        """The scalar loss of an output."""
+        if self._loss_takes_model:
+            return cast("torch.Tensor", output)
+        with self._autocast:
+            return cast("torch.Tensor", self._loss(output, self._split(batch).target))
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of the (scaled) loss."""
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
+
+    def update(self) -> None:
+        """The optimizer's step."""
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def run(self, batch: Any) -> torch.Tensor:
+        """A whole step on a batch that is on the device already."""
+        self.zero_grad()
+        loss = self.loss(self.forward(batch), batch)
+        self.backward(loss)
+        self.update()
+        return loss.detach()
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        """One step: move the batch, run, return the detached loss."""
+        if self._marks_steps:
+            torch.compiler.cudagraph_mark_step_begin()
+        return self.run(self.to_device(batch))
+
+
+class InferStep:
+    """A forward pass in the grad mode that the plan says."""
+
+    def __init__(self, model: nn.Module, plan: StepPlan, *, with_target: bool = False) -> None:
+        self.model = model
+        self.plan = plan
+        self.device = torch.device(plan.device)
+        self.to_device = mover(self.device, non_blocking=plan.non_blocking, memory_format=plan.memory_format)
+        self._split = splitter(model, with_target=with_target)
+        self._autocast = _autocast(plan)
+        self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
+
+    def forward(self, batch: Any) -> Any:
+        """The model's output."""
+        with _grad_mode(self.plan.grad_mode), self._autocast:
+            split = self._split(batch)
+            return self.model(*split.args, **split.kwargs)
+
+    def run(self, batch: Any) -> Any:
+        """A whole step on a batch that is on the device already."""
+        return self.forward(batch)
+
+    def __call__(self, batch: Any) -> Any:
+        """One step: move the batch, run, return the output."""
+        if self._marks_steps:
+            torch.compiler.cudagraph_mark_step_begin()
+        return self.run(self.to_device(batch))
+
+
+class GraphedStep:
+    """A step captured in a CUDA graph on its fourth call and replayed from then on.
+
+    The first calls run eagerly on a side stream and are steps like any other. A batch of another shape (a short last
+    batch) runs eagerly. When the optimizer cannot be captured with a changing learning rate, its step stays outside.
+    PyTorch documentation, CUDA semantics, CUDA Graphs.
+    """
+
+    def __init__(self, step: TrainStep | InferStep) -> None:
+        self.step = step
+        self.plan = step.plan
+        self.device = step.device
+        self.to_device = step.to_device
+        self._stream = torch.cuda.Stream(step.device)
+        self._calls = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._static_batch: Any = None
+        self._static_result: Any = None
+        self._signature: tuple[Any, ...] = ()
+        self._update_inside = isinstance(step, TrainStep) and _updates_without_host(step.optimizer)
+
+    def __call__(self, batch: Any) -> Any:
+        """One step; replayed when the graph has been captured and the batch has its shapes."""
+        if self._graph is not None and signature_of(batch) == self._signature:
+            copy_into(self._static_batch, batch)
+            return self._replay()
+        moved = self.to_device(batch)
+        self._calls += 1
+        if self._graph is not None or self._calls <= EAGER_STEPS_BEFORE_CAPTURE:
+            return self._run_aside(moved)
+        self._capture(moved)
+        return self._replay()
+
+    def _run_aside(self, batch: Any) -> Any:
+        current = torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            # The graph writes into the gradients that it was captured with: an eager step must not replace them.
+            result = self.step.run(batch) if self._graph is None else self._run_keeping_gradients(batch)
+        current.wait_stream(self._stream)
+        return result
+
+    def _run_keeping_gradients(self, batch: Any) -> Any:
+        if not isinstance(self.step, TrainStep):
+            return self.step.run(batch)
+        captured = [parameter.grad for parameter in self.step._parameters]
+        result = self.step.run(batch)
+        for parameter, gradient in zip(self.step._parameters, captured, strict=True):
+            parameter.grad = gradient
+        return result
+
+    def _capture(self, batch: Any) -> None:
+        self._signature = signature_of(batch)
+        self._static_batch = map_tensors(torch.clone, batch)
+        graph = torch.cuda.CUDAGraph()
+        step = self.step
+        if isinstance(step, TrainStep):
+            step.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.synchronize(self.device)
+        with torch.cuda.graph(graph):
+            if isinstance(step, TrainStep):
+                loss = step.loss(step.forward(self._static_batch), self._static_batch)
+                step.backward(loss)
+                if self._update_inside:
+                    step.update()
+                self._static_result = loss.detach()
+            else:
+                self._static_result = step.run(self._static_batch)
+        self._graph = graph
+
+    def _replay(self) -> Any:
+        assert self._graph is not None
+        self._graph.replay()
+        if isinstance(self.step, TrainStep) and not self._update_inside:
+            self.step.update()
+        # The next replay overwrites the graph's own result.
+        return map_tensors(torch.clone, self._static_result)
+
+
+def _autocast(plan: StepPlan) -> AbstractContextManager[Any]:
+    if plan.autocast == "none":
+        return nullcontext()
+    return torch.autocast(plan.device_type, dtype=getattr(torch, plan.autocast))
+
+
+def _grad_mode(name: str) -> AbstractContextManager[Any]:
+    modes: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "grad": torch.enable_grad,
+        "no_grad": torch.no_grad,
+        "inference_mode": torch.inference_mode,
+    }
+    return modes[name]()
+
+
+def _capturable(optimizer: Any, device: torch.device) -> Any:
+    """The optimizer in a form whose step needs no host: on-device step counts, learning rates in tensors."""
+    if "capturable" in optimizer.defaults:
+        changed = optimizer_with(optimizer, capturable=True)
+    elif optimizer_implementation(optimizer) == "fused":
+        changed = optimizer
+    else:
+        return optimizer
+    for group in changed.param_groups:
+        if not isinstance(group["lr"], torch.Tensor):
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+    return changed
+
+
+def _updates_without_host(optimizer: Any) -> bool:
+    """Whether every hyper-parameter that schedules change is a tensor that a captured step reads anew."""
+    return all(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups)

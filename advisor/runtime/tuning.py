@@ -1,0 +1,110 @@
+"""Tuning: exported settings applied to a loop of the user's own. The public API behind ``advisor.load``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from advisor.catalog import Catalog, load_catalog
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode, Value
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.step import Step, make_step
+from advisor.settings import Settings
+
+
+class Tuning:
+    """Settings ready to be applied.
+
+    ``prepare`` applies them to the objects; ``train_step`` and ``infer`` give the callable that runs one step. The
+    recipes are the ones that the trials ran, so what runs is what was measured.
+    """
+
+    def __init__(self, settings: Mapping[str, Value], catalog: Catalog | None = None) -> None:
+        self.settings = Settings(settings)
+        self._catalog = catalog or load_catalog()
+        self._catalog.check(self.settings)
+        self._prepared: dict[int, StepPlan] = {}
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Tuning:
+        """The settings of a YAML file. Raises UsageError when it cannot be read or holds anything else."""
+        return cls(Settings.from_file(path))
+
+    def prepare(self, *objects: Any) -> Any:
+        """Apply the settings to a model, an optimizer and a DataLoader, and return them in the order given.
+
+        The order and the meaning are those of Accelerate's ``prepare``: any of the objects may be left out, but the
+        model; one object is returned bare. The optimizer and the loader that come back replace the ones given; make
+        learning-rate schedulers for the one that comes back. The model stays on its device and keeps its identity.
+        """
+        model = _only(objects, nn.Module)
+        if model is None:
+            raise TypeError("prepare() needs the model: tuning.prepare(model, optimizer, loader)")
+        optimizer = _only(objects, torch.optim.Optimizer)
+        loader = _only(objects, DataLoader)
+        components = self._apply(model, optimizer, loader, Mode.INFER if optimizer is None else Mode.TRAIN)
+        back = {id(model): components.model, id(optimizer): components.optimizer, id(loader): components.data}
+        prepared = tuple(back.get(id(item), item) for item in objects)
+        return prepared[0] if len(prepared) == 1 else prepared
+
+    def train_step(self, model: nn.Module, optimizer: Any, loss: Callable[..., Any] | None = None) -> Step:
+        """A callable ``step(batch) -> detached loss``: moving the batch, autocast, scaler, zero_grad and graph inside.
+
+        ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``. Pass what ``prepare`` returned.
+        """
+        plan = self._plan_of(model)
+        model.train()
+        return make_step(Components(model, optimizer, None, plan), loss)
+
+    def infer(self, model: nn.Module) -> Step:
+        """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet."""
+        model.eval()
+        if id(model) not in self._prepared:
+            self._apply(model, None, None, Mode.INFER)
+        return make_step(Components(model, None, None, self._plan_of(model)), None)
+
+    def _apply(self, model: nn.Module, optimizer: Any, loader: Any, mode: Mode) -> Components:
+        plan = StepPlan(mode=mode, device=str(_device_of(model)))
+        components = Components(model, optimizer, loader, plan, getattr(loader, "batch_size", None))
+        apply_settings(self._catalog, components, self._settings_for(optimizer, loader, mode))
+        self._prepared[id(model)] = components.plan
+        return components
+
+    def _settings_for(self, optimizer: Any, loader: Any, mode: Mode) -> Settings:
+        """The settings that concern the objects at hand: no loader settings without a loader, and so on."""
+        kept = {}
+        for recipe, value in self._catalog.in_order(self.settings):
+            needs_loader = recipe.key.startswith("data.") and loader is None
+            needs_optimizer = recipe.key.startswith("optimizer.") and optimizer is None
+            if mode in recipe.modes and not needs_loader and not needs_optimizer:
+                kept[recipe.key] = value
+        return Settings(kept)
+
+    def _plan_of(self, model: nn.Module) -> StepPlan:
+        try:
+            return self._prepared[id(model)]
+        except KeyError:
+            raise RuntimeError(
+                "this model has not been prepared: call `model, optimizer, loader = tuning.prepare(model, optimizer, "
+                "loader)` first"
+            ) from None
+
+
+def _only(objects: tuple[Any, ...], kind: type) -> Any:
+    found = [item for item in objects if isinstance(item, kind)]
+    if len(found) > 1:
+        raise TypeError(f"prepare() takes one {kind.__name__}; it was given {len(found)}")
+    return found[0] if found else None
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    tensor = next(chain(model.parameters(), model.buffers()), None)
+    return tensor.device if tensor is not None else torch.device("cpu")

@@ -1,0 +1,89 @@
+"""The bench: runs trials for a session, within its budget, and tells the outside what they are doing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from advisor.records import (
+    Activity,
+    Inspected,
+    Outcome,
+    Profiled,
+    TargetFailure,
+    TrialMessage,
+    TrialResult,
+    TrialSpec,
+    Value,
+)
+from advisor.runner import Runner
+from advisor.session.budget import Budget
+from advisor.session.events import Event, TrialActivity, TrialStarted
+from advisor.session.journal import Journal
+from advisor.session.request import Request
+
+
+class SessionCancelledError(Exception):
+    """The person ended the session; what was measured is in the journal."""
+
+
+class Bench:
+    """Makes trial specs, runs them, and learns how long they take."""
+
+    def __init__(
+        self, request: Request, runner: Runner, budget: Budget, journal: Journal, emit: Callable[[Event], None]
+    ) -> None:
+        self.request = request
+        self.runner = runner
+        self.budget = budget
+        self._journal = journal
+        self._emit = emit
+        self._numbers = itertools.count()
+        self.inspected: Inspected | None = None
+        self.profiled: Profiled | None = None
+
+    def spec(self, name: str, settings: Mapping[str, Value]) -> TrialSpec:
+        """A trial's spec with what the budget allows it."""
+        return TrialSpec(
+            trial_id=name,
+            target=self.request.target,
+            settings=dict(settings),
+            measure_s=self.budget.measure_s,
+            warmup_limit_s=self.budget.warmup_limit_s,
+            timeout_s=self.budget.timeout_s,
+            log_path=self._journal.log_path(f"{next(self._numbers):03d}-{name}"),
+            recipe_folders=self.request.recipe_folders,
+            seed=self.request.seed,
+            stream_seed=self.request.seed,
+        )
+
+    def run(self, spec: TrialSpec, *, expensive: bool = False) -> TrialResult:
+        """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile."""
+        self.announce(spec)
+        started = self.budget.spent_s
+        result = self.runner.run(spec, self.listener(spec))
+        if result.outcome is Outcome.CANCELLED:
+            raise SessionCancelledError
+        wall_s = self.budget.spent_s - started
+        self.budget.saw(wall_s, expensive=expensive)
+        return replace(result, wall_s=wall_s)
+
+    def announce(self, spec: TrialSpec) -> None:
+        """Tell the outside that a trial was asked for."""
+        self._emit(TrialStarted(spec.trial_id, spec.log_path))
+
+    def listener(self, spec: TrialSpec) -> Callable[[TrialMessage], None]:
+        """What a trial's messages do: activities are passed on, facts and profiles are kept."""
+
+        def listen(message: TrialMessage) -> None:
+            if isinstance(message, Activity):
+                self._emit(TrialActivity(spec.trial_id, message.text))
+            elif isinstance(message, Inspected):
+                self.inspected = message
+            elif isinstance(message, Profiled):
+                self.profiled = message
+            elif isinstance(message, TargetFailure):
+                self._emit(TrialActivity(spec.trial_id, "the target failed"))
+
+        return listen

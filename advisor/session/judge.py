@@ -1,0 +1,164 @@
+"""The judge: turns results into records with a speed-up, an interval and a verdict, and holds the noise floor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+from advisor.catalog import Catalog
+from advisor.records import (
+    BaselineRecord,
+    Block,
+    Candidate,
+    Comparison,
+    Mode,
+    Numerics,
+    NumericsResult,
+    Outcome,
+    StackRecord,
+    TrialRecord,
+    TrialResult,
+    Value,
+)
+from advisor.session.numerics import compare_numerics, finite, relative_difference
+from advisor.stats import break_even_steps, noise_floor, paired_ratio_interval, ratio_interval
+
+
+def rates(blocks: Sequence[Block]) -> list[float]:
+    """Samples per second of each block."""
+    return [block.samples_per_s for block in blocks]
+
+
+@dataclass
+class Judge:
+    """Compares results with the baseline.
+
+    ``nulls`` are ratios whose true value is 1: the control's, and the baseline's repeats against its first run.
+    ``spread`` is how much the losses of two baselines with other random streams differ.
+    """
+
+    catalog: Catalog
+    mode: Mode
+    baseline: TrialResult
+    nulls: list[float] = field(default_factory=list)
+    repeats: list[TrialResult] = field(default_factory=list)
+    spread: float = 0.0
+
+    @property
+    def noise_floor(self) -> float:
+        """The relative difference that identical runs show."""
+        return noise_floor(self.nulls)
+
+    @property
+    def baseline_rates(self) -> list[float]:
+        """Samples per second of every baseline block."""
+        return rates([block for run in (self.baseline, *self.repeats) for block in run.blocks])
+
+    @property
+    def baseline_rate(self) -> float:
+        """The baseline's samples per second: the median over its blocks."""
+        return median(self.baseline_rates)
+
+    def baseline_record(self) -> BaselineRecord:
+        """The baseline as the session reports it."""
+        blocks = [block for run in (self.baseline, *self.repeats) for block in run.blocks]
+        step_ms = median(block.step_ms for block in blocks)
+        return BaselineRecord(self.baseline, step_ms, self.baseline_rate, self.noise_floor)
+
+    def add_repeat(self, result: TrialResult) -> None:
+        """Take a repeat of the baseline into account: its difference is noise."""
+        if result.measured:
+            self.nulls.append(median(rates(result.blocks)) / median(rates(self.baseline.blocks)))
+            self.repeats.append(result)
+
+    def add_control(self, result: TrialResult) -> None:
+        """Take the no-op control into account: its speed is noise, and its losses show the spread between streams."""
+        if result.measured:
+            self.nulls.append(median(rates(result.blocks)) / median(rates(self.baseline.blocks)))
+            self.spread = relative_difference(result, self.baseline) or 0.0
+
+    def record(self, candidate: Candidate, settings: Mapping[str, Value], result: TrialResult) -> TrialRecord:
+        """A candidate's record."""
+        result = self._checked(result)
+        record = TrialRecord(candidate, dict(settings), result)
+        if not result.measured:
+            return record
+        step_ms, rate = speed(result)
+        return replace(
+            record,
+            comparison=self.compare(result),
+            numerics=self._numerics(settings, result),
+            break_even_steps=self.break_even(result),
+            step_ms=step_ms,
+            samples_per_s=rate,
+        )
+
+    def stack(self, settings: Mapping[str, Value], result: TrialResult, dropped: Mapping[str, str]) -> StackRecord:
+        """A stack's record, from a trial of its own."""
+        result = self._checked(result)
+        record = StackRecord(dict(settings), result, dropped=dict(dropped))
+        if not result.measured:
+            return record
+        step_ms, rate = speed(result)
+        return replace(
+            record,
+            comparison=self.compare(result),
+            numerics=self._numerics(settings, result),
+            break_even_steps=self.break_even(result),
+            step_ms=step_ms,
+            samples_per_s=rate,
+        )
+
+    def confirmed(self, stack: StackRecord, new: Sequence[Block], old: Sequence[Block]) -> StackRecord:
+        """The stack with the comparison that alternate blocks gave; ``new[i]`` was timed beside ``old[i]``."""
+        speedup, low, high = paired_ratio_interval(rates(new), rates(old))
+        comparison = Comparison(speedup, low, high, self.noise_floor, paired=True)
+        step_ms = median(block.step_ms for block in new)
+        return replace(stack, comparison=comparison, confirmed=True, step_ms=step_ms, samples_per_s=median(rates(new)))
+
+    def compare(self, result: TrialResult) -> Comparison:
+        """Samples per second over the baseline's, with its interval."""
+        speedup, low, high = ratio_interval(rates(result.blocks), self.baseline_rates)
+        return Comparison(speedup, low, high, self.noise_floor)
+
+    def again(self, record: TrialRecord) -> TrialRecord:
+        """A record under the present baseline and noise floor."""
+        return self.record(record.candidate, record.settings, record.result)
+
+    def break_even(self, result: TrialResult) -> int | None:
+        """Steps (of the candidate) after which its slower start has paid back."""
+        step_ms, rate = speed(result)
+        steps_like_baseline_s = step_ms / 1e3 * rate / self.baseline_rate
+        extra_s = overhead_s(result, step_ms) - overhead_s(self.baseline, speed(self.baseline)[0])
+        return break_even_steps(extra_s, steps_like_baseline_s, step_ms / 1e3)
+
+    def declared(self, settings: Mapping[str, Value]) -> Numerics:
+        """The worst numerics class that the recipes of these settings declare."""
+        classes = [recipe.numerics_of(value, self.mode) for recipe, value in self.catalog.in_order(settings)]
+        return max(classes, key=lambda numerics: numerics.severity, default=Numerics.EXACT)
+
+    def _numerics(self, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult:
+        return compare_numerics(result, self.baseline, self.declared(settings), spread=self.spread)
+
+    def _checked(self, result: TrialResult) -> TrialResult:
+        """A result whose losses are not finite where the baseline's are is a failure, however fast."""
+        if not result.measured or finite(result) or not finite(self.baseline):
+            return result
+        return replace(
+            result,
+            outcome=Outcome.NON_FINITE,
+            reason="the losses are not finite, the baseline's are",
+            hint="Do not use this setting here.",
+        )
+
+
+def speed(result: TrialResult) -> tuple[float, float]:
+    """Milliseconds per step and samples per second: medians over the blocks."""
+    return median(block.step_ms for block in result.blocks), median(rates(result.blocks))
+
+
+def overhead_s(result: TrialResult, step_ms: float) -> float:
+    """Seconds of the start (applying, compiling, warming up) beyond what its steps cost in the steady state."""
+    start_s = (result.prepare_s or 0.0) + (result.warmup_s or 0.0)
+    return max(0.0, start_s - result.warmup_steps * step_ms / 1e3)

@@ -1,0 +1,455 @@
+"""The session: baseline, control, trials, stack, confirmation. Runs in a thread of its own and posts events."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from advisor.catalog import Catalog, load_catalog
+from advisor.errors import AdvisorError, ExitCode, TargetError
+from advisor.hardware import inspect_hardware
+from advisor.records import (
+    Candidate,
+    Facts,
+    Hardware,
+    Outcome,
+    StackRecord,
+    TrialRecord,
+    TrialResult,
+    Value,
+    Verdict,
+)
+from advisor.runner import Runner
+from advisor.session import events
+from advisor.session.bench import Bench, SessionCancelledError
+from advisor.session.budget import Budget
+from advisor.session.confirmation import Confirmation, confirm, fits_together
+from advisor.session.control import Decision
+from advisor.session.journal import Journal, PastSession
+from advisor.session.judge import Judge
+from advisor.session.ranking import CONTROL, best_per_recipe, may_enter, recommend
+from advisor.session.request import Request
+from advisor.session.search import Stack, StackSearch
+from advisor.session.state import SessionState
+from advisor.settings import Settings
+
+# What a session keeps back for the stack and its confirmation while solo trials run.
+_STACK_TRIALS_RESERVED = 2
+
+
+class Session:
+    """Implements ``SessionControl``. ``emit`` is called in the thread that runs the session.
+
+    ``past`` continues an interrupted session: what it measured is kept, and the baseline is measured once more.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        runner: Runner,
+        emit: Callable[[events.Event], None],
+        journal: Journal,
+        *,
+        past: PastSession | None = None,
+    ) -> None:
+        self.request = request
+        self.catalog: Catalog = load_catalog(request.recipe_folders)
+        self._runner = runner
+        self._post = emit
+        self._journal = journal
+        self._past = SessionState.of(past.events) if past else None
+        self._budget = Budget(request.budget_s)
+        self._bench = Bench(request, runner, self._budget, journal, self._emit)
+        self._records: dict[str, TrialRecord] = {}
+        self._decisions: dict[str, Decision] = {}
+        self._lock = threading.Lock()
+        self._planned_left = 0
+        self._hardware: Hardware | None = None
+        self._facts: Facts | None = None
+        self._judge: Judge | None = None
+        self._stack: StackRecord | None = None
+        self.exit_code = ExitCode.OK
+
+    # --- what a user interface calls ---------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run the whole session; returns when it is over or cancelled. Never raises."""
+        self._guarded(self._run, finishes=True)
+
+    def cancel(self) -> None:
+        """End the running trial at once, and the session with it."""
+        self._runner.cancel()
+
+    def decide(self, recipe_id: str, decision: Decision | None) -> None:
+        """Record what the person said of a recipe."""
+        with self._lock:
+            if decision is None:
+                self._decisions.pop(recipe_id, None)
+            else:
+                self._decisions[recipe_id] = decision
+
+    def decisions(self) -> dict[str, Decision]:
+        """What the person said so far."""
+        with self._lock:
+            return dict(self._decisions)
+
+    def rework(self) -> None:
+        """Measure the stack again as the decisions have it: without the rejected, with the accepted."""
+        if self._judge is not None:
+            self._guarded(self._rework, finishes=False)
+
+    def retry(self, name: str) -> None:
+        """Run a candidate's trial again."""
+        if self._judge is not None and name in self._records:
+            self._guarded(lambda: self._retry(name), finishes=False)
+
+    # --- the stages --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        for problem in self.catalog.problems:
+            self._say(f"a recipe could not be loaded: {problem}", "warning")
+        self._hardware = inspect_hardware()
+        self._emit(events.HardwareFound(self._hardware))
+        self._stage("baseline")
+        self._measure_baseline()
+        self._measure_control()
+        self._stage("trials")
+        cheap, expensive = self._plan()
+        self._run_solo(cheap, expensive)
+        self._repeat_baseline()
+        self._stage("stack")
+        search = self._search()
+        search.grow(self._records.values())
+        self._try_expensive(search, expensive)
+        search.leave_one_out()
+        self._stage("confirmation")
+        self._confirm(search.stack)
+        self._rank()
+        self._stage("done")
+
+    def _measure_baseline(self) -> None:
+        if self._past is not None and self._past.baseline is not None and self._past.facts is not None:
+            self._facts = self._past.facts
+            self._judge = Judge(self.catalog, self._facts.workload.mode, self._past.baseline.result)
+            self._emit(events.FactsFound(self._facts))
+            self._repeat_baseline()
+            return
+        spec = replace(self._bench.spec("baseline", {}), inspect=True, profile=True)
+        result = self._bench.run(spec)
+        if not result.measured or self._bench.inspected is None:
+            raise TargetError(
+                _baseline_problem(result), result.hint or "Mend the target and try again.", result.details
+            )
+        inspected, profiled = self._bench.inspected, self._bench.profiled
+        assert self._hardware is not None
+        self._facts = Facts(
+            self._hardware, inspected.workload, profiled.profile if profiled else None, inspected.versions
+        )
+        self._judge = Judge(self.catalog, inspected.workload.mode, result)
+        self._emit(events.FactsFound(self._facts))
+        self._emit(events.BaselineMeasured(self._judge.baseline_record()))
+
+    def _measure_control(self) -> None:
+        judge = self._known_judge
+        recipe = self.catalog[CONTROL]
+        candidate = Candidate(CONTROL, recipe.key, True)
+        spec = replace(self._bench.spec(candidate.name, candidate.settings), stream_seed=self.request.seed + 1)
+        result = self._bench.run(spec)
+        judge.add_control(result)
+        self._keep(judge.record(candidate, candidate.settings, result))
+        self._emit(events.BaselineMeasured(judge.baseline_record()))
+
+    def _plan(self) -> tuple[list[Candidate], list[Candidate]]:
+        """Cheap and expensive candidates, each in the order in which they are tried."""
+        facts = self._known_facts
+        proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
+        skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe != CONTROL}
+        ordered = sorted(proposals.candidates, key=self._urgency)
+        self._emit(events.TrialsPlanned(tuple(ordered), skipped))
+        cheap = [c for c in ordered if not self.catalog[c.recipe].expensive]
+        return cheap, [c for c in ordered if self.catalog[c.recipe].expensive]
+
+    def _urgency(self, candidate: Candidate) -> tuple[bool, bool, bool]:
+        """Cheap first, then what attacks the bottleneck, habits last. Sorting is stable, so ladders stay in order."""
+        recipe = self.catalog[candidate.recipe]
+        profile = self._known_facts.profile
+        attacks = profile is not None and profile.bottleneck in recipe.attacks
+        return recipe.expensive, not attacks, recipe.habit
+
+    def _run_solo(self, cheap: list[Candidate], expensive: list[Candidate]) -> None:
+        self._planned_left = len(cheap) + len(expensive)
+        stopped: dict[str, str] = {}
+        for candidate in cheap:
+            self._progress()
+            self._planned_left -= 1
+            if self._reused(candidate):
+                continue
+            if candidate.recipe in stopped:
+                self._skip(candidate, stopped[candidate.recipe])
+            elif not self._affordable():
+                self._skip(candidate, self._too_late())
+            else:
+                record = self._solo(candidate)
+                if self.catalog[candidate.recipe].ladder and not self._climbs(record):
+                    stopped[candidate.recipe] = f"{candidate.name} was no better than the value before it"
+
+    def _solo(self, candidate: Candidate, *, expensive: bool = False) -> TrialRecord:
+        result = self._bench.run(self._bench.spec(candidate.name, candidate.settings), expensive=expensive)
+        record = self._known_judge.record(candidate, candidate.settings, result)
+        self._keep(record)
+        return record
+
+    def _climbs(self, record: TrialRecord) -> bool:
+        """Whether a ladder's value is better than every value before it, the present one included."""
+        earlier = [
+            other.samples_per_s or 0.0
+            for other in self._records.values()
+            if other.candidate.recipe == record.candidate.recipe and other is not record
+        ]
+        return (record.samples_per_s or 0.0) > max([self._known_judge.baseline_rate, *earlier])
+
+    def _repeat_baseline(self) -> None:
+        if not self._affordable(reserve_s=0.0):
+            return
+        judge = self._known_judge
+        judge.add_repeat(self._bench.run(self._bench.spec("baseline", {})))
+        self._emit(events.BaselineMeasured(judge.baseline_record()))
+        for record in list(self._records.values()):
+            if record.result.measured:
+                self._keep(judge.again(record))
+
+    def _search(self) -> StackSearch:
+        return StackSearch(
+            self._bench,
+            self._known_judge,
+            self.catalog,
+            allowed=self._allowed,
+            reserve_s=self._confirmation_s,
+            progress=self._stack_grew,
+        )
+
+    def _try_expensive(self, search: StackSearch, candidates: Iterable[Candidate]) -> None:
+        """Compile on top of the stack, then partners of compilation, then, if there is time, compilation alone."""
+        tried: list[Candidate] = []
+        for candidate in candidates:
+            self._progress()
+            self._planned_left = max(0, self._planned_left - 1)
+            if self._reused(candidate):
+                continue
+            if not self._affordable(expensive=True, reserve_s=self._confirmation_s()):
+                self._skip(candidate, self._too_late(expensive=True))
+                continue
+            record = search.try_expensive(candidate)
+            if record is None:
+                self._skip(candidate, "it cannot be combined with the stack")
+                continue
+            self._keep(record)
+            tried.append(candidate)
+        if tried:
+            search.add_partners(self._records.values())
+
+    def _confirm(self, stack: Stack) -> None:
+        if stack.result is None or not stack.settings:
+            self._no_stack(stack)
+            return
+        judge = self._known_judge
+        record = judge.stack(stack.settings, stack.result, stack.dropped)
+        if not fits_together(judge.baseline, stack.result, self._available_bytes()):
+            self._keep_stack(self._confirmed_in_turn(record))
+            return
+        confirmation = confirm(self._bench, stack.settings)
+        if isinstance(confirmation, Confirmation):
+            self._keep_stack(judge.confirmed(record, confirmation.new, confirmation.old))
+        else:
+            self._say(f"the stack could not be confirmed side by side: {confirmation.reason}", "warning")
+            self._keep_stack(self._confirmed_in_turn(record))
+
+    def _confirmed_in_turn(self, record: StackRecord) -> StackRecord:
+        """Baseline and stack once more, one process after the other."""
+        judge = self._known_judge
+        self._repeat_baseline()
+        result = self._bench.run(self._bench.spec("stack", record.settings), expensive=True)
+        if not result.measured:
+            return record
+        return replace(judge.stack(record.settings, result, record.dropped), confirmed=True)
+
+    def _no_stack(self, stack: Stack) -> None:
+        """Nothing helps: the stack is empty, and its figure is the baseline's own repeat."""
+        judge = self._known_judge
+        repeat = judge.repeats[-1] if judge.repeats else judge.baseline
+        self._keep_stack(replace(judge.stack({}, repeat, stack.dropped), confirmed=bool(judge.repeats)))
+
+    # --- after the session: the person's decisions -------------------------------------------------------------
+
+    def _rework(self) -> None:
+        settings = self._decided_settings()
+        if self._stack is not None and settings == self._stack.settings:
+            self._rank()
+            return
+        reason = self.catalog.conflict(settings)
+        if reason:
+            self._say(f"these settings cannot be combined: {reason}", "warning")
+            return
+        self._budget = self._bench.budget = Budget(self.request.budget_s)
+        self._stage("stack")
+        stack = Stack(settings)
+        if settings:
+            stack.result = self._bench.run(self._bench.spec(f"stack: {settings}", settings), expensive=True)
+            if not stack.result.measured:
+                self._say(f"the stack fails: {stack.result.reason}", "error")
+                return
+        self._stage("confirmation")
+        self._confirm(stack)
+        self._rank()
+        self._stage("done")
+
+    def _decided_settings(self) -> Settings:
+        """The present stack without what was rejected, and with the best value of what was accepted."""
+        decisions = self.decisions()
+        rejected = {self.catalog[name].key for name, d in decisions.items() if d is Decision.REJECTED}
+        present: dict[str, Value] = dict(self._stack.settings) if self._stack else {}
+        kept = {key: value for key, value in present.items() if key not in rejected}
+        for record in best_per_recipe(self._records.values()):
+            accepted = decisions.get(record.candidate.recipe) is Decision.ACCEPTED
+            if accepted and record.candidate.key not in kept:
+                kept.update(record.candidate.settings)
+        return Settings(kept)
+
+    def _retry(self, name: str) -> None:
+        candidate = self._records[name].candidate
+        self._budget = self._bench.budget = Budget(self.request.budget_s)
+        self._solo(candidate, expensive=self.catalog[candidate.recipe].expensive)
+        self._rank()
+
+    # --- small parts -------------------------------------------------------------------------------------------
+
+    @property
+    def _known_facts(self) -> Facts:
+        assert self._facts is not None, "the facts are known once the baseline is measured"
+        return self._facts
+
+    @property
+    def _known_judge(self) -> Judge:
+        assert self._judge is not None, "there is a judge once the baseline is measured"
+        return self._judge
+
+    def _guarded(self, work: Callable[[], None], *, finishes: bool) -> None:
+        """Run work; whatever it raises becomes an event."""
+        cancelled = False
+        try:
+            work()
+        except SessionCancelledError:
+            cancelled = True
+            self.exit_code = ExitCode.INTERRUPTED
+            self._salvage()
+        except AdvisorError as error:
+            self.exit_code = error.exit_code
+            self._emit(events.SessionFailed(error.message, error.hint, error.details, int(error.exit_code)))
+        except Exception as error:  # our own bug: the person sees it, and what was measured is kept
+            self.exit_code = ExitCode.BUG
+            self._emit(
+                events.SessionFailed(
+                    f"perf-advisor has a bug: {type(error).__name__}: {error}",
+                    "Please report it with the details; what was measured is kept.",
+                    traceback.format_exc(),
+                    int(ExitCode.BUG),
+                )
+            )
+        if finishes or cancelled:
+            self._emit(events.SessionFinished(cancelled, self._budget.spent_s))
+
+    def _salvage(self) -> None:
+        """The best that is known when a session ends early: ranked, and the stack as far as it was measured."""
+        if self._judge is not None and self._facts is not None:
+            self._rank()
+
+    def _allowed(self, record: TrialRecord) -> bool:
+        return may_enter(
+            self.catalog,
+            self._known_facts,
+            record,
+            allow=self.request.allow,
+            memory_limit_bytes=self.request.memory_limit_bytes,
+            decision=self.decisions().get(record.candidate.recipe),
+        )
+
+    def _affordable(self, *, expensive: bool = False, reserve_s: float | None = None) -> bool:
+        reserve = self._reserve_s() if reserve_s is None else reserve_s
+        return self._budget.allows(self._budget.expected_s(expensive=expensive), reserve_s=reserve)
+
+    def _reserve_s(self) -> float:
+        return _STACK_TRIALS_RESERVED * self._budget.expected_s() + self._confirmation_s()
+
+    def _confirmation_s(self) -> float:
+        """Two processes that start and warm up, and the alternate blocks."""
+        compiled = self._stack is not None and any(
+            recipe.expensive for recipe, _ in self.catalog.in_order(self._stack.settings)
+        )
+        warm_compile_s = 0.5 * self._budget.expected_s(expensive=True) if compiled else 0.0
+        return 2 * self._budget.expected_s() + 3 * self._budget.measure_s + warm_compile_s
+
+    def _available_bytes(self) -> int:
+        facts = self._known_facts
+        return facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
+
+    def _reused(self, candidate: Candidate) -> bool:
+        """Whether a resumed session measured this candidate already; its record is then kept."""
+        old = self._past.trials.get(candidate.name) if self._past else None
+        if old is None or old.result.outcome is Outcome.SKIPPED:
+            return False
+        self._keep(self._known_judge.record(candidate, old.settings, old.result))
+        return True
+
+    def _skip(self, candidate: Candidate, reason: str) -> None:
+        self._keep(TrialRecord(candidate, candidate.settings, TrialResult(Outcome.SKIPPED, reason)))
+
+    def _too_late(self, *, expensive: bool = False) -> str:
+        needed = self._budget.expected_s(expensive=expensive)
+        return f"it needs about {needed:.0f} s, more than the budget has left; raise --budget to try it"
+
+    def _keep(self, record: TrialRecord) -> None:
+        self._records[record.candidate.name] = record
+        self._emit(events.TrialMeasured(record))
+        self._progress()
+
+    def _keep_stack(self, record: StackRecord) -> None:
+        if record.settings and record.comparison is not None and record.comparison.verdict is not Verdict.FASTER:
+            self._say("the stack is not measurably faster than the baseline", "warning")
+        self._stack = record
+        self._emit(events.StackMeasured(record))
+
+    def _stack_grew(self, stack: Stack) -> None:
+        if stack.result is not None:
+            self._stack = self._known_judge.stack(stack.settings, stack.result, stack.dropped)
+            self._emit(events.StackMeasured(self._stack))
+            self._rank()
+
+    def _rank(self) -> None:
+        stack = self._stack.settings if self._stack else {}
+        ranked = recommend(self.catalog, self._known_facts, self._records.values(), self.request.allow, stack)
+        self._emit(events.Ranked(ranked))
+
+    def _stage(self, stage: str) -> None:
+        self._emit(events.StageStarted(stage))
+        self._progress()
+
+    def _progress(self) -> None:
+        expected_s = self._planned_left * self._budget.expected_s() + self._reserve_s()
+        left_s = min(self._budget.left_s, expected_s)
+        spent_s = self._budget.spent_s
+        self._emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))
+
+    def _say(self, text: str, severity: str = "information") -> None:
+        self._emit(events.Said(text, severity))
+
+    def _emit(self, event: events.Event) -> None:
+        self._journal.record(event)
+        self._post(event)
+
+
+def _baseline_problem(result: TrialResult) -> str:
+    if result.outcome is Outcome.FAILED:
+        return result.reason
+    return f"the baseline could not be measured: {result.reason or result.outcome.value}"

@@ -1,0 +1,1 @@
+"""Runs inside a trial process: loading, timing, memory, phases, profile, numerics."""

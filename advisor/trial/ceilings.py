@@ -1,0 +1,38 @@
+"""The machine's own ceilings: the matrix-product rate for a type and the copy bandwidth, measured, not looked up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+_REPEATS = 5
+_MATRIX = {"cuda": 8192, "cpu": 1024}
+_COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}
+
+
+def matmul_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating-point operations per second of a large square matrix product of random numbers, the best of several."""
+    size = _MATRIX[device.type]
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    return 2 * size**3 / _best_seconds(device, lambda: left @ right)
+
+
+def copy_bytes_per_s(device: torch.device) -> float:
+    """Bytes read plus bytes written per second by a copy much larger than the caches, the best of several."""
+    source = torch.ones(_COPY_BYTES[device.type], dtype=torch.uint8, device=device)
+    destination = torch.empty_like(source)
+    return 2 * source.numel() / _best_seconds(device, lambda: destination.copy_(source))
+
+
+def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
+    def timed() -> float:
+        start = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - start
+
+    timed()
+    return min(timed() for _ in range(_REPEATS))

@@ -1,0 +1,149 @@
+"""Inspection: the facts about a loaded workload that recipes look at. Classes are told by inheritance, not by name."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.hardware import usable_cores
+from advisor.rebuild import optimizer_implementation, optimizer_implementations
+from advisor.records import LoaderFacts, OptimizerFacts, Value, WorkloadFacts
+from advisor.runtime.batches import describe, tensors_of
+from advisor.runtime.loop import Loop
+from advisor.trial.memory import device_uuid
+
+_FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
+    "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
+    "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
+    "conv3d": (nn.Conv3d, nn.ConvTranspose3d),
+    "linear": (nn.Linear, nn.Bilinear),
+    "embedding": (nn.Embedding, nn.EmbeddingBag),
+    "batch_norm": (nn.modules.batchnorm._BatchNorm,),
+    "layer_norm": (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
+    "dropout": (nn.modules.dropout._DropoutNd,),
+    "attention": (nn.MultiheadAttention,),
+    "recurrent": (nn.RNNBase, nn.RNNCellBase),
+}
+
+
+def inspect_loop(loop: Loop, device: torch.device, target_batch: Any) -> WorkloadFacts:
+    """The facts of a loop whose model is on ``device``; ``target_batch`` is one of its batches."""
+    parameters = list(loop.model.parameters())
+    trainable = [p for p in parameters if p.requires_grad]
+    on_cuda = device.type == "cuda"
+    properties = torch.cuda.get_device_properties(device) if on_cuda else None
+    return WorkloadFacts(
+        mode=loop.mode,
+        device=str(device),
+        device_name=properties.name if properties else "CPU",
+        device_uuid=device_uuid(device) if on_cuda else None,
+        capability=(properties.major, properties.minor) if properties else None,
+        device_memory_bytes=properties.total_memory if properties else 0,
+        model=type(loop.model).__name__,
+        parameters=sum(p.numel() for p in parameters),
+        trainable_parameters=sum(p.numel() for p in trainable),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        parameter_tensors=len(parameters),
+        parameter_dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+        families=_families(loop.model),
+        batch_size=loop.batch_size,
+        batch_text=describe(target_batch),
+        input_dims=tuple(tensor.dim() for tensor in tensors_of(target_batch)),
+        resizable_batch=_resizable(loop),
+        data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
+        loss=loop.loss_text,
+        optimizer=_optimizer_facts(loop.optimizer) if loop.optimizer is not None else None,
+        loader=_loader_facts(loop),
+        threads=torch.get_num_threads(),
+        usable_cores=usable_cores(),
+        current=current_settings(loop),
+        notes=tuple(loop.notes),
+    )
+
+
+def current_settings(loop: Loop) -> dict[str, Value]:
+    """The settings as the user has them: read off the objects and the global flags, then what the user declared."""
+    current: dict[str, Value] = {
+        "precision.float32_matmul": torch.get_float32_matmul_precision(),
+        "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "model.memory_format": _memory_format(loop.model),
+    }
+    if loop.batch_size is not None:
+        current["data.batch_size"] = loop.batch_size
+    if loop.loader is not None:
+        current["data.num_workers"] = loop.loader.num_workers
+        current["data.pin_memory"] = bool(loop.loader.pin_memory)
+    if loop.optimizer is not None:
+        current["optimizer.implementation"] = optimizer_implementation(loop.optimizer)
+    return {**current, **loop.current}
+
+
+def versions() -> dict[str, str]:
+    """The versions of what the trial runs on."""
+    found = {"python": sys.version.split()[0], "torch": str(torch.__version__)}
+    if torch.version.cuda:
+        found["cuda"] = str(torch.version.cuda)
+    if torch.cuda.is_available() and (cudnn := torch.backends.cudnn.version()):
+        found["cudnn"] = str(cudnn)
+    if "torchvision" in sys.modules:
+        found["torchvision"] = str(sys.modules["torchvision"].__version__)
+    return found
+
+
+def _families(model: nn.Module) -> dict[str, int]:
+    counts = {
+        family: sum(isinstance(module, classes) for module in model.modules()) for family, classes in _FAMILIES.items()
+    }
+    return {family: count for family, count in counts.items() if count}
+
+
+def _memory_format(model: nn.Module) -> str:
+    """``channels_last`` (or ``_3d``) when every convolution's weight has that layout and not the default one."""
+    for rank, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        weights = [p for p in model.parameters() if p.dim() == rank and not p.is_contiguous()]
+        if weights and all(w.is_contiguous(memory_format=layout) for w in weights):
+            return str(layout).removeprefix("torch.")
+    return "contiguous"
+
+
+def _resizable(loop: Loop) -> bool:
+    if loop.loader is None:
+        return loop.batch_size is not None
+    # A custom batch sampler decides the batch size itself; its batches leave the loader's batch_size None.
+    return loop.loader.batch_size is not None
+
+
+def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
+    return OptimizerFacts(
+        name=type(optimizer).__name__,
+        implementation=optimizer_implementation(optimizer),
+        implementations=optimizer_implementations(type(optimizer)),
+        capturable="capturable" in inspect.signature(type(optimizer)).parameters,
+        tensors=sum(len(group["params"]) for group in optimizer.param_groups),
+    )
+
+
+def _loader_facts(loop: Loop) -> LoaderFacts | None:
+    loader = loop.loader
+    if loader is None:
+        return None
+    iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+    try:
+        length: int | None = len(loader)
+    except TypeError:
+        length = None
+    return LoaderFacts(
+        batch_size=loader.batch_size,
+        num_workers=loader.num_workers,
+        pin_memory=bool(loader.pin_memory),
+        persistent_workers=bool(loader.persistent_workers),
+        prefetch_factor=loader.prefetch_factor,
+        length=length,
+        iterable_dataset=iterable,
+        custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
+        drop_last=bool(loader.drop_last),
+    )

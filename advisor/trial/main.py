@@ -1,0 +1,273 @@
+"""A trial, from its first instruction in a process of its own to its last message."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import time
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from advisor.catalog import load_catalog
+from advisor.entrypoint import load_target, one_line, user_frames
+from advisor.errors import AdvisorError, TargetError
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import (
+    Activity,
+    Block,
+    BlockDone,
+    Finished,
+    Inspected,
+    MeasureBlock,
+    Mode,
+    Outcome,
+    Profiled,
+    Ready,
+    Started,
+    TargetFailure,
+    TrialResult,
+    TrialSpec,
+)
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.batches import mover
+from advisor.runtime.loop import Loop
+from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
+from advisor.trial.channel import Channel
+from advisor.trial.clock import StepClock, batch_samples, measure, steps_in
+from advisor.trial.feed import Feed
+from advisor.trial.inspection import inspect_loop, versions
+from advisor.trial.memory import peak_memory
+from advisor.trial.probe import PROBE_STEPS, probe_batches, probe_losses, probe_outputs
+from advisor.trial.profiler import profile_step
+from advisor.trial.warmup import WarmUp, warm_up
+
+_PROFILE_LIMIT_S = 2.0
+
+
+def trial_main(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
+    """Run one trial and send its messages. ``asked_at`` is the parent's ``time.monotonic()`` when it asked."""
+    startup_s = time.monotonic() - asked_at
+    os.setsid()
+    channel = Channel(connection)
+    channel.send(Started(startup_s))
+    _redirect_output(spec.log_path)
+    started = time.perf_counter()
+    try:
+        result = Trial(spec, channel, startup_s).run()
+    except TargetError as error:
+        channel.send(TargetFailure(error.message, error.hint, error.details))
+        result = _failed(Outcome.FAILED, error.message, error.hint, error.details)
+    except torch.cuda.OutOfMemoryError as error:
+        result = _failed(Outcome.OUT_OF_MEMORY, _short_oom(error), "Try a smaller batch size.", user_frames(error))
+    except AdvisorError as error:
+        result = _failed(Outcome.FAILED, error.message, error.hint, error.details)
+    except BaseException as error:  # whatever a trial's code raises is the trial's result
+        outcome = Outcome.OUT_OF_MEMORY if isinstance(error, MemoryError) else Outcome.FAILED
+        result = _failed(outcome, one_line(error), "The trial's log has the whole story.", user_frames(error))
+    wall_s = time.perf_counter() - started
+    channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # User code may have left non-daemon threads; everything of the trial has been said.
+    os._exit(0)
+
+
+class Trial:
+    """The stages of one trial. Each stage says what it does before it starts."""
+
+    def __init__(self, spec: TrialSpec, channel: Channel, startup_s: float) -> None:
+        self.spec = spec
+        self.channel = channel
+        self.startup_s = startup_s
+        self.catalog = load_catalog(spec.recipe_folders)
+
+    def run(self) -> TrialResult:
+        """Load, prepare, probe, warm up, measure, profile. Raises what the user's code and the recipes raise."""
+        self._say("loading the model")
+        started = time.perf_counter()
+        torch.manual_seed(self.spec.seed)
+        loop = load_target(self.spec.target)
+        device = _device(self.spec.target.device)
+        loop.model.to(device).train(loop.mode is Mode.TRAIN)
+        build_s = time.perf_counter() - started
+
+        self._say("applying the settings")
+        started = time.perf_counter()
+        components = self._components(loop, device)
+        step = make_step(components, loop.loss)
+        prepare_s = time.perf_counter() - started
+
+        batches = probe_batches(components.data, self.spec.seed)
+        if self.spec.inspect:
+            self._inspect(loop, device, batches)
+        probed_s, losses, outputs = self._probe(step, components.plan, batches)
+        del batches
+        feed = Feed(_resident(components, step))
+        clock = StepClock(device, _stepper(step, feed, components.batch_size or 1))
+        warm = self._warm_up(clock, feed)
+        blocks = self._blocks(clock, warm)
+        memory = peak_memory(device)
+        result = TrialResult(
+            outcome=Outcome.MEASURED,
+            batch_size=components.batch_size,
+            blocks=tuple(blocks),
+            event_step_ms=clock.percentiles(),
+            peak_allocated_bytes=memory.peak_allocated_bytes,
+            peak_reserved_bytes=memory.peak_reserved_bytes,
+            device_used_bytes=memory.device_used_bytes,
+            build_s=build_s,
+            prepare_s=prepare_s,
+            warmup_s=probed_s + warm.seconds,
+            warmup_steps=max(len(losses), PROBE_STEPS if outputs else 0) + warm.steps,
+            losses=losses,
+            outputs=outputs,
+            notes=_notes(warm, loop),
+        )
+        if self.spec.profile:
+            self._profile(step, feed, blocks)
+        return result
+
+    def _say(self, text: str) -> None:
+        self.channel.send(Activity(text))
+
+    def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
+        if not batches:
+            raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
+        self.channel.send(Inspected(inspect_loop(loop, device, batches[0]), versions()))
+
+    def _components(self, loop: Loop, device: torch.device) -> Components:
+        plan = StepPlan(mode=loop.mode, device=str(device))
+        data = loop.make_batch or loop.data
+        components = Components(loop.model, loop.optimizer, data, plan, loop.batch_size)
+        apply_settings(self.catalog, components, {**loop.current, **self.spec.settings})
+        if loop.make_batch is not None:
+            resized = components.batch_size != loop.batch_size and components.batch_size is not None
+            components.data = loop.make_batch(components.batch_size or 1) if resized else loop.data
+        return components
+
+    def _probe(
+        self, step: Any, plan: StepPlan, batches: list[Any]
+    ) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+        """Seconds taken, losses, outputs. The first steps also compile, so they count as warm-up."""
+        self._say("first steps" if plan.compile_mode == "none" else "compiling")
+        started = time.perf_counter()
+        losses: tuple[float, ...] = ()
+        outputs: tuple[float, ...] = ()
+        try:
+            if plan.mode is Mode.TRAIN:
+                losses = probe_losses(step, batches, self.spec.stream_seed)
+            else:
+                outputs = probe_outputs(step, batches, self.spec.stream_seed)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if not self.spec.inspect:
+                raise
+            raise TargetError(
+                f"the first step failed: {one_line(error)}",
+                "Check that the batch fits the model and the loss; a batch is (inputs, target) or a dict of keywords, "
+                "and a loss that takes the model names its first parameter `model`.",
+                user_frames(error),
+            ) from error
+        return time.perf_counter() - started, losses, outputs
+
+    def _warm_up(self, clock: StepClock, feed: Feed) -> WarmUp:
+        self._say("warming up")
+        gc.collect()
+        gc.freeze()
+        queued = feed.queued_batches
+        return warm_up(clock, limit_s=self.spec.warmup_limit_s, at_least=queued + 1 if queued else 0)
+
+    def _blocks(self, clock: StepClock, warm: WarmUp) -> list[Block]:
+        if not self.spec.interactive:
+            self._say("measuring")
+            return measure(clock, warm.step_s, self.spec.measure_s)
+        self.channel.send(Ready())
+        blocks: list[Block] = []
+        while isinstance(command := self.channel.next_command(), MeasureBlock):
+            blocks.append(clock.run_with_events(steps_in(command.seconds, warm.step_s)))
+            self.channel.send(BlockDone(blocks[-1]))
+        return blocks
+
+    def _profile(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
+        self._say("profiling")
+        eager = step.step if isinstance(step, GraphedStep) else step
+        assert isinstance(eager, TrainStep | InferStep)
+        step_ms = sorted(block.step_ms for block in blocks)[len(blocks) // 2]
+        self.channel.send(Profiled(profile_step(eager, feed, step_ms, limit_s=_PROFILE_LIMIT_S)))
+
+
+def _redirect_output(log_path: str) -> None:
+    """Standard input from nowhere; output and errors, of C code and of children too, to the trial's log."""
+    with Path(os.devnull).open("rb") as null, Path(log_path).open("ab", buffering=0) as log:
+        os.dup2(null.fileno(), 0)
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+
+
+def _device(name: str) -> torch.device:
+    """The device that ``--device`` names. Raises TargetError when it is not there."""
+    available = torch.cuda.is_available()
+    if name == "auto":
+        name = "cuda" if available else "cpu"
+    if name.startswith("cuda") and not available:
+        raise TargetError(
+            f"--device {name}: PyTorch sees no CUDA device.",
+            "Use --device cpu, or install a PyTorch build and a driver that fit; `perf-advisor hardware` shows more.",
+        )
+    device = torch.device(name)
+    if device.type == "cuda":
+        index = device.index or 0
+        if index >= torch.cuda.device_count():
+            raise TargetError(
+                f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, numbered from 0.",
+                "Give one of those.",
+            )
+        torch.cuda.set_device(index)
+        device = torch.device("cuda", index)
+    return device
+
+
+def _resident(components: Components, step: Any) -> Any:
+    """The data that the steps consume: a DataLoader as it is; one batch moved to the device once."""
+    if components.has_loader:
+        return components.data
+    plan = components.plan
+    return mover(step.device, memory_format=plan.memory_format)(components.data)
+
+
+def _stepper(step: Any, feed: Feed, batch_size: int) -> Any:
+    def run() -> int:
+        batch = feed.next()
+        step(batch)
+        return batch_samples(batch, batch_size)
+
+    return run
+
+
+def _notes(warm: WarmUp, loop: Loop) -> tuple[str, ...]:
+    notes = list(loop.notes)
+    if not warm.steady:
+        notes.append("the step time was not steady when the warm-up ended")
+    return tuple(notes)
+
+
+def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:
+    with contextlib.suppress(OSError):
+        print(reason, details, sep="\n", file=sys.stderr)
+    return TrialResult(outcome=outcome, reason=reason, hint=hint, details=details)
+
+
+def _short_oom(error: BaseException) -> str:
+    """The first sentences of CUDA's message: what was asked for; the rest is about the allocator."""
+    return ". ".join(str(error).split(". ")[:2]).strip() + "."

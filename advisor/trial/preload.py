@@ -1,0 +1,16 @@
+"""What the fork server imports once, so that a trial process starts with it: torch, the runtime and the recipes.
+
+Nothing here may initialise CUDA or start threads: the fork server forks after it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch._dynamo  # every optimizer's constructor imports it: a second in each trial
+import torchvision  # noqa: F401
+
+import advisor.trial.main  # noqa: F401
+from advisor.catalog import load_catalog
+
+load_catalog()
+assert not torch.cuda.is_initialized(), "the fork server must not hold a CUDA context"

@@ -1,0 +1,61 @@
+"""The numerics probe: the first losses, or a sample of the first outputs, on the same weights and batches."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from advisor.rebuild import loader_with
+from advisor.runtime.batches import tensors_of
+
+PROBE_STEPS = 5
+PROBE_LIMIT_S = 10.0
+_SAMPLED_OUTPUTS = 2048
+
+
+def probe_batches(data: Any, seed: int) -> list[Any]:
+    """The batches that the probe runs on: the loader's first, drawn in this process: every trial sees the same."""
+    if not isinstance(data, DataLoader):
+        return [data] * PROBE_STEPS
+    torch.manual_seed(seed)
+    started = time.perf_counter()
+    batches = []
+    for batch in itertools.islice(loader_with(data, num_workers=0), PROBE_STEPS):
+        batches.append(batch)
+        if time.perf_counter() - started > PROBE_LIMIT_S:
+            break
+    return batches
+
+
+def probe_losses(step: Callable[[Any], torch.Tensor], batches: list[Any], seed: int) -> tuple[float, ...]:
+    """The losses of the first training steps, one a batch; fewer when they take long."""
+    torch.manual_seed(seed)
+    started = time.perf_counter()
+    losses = []
+    for batch in batches:
+        losses.append(float(step(batch)))
+        if time.perf_counter() - started > PROBE_LIMIT_S and len(losses) > 1:
+            break
+    return tuple(losses)
+
+
+def probe_outputs(step: Callable[[Any], Any], batches: list[Any], seed: int) -> tuple[float, ...]:
+    """A fixed sample of the outputs for the first batch, preceded by the sum of all of them.
+
+    The step runs several times and the last output counts: a captured step is only replayed by then.
+    """
+    torch.manual_seed(seed)
+    output = None
+    for _ in range(PROBE_STEPS):
+        output = step(batches[0])
+    outputs = [t.detach().double().flatten().cpu() for t in tensors_of(output) if t.numel()]
+    if not outputs:
+        return ()
+    flat = torch.cat(outputs)
+    stride = max(1, flat.numel() // _SAMPLED_OUTPUTS)
+    return (float(flat.sum()), *flat[::stride][:_SAMPLED_OUTPUTS].tolist())

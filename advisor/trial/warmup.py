@@ -1,0 +1,50 @@
+"""Warm-up until the step time is steady, forward and backward, compilation and autotuning included."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from advisor.trial.clock import StepClock, steps_in
+
+_WINDOW_S = 0.05
+_FEWEST_WINDOWS = 3
+_FEWEST_STEPS = 5
+_STEADY = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """How the steady state was reached; ``step_s`` is the step time at the end."""
+
+    seconds: float
+    steps: int
+    step_s: float
+    steady: bool
+
+
+def warm_up(clock: StepClock, *, limit_s: float, at_least: int = 0) -> WarmUp:
+    """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
+
+    The first step is apart: it may compile for minutes. ``at_least`` further steps are run in any case.
+    """
+    start = time.perf_counter()
+    first = clock.run(1)
+    since = time.perf_counter()
+    steps, windows = 1, [first.seconds]
+    needed = max(_FEWEST_STEPS, at_least)
+    while True:
+        block = clock.run(steps_in(_WINDOW_S, min(windows[-3:])))
+        steps += block.steps
+        windows.append(block.seconds / block.steps)
+        steady = _steady(windows) and steps >= needed
+        if steady or time.perf_counter() - since > limit_s:
+            return WarmUp(time.perf_counter() - start, steps, min(windows[-2:]), steady)
+
+
+def _steady(windows: list[float]) -> bool:
+    """Whether the last window is neither faster nor slower than the one before by more than the tolerance."""
+    if len(windows) < _FEWEST_WINDOWS + 1:
+        return False
+    last, before = windows[-1], windows[-2]
+    return abs(last - before) <= _STEADY * before
