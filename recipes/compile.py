@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -60,7 +61,7 @@ class Compile(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if facts.on_cuda:
             return _no_triton(facts) or list(_CUDA_MODES)
-        return _no_compiler("CXX", "g++", "clang++", "c++") or list(_CPU_MODES)
+        return _no_cpp_compiler() or list(_CPU_MODES)
 
     def accepts(self, value: Value) -> bool:
         return value in ("none", *_CUDA_MODES)
@@ -78,20 +79,30 @@ class Compile(Recipe):
 
 
 def _no_triton(facts: Facts) -> Skip | None:
+    """Triton compiles the kernels itself, and their launchers with a C compiler."""
     capability = facts.workload.capability or (0, 0)
     if capability < (7, 0):
         have = ".".join(map(str, capability))
         return Skip(f"compute capability {have} is too old for Triton's kernels (7.0 and later work)")
-    return _no_compiler("CC", "gcc", "clang", "cc")
-
-
-def _no_compiler(variable: str, *names: str) -> Skip | None:
-    """Triton builds its launchers with a C compiler, the CPU backend its kernels with a C++ compiler."""
-    named = os.environ.get(variable)
-    wanted = (named,) if named else names
-    if any(shutil.which(name) for name in wanted):
-        return None
-    language = "C++" if variable == "CXX" else "C"
+    named = os.environ.get("CC")
     if named:
-        return Skip(f"the {language} compiler that ${variable} names, {named}, is not found")
-    return Skip(f"torch.compile needs a {language} compiler, and none of {', '.join(names)} is installed")
+        return None if shutil.which(named) else Skip(f"the C compiler that $CC names, {named}, is not found")
+    return None if _first_found("gcc", "clang") else Skip("torch.compile needs a C compiler: install gcc or clang")
+
+
+def _no_cpp_compiler() -> Skip | None:
+    """The CPU backend calls the compiler that $CXX names, or the platform's usual one; it looks for no other."""
+    named = os.environ.get("CXX")
+    if named:
+        return None if shutil.which(named) else Skip(f"the C++ compiler that $CXX names, {named}, is not found")
+    usual = "clang++" if sys.platform == "darwin" else "g++"
+    if shutil.which(usual):
+        return None
+    other = _first_found("g++", "clang++", "c++")
+    if other:
+        return Skip(f"torch.compile looks for {usual}, which is not installed; set CXX={other} to use that one")
+    return Skip(f"torch.compile needs a C++ compiler on the CPU: install {usual}, or name another in $CXX")
+
+
+def _first_found(*names: str) -> str | None:
+    return next((name for name in names if shutil.which(name)), None)

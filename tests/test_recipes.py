@@ -493,11 +493,20 @@ def test_compile_needs_a_compiler(monkeypatch):
     assert proposed("compile", gpu_facts()) == VALUES["compile"][1:]
     assert "too old for Triton" in reason("compile", gpu_facts(capability=(6, 1)))
     monkeypatch.setattr(compile_recipe.shutil, "which", lambda name: None)
-    assert reason("compile", cpu_facts()) == (
-        "torch.compile needs a C++ compiler, and none of g++, clang++, c++ is installed"
-    )
+    assert "needs a C++ compiler on the CPU" in reason("compile", cpu_facts())
+    assert "install gcc or clang" in reason("compile", gpu_facts())
     monkeypatch.setenv("CXX", "my-compiler")
-    assert "my-compiler, is not found" in reason("compile", cpu_facts())
+    monkeypatch.setenv("CC", "my-c")
+    assert "$CXX names, my-compiler, is not found" in reason("compile", cpu_facts())
+    assert "$CC names, my-c, is not found" in reason("compile", gpu_facts())
+
+
+def test_compile_names_the_compiler_that_is_there(monkeypatch):
+    compile_recipe = importlib.import_module("advisor.recipes.compile")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(compile_recipe.sys, "platform", "linux")
+    monkeypatch.setattr(compile_recipe.shutil, "which", {"clang++": "/bin/clang++"}.get)
+    assert reason("compile", cpu_facts()).endswith("set CXX=clang++ to use that one")
 
 
 def test_one_graph_at_a_time():
