@@ -1,0 +1,483 @@
+"""The Python file: settings as a module of plain PyTorch that does what ``advisor.load`` does without this package."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator, Mapping
+from string import Template
+
+import advisor
+from advisor.catalog import Catalog
+from advisor.errors import UsageError
+from advisor.formatting import format_setting
+from advisor.plan import StepPlan
+from advisor.recipe import Recipe, Stage
+from advisor.records import Mode, Value
+
+# What exists only inside a step; statements of a recipe's code that read these belong to the loop, not to prepare().
+_LOOP_NAMES = frozenset({"inputs", "targets", "output", "loss", "batch"})
+_CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
+_RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}
+_GUARDS = {
+    Stage.OPTIMIZER: "if optimizer is not None:",
+    Stage.DATA: "if isinstance(loader, torch.utils.data.DataLoader):",
+}
+_PLAN_FIELDS = {
+    "precision.autocast": "autocast",
+    "step.zero_grad": "zero_grad",
+    "infer.grad": "grad_mode",
+    "compile.mode": "compile_mode",
+    "step.cuda_graph": "cuda_graph",
+    "data.pin_memory": "non_blocking",
+    "model.memory_format": "memory_format",
+}
+
+
+def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | str) -> str:
+    """Python source with ``prepare(model, optimizer, loader)`` and ``train_step`` or ``infer_step``, by ``mode``.
+
+    ``prepare`` runs the recipes' own code in the order of their stages; the step function is generated from the plan.
+    Settings of the other mode are left out, as ``Tuning`` leaves them out. Raises UsageError for settings that no
+    recipe knows or that cannot be combined.
+    """
+    mode = Mode(mode)
+    catalog.check(settings)
+    conflict = catalog.conflict(settings)
+    if conflict:
+        raise UsageError(f"these settings cannot be combined: {conflict}.", "Leave one of them out.")
+    chosen = [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
+    plan = _plan(chosen, mode)
+    parts = [
+        _header(chosen, mode),
+        _prepare(chosen, plan),
+        _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan),
+        *_helpers(plan),
+    ]
+    return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _plan(chosen: list[tuple[Recipe, Value]], mode: Mode) -> StepPlan:
+    """How the settings make a step run. The device is the model's, found when the file runs."""
+    values = {_PLAN_FIELDS[recipe.key]: value for recipe, value in chosen if recipe.key in _PLAN_FIELDS}
+    if values.get("memory_format") == "contiguous":
+        del values["memory_format"]
+    return StepPlan(mode=mode, device="cuda", **values)  # type: ignore[arg-type]
+
+
+# --- the head of the file -------------------------------------------------------------------------------------
+
+
+def _header(chosen: list[tuple[Recipe, Value]], mode: Mode) -> str:
+    lines = [format_setting(recipe.key, value) for recipe, value in sorted(chosen, key=lambda pair: pair[0].key)]
+    usage = _TRAIN_USAGE if mode is Mode.TRAIN else _INFER_USAGE
+    text = _HEADER.substitute(
+        version=advisor.__version__,
+        settings=textwrap.indent("\n".join(lines or ["none"]), "    "),
+        usage=usage.strip("\n"),
+    )
+    head = text.replace("\\", "\\\\").replace('"""', r"\"\"\"").join(('"""', '\n"""'))
+    return f"{head}\n\n{_imports(chosen)}"
+
+
+def _imports(chosen: list[tuple[Recipe, Value]]) -> str:
+    """What the file imports; before torch, what must be in the environment when torch is imported."""
+    standard = "import inspect\nfrom collections.abc import Mapping"
+    environment = [
+        f"# {_label(recipe, value)}\n{recipe.code(value).strip()}"
+        for recipe, value in chosen
+        if recipe.stage is Stage.ENVIRONMENT
+    ]
+    torch = "import torch" + ("  # noqa: E402" if environment else "")
+    return "\n\n".join([standard, *environment, torch])
+
+
+# --- prepare --------------------------------------------------------------------------------------------------
+
+
+def _prepare(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> str:
+    blocks = [block for recipe, value in chosen for block in _prepared(recipe, value)]
+    if plan.cuda_graph and plan.mode is Mode.TRAIN:
+        blocks.append(_CAPTURABLE.strip("\n"))
+    if any("device" in block for block in blocks):
+        blocks.insert(0, "device = next(model.parameters()).device")
+    body = "\n".join([*blocks, "return model, optimizer, loader"])
+    return _PREPARE.strip("\n") + "\n" + textwrap.indent(body, "    ")
+
+
+def _prepared(recipe: Recipe, value: Value) -> Iterator[str]:
+    """A recipe's part of prepare(): its code under a comment that says what it is."""
+    label = f"# {_label(recipe, value)}"
+    if recipe.stage is Stage.STEP:
+        if recipe.key not in _PLAN_FIELDS:
+            code = textwrap.indent(recipe.code(value).strip(), "#     ", lambda _: True)
+            yield f"{label}\n# This is for you to put into the loop:\n{code}"
+        return
+    if recipe.stage is Stage.ENVIRONMENT:
+        return
+    code = _outside_the_loop(recipe.code(value)).strip("\n")
+    guard = _GUARDS.get(recipe.stage)
+    if guard and ast.parse(code).body:
+        code = f"{guard}\n{textwrap.indent(code, '    ')}"
+    yield f"{label}\n{code}" if code else label
+
+
+def _outside_the_loop(code: str) -> str:
+    """A recipe's code without the statements and comments that belong into the loop."""
+    lines = code.splitlines()
+    dropped: set[int] = {place for place, line in enumerate(lines) if line.startswith("# in the loop")}
+    for statement in ast.parse(code).body:
+        names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+        if names & _LOOP_NAMES:
+            dropped |= set(range(statement.lineno - 1, statement.end_lineno or statement.lineno))
+    return "\n".join(line for place, line in enumerate(lines) if place not in dropped)
+
+
+def _label(recipe: Recipe, value: Value) -> str:
+    return f"{recipe.title} ({format_setting(recipe.key, value)})"
+
+
+# --- the step -------------------------------------------------------------------------------------------------
+
+
+def _train_step(plan: StepPlan) -> str:
+    before = ["device = next(model.parameters()).device", "takes_model = _takes_model(loss_fn)"]
+    if plan.scales_gradients:
+        before.append("scaler = torch.amp.GradScaler(device.type)")
+    if plan.zero_grad == "manual" or plan.cuda_graph:
+        before.append('parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]')
+    return _TRAIN_STEP.substitute(
+        before=textwrap.indent("\n".join(before), "    "),
+        loss=_in_contexts([_autocast(plan)], _LOSS, 8),
+        zero_grad=textwrap.indent(_ZERO_GRAD[plan.zero_grad], "        "),
+        update=textwrap.indent(_SCALED_UPDATE if plan.scales_gradients else _UPDATE, "        "),
+        last=textwrap.indent((_GRAPHED_TRAIN if plan.cuda_graph else _eager(plan)).strip("\n"), "    "),
+    )
+
+
+def _infer_step(plan: StepPlan) -> str:
+    grad = "" if plan.grad_mode == "grad" else f"torch.{plan.grad_mode}()"
+    return _INFER_STEP.substitute(
+        forward=_in_contexts([grad, _autocast(plan)], _FORWARD, 8),
+        last=textwrap.indent((_GRAPHED_INFER if plan.cuda_graph else _eager(plan)).strip("\n"), "    "),
+    )
+
+
+def _autocast(plan: StepPlan) -> str:
+    return "" if plan.autocast == "none" else f"torch.autocast(device.type, dtype=torch.{plan.autocast})"
+
+
+def _in_contexts(contexts: list[str], body: str, indent: int) -> str:
+    """The body inside a ``with`` statement of the contexts that are not empty."""
+    body = body.strip("\n")
+    wanted = [context for context in contexts if context]
+    if wanted:
+        body = f"with {', '.join(wanted)}:\n{textwrap.indent(body, '    ')}"
+    return textwrap.indent(body, " " * indent)
+
+
+def _eager(plan: StepPlan) -> str:
+    marks = plan.compile_mode in _CUDA_GRAPH_MODES
+    return _MARKED_EAGER if marks else _EAGER
+
+
+def _helpers(plan: StepPlan) -> Iterator[str]:
+    if plan.mode is Mode.TRAIN:
+        yield _TAKES_MODEL
+        yield _SPLIT
+    else:
+        yield _ARGUMENTS
+    yield _to_device(plan)
+    yield _MAP
+    if plan.cuda_graph:
+        yield _GRAPHED
+
+
+def _to_device(plan: StepPlan) -> str:
+    arguments = "device, non_blocking=True" if plan.non_blocking else "device"
+    rank = _RANK_OF_FORMAT.get(plan.memory_format)
+    if rank is None:
+        return Template(_TO_DEVICE).substitute(arguments=arguments)
+    return Template(_TO_DEVICE_IN_FORMAT).substitute(arguments=arguments, rank=rank, format=plan.memory_format)
+
+
+# --- the text of the file -------------------------------------------------------------------------------------
+
+_HEADER = Template("""What perf-advisor $version measured to be faster, as plain PyTorch. Needs torch and nothing else.
+
+The settings:
+
+$settings
+
+How to use it:
+
+$usage""")
+
+_TRAIN_USAGE = """
+    model, optimizer, loader = prepare(model, optimizer, loader)
+    step = train_step(model, optimizer, loss_fn)
+    for batch in loader:
+        loss = step(batch)
+"""
+
+_INFER_USAGE = """
+    model, _, loader = prepare(model, loader=loader)
+    step = infer_step(model)
+    for batch in loader:
+        output = step(batch)
+"""
+
+_PREPARE = '''
+def prepare(model, optimizer=None, loader=None):
+    """Apply the settings to the objects. Use what comes back; make learning-rate schedulers after this."""
+'''
+
+_CAPTURABLE = """
+# A captured step cannot ask the host: step counts and learning rates live on the device.
+if optimizer is not None and device.type == "cuda":
+    capturable = "capturable" in optimizer.defaults
+    for group in optimizer.param_groups:
+        if capturable:
+            group["capturable"] = True
+        if (capturable or group.get("fused")) and not isinstance(group["lr"], torch.Tensor):
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+    for state in optimizer.state.values():
+        if capturable and "step" in state:
+            state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device=device)
+"""
+
+_TRAIN_STEP = Template('''
+def train_step(model, optimizer, loss_fn=None):
+    """A callable ``step(batch) -> detached loss``. Pass what ``prepare`` returned.
+
+    ``loss_fn`` is ``loss_fn(output, target)`` or ``loss_fn(model, batch)``; without one the model returns its loss.
+    A batch is ``(inputs, target)``, or a dict of the model's keyword arguments and the target.
+    """
+$before
+    model.train()
+
+    def compute_loss(batch):
+$loss
+
+    def update(loss):
+$update
+
+    def run(batch):
+$zero_grad
+        loss = compute_loss(batch)
+        update(loss)
+        return loss.detach()
+
+$last
+''')
+
+_LOSS = """
+if takes_model:
+    return loss_fn(model, batch)
+if loss_fn is None:
+    return model(**batch).loss
+args, kwargs, target = _split(batch)
+return loss_fn(model(*args, **kwargs), target)
+"""
+
+_ZERO_GRAD = {
+    "none": "optimizer.zero_grad(set_to_none=True)",
+    "zeros": "optimizer.zero_grad(set_to_none=False)",
+    "manual": "for parameter in parameters:\n    parameter.grad = None",
+}
+
+_UPDATE = "loss.backward()\noptimizer.step()"
+
+_SCALED_UPDATE = "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
+
+_INFER_STEP = Template('''
+def infer_step(model):
+    """A callable ``step(batch) -> output``. A batch is a tensor, a tuple of inputs, or a dict of keyword arguments."""
+    device = next(model.parameters()).device
+    model.eval()
+
+    def run(batch):
+$forward
+
+$last
+''')
+
+_FORWARD = """
+args, kwargs = _arguments(model, batch)
+return model(*args, **kwargs)
+"""
+
+_EAGER = """
+def step(batch):
+    return run(_to_device(batch, device))
+
+return step
+"""
+
+_MARKED_EAGER = """
+def step(batch):
+    if device.type == "cuda":
+        torch.compiler.cudagraph_mark_step_begin()
+    return run(_to_device(batch, device))
+
+return step
+"""
+
+_GRAPHED_TRAIN = """
+# A learning rate in a plain number would be frozen into the graph: then the update stays outside.
+update_inside = all(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups)
+
+def captured(batch):
+    loss = compute_loss(batch)
+    loss.backward()
+    if update_inside:
+        optimizer.step()
+    return loss.detach()
+
+def after_replay():
+    if not update_inside:
+        optimizer.step()
+
+return _graphed(device, run, captured, after_replay, parameters)
+"""
+
+_GRAPHED_INFER = """
+return _graphed(device, run, run, lambda: None, [])
+"""
+
+_TAKES_MODEL = '''
+def _takes_model(loss_fn):
+    """Whether a loss is ``loss_fn(model, batch)``: its first argument is called so, or its second ``batch``."""
+    if loss_fn is None or isinstance(loss_fn, torch.nn.Module):
+        return False
+    try:
+        names = list(inspect.signature(loss_fn).parameters)
+    except (TypeError, ValueError):
+        return False
+    return names[:1] in (["model"], ["net"], ["network"], ["module"]) or names[1:2] == ["batch"]
+'''
+
+_SPLIT = '''
+def _split(batch):
+    """A batch as positional arguments, keyword arguments and target."""
+    if isinstance(batch, Mapping):
+        name = next((name for name in ("labels", "label", "targets", "target", "y") if name in batch), None)
+        kwargs = {key: value for key, value in batch.items() if key != name}
+        return (), kwargs, batch[name] if name is not None else None
+    if isinstance(batch, (list, tuple)):
+        *args, target = batch
+        return tuple(args) or (target,), {}, target
+    return (batch,), {}, batch
+'''
+
+_ARGUMENTS = '''
+def _arguments(model, batch):
+    """A batch as the model's positional and keyword arguments; a target behind the inputs is left out."""
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    if not isinstance(batch, (list, tuple)):
+        return (batch,), {}
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return tuple(batch), {}
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = sum(parameter.default is parameter.empty for parameter in positional)
+    return tuple(batch[: max(1, required)]), {}
+'''
+
+_TO_DEVICE = '''
+def _to_device(batch, device):
+    """The batch with its tensors on the device."""
+    return _map(lambda tensor: tensor.to($arguments), batch)
+'''
+
+_TO_DEVICE_IN_FORMAT = '''
+def _to_device(batch, device):
+    """The batch with its tensors on the device, in the memory format of the model."""
+
+    def move(tensor):
+        if tensor.dim() == $rank:
+            return tensor.to($arguments, memory_format=torch.$format)
+        return tensor.to($arguments)
+
+    return _map(move, batch)
+'''
+
+_MAP = '''
+def _map(function, batch):
+    """The batch with ``function`` applied to every tensor in it."""
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        return {key: _map(function, value) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_map(function, value) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_map(function, value) for value in batch)
+    return batch
+'''
+
+_GRAPHED = '''
+def _graphed(device, run, captured, after_replay, parameters):
+    """A step that is captured in a CUDA graph on its fourth call and replayed from then on.
+
+    The first three calls run eagerly on a side stream, and are steps like any other. A batch of another shape, such
+    as a short last one, runs eagerly too. See "CUDA Graphs" in PyTorch's notes on CUDA semantics.
+    """
+    if device.type != "cuda":
+        return lambda batch: run(_to_device(batch, device))
+    stream = torch.cuda.Stream(device)
+    graph = static_batch = static_result = shapes = None
+    calls = 0
+
+    def tensors(batch):
+        found = []
+        _map(found.append, batch)
+        return found
+
+    def shapes_of(batch):
+        return [(tensor.shape, tensor.dtype) for tensor in tensors(batch)]
+
+    def run_aside(batch):
+        current = torch.cuda.current_stream(device)
+        stream.wait_stream(current)
+        # The graph writes into the gradients that it was captured with: an eager step must not replace them.
+        gradients = [parameter.grad for parameter in parameters]
+        with torch.cuda.stream(stream):
+            result = run(batch)
+        if graph is not None:
+            for parameter, gradient in zip(parameters, gradients):
+                parameter.grad = gradient
+        current.wait_stream(stream)
+        return result
+
+    def capture(batch):
+        nonlocal graph, static_batch, static_result, shapes
+        shapes = shapes_of(batch)
+        static_batch = _map(torch.clone, batch)
+        for parameter in parameters:
+            parameter.grad = None
+        torch.cuda.synchronize(device)
+        recording = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(recording):
+            static_result = captured(static_batch)
+        graph = recording
+
+    def step(batch):
+        nonlocal calls
+        if graph is not None and shapes_of(batch) == shapes:
+            for destination, source in zip(tensors(static_batch), tensors(batch)):
+                destination.copy_(source, non_blocking=True)
+        else:
+            calls += 1
+            batch = _to_device(batch, device)
+            if graph is not None or calls <= 3:
+                return run_aside(batch)
+            capture(batch)
+        graph.replay()
+        after_replay()
+        # The next replay overwrites the graph's own result.
+        return _map(torch.clone, static_result)
+
+    return step
+'''

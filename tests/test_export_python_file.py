@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import copy
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.catalog import Catalog, load_catalog
+from advisor.errors import UsageError
+from advisor.export.python_file import python_source
+from advisor.plan import StepPlan
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Mode, Value
+
+ALL_TRAIN = {
+    "backends.cudnn_benchmark": True,
+    "compile.mode": "default",
+    "data.batch_size": 8,
+    "data.num_workers": 2,
+    "data.pin_memory": True,
+    "model.memory_format": "channels_last",
+    "optimizer.implementation": "foreach",
+    "precision.autocast": "bfloat16",
+    "precision.float32_matmul": "high",
+    "step.cuda_graph": True,
+    "step.zero_grad": "manual",
+}
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Catalog:
+    return load_catalog()
+
+
+@pytest.fixture(autouse=True)
+def _global_flags():
+    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    flags = cudnn.benchmark, cudnn.allow_tf32
+    yield
+    torch.set_float32_matmul_precision(precision)
+    cudnn.benchmark, cudnn.allow_tf32 = flags
+
+
+def module_of(catalog: Catalog, settings: dict[str, Value], mode: str) -> ModuleType:
+    source = python_source(catalog, settings, mode)
+    module = ModuleType("tuned")
+    exec(compile(source, "tuned.py", "exec"), vars(module))
+    return module
+
+
+def model_of(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 5))
+
+
+def batches(count: int = 6, size: int = 4) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(1)
+    return [(torch.randn(size, 3, 8, 8), torch.randint(0, 5, (size,))) for _ in range(count)]
+
+
+def plain_losses(model: nn.Module, optimizer: torch.optim.Optimizer, data, dtype: torch.dtype | None) -> list[float]:
+    losses = []
+    for inputs, targets in data:
+        with torch.autocast("cpu", dtype=dtype) if dtype else nullcontext():
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("settings", "dtype"),
+    [
+        ({}, None),
+        ({"precision.autocast": "bfloat16"}, torch.bfloat16),
+        ({"step.zero_grad": "zeros"}, None),
+        ({"step.zero_grad": "manual", "optimizer.implementation": "foreach"}, None),
+        ({"step.cuda_graph": True, "optimizer.implementation": "fused"}, None),
+        ({"model.memory_format": "channels_last", "precision.float32_matmul": "high"}, None),
+        ({"data.pin_memory": True, "model.memory_format": "contiguous", "compile.mode": "none"}, None),
+    ],
+)
+@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.AdamW])
+def test_the_generated_step_trains_as_a_plain_loop_does(catalog, settings, dtype, optimizer_class):
+    data = batches()
+    reference = model_of()
+    expected = plain_losses(reference, optimizer_class(reference.parameters(), lr=0.05), data, dtype)
+
+    module = module_of(catalog, settings, "train")
+    model = model_of()
+    model, optimizer, loader = module.prepare(model, optimizer_class(model.parameters(), lr=0.05), data)
+    step = module.train_step(model, optimizer, nn.functional.cross_entropy)
+    losses = [step(batch).item() for batch in loader]
+
+    assert losses == pytest.approx(expected, rel=2e-5)
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_float16_training_scales_its_gradients(catalog, monkeypatch):
+    module = module_of(catalog, {"precision.autocast": "float16"}, "train")
+    scalers = []
+    real = torch.amp.GradScaler
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda device: scalers.append(real(device)) or scalers[-1])
+    model = model_of()
+    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.01), nn.functional.cross_entropy)
+    before = copy.deepcopy(model.state_dict())
+    loss = step(batches(1)[0])
+    assert torch.isfinite(loss)
+    assert len(scalers) == 1
+    assert scalers[0].get_scale() > 1
+    assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_both_kinds_of_loss_and_batches_of_names(catalog):
+    module = module_of(catalog, {}, "train")
+    inputs, targets = batches(1)[0]
+    one, other, third = model_of(), model_of(), model_of()
+
+    def on_model(model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    first = module.train_step(one, torch.optim.SGD(one.parameters(), lr=0.1), nn.CrossEntropyLoss())((inputs, targets))
+    second = module.train_step(other, torch.optim.SGD(other.parameters(), lr=0.1), on_model)((inputs, targets))
+    named = {"input": inputs, "labels": targets}
+    third.forward = lambda input: nn.Sequential.forward(third, input)  # noqa: A006 - what such models call it
+    last = module.train_step(third, torch.optim.SGD(third.parameters(), lr=0.1), nn.CrossEntropyLoss())(named)
+    assert first.item() == second.item() == last.item()
+
+
+@pytest.mark.parametrize("grad", ["grad", "no_grad", "inference_mode"])
+def test_inference_in_each_grad_mode(catalog, grad):
+    module = module_of(catalog, {"infer.grad": grad, "step.zero_grad": "zeros", "step.cuda_graph": True}, "infer")
+    assert not hasattr(module, "train_step")
+    model = model_of().eval()
+    inputs, targets = batches(1)[0]
+    expected = model(inputs)
+    prepared, _, _ = module.prepare(model)
+    step = module.infer_step(prepared)
+    for batch in (inputs, (inputs,), [inputs, targets], {"input": inputs}):
+        output = step(batch)
+        torch.testing.assert_close(output, expected)
+        assert output.requires_grad == (grad == "grad")
+        assert output.is_inference() == (grad == "inference_mode")
+
+
+def test_prepare_rebuilds_optimizer_and_loader_and_keeps_their_contents(catalog):
+    settings = {"data.batch_size": 8, "data.num_workers": 1, "optimizer.implementation": "foreach"}
+    module = module_of(catalog, settings, "train")
+    model = model_of()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02, weight_decay=0.3)
+    nn.functional.cross_entropy(model(batches(1)[0][0]), batches(1)[0][1]).backward()
+    optimizer.step()
+    dataset = TensorDataset(torch.arange(32.0))
+    back, tuned, loader = module.prepare(model, optimizer, DataLoader(dataset, batch_size=4, shuffle=True))
+    assert back is model
+    assert type(tuned) is torch.optim.AdamW
+    assert tuned.param_groups[0]["foreach"] is True
+    assert (tuned.param_groups[0]["lr"], tuned.param_groups[0]["weight_decay"]) == (0.02, 0.3)
+    assert len(tuned.state) == 4
+    assert (loader.batch_size, loader.num_workers, loader.dataset) == (8, 1, dataset)
+    assert isinstance(loader.sampler, torch.utils.data.RandomSampler)
+
+
+def test_each_object_may_be_left_out(catalog):
+    module = module_of(catalog, {key: value for key, value in ALL_TRAIN.items() if key != "compile.mode"}, "train")
+    model = model_of()
+    assert module.prepare(model) == (model, None, None)
+    data = batches(2)
+    assert module.prepare(model, None, data)[2] is data
+
+
+@pytest.mark.parametrize(
+    ("settings", "mode"),
+    [({}, "train"), ({}, "infer"), (ALL_TRAIN, "train"), (ALL_TRAIN | {"infer.grad": "no_grad"}, "infer")],
+)
+def test_the_source_is_formatted_and_needs_only_torch(catalog, settings, mode, tmp_path):
+    source = python_source(catalog, settings, mode)
+    imports = [line for line in source.splitlines() if line.startswith(("import", "from"))]
+    assert imports == ["import inspect", "from collections.abc import Mapping", "import torch"]
+    assert "in the loop" not in source
+    ruff = Path(sys.executable).with_name("ruff")
+    tool = str(ruff) if ruff.exists() else shutil.which("ruff")
+    if tool is None:
+        pytest.skip("ruff is not installed")
+    path = tmp_path / "tuned.py"
+    path.write_text(source)
+    for command in (["format", "--diff"], ["check", "--select", "E,F,W,I"]):
+        line = [tool, *command, "--isolated", "--line-length", "120", str(path)]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_source_says_which_settings_it_holds(catalog):
+    source = python_source(catalog, {"precision.autocast": "bfloat16", "infer.grad": "no_grad"}, Mode.TRAIN)
+    assert "    precision.autocast: bfloat16\n" in source
+    assert "infer.grad" not in source
+
+
+def test_settings_that_cannot_be_are_refused(catalog):
+    with pytest.raises(UsageError, match="no recipe owns"):
+        python_source(catalog, {"no.such": 1}, "train")
+    with pytest.raises(UsageError, match="cannot be combined"):
+        python_source(catalog, {"compile.mode": "reduce-overhead", "step.cuda_graph": True}, "train")
+    with pytest.raises(UsageError, match="not a value"):
+        python_source(catalog, {"precision.autocast": "float7"}, "train")
+
+
+class _Early(Recipe):
+    id, title, key, default, stage = "early", "Early", "memory.early", False, Stage.ENVIRONMENT
+
+    def candidates(self, facts):
+        return [True]
+
+    def apply(self, workload, value):
+        pass
+
+    def code(self, value):
+        return 'import os\n\nos.environ["EARLY"] = "1"\n'
+
+
+class _Foreign(_Early):
+    id, title, key, stage = "foreign", "Foreign step", "step.foreign", Stage.STEP
+
+    def code(self, value):
+        return "loss = loss * 2\nloss.backward()\n"
+
+
+class _Model(_Early):
+    id, title, key, stage = "layers", "Layers", "model.layers", Stage.MODEL
+
+    def code(self, value):
+        return "model.marked = device.type\n\n# in the loop: inputs are halved\ninputs = inputs / 2\n"
+
+
+def test_recipes_of_third_parties_find_their_place():
+    catalog = Catalog({recipe.id: recipe for recipe in (_Early(), _Foreign(), _Model())})
+    settings = {"memory.early": True, "step.foreign": True, "model.layers": True}
+    source = python_source(catalog, settings, "train")
+    assert source.index('os.environ["EARLY"] = "1"') < source.index("import torch")
+    assert "    #     loss = loss * 2\n" in source
+    assert "inputs / 2" not in source
+    module = module_of(catalog, settings, "train")
+    assert module.prepare(model_of())[0].marked == "cpu"
+
+
+def test_the_plan_is_the_one_that_the_recipes_make(catalog):
+    from advisor.export.python_file import _plan
+
+    for settings in (ALL_TRAIN, {"precision.autocast": "float16", "step.zero_grad": "zeros"}):
+        model = model_of()
+        loader = DataLoader(TensorDataset(torch.zeros(4)))
+        parts = Components(model, torch.optim.AdamW(model.parameters()), loader, StepPlan(Mode.TRAIN, "cuda"))
+        for recipe, value in catalog.in_order(settings):
+            if recipe.stage is not Stage.GLOBAL:
+                recipe.apply(parts, value)
+        assert _plan(catalog.in_order(settings), Mode.TRAIN) == parts.plan
+
+
+# --- the captured step ----------------------------------------------------------------------------------------
+
+
+def test_capture_replay_and_eager_fallback_in_turn(catalog, monkeypatch):
+    """The order of things, with a stand-in for CUDA whose replay doubles the static batch into the static result."""
+    module = module_of(catalog, {"step.cuda_graph": True}, "train")
+    static = {}
+
+    class Graph:
+        def replay(self):
+            static["result"].copy_(2 * static["batch"])
+
+    def captured(batch):
+        static["batch"], static["result"] = batch, torch.zeros(batch.shape)
+        return static["result"]
+
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    fake = SimpleNamespace(
+        Stream=lambda device: stream,
+        current_stream=lambda device: stream,
+        stream=lambda stream: nullcontext(),
+        synchronize=lambda device: None,
+        CUDAGraph=Graph,
+        graph=lambda graph: nullcontext(),
+    )
+    monkeypatch.setattr(torch, "cuda", fake)
+    monkeypatch.setattr(module, "_to_device", lambda batch, device: batch)
+    eager, replays = [], []
+    parameter = nn.Parameter(torch.ones(1))
+
+    def run(batch):
+        eager.append(batch)
+        parameter.grad = torch.full((1,), float(len(eager)))
+        return -batch
+
+    step = module._graphed(SimpleNamespace(type="cuda"), run, captured, lambda: replays.append(1), [parameter])
+    results = [step(torch.full((2,), float(value))) for value in range(3)]
+    assert [result[0].item() for result in results] == [0.0, -1.0, -2.0]
+    assert parameter.grad.item() == 3.0
+    first, second = step(torch.full((2,), 5.0)), step(torch.full((2,), 6.0))
+    assert (first[0].item(), second[0].item()) == (10.0, 12.0)
+    assert parameter.grad is None
+    assert step(torch.full((1,), 7.0)).item() == -7.0
+    assert parameter.grad is None
+    assert step(torch.full((2,), 8.0))[0].item() == 16.0
+    assert (len(eager), len(replays)) == (4, 3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("implementation", ["default", "fused"])
+def test_the_captured_step_trains_as_a_plain_loop_does(catalog, optimizer_class, implementation):
+    data = [tuple(part.cuda() for part in batch) for batch in [*batches(8), *batches(1, size=2), *batches(3)]]
+    reference, model = model_of().cuda(), model_of().cuda()
+    plain = optimizer_class(reference.parameters(), lr=0.01)
+    expected = []
+    for inputs, targets in data:
+        plain.zero_grad()
+        loss = nn.functional.cross_entropy(reference(inputs), targets)
+        loss.backward()
+        plain.step()
+        expected.append(loss.item())
+    module = module_of(catalog, {"step.cuda_graph": True, "optimizer.implementation": implementation}, "train")
+    model, optimizer, _ = module.prepare(model, optimizer_class(model.parameters(), lr=0.01))
+    step = module.train_step(model, optimizer, nn.functional.cross_entropy)
+    assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
