@@ -208,8 +208,8 @@ def _resnet_profile() -> Profile:
     return Profile(
         step_ms=26.31,
         phases={
-            "data_wait": 0.08,
-            "host_to_device": 1.91,
+            "data wait": 0.08,
+            "host-to-device copy": 1.91,
             "forward": 8.32,
             "loss": 0.11,
             "backward": 15.94,
