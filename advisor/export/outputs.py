@@ -1,0 +1,135 @@
+"""Writing what the command line asked for: the JSON report, the settings or the patched config, the report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import advisor
+from advisor.catalog import Catalog
+from advisor.errors import AdvisorError
+from advisor.export.files import read_exactly, write_atomically
+from advisor.options import STANDARD_OUTPUT, Outputs
+from advisor.records import Mode, Value, Verdict
+from advisor.session.request import Request
+from advisor.session.state import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of the outputs: a sentence for each one written, and an error for each one that could not be."""
+
+    sentences: tuple[str, ...]
+    errors: tuple[AdvisorError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """One file to write: ``text`` makes its content when it is its turn, ``remark`` adds to the sentence about it."""
+
+    what: str
+    path: str
+    text: Callable[[], str]
+    remark: str = ""
+
+
+def write_outputs(state: SessionState, request: Request, outputs: Outputs, catalog: Catalog) -> Written:
+    """Write every output that was asked for. One that fails does not keep the others from being written.
+
+    A session that measured nothing leaves its JSON report only.
+    """
+    sentences: list[str] = []
+    errors: list[AdvisorError] = []
+    for output in _wanted(state, request, outputs, catalog):
+        try:
+            _write(output.path, output.text())
+        except AdvisorError as error:
+            errors.append(error)
+            continue
+        if output.path != STANDARD_OUTPUT:
+            sentences.append(f"{output.what} written to {output.path}{output.remark}.")
+    if state.baseline is None and (outputs.export_path or outputs.report_path):
+        sentences.append("Nothing was measured, so there are no settings and no report to write.")
+    return Written(tuple(sentences), tuple(errors))
+
+
+def settings_to_export(state: SessionState) -> dict[str, Value]:
+    """The settings that won: those of the measured stack; none when there is no such stack."""
+    return state.stack_settings if state.stack and state.stack.result.measured else {}
+
+
+def _wanted(state: SessionState, request: Request, outputs: Outputs, catalog: Catalog) -> Iterator[_Output]:
+    if outputs.json_path:
+        yield _Output("JSON report", outputs.json_path, lambda: _json(state, request))
+    if state.baseline is None:
+        return
+    if outputs.export_path:
+        what, text = _settings(state, request, outputs, catalog)
+        yield _Output(what, outputs.export_path, text, _remark(state))
+    if outputs.report_path:
+        html = Path(outputs.report_path).suffix.lower() == ".html"
+        yield _Output("Report", outputs.report_path, lambda: _report(state, request, catalog, html=html))
+
+
+def _write(path: str, text: str) -> None:
+    if path == STANDARD_OUTPUT:
+        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        sys.stdout.flush()
+    else:
+        write_atomically(path, text)
+
+
+def _remark(state: SessionState) -> str:
+    """What a person must know of an export that promises less than they expect."""
+    if settings_to_export(state):
+        unproven = state.stack and state.stack.comparison and state.stack.comparison.verdict is not Verdict.FASTER
+        return ", though together they are not measurably faster" if unproven else ""
+    if state.finished is None or state.finished.cancelled:
+        return ", without settings: the session ended before any were measured together"
+    return ", without settings: nothing was faster than what you have"
+
+
+def _settings(
+    state: SessionState, request: Request, outputs: Outputs, catalog: Catalog
+) -> tuple[str, Callable[[], str]]:
+    """What the export is called, and how its text is made: a Python file, the patched config, or settings."""
+    settings = settings_to_export(state)
+    if Path(outputs.export_path or "").suffix.lower() == ".py":
+        return "Python file", lambda: _python(state, settings, catalog)
+    if outputs.config_path:
+        return "Patched config", lambda: _patched(state, settings, outputs)
+    return "Settings", lambda: _yaml(state, settings, request)
+
+
+def _yaml(state: SessionState, settings: dict[str, Value], request: Request) -> str:
+    from advisor.export.settings_file import settings_yaml
+
+    return settings_yaml(state, settings, target=request.target.target)
+
+
+def _python(state: SessionState, settings: dict[str, Value], catalog: Catalog) -> str:
+    from advisor.export.python_file import python_source
+
+    return python_source(catalog, settings, state.facts.workload.mode if state.facts else Mode.TRAIN)
+
+
+def _patched(state: SessionState, settings: dict[str, Value], outputs: Outputs) -> str:
+    from advisor.export.config_patch import patch_config
+
+    current = state.facts.workload.current if state.facts else {}
+    return patch_config(read_exactly(outputs.config_path or ""), settings, current, outputs.key_map).text
+
+
+def _json(state: SessionState, request: Request) -> str:
+    from advisor.export.json_report import report
+
+    return json.dumps(report(state, request, advisor.__version__), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _report(state: SessionState, request: Request, catalog: Catalog, *, html: bool) -> str:
+    from advisor.export.text_report import html_report, markdown_report
+
+    return (html_report if html else markdown_report)(state, request, catalog)

@@ -1,0 +1,291 @@
+"""The headless reporter on recorded sessions, and a whole headless run with a session that plays one back."""
+
+# ruff: noqa: RUF001 - the en dash stands between the ends of an interval
+
+import io
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from sample_session import (
+    cancelled_history,
+    cpu_history,
+    cpu_request,
+    failed_history,
+    sample_history,
+    sample_request,
+)
+
+from advisor.catalog import load_catalog
+from advisor.cli import main
+from advisor.errors import AdvisorError, ExitCode
+from advisor.export.outputs import settings_to_export, write_outputs
+from advisor.headless import HeadlessReporter, print_summary, run_headless
+from advisor.options import Outputs
+from advisor.records import Outcome, TrialRecord, TrialResult
+from advisor.session import events
+from advisor.session.state import SessionState
+
+
+def progress_of(history):
+    file = io.StringIO()
+    reporter = HeadlessReporter(file)
+    for event in history:
+        reporter.handle(event)
+    return file.getvalue().splitlines()
+
+
+def summary_of(history):
+    file = io.StringIO()
+    print_summary(SessionState.of(history), file)
+    return file.getvalue()
+
+
+# --- progress -------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_trial_is_one_line_with_progress_interval_and_verdict():
+    lines = progress_of(sample_history())
+    assert "[ 18 %, 1 min 36 s left] autocast=bfloat16  1.12x (1.11–1.13) faster" in lines
+    assert "[ 36 %, 1 min 12 s left] cudnn_benchmark=true  no measurable difference" in lines
+    assert sum("compile=max-autotune  out of memory: " in line for line in lines) == 1
+
+
+def test_the_rest_that_is_told():
+    text = "\n".join(progress_of(sample_history()))
+    for words in (
+        "1 x NVIDIA H200",
+        "loading the target",
+        "ResNet, 25.6 M parameters, training on NVIDIA H200 (cuda:0)",
+        "baseline: 26.3 ms per step, 2,433 samples/s",
+        "bound by compute",
+        "9 candidates to try",
+        "4 recipes skipped, with the reasons at the end: inference_mode,",
+        "cudnn_benchmark cost 11.9 s",
+        "1.97x (1.96–1.98) faster, confirmed",
+        "finished after 2 min 23 s",
+    ):
+        assert words in text
+    assert "No NVIDIA driver" in "\n".join(progress_of(cpu_history()))
+
+
+def test_a_warning_says_that_it_is_one():
+    assert progress_of([events.Said("the GPU is throttled", "warning")]) == ["[  0 %] warning: the GPU is throttled"]
+
+
+def test_a_record_told_again_is_a_line_only_when_its_verdict_changed():
+    told = next(
+        event
+        for event in sample_history()
+        if isinstance(event, events.TrialMeasured) and event.record.candidate.recipe == "autocast"
+    )
+    noisier = replace(told.record.comparison, noise_floor=0.5)
+    changed = events.TrialMeasured(replace(told.record, comparison=noisier))
+    lines = progress_of([told, told, changed])
+    assert len(lines) == 2
+    assert lines[1].endswith("no measurable difference (with the new noise floor)")
+
+
+def test_text_of_the_user_is_one_line_and_never_markup():
+    result = TrialResult(Outcome.FAILED, reason="[red]bad\nshape[/] \x1b[31m")
+    told = next(event for event in sample_history() if isinstance(event, events.TrialMeasured))
+    history = [events.TrialMeasured(TrialRecord(told.record.candidate, {}, result))]
+    (line,) = progress_of(history)
+    assert "failed: [red]bad shape[/]" in line
+    assert "\x1b" not in line
+    assert "[red]bad shape[/]" in summary_of(history)
+
+
+# --- the summary ----------------------------------------------------------------------------------------------
+
+
+def test_the_summary_ranks_and_explains():
+    text = summary_of(sample_history())
+    ranked = [line.split()[1] for line in text.splitlines() if line.strip()[:2] in ("1 ", "2 ", "3 ", "4 ")]
+    assert ranked == ["channels_last=channels_last", "autocast=bfloat16", "batch_size=128", "fused_optimizer=fused"]
+    for words in (
+        "1.39x (1.38–1.40)",
+        "--allow changed",
+        "1.97x (1.96–1.98) faster, confirmed",
+        "left out: step.zero_grad (slower on top of the others)",
+        "no measurable difference: 1.001x (0.997–1.005)",
+        "timed out: no step ended within 60 s",
+        "data wait is 0.3 % of the step",
+    ):
+        assert words in text
+
+
+def test_the_summary_is_plain_and_narrow_without_a_terminal():
+    text = summary_of(sample_history())
+    assert "\x1b" not in text
+    assert all(len(line) <= 100 and line == line.rstrip() for line in text.splitlines())
+
+
+def test_the_summary_of_a_session_without_a_gain_says_so():
+    history = [event for event in cpu_history() if not isinstance(event, events.Ranked | events.StackMeasured)]
+    assert "nothing that was tried is faster" in summary_of(history)
+
+
+def test_a_failed_session_has_no_summary():
+    assert summary_of(failed_history()) == ""
+
+
+# --- a whole run ----------------------------------------------------------------------------------------------
+
+
+class Playback:
+    """A session that posts a recorded history. With ``wait`` it stops before the end until it is cancelled."""
+
+    def __init__(self, history, wait=False):
+        self.history = history
+        self.wait = wait
+        self.cancelled = threading.Event()
+        self.waiting = threading.Event()
+
+    def __call__(self, request, past, emit):
+        self.emit = emit
+        return self
+
+    def run(self):
+        for event in self.history[:-1]:
+            self.emit(event)
+        if self.wait:
+            self.waiting.set()
+            self.cancelled.wait(30)
+        self.emit(self.history[-1])
+
+    def cancel(self):
+        self.cancelled.set()
+
+
+def test_a_run_writes_every_output(tmp_path, capsys):
+    config = tmp_path / "train.yaml"
+    config.write_text("precision: {autocast: none}\n")
+    outputs = Outputs(
+        json_path=str(tmp_path / "out.json"),
+        export_path=str(tmp_path / "tuned.yaml"),
+        report_path=str(tmp_path / "report.md"),
+        config_path=str(config),
+        key_map={"precision.autocast": "precision.autocast"},
+    )
+    assert run_headless(sample_request(), outputs, opener=Playback(sample_history())) == ExitCode.OK
+    printed = capsys.readouterr()
+    assert "Recommendations, best first" in printed.out
+    assert "autocast=bfloat16  1.12x" in printed.err
+    for path in (outputs.json_path, outputs.export_path, outputs.report_path):
+        assert f"written to {path}" in printed.err
+    assert json.loads((tmp_path / "out.json").read_text())["target"]
+    assert "precision: {autocast: bfloat16}" in (tmp_path / "tuned.yaml").read_text()
+    assert "autocast" in (tmp_path / "report.md").read_text()
+    assert config.read_text() == "precision: {autocast: none}\n"
+
+
+def test_json_on_standard_output_is_alone_there(capsys):
+    assert run_headless(cpu_request(), Outputs(json_path="-"), opener=Playback(cpu_history())) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["schema"] == 1
+    assert "Recommendations" in printed.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_session_and_what_was_measured_is_written(number, tmp_path, capsys):
+    playback = Playback(cancelled_history(), wait=True)
+    before = signal.getsignal(number)
+
+    def interrupt():
+        playback.waiting.wait(30)
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)  # as when a parent passes on what the terminal sent already
+
+    threading.Thread(target=interrupt).start()
+    outputs = Outputs(json_path=str(tmp_path / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
+    assert run_headless(sample_request(), outputs, opener=playback) == ExitCode.INTERRUPTED
+    assert playback.cancelled.is_set()
+    assert signal.getsignal(number) is before
+    assert len(json.loads((tmp_path / "out.json").read_text())["trials"]) >= 1
+    printed = capsys.readouterr()
+    assert printed.err.count("stopping; what was measured is kept") == 1
+    assert "without settings: the session ended before" in printed.err
+    assert "control=true" in printed.out
+
+
+def test_a_second_interrupt_leaves_at_once(monkeypatch, capsys):
+    monkeypatch.setattr("advisor.headless.SAME_SIGNAL_S", 0.0)
+    playback = Playback(cancelled_history(), wait=True)
+    playback.cancel = lambda: None
+
+    def interrupt():
+        playback.waiting.wait(30)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_headless(sample_request(), Outputs(), opener=playback)
+    playback.cancelled.set()
+
+
+def test_a_session_that_failed_raises_its_error_and_leaves_the_json(tmp_path, capsys):
+    outputs = Outputs(json_path=str(tmp_path / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
+    with pytest.raises(AdvisorError) as caught:
+        run_headless(sample_request(), outputs, opener=Playback(failed_history()))
+    assert caught.value.exit_code == ExitCode.TARGET
+    assert (caught.value.message, caught.value.hint) == ("mymodel has no 'build'", "It defines: make, train.")
+    assert json.loads((tmp_path / "out.json").read_text())["error"]["message"] == "mymodel has no 'build'"
+    assert not (tmp_path / "tuned.yaml").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_the_command_prints_a_failure_as_two_lines_after_the_progress(monkeypatch, capsys):
+    monkeypatch.setattr("advisor.headless.open_session", Playback(failed_history()))
+    assert main(["mymodel:build", "--headless"]) == 3
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "perf-advisor: mymodel has no 'build'",
+        "It defines: make, train.",
+    ]
+
+
+def test_a_session_that_ends_without_a_word_is_our_bug(capsys):
+    with pytest.raises(AdvisorError) as caught:
+        run_headless(sample_request(), Outputs(), opener=Playback([events.StageStarted("loading")] * 2))
+    assert caught.value.exit_code == ExitCode.BUG
+
+
+# --- outputs --------------------------------------------------------------------------------------------------
+
+
+def test_one_output_that_fails_does_not_keep_the_others_from_being_written(tmp_path):
+    state = SessionState.of(sample_history())
+    outputs = Outputs(json_path=str(tmp_path / "gone" / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
+    written = write_outputs(state, sample_request(), outputs, load_catalog())
+    assert len(written.errors) == 1
+    assert written.sentences == (f"Settings written to {tmp_path / 'tuned.yaml'}.",)
+    assert "channels_last" in (tmp_path / "tuned.yaml").read_text()
+
+
+def test_a_stack_that_was_not_measured_is_not_exported():
+    history = sample_history()
+    stack = next(event for event in history if isinstance(event, events.StackMeasured))
+    failed = replace(stack.record, result=TrialResult(Outcome.OUT_OF_MEMORY), comparison=None)
+    assert settings_to_export(SessionState.of([events.StackMeasured(failed)])) == {}
+    assert settings_to_export(SessionState.of(history))["precision.autocast"] == "bfloat16"
+
+
+def test_a_python_file_is_exported_by_its_suffix(tmp_path):
+    outputs = Outputs(export_path=str(tmp_path / "tuned.py"))
+    written = write_outputs(SessionState.of(sample_history()), sample_request(), outputs, load_catalog())
+    assert written.sentences == (f"Python file written to {tmp_path / 'tuned.py'}.",)
+    compile((tmp_path / "tuned.py").read_text(), "tuned.py", "exec")
+
+
+def test_an_export_that_is_not_faster_says_so(tmp_path):
+    state = SessionState.of(sample_history())
+    noise = replace(state.stack.comparison, noise_floor=2.0)
+    state.apply(events.StackMeasured(replace(state.stack, comparison=noise)))
+    written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "t.yaml")), load_catalog())
+    assert "not measurably faster" in written.sentences[0]
