@@ -283,7 +283,7 @@ class _Parser(argparse.ArgumentParser):
         option = next((word.partition("=")[0] for word in extra if word.startswith("-")), None)
         if option is None:
             return UsageError(f"{extra[0]!r} is one argument too many.", self._help_hint())
-        close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.5)
+        close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.6)
         hint = f"Did you mean {close[0]}? " if close else ""
         return UsageError(f"there is no option {option}.", hint + self._help_hint())
 
@@ -297,7 +297,9 @@ def _measure_parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"perf-advisor {advisor.__version__}")
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
     parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output, without the app")
-    parser.option("--export", metavar="FILE", help="write the settings that won; with --config, your file patched")
+    parser.option(
+        "--export", metavar="FILE", help="write the settings that won: YAML, .py, or with --config your file patched"
+    )
     parser.option("--config", metavar="FILE", help="your YAML config, given to build(config)")
     parser.option(
         "--map",

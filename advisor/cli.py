@@ -1,0 +1,118 @@
+"""``perf-advisor`` on the command line: errors become two lines and an exit code, and a bug of ours leaves a file.
+
+Importing this module loads neither torch nor rich nor textual; each command loads what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from advisor import options
+from advisor.errors import AdvisorError, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from advisor.session.journal import PastSession
+    from advisor.session.request import Request
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``perf-advisor`` with these arguments (the process's own by default) and return its exit code."""
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except AdvisorError as error:
+        _complain(error.message, error.hint, error.details)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except Exception as error:
+        _complain(f"this is a bug of ours: {type(error).__name__}: {error}", _keep_traceback())
+        return ExitCode.BUG
+
+
+def _run(arguments: Sequence[str]) -> int:
+    code = _dispatch(options.parse(arguments))
+    sys.stdout.flush()  # here, where a reader that has left is no error
+    return code
+
+
+def _dispatch(invocation: options.Invocation) -> int:
+    if isinstance(invocation, options.ShowHelp):
+        print(options.SHORT_HELP)
+        return ExitCode.OK
+    if isinstance(invocation, options.Measure):
+        return _measure(invocation)
+    from advisor import commands
+
+    return commands.run(invocation)
+
+
+def _measure(invocation: options.Measure) -> int:
+    past = None if invocation.resume is None else _past(invocation.resume, invocation.request)
+    request = invocation.request or (past.request if past else None)
+    assert request is not None, "the options name a target or a session"
+    if not invocation.headless and sys.stdin.isatty() and sys.stdout.isatty():
+        from advisor.tui.launch import run_app
+
+        return run_app(request, invocation.outputs, past)
+    from advisor.headless import run_headless
+
+    return run_headless(request, invocation.outputs, past)
+
+
+def _past(session_id: str, request: Request | None) -> PastSession:
+    """The session to take up: the one named, or the latest, of this target if there is one. Raises UsageError."""
+    from advisor.session.journal import list_sessions, open_session
+
+    if request is None:
+        return open_session(session_id or None)
+    target = request.target.target
+    if session_id:
+        past = open_session(session_id)
+        if past.request.target.target != target:
+            raise UsageError(
+                f"the session {past.session_id} measured {past.request.target.target}, not {target}.",
+                f"Leave the target out, or the session: `perf-advisor {target} --resume` takes up its latest.",
+            )
+        return past
+    for past in list_sessions():
+        if past.request.target.target == target:
+            return past
+    raise UsageError(f"there is no session of {target} to take up.", "`perf-advisor sessions` lists what there is.")
+
+
+def _complain(message: str, hint: str, details: str = "") -> None:
+    """What is wrong, and what to do: one line each; then the details, when there are some."""
+    print(f"perf-advisor: {_one_line(message)}", file=sys.stderr)
+    print(_one_line(hint), file=sys.stderr)
+    if details:
+        print(details.rstrip(), file=sys.stderr)
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+
+
+def _keep_traceback() -> str:
+    """Write the traceback of the present exception to a file, and say where it is and what to do with it."""
+    import tempfile
+
+    from advisor.session.journal import sessions_folder
+
+    text = traceback.format_exc()
+    for folder in (sessions_folder().parent, Path(tempfile.gettempdir())):
+        path = folder / f"crash-{os.getpid()}.log"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return f"Please report it with the traceback in {path}."
+    return f"Please report it with this traceback: {text}"

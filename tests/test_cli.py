@@ -1,0 +1,267 @@
+"""The command as a user runs it: exit codes, and what is on which stream."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from sample_session import cancelled_history, failed_history, sample_history, sample_request
+
+from advisor import cli, options
+from advisor.errors import ExitCode, TargetError
+from advisor.session.journal import Journal
+
+
+@pytest.fixture
+def state(tmp_path, monkeypatch):
+    """A state folder of the test's own."""
+    folder = tmp_path / "state"
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def command(state, tmp_path):
+    """``perf-advisor`` in a process of its own, in an empty folder."""
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "advisor", *arguments],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+def record(history, request=None):
+    journal = Journal.create(request or sample_request())
+    for event in history:
+        journal.record(event)
+    journal.close()
+    return journal.session_id
+
+
+# --- what it costs to start -----------------------------------------------------------------------------------
+
+
+def imported_by(statement):
+    code = f"import sys; {statement}; print(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import advisor",
+        "import advisor.cli",
+        "from advisor import cli; cli.options.parse(['mymodel:build', '--budget', '5m'])",
+    ],
+)
+def test_starting_loads_nothing_heavy(statement):
+    assert imported_by(statement).isdisjoint({"torch", "textual", "rich", "numpy", "pynvml", "psutil", "msgspec"})
+
+
+@pytest.mark.parametrize("module", ["advisor.headless", "advisor.commands", "advisor.hardware"])
+def test_a_session_without_the_app_loads_neither_torch_nor_textual(module):
+    assert imported_by(f"import {module}").isdisjoint({"torch", "textual"})
+
+
+def test_importing_the_command_is_quick():
+    code = "import time, advisor; start = time.perf_counter(); import advisor.cli; print(time.perf_counter() - start)"
+    seconds = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
+    assert min(seconds) < 0.08
+
+
+# --- streams and exit codes -----------------------------------------------------------------------------------
+
+
+def test_no_target_prints_short_help(command):
+    done = command()
+    assert (done.returncode, done.stderr) == (0, "")
+    for words in ("perf-advisor demo", "recipes", "hardware", "sessions", "report", "export"):
+        assert words in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("m:b", "--bugdet", "5m"),
+        ("m:b", "--budget", "never"),
+        ("m:b", "--gpus", "4"),
+        ("--headless",),
+        ("recipes", "autocats"),
+        ("report", "none"),
+        ("export",),
+        ("m:b", "--resume"),
+        ("m:b", "--config", "nowhere.yaml"),
+    ],
+)
+def test_a_mistake_is_two_lines_and_exit_code_2(command, arguments):
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    wrong, what_to_do = done.stderr.splitlines()
+    assert wrong.startswith("perf-advisor: ")
+    assert what_to_do
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "a: [", "text"])
+def test_a_bad_config_is_a_usage_error(command, tmp_path, text):
+    (tmp_path / "c.yaml").write_text(text)
+    done = command("m:b", "--config", "c.yaml")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_the_module_and_the_version(command):
+    done = command("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("perf-advisor 0.")
+
+
+def test_recipes_are_listed_and_explained(command):
+    listed = command("recipes")
+    assert listed.returncode == 0
+    assert "precision.autocast" in listed.stdout
+    shown = command("recipes", "autocast")
+    assert "When it does not" in shown.stdout
+    assert "precision.autocast" in shown.stdout
+
+
+def test_recipes_of_a_folder_are_listed_and_broken_ones_named(command, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "broken.py").write_text("raise RuntimeError('[red]half-done')\n")
+    done = command("recipes", "--recipes", "mine")
+    assert done.returncode == 0
+    assert "[red]half-done" in done.stderr
+    assert "autocast" in done.stdout
+
+
+def test_hardware_for_people_and_for_programs(command):
+    assert "usable" in command("hardware").stdout
+    found = json.loads(command("hardware", "--json").stdout)
+    assert found["host"]["usable_cores"] >= 1
+    assert found["gpus"] or found["gpu_note"]
+
+
+def test_a_reader_that_leaves_is_no_error(state, tmp_path):
+    line = f"set -o pipefail; {sys.executable} -m advisor recipes | true"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+# --- recorded sessions ----------------------------------------------------------------------------------------
+
+
+def test_sessions_are_listed_with_their_results(command):
+    assert "no session yet" in command("sessions").stdout
+    record(sample_history())
+    record(failed_history())
+    record(cancelled_history())
+    listed = command("sessions").stdout
+    assert "mymodel:build" in listed
+    assert "1.97x (1.96–1.98) with 3 settings" in listed  # noqa: RUF001 - an interval
+    assert "failed: mymodel has no 'build'" in listed
+    assert "interrupted" in listed
+
+
+def test_a_session_is_shown_again(command):
+    done = command("report", record(sample_history()))
+    assert done.returncode == 0
+    assert "Recommendations, best first" in done.stdout
+    assert "1.97x" in done.stdout
+
+
+def test_the_latest_session_is_exported(command, tmp_path):
+    record(sample_history())
+    done = command("export", "--export", "won.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "written to won.yaml" in done.stderr
+    assert "precision.autocast: bfloat16" in (tmp_path / "won.yaml").read_text()
+
+
+def test_a_session_is_exported_into_a_config(command, tmp_path):
+    (tmp_path / "train.yaml").write_text("# mine\namp: float32\n")
+    record(sample_history())
+    done = command("export", "--export", "new.yaml", "--config", "train.yaml", "--map", "precision.autocast=amp")
+    assert done.returncode == 0, done.stderr
+    patched = (tmp_path / "new.yaml").read_text()
+    assert "# mine\namp: bfloat16\n" in patched
+    assert "channels_last" in patched
+    assert (tmp_path / "train.yaml").read_text() == "# mine\namp: float32\n"
+
+
+def test_an_interrupted_session_exports_no_settings_and_says_so(command, tmp_path):
+    record(cancelled_history())
+    done = command("export")
+    assert done.returncode == 0
+    assert "without settings" in done.stderr
+    assert (tmp_path / "tuned.yaml").read_text().endswith("{}\n")
+
+
+def test_json_of_a_session_goes_alone_to_standard_output(command):
+    done = command("report", record(sample_history()), "--json", "-")
+    assert json.loads(done.stdout)["schema"] == 1
+    assert "Recommendations" in done.stderr
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+def raising(error):
+    def dispatch(invocation):
+        raise error
+
+    return dispatch
+
+
+def test_a_bug_of_ours_leaves_a_traceback_in_a_file(state, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_dispatch", raising(ZeroDivisionError("oh\nno")))
+    assert cli.main(["demo"]) == ExitCode.BUG
+    wrong, what_to_do = capsys.readouterr().err.splitlines()
+    assert "ZeroDivisionError: oh no" in wrong
+    path = state / f"crash-{os.getpid()}.log"
+    assert str(path) in what_to_do
+    assert "Traceback" in path.read_text()
+
+
+def test_an_interrupt_exits_130(monkeypatch):
+    monkeypatch.setattr(cli, "_dispatch", raising(KeyboardInterrupt()))
+    assert cli.main(["demo"]) == 130
+
+
+def test_an_error_of_the_target_has_its_details_after_the_two_lines(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "_dispatch", raising(TargetError("no\nbuild", "define \x1b[31mit", "frame 1\nframe 2")))
+    assert cli.main(["demo"]) == 3
+    assert capsys.readouterr().err.splitlines() == ["perf-advisor: no build", "define [31mit", "frame 1", "frame 2"]
+
+
+# --- taking up a session --------------------------------------------------------------------------------------
+
+
+def taken_up(*arguments):
+    invocation = options.parse(arguments)
+    return cli._past(invocation.resume, invocation.request)
+
+
+def test_the_latest_session_of_a_target_is_taken_up(state):
+    first = record(cancelled_history())
+    time.sleep(0.01)
+    assert taken_up("--resume").session_id == first
+    assert taken_up("mymodel:build", "--resume").session_id == first
+    assert taken_up("--resume", first).request == sample_request()
+
+
+def test_a_session_of_another_target_is_refused(state, capsys):
+    session_id = record(cancelled_history())
+    assert cli.main(["other:build", "--resume", session_id]) == 2
+    assert "measured mymodel:build, not other:build" in capsys.readouterr().err
+    assert cli.main(["other:build", "--resume"]) == 2
