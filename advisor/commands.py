@@ -184,7 +184,9 @@ def _(invocation: options.Revisit) -> int:
     past = open_session(invocation.session_id or None)
     state = SessionState.of(past.events)
     if invocation.show:
-        print_summary(state, sys.stderr if invocation.outputs.json_to_stdout else sys.stdout)
+        file = sys.stderr if invocation.outputs.json_to_stdout else sys.stdout
+        print(f"Session {past.session_id}, {plain(past.request.target.target)}: {_result(state)}", file=file)
+        print_summary(state, file)
     written = write_outputs(state, past.request, invocation.outputs, _catalog_of(past.request))
     for sentence in written.sentences:
         print(plain(sentence), file=sys.stderr)

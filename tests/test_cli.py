@@ -180,6 +180,13 @@ def test_a_session_is_shown_again(command):
     assert "1.97x" in done.stdout
 
 
+def test_a_failed_session_is_shown_with_its_reason(command):
+    session_id = record(failed_history())
+    assert command("report", session_id).stdout == (
+        f"Session {session_id}, mymodel:build: failed: mymodel has no 'build'\n"
+    )
+
+
 def test_the_latest_session_is_exported(command, tmp_path):
     record(sample_history())
     done = command("export", "--export", "won.yaml")
