@@ -5,6 +5,7 @@ Importing this module loads neither torch nor rich nor textual; each command loa
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``perf-advisor`` with these arguments (the process's own by default) and return its exit code."""
+    _accept_any_text()
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     except AdvisorError as error:
@@ -35,6 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         _complain(f"this is a bug of ours: {type(error).__name__}: {error}", _keep_traceback())
         return ExitCode.BUG
+
+
+def _accept_any_text() -> None:
+    """Let no character of ours or the user's fail on a terminal that cannot show it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import singledispatchmethod
 from types import FrameType
 from typing import TextIO
@@ -141,10 +141,11 @@ def _cancelled_by_signals(session: SessionControl, say: Callable[[str], None]) -
 
 
 def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs) -> Written:
+    """The files first: whoever reads our output may leave."""
     state = reporter.state
+    written = write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
     if state.baseline:
         print_summary(state, sys.stderr if outputs.json_to_stdout else sys.stdout)
-    written = write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
     for sentence in written.sentences:
         reporter.say(sentence)
     return written
@@ -181,8 +182,9 @@ class HeadlessReporter:
         self.state.apply(event)
 
     def say(self, text: str) -> None:
-        """Write a line of our own."""
-        print(plain(text), file=self._file, flush=True)
+        """Write a line of our own. When nobody reads it any more, the session goes on all the same."""
+        with suppress(BrokenPipeError):
+            print(plain(text), file=self._file, flush=True)
 
     def _tell(self, line: str) -> None:
         left = format_left(self.state.left_s).removeprefix("about ")

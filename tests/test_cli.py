@@ -151,6 +151,14 @@ def test_hardware_for_people_and_for_programs(command):
     assert found["gpus"] or found["gpu_note"]
 
 
+def test_a_terminal_that_cannot_show_a_character_shows_another(command, monkeypatch):
+    session_id = record(sample_history())
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = command("report", session_id)
+    assert done.returncode == 0, done.stderr
+    assert "1.97x (1.96?1.98)" in done.stdout
+
+
 def test_a_reader_that_leaves_is_no_error(state, tmp_path):
     line = f"set -o pipefail; {sys.executable} -m advisor recipes | true"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -213,6 +213,22 @@ def test_a_signal_ends_the_session_and_what_was_measured_is_written(number, tmp_
     assert "control=true" in printed.out
 
 
+class Closed(io.StringIO):
+    """A stream whose reader has left."""
+
+    def write(self, text):
+        raise BrokenPipeError
+
+
+def test_files_are_written_also_when_nobody_reads_the_output(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdout", Closed())
+    monkeypatch.setattr("sys.stderr", Closed())
+    outputs = Outputs(json_path="-", export_path=str(tmp_path / "tuned.yaml"))
+    with pytest.raises(BrokenPipeError):
+        run_headless(sample_request(), outputs, opener=Playback(sample_history()))
+    assert "channels_last" in (tmp_path / "tuned.yaml").read_text()
+
+
 def test_a_second_interrupt_leaves_at_once(monkeypatch, capsys):
     monkeypatch.setattr("advisor.headless.SAME_SIGNAL_S", 0.0)
     playback = Playback(cancelled_history(), wait=True)

@@ -43,7 +43,8 @@ def write_outputs(state: SessionState, request: Request, outputs: Outputs, catal
     """
     sentences: list[str] = []
     errors: list[AdvisorError] = []
-    for output in _wanted(state, request, outputs, catalog):
+    wanted = list(_wanted(state, request, outputs, catalog))
+    for output in sorted(wanted, key=lambda output: output.path == STANDARD_OUTPUT):  # its reader may have left
         try:
             _write(output.path, output.text())
         except AdvisorError as error:
