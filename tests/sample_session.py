@@ -209,7 +209,7 @@ def _resnet_profile() -> Profile:
         step_ms=26.31,
         phases={
             "data wait": 0.08,
-            "host-to-device copy": 1.91,
+            "host-to-device": 1.91,
             "forward": 8.32,
             "loss": 0.11,
             "backward": 15.94,

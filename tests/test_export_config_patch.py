@@ -229,6 +229,12 @@ def test_a_map_that_leads_nowhere_says_what_there_is(path, message, hint):
     assert hint in caught.value.hint
 
 
+@pytest.mark.parametrize("text", ["perf_advisor: {k.v: }", "perf_advisor:\n  k.v:", "{perf_advisor: {k.v: }}"])
+def test_an_empty_value_is_filled_before_others_follow(text):
+    patch = patched(text, {"k.v": 1, "k.w": 2})
+    assert yaml.safe_load(patch.text) == {"perf_advisor": {"k.v": 1, "k.w": 2}}
+
+
 def test_two_maps_to_one_value_are_refused():
     with pytest.raises(UsageError, match="both go to 'n'"):
         patched("n: 1\n", {"a.x": 1, "b.y": 2}, key_map={"a.x": "n", "b.y": "n"})
@@ -249,6 +255,8 @@ def test_two_maps_to_one_value_are_refused():
         ("x: &x {a.b: 1}\nperf_advisor: *x\n", "alias"),
         ("perf_advisor: {k.v: [1]}\n", "not one plain value"),
         ("perf_advisor: {}\nperf_advisor: {}\n", "2 sections"),
+        ("? a\n: 1\n", "line 1 of the config has a key in the long form"),
+        ("?\n a\n: 1\n", "line 2 of the config has a key in the long form"),
     ],
 )
 def test_what_cannot_be_patched_says_why(text, message):

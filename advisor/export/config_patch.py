@@ -464,6 +464,11 @@ _Tree = Mapping[str, Value] | Mapping[str, Mapping[str, Value]]
 def _extended_block(config: _Config, mapping: MappingNode, entries: _Tree) -> _Edit:
     """Lines after a block mapping's last entry; before its first where text after the last would change that."""
     first = mapping.value[0][0]
+    if _has_long_form(config.text, first):
+        raise UsageError(
+            f"line {first.start_mark.line + 1} of the config has a key in the long form (`? key`).",
+            "Write one `key: value` a line there and try again.",
+        )
     lines = _block_lines(entries, _indent_of(config.text, first), config)
     end = _end_of_entries(config, mapping)
     if end is None:
@@ -563,7 +568,9 @@ def _nodes(entries: _Tree, config: _Config) -> list[tuple[Node, Node]]:
 
 
 def _spliced(text: str, edits: Sequence[_Edit]) -> str:
-    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
+    """The text with the edits made; of two at one place, the earlier in the list comes first in the text."""
+    in_order = sorted(edits, key=lambda edit: (edit.start, edit.end))
+    for edit in reversed(in_order):
         text = text[: edit.start] + edit.text + text[edit.end :]
     return text
 
@@ -592,6 +599,17 @@ def _line_start(text: str, index: int) -> int:
 def _next_line(text: str, index: int) -> int:
     match = _LINE.match(text, index)
     return match.end() if match else len(text)
+
+
+def _has_long_form(text: str, key: Node) -> bool:
+    """Whether a key comes after a ``?``: only then has its token a width."""
+    width = 0
+    for token in yaml.scan(text, Loader=yaml.SafeLoader):
+        if token.start_mark.index > key.start_mark.index:
+            break
+        if isinstance(token, yaml.KeyToken):
+            width = token.end_mark.index - token.start_mark.index
+    return width > 0
 
 
 def _indent_of(text: str, key: Node) -> str:
