@@ -256,6 +256,7 @@ def test_two_maps_to_one_value_are_refused():
         ("perf_advisor: {k.v: [1]}\n", "not one plain value"),
         ("perf_advisor: {}\nperf_advisor: {}\n", "2 sections"),
         ("? a\n: 1\n", "line 1 of the config has a key in the long form"),
+        ("? perf_advisor\n:  c.d: >-\n    e\n", "line 2 of the config has a key in the long form"),
         ("?\n a\n: 1\n", "line 2 of the config has a key in the long form"),
     ],
 )

@@ -602,7 +602,9 @@ def _next_line(text: str, index: int) -> int:
 
 
 def _has_long_form(text: str, key: Node) -> bool:
-    """Whether a key comes after a ``?``: only then has its token a width."""
+    """Whether a key comes after a ``?`` (only then has its token a width), or on the line of a long form's ``:``."""
+    if text[_line_start(text, key.start_mark.index) : key.start_mark.index].strip():
+        return True
     width = 0
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         if token.start_mark.index > key.start_mark.index:
