@@ -1,0 +1,1 @@
+"""The terminal app. It reads a session's events and never imports torch."""

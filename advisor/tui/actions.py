@@ -1,0 +1,165 @@
+"""The one registry of views, actions and keys. Bindings, footer, help and palette are all made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.binding import Binding
+
+
+@dataclass(frozen=True, slots=True)
+class ViewInfo:
+    """A view: its id, its number key, its name and what it shows."""
+
+    id: str
+    key: str
+    title: str
+    description: str
+
+
+VIEWS = (
+    ViewInfo("overview", "1", "Overview", "The machine, the workload, the baseline and what the step is bound by"),
+    ViewInfo("profile", "2", "Profile", "Where a step's time goes, the top operators, and the distance to the roof"),
+    ViewInfo("trials", "3", "Trials", "Every candidate with its verdict, live, and the log of the selected trial"),
+    ViewInfo("advice", "4", "Advice", "The ranked recommendations: effect, cost, reason and code; accept or reject"),
+    ViewInfo("export", "5", "Export", "Preview and save settings, config, Python code or a report"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something the person can do. ``views`` is empty when it works everywhere.
+
+    ``name`` is what a view's handler is called by; actions of the whole app give ``app_action`` instead.
+    """
+
+    id: str
+    key: str
+    label: str
+    description: str
+    views: tuple[str, ...] = ()
+    name: str = ""
+    app_action: str = ""
+    key_display: str | None = None
+    footer: bool = True
+    palette: bool = True
+
+    @property
+    def action(self) -> str:
+        """The Textual action string."""
+        return self.app_action or f"in_view('{self.name}')"
+
+    def binding(self) -> Binding:
+        """The key binding of the app."""
+        return Binding(
+            self.key,
+            self.action,
+            self.label,
+            show=self.footer,
+            key_display=self.key_display,
+            tooltip=self.description,
+            id=self.id,
+        )
+
+
+ACTIONS = (
+    Action(
+        "advice.accept",
+        "a",
+        "Accept",
+        "Accept the recommendation; the stack is measured with it",
+        ("advice",),
+        "accept",
+    ),
+    Action(
+        "advice.reject",
+        "r",
+        "Reject",
+        "Reject the recommendation; the stack is measured without it",
+        ("advice",),
+        "reject",
+    ),
+    Action("advice.undo", "u", "Undo", "Take the decision on this recommendation back", ("advice",), "undo"),
+    Action("trial.retry", "t", "Retry", "Run the selected trial again", ("trials", "advice"), "retry"),
+    Action("trials.log", "l", "Log", "Show or hide the log of the selected trial", ("trials",), "log"),
+    Action(
+        "advice.plot",
+        "p",
+        "Plot",
+        "Speed against memory for every recommendation, as a scatter plot",
+        ("advice",),
+        "plot",
+    ),
+    Action("export.save", "s", "Save", "Write the selected format to the path shown", ("export",), "save"),
+    Action("export.path", "f", "File", "Edit the path to write to", ("export",), "path"),
+    *(
+        Action(
+            f"view.{view.id}",
+            view.key,
+            view.title,
+            view.description,
+            app_action=f"show_view('{view.id}')",
+            footer=False,
+        )
+        for view in VIEWS
+    ),
+    Action(
+        "app.next_view",
+        "right_square_bracket",
+        "Next view",
+        "Go to the next view",
+        app_action="step_view(1)",
+        key_display="]",
+        footer=False,
+        palette=False,
+    ),
+    Action(
+        "app.previous_view",
+        "left_square_bracket",
+        "Previous view",
+        "Go to the previous view",
+        app_action="step_view(-1)",
+        key_display="[",
+        footer=False,
+        palette=False,
+    ),
+    Action(
+        "app.help",
+        "question_mark,f1",
+        "Help",
+        "Keys, words, and how the numbers are made",
+        app_action="help",
+        key_display="?",
+    ),
+    Action("app.quit", "q", "Quit", "Stop and leave; everything measured is kept", app_action="quit", palette=False),
+    Action(
+        "app.interrupt",
+        "ctrl+q,ctrl+c",
+        "Quit",
+        "Stop and leave at once, also from a text field; everything measured is kept",
+        app_action="quit",
+        key_display="^q",
+        footer=False,
+        palette=False,
+    ),
+)
+
+
+def bindings() -> list[Binding]:
+    """The app's bindings, in the order of the footer."""
+    return [action.binding() for action in ACTIONS]
+
+
+def actions_of(view_id: str) -> list[Action]:
+    """The actions that only some views have, those of one view."""
+    return [action for action in ACTIONS if view_id in action.views]
+
+
+def global_actions() -> list[Action]:
+    """The actions that work in every view."""
+    return [action for action in ACTIONS if not action.views]
+
+
+def find_view_action(name: str) -> Action | None:
+    """The action whose handler a view calls ``name``."""
+    return next((action for action in ACTIONS if action.name == name and name), None)

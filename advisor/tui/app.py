@@ -1,0 +1,370 @@
+"""The terminal app: a session's events in, decisions and files out.
+
+Threads only post messages; the handlers here, in the UI thread, change the state and draw the view on screen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import BindingType
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher, Footer
+from textual.worker import Worker, WorkerState
+
+from advisor.catalog import Catalog
+from advisor.errors import ExitCode
+from advisor.records import GpuSample
+from advisor.session.control import Decision, SessionControl
+from advisor.session.events import Event, SessionFailed
+from advisor.session.request import Request
+from advisor.tui.actions import ACTIONS, VIEWS, bindings, find_view_action
+from advisor.tui.context import Context
+from advisor.tui.exporting import Exporter
+from advisor.tui.jobs import Job, Jobs
+from advisor.tui.messages import Decided, EventsWaiting, GaugesRead, RetryWanted
+from advisor.tui.result import AppResult, result_of
+from advisor.tui.theme import ADVISOR_THEME
+from advisor.tui.toasts import toast_for
+from advisor.tui.views.advice import AdviceView
+from advisor.tui.views.base import View
+from advisor.tui.views.export import ExportView
+from advisor.tui.views.overview import OverviewView
+from advisor.tui.views.profile import ProfileView
+from advisor.tui.views.trials import TrialsView
+from advisor.tui.widgets.nav import NavBar, NavTab
+from advisor.tui.widgets.status import StatusBar
+
+SESSION_GROUP = "session"
+REWORK = "Measuring the stack again"
+STOP_WAIT_S = 2.0
+GAUGE_INTERVAL_S = 1.0
+GaugeReader = Callable[[], tuple[GpuSample, ...]]
+
+
+class AdvisorApp(App[AppResult]):
+    """Five views of one session.
+
+    Construct it, give its ``post_event`` to the session as the receiver of events, ``attach`` the session, ``run``.
+    ``kept_at`` names the place of the journal for the closing words.
+    """
+
+    CSS_PATH = "app.tcss"
+    TITLE = "perf-advisor"
+    BINDINGS: ClassVar[list[BindingType]] = list(bindings())
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-broad")]  # noqa: RUF012 - as Textual declares it
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
+
+    def __init__(
+        self,
+        request: Request,
+        exporter: Exporter,
+        *,
+        control: SessionControl | None = None,
+        load_catalog: Callable[[], Catalog] | None = None,
+        gauges: GaugeReader | None = None,
+        kept_at: str = "",
+        rework_delay_s: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.context = Context(request, exporter, control)
+        self._load_catalog = load_catalog
+        self._read_gauges = gauges
+        self._kept_at = kept_at
+        self._rework_delay_s = rework_delay_s
+        self._inbox: SimpleQueue[Event] = SimpleQueue()
+        self._jobs = Jobs(self._start_job)
+        self._stopping = False
+        self.register_theme(ADVISOR_THEME)
+        self.theme = ADVISOR_THEME.name
+
+    # --- the session's side: any thread ----------------------------------------------------------------------
+
+    def attach(self, control: SessionControl, *, kept_at: str = "") -> None:
+        """Give the app its session; before ``run``."""
+        self.context.control = control
+        self._kept_at = kept_at or self._kept_at
+
+    def post_event(self, event: Event) -> None:
+        """Take an event of the session. Safe from any thread, before, during and after the app's life."""
+        self._inbox.put(event)
+        if self.is_running:
+            self.post_message(EventsWaiting())
+
+    # --- start -----------------------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        """Tabs, views, status, keys."""
+        yield NavBar(self.context.request.target.target)
+        with ContentSwitcher(initial=VIEWS[0].id, id="views"):
+            yield OverviewView(self.context)
+            yield ProfileView(self.context)
+            yield TrialsView(self.context)
+            yield AdviceView(self.context)
+            yield ExportView(self.context)
+        yield StatusBar()
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin once something is on screen."""
+        self.action_show_view(VIEWS[0].id)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        if self._load_catalog:
+            self._load_recipes(self._load_catalog)
+        if self._read_gauges:
+            self.set_interval(GAUGE_INTERVAL_S, self._poll_gauges)
+        if self.context.control:
+            self._jobs.add(Job("Measuring", self.context.control.run))
+        self._draw()
+
+    @work(thread=True, exit_on_error=False, group="catalog")
+    def _load_recipes(self, load: Callable[[], Catalog]) -> None:
+        catalog = load()
+        self.call_from_thread(self._take_catalog, catalog)
+
+    def _take_catalog(self, catalog: Catalog) -> None:
+        self.context.catalog = catalog
+        for problem in catalog.problems:
+            self.notify(problem, title="A recipe could not be loaded", severity="warning", markup=False)
+        self._draw()
+
+    # --- gauges ----------------------------------------------------------------------------------------------
+
+    def _poll_gauges(self) -> None:
+        hardware = self.context.state.hardware
+        if self._read_gauges and (hardware is None or hardware.gpus):
+            self._gauge_worker(self._read_gauges)
+
+    @work(thread=True, exit_on_error=False, exclusive=True, group="gauges")
+    def _gauge_worker(self, read: GaugeReader) -> None:
+        self.post_message(GaugesRead(read()))
+
+    @on(GaugesRead)
+    def _on_gauges_read(self, message: GaugesRead) -> None:
+        self.context.gauges.add(message.samples)
+        if self._alive and isinstance(self.view, OverviewView):
+            self.view.show_gauges()
+
+    # --- events ----------------------------------------------------------------------------------------------
+
+    @on(EventsWaiting)
+    def _on_events_waiting(self) -> None:
+        self._take_events()
+        self._draw()
+
+    def _take_events(self) -> None:
+        while True:
+            try:
+                event = self._inbox.get_nowait()
+            except Empty:
+                return
+            self._take_event(event)
+
+    def _take_event(self, event: Event) -> None:
+        toast = toast_for(event, self.context.state)
+        self.context.state.apply(event)
+        if toast:
+            self.notify(toast.text, title=toast.title, severity=toast.severity, timeout=toast.timeout_s, markup=False)
+        if isinstance(event, SessionFailed):
+            self._show_failure(event)
+
+    def _show_failure(self, failure: SessionFailed) -> None:
+        from advisor.tui.screens import FailureScreen
+
+        if self._alive:
+            self.push_screen(FailureScreen(failure))
+
+    def _draw(self) -> None:
+        if not self._alive:
+            return
+        self.context.busy_with = self._jobs.running.name if self._jobs.running else ""
+        view = self.view
+        hidden = view.first_focus() is None
+        view.show()
+        if hidden and self.focused is None and len(self.screen_stack) == 1:
+            self._focus_view()
+        self.base_screen.query_one(StatusBar).show(self.context)
+        self.base_screen.refresh_bindings()
+
+    # --- jobs ------------------------------------------------------------------------------------------------
+
+    def _start_job(self, job: Job) -> None:
+        self.run_worker(job.call, name=job.name, group=SESSION_GROUP, thread=True, exit_on_error=False)
+
+    @on(Worker.StateChanged)
+    def _on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        if event.worker.group != SESSION_GROUP:
+            if event.state is WorkerState.ERROR:
+                self.notify(str(event.worker.error), severity="error", markup=False)
+            return
+        if event.state is WorkerState.ERROR and event.worker.error:
+            self._take_event(_bug(event.worker.error))
+        if event.state in (WorkerState.SUCCESS, WorkerState.ERROR, WorkerState.CANCELLED):
+            self._take_events()
+            self._jobs.done()
+        self._draw()
+
+    # --- what the person does --------------------------------------------------------------------------------
+
+    @on(Decided)
+    def _on_decided(self, message: Decided) -> None:
+        control = self.context.control
+        if control is None:
+            return
+        control.decide(message.recipe_id, message.decision)
+        if self.context.state.finished:
+            rework = partial(_after, self._rework_delay_s, control.rework)
+            self._jobs.add(Job(REWORK, rework))
+        self._draw()
+
+    @on(RetryWanted)
+    def _on_retry_wanted(self, message: RetryWanted) -> None:
+        control = self.context.control
+        if control is None or self.context.state.failure:
+            return
+        if self.context.state.finished is None:
+            self.notify(f"{message.name} is tried again when the session is through.", markup=False)
+        self._jobs.add(Job(f"Trying {message.name} again", partial(control.retry, message.name)))
+        self._draw()
+
+    @on(NavTab.Chosen)
+    def _on_tab_chosen(self, message: NavTab.Chosen) -> None:
+        self.action_show_view(message.view_id)
+
+    # --- views and actions -----------------------------------------------------------------------------------
+
+    @property
+    def _alive(self) -> bool:
+        """Whether there are widgets to draw on: not before the start, nor while leaving."""
+        return self.is_running and not self._stopping and bool(self._screen_stack)
+
+    @property
+    def base_screen(self) -> Screen[object]:
+        """The screen with the views, under any dialog."""
+        return self.screen_stack[0]
+
+    @property
+    def view(self) -> View:
+        """The view on screen."""
+        switcher = self.base_screen.query_one("#views", ContentSwitcher)
+        return switcher.get_child_by_id(switcher.current or VIEWS[0].id, View)
+
+    def action_show_view(self, view_id: str) -> None:
+        """Switch to a view."""
+        self.base_screen.query_one("#views", ContentSwitcher).current = view_id
+        self.base_screen.query_one(NavBar).mark(view_id)
+        self._draw()
+        self._focus_view()
+
+    def action_step_view(self, step: int) -> None:
+        """Switch to a neighbouring view, around the ends."""
+        ids = [view.id for view in VIEWS]
+        self.action_show_view(ids[(ids.index(self.view.id or ids[0]) + step) % len(ids)])
+
+    def _focus_view(self) -> None:
+        self.base_screen.set_focus(self.view.first_focus())
+
+    def action_in_view(self, name: str) -> None:
+        """Do what the view on screen does for this action."""
+        handler = self.view.handlers().get(name)
+        if handler:
+            handler()
+            self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide the keys of other views; dim those that make no sense just now."""
+        if action != "in_view" or not self._alive:
+            return True
+        name = str(parameters[0])
+        registered = find_view_action(name)
+        if registered is None or self.view.id not in registered.views:
+            return False
+        return True if self.view.can(name) else None
+
+    def action_help(self) -> None:
+        """Show the help screen."""
+        from advisor.tui.screens import HelpScreen
+
+        self.push_screen(HelpScreen())
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette: the registry's actions that make sense now, every export, the theme."""
+        for action in ACTIONS:
+            if action.palette and (not action.views or self._offered(action.name)):
+                title = (
+                    f"Go to {action.label}"
+                    if action.id.startswith("view.")
+                    else _palette_title(action.label, self.view)
+                )
+                yield SystemCommand(title, action.description, partial(self.run_action, action.action))
+        for item in self.context.exporter.formats():
+            yield SystemCommand(f"Export {item.title}", item.description, partial(self._export, item.id))
+        yield SystemCommand("Theme", "Choose another theme", self.action_change_theme)
+        yield SystemCommand(
+            "Screenshot", "Save an SVG of the screen", lambda: self.set_timer(0.1, self.deliver_screenshot)
+        )
+        yield SystemCommand("Quit", "Stop and leave; everything measured is kept", self.action_quit)
+
+    def _offered(self, name: str) -> bool:
+        return self.check_action("in_view", (name,)) is True
+
+    def _export(self, format_id: str) -> None:
+        self.action_show_view("export")
+        if isinstance(self.view, ExportView):
+            self.view.choose(format_id)
+
+    # --- the end ---------------------------------------------------------------------------------------------
+
+    async def action_quit(self) -> None:
+        """Stop the session, wait a moment for it, and leave. The second time: leave at once."""
+        if not self._stopping:
+            self._stopping = True
+            self._jobs.clear()
+            await self._stop_session()
+        self._take_events()
+        result = result_of(self.context.state, self._kept_at)
+        self.exit(result, return_code=result.exit_code)
+
+    async def _stop_session(self) -> None:
+        if self.context.control is None:
+            return
+        self.context.control.cancel()
+        deadline = time.monotonic() + STOP_WAIT_S
+        running = [worker for worker in self.workers if worker.group == SESSION_GROUP]
+        while any(not worker.is_finished for worker in running) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+
+
+def _after(delay_s: float, call: Callable[[], None]) -> None:
+    """Wait for more decisions to come in before acting on them."""
+    time.sleep(delay_s)
+    call()
+
+
+def _bug(error: BaseException) -> SessionFailed:
+    details = "".join(traceback.format_exception(error))
+    return SessionFailed(
+        f"{type(error).__name__}: {error}",
+        "This is a bug of ours; please report it with the details.",
+        details,
+        ExitCode.BUG,
+    )
+
+
+def _palette_title(label: str, view: View) -> str:
+    chosen = view.chosen if isinstance(view, AdviceView) else None
+    return f"{label}: {Content(chosen.title).plain}" if chosen and label != "Plot" else label
+
+
+__all__ = ["AdvisorApp", "AppResult", "Decision"]

@@ -1,0 +1,66 @@
+"""What the views share: the session's state, and the collaborators that the app was given."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from advisor.catalog import Catalog
+from advisor.recipe import Recipe
+from advisor.records import GpuSample, Recommendation, TrialRecord
+from advisor.session.control import Decision, SessionControl
+from advisor.session.request import Request
+from advisor.session.state import SessionState
+from advisor.tui.exporting import Exporter
+
+HISTORY = 120
+
+
+@dataclass
+class Gauges:
+    """The latest sample of each GPU and the history of its utilisation, by UUID."""
+
+    latest: dict[str, GpuSample] = field(default_factory=dict)
+    utilization: dict[str, deque[int]] = field(default_factory=dict)
+
+    def add(self, samples: tuple[GpuSample, ...]) -> None:
+        """Take one reading of all GPUs."""
+        for sample in samples:
+            self.latest[sample.uuid] = sample
+            history = self.utilization.setdefault(sample.uuid, deque(maxlen=HISTORY))
+            history.append(sample.utilization_percent or 0)
+
+
+@dataclass
+class Context:
+    """Shared by reference; only the app changes it, and only in the UI thread."""
+
+    request: Request
+    exporter: Exporter
+    control: SessionControl | None = None
+    catalog: Catalog | None = None
+    state: SessionState = field(default_factory=SessionState)
+    gauges: Gauges = field(default_factory=Gauges)
+    busy_with: str = ""
+
+    @property
+    def decisions(self) -> dict[str, Decision]:
+        """What the person decided so far, by recipe id."""
+        return self.control.decisions() if self.control else {}
+
+    def recipe(self, recipe_id: str) -> Recipe | None:
+        """A recipe, once the catalogue is loaded and if it has it."""
+        return self.catalog.recipes.get(recipe_id) if self.catalog else None
+
+    def memory_of(self, record: TrialRecord | None) -> int | None:
+        """The memory that counts for a trial: peak reserved, which on the CPU is the resident set."""
+        return record.result.peak_reserved_bytes if record else None
+
+    @property
+    def baseline_memory(self) -> int | None:
+        """The baseline's peak reserved memory."""
+        return self.state.baseline.result.peak_reserved_bytes if self.state.baseline else None
+
+    def recommendation(self, recipe_id: str) -> Recommendation | None:
+        """The recommendation of a recipe, if it is ranked."""
+        return next((item for item in self.state.recommendations if item.record.candidate.recipe == recipe_id), None)

@@ -1,0 +1,35 @@
+"""What the export view needs of an exporter. The functions that write files are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from advisor.session.control import Decision
+from advisor.session.state import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFormat:
+    """A file that can be written. ``language`` colours the preview: ``yaml``, ``python``, ``diff``, ``markdown``, …"""
+
+    id: str
+    title: str
+    default_name: str
+    language: str = "text"
+    description: str = ""
+
+
+class Exporter(Protocol):
+    """Writes what a session found. Every method may raise ``AdvisorError`` with a message and a hint."""
+
+    def formats(self) -> Sequence[ExportFormat]:
+        """The formats on offer, in the order in which they are shown."""
+
+    def preview(self, format_id: str, state: SessionState, decisions: Mapping[str, Decision]) -> str:
+        """The text of the file; for the patched config a unified diff against the user's file."""
+
+    def save(self, format_id: str, path: Path, state: SessionState, decisions: Mapping[str, Decision]) -> Path:
+        """Write the file atomically and return where it is."""

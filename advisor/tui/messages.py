@@ -1,0 +1,41 @@
+"""Messages inside the app: what threads post to it, and what views ask of it."""
+
+from __future__ import annotations
+
+from textual.message import Message
+
+from advisor.records import GpuSample
+from advisor.session.control import Decision
+
+
+class EventsWaiting(Message):
+    """The session posted events; they wait in the app's inbox. Several of these are handled as one."""
+
+    def can_replace(self, message: Message) -> bool:
+        """A later message of this kind says the same."""
+        return isinstance(message, EventsWaiting)
+
+
+class GaugesRead(Message):
+    """The GPU gauges have been read."""
+
+    def __init__(self, samples: tuple[GpuSample, ...]) -> None:
+        super().__init__()
+        self.samples = samples
+
+
+class Decided(Message):
+    """The person accepted or rejected a recommendation, or took that back (None)."""
+
+    def __init__(self, recipe_id: str, decision: Decision | None) -> None:
+        super().__init__()
+        self.recipe_id = recipe_id
+        self.decision = decision
+
+
+class RetryWanted(Message):
+    """The person wants a trial to run again."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name

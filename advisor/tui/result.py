@@ -1,0 +1,40 @@
+"""What the app returns to the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.errors import ExitCode
+from advisor.session.state import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class AppResult:
+    """The exit code, and the lines to print once the terminal is the shell's again.
+
+    A failure's message, hint and details are for stderr; ``lines`` are for the person on stdout.
+    """
+
+    exit_code: int
+    lines: tuple[str, ...] = ()
+    error_lines: tuple[str, ...] = ()
+
+
+def result_of(state: SessionState, kept_at: str) -> AppResult:
+    """What to say after the app has closed."""
+    lines = _kept(state, kept_at)
+    if state.failure:
+        errors = [f"perf-advisor: {state.failure.message}", state.failure.hint]
+        return AppResult(state.failure.exit_code, lines, tuple(line for line in errors if line))
+    over = state.finished is not None and not state.finished.cancelled
+    return AppResult(ExitCode.OK if over else ExitCode.INTERRUPTED, lines)
+
+
+def _kept(state: SessionState, kept_at: str) -> tuple[str, ...]:
+    if state.baseline is None and not state.trials:
+        return ()
+    count = len(state.trials)
+    what = f"The baseline and {count} trial{'' if count == 1 else 's'} are kept" if count else "The baseline is kept"
+    where = f" in {kept_at}" if kept_at else ""
+    unfinished = state.finished is None or state.finished.cancelled
+    return (f"{what}{where}.", *(("Go on with: perf-advisor --resume",) if unfinished else ()))

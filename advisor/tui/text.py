@@ -1,0 +1,100 @@
+"""Pieces of text that several views draw: bars, verdict marks, colours. Pure functions.
+
+User text enters through ``Content(...)`` or rich's ``Text(...)``, both of which take it literally.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from textual.content import Content
+
+from advisor.formatting import format_bytes, format_bytes_change, format_ratio
+from advisor.records import Comparison, TrialRecord, Verdict
+
+DIM = "$foreground 60%"
+LABEL = "$secondary"
+MARKS = {
+    Verdict.FASTER: ("▲", "success"),
+    Verdict.SLOWER: ("▼", "error"),
+    Verdict.NO_DIFFERENCE: ("≈", "secondary"),
+    Verdict.FAILED: ("✗", "warning"),
+    Verdict.SKIPPED: ("○", "secondary"),
+}
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+# Distinct on dark and on light grounds; a phase keeps its colour in every session.
+PHASE_COLOURS = {
+    "data wait": "#e5a13a",
+    "host-to-device copy": "#c678dd",
+    "forward": "#4c9bf5",
+    "loss": "#45c4c0",
+    "backward": "#3fb37f",
+    "optimizer": "#e0637c",
+    "zero_grad": "#9aa4b8",
+}
+_SPARE_COLOURS = ("#8f7cf0", "#d98c5f", "#7fb83d", "#c7698f")
+
+
+def phase_colour(name: str, position: int) -> str:
+    """The colour of a phase; phases without one of their own take the spare ones in turn."""
+    known = PHASE_COLOURS.get(name) or PHASE_COLOURS.get(name.replace("_", " "))
+    return known or _SPARE_COLOURS[position % len(_SPARE_COLOURS)]
+
+
+def bar(share: float, width: int) -> str:
+    """A left-aligned bar of eighth blocks, ``width`` cells for a share of 1; padded with spaces."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    drawn = "█" * full + (_EIGHTHS[rest] if rest else "")
+    return drawn.ljust(width)
+
+
+def meter(share: float | None, width: int, style: str) -> Content:
+    """A bar on a visible track."""
+    drawn = round(max(0.0, min(1.0, share or 0.0)) * width)
+    return Content.assemble(("━" * drawn, style), ("━" * (width - drawn), "$foreground 15%"))
+
+
+def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
+    """The last ``width`` values as a line of blocks."""
+    shown = list(values)[-width:]
+    levels = (min(len(_LEVELS) - 1, int(value / top * len(_LEVELS))) for value in shown)
+    return "".join(_LEVELS[level] for level in levels).rjust(width)
+
+
+def effect_share(comparison: Comparison | None, widest: float) -> float:
+    """How long the bar of a speed-up is: the size of its logarithm against the largest one's."""
+    if comparison is None or widest <= 0 or comparison.verdict is Verdict.NO_DIFFERENCE:
+        return 0.0
+    return abs(math.log(max(comparison.speedup, 1e-6))) / widest
+
+
+def widest_effect(records: Mapping[str, TrialRecord]) -> float:
+    """The largest logarithm of a speed-up, at least that of 1.25x, so that small effects look small."""
+    sizes = [abs(math.log(max(item.comparison.speedup, 1e-6))) for item in records.values() if item.comparison]
+    return max([math.log(1.25), *sizes])
+
+
+def mark(verdict: Verdict) -> Content:
+    """The verdict's symbol in its colour."""
+    symbol, colour = MARKS[verdict]
+    return Content.styled(symbol, f"${colour}")
+
+
+def ratio(comparison: Comparison | None) -> Content:
+    """A speed-up with its interval, coloured by its verdict."""
+    if comparison is None:
+        return Content("–")  # noqa: RUF001 - the sign for a missing number
+    _, colour = MARKS[comparison.verdict]
+    weight = DIM if comparison.verdict is Verdict.NO_DIFFERENCE else f"bold ${colour}"
+    return Content.styled(format_ratio(comparison), weight)
+
+
+def memory_against(new_bytes: int | None, old_bytes: int | None) -> Content:
+    """A size with its change against the baseline: less is green, more is amber."""
+    change = format_bytes_change(new_bytes, old_bytes)
+    style = "$success" if change.startswith("-") else "$warning" if change.startswith("+") else DIM
+    return Content.assemble(format_bytes(new_bytes), " ", (f"({change})", style))

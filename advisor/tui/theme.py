@@ -1,0 +1,31 @@
+"""The app's own theme; all of Textual's others can be chosen from the palette."""
+
+from __future__ import annotations
+
+from textual.theme import Theme
+
+ADVISOR_THEME = Theme(
+    name="advisor",
+    primary="#6ea8fe",
+    secondary="#8b9dc3",
+    accent="#f2a65a",
+    foreground="#d7dce5",
+    background="#0f1218",
+    surface="#151a22",
+    panel="#1d2430",
+    success="#5fd38d",
+    warning="#f0c05a",
+    error="#f2707a",
+    dark=True,
+    variables={
+        "border": "#3a4558",
+        "border-blurred": "#2b3443",
+        "footer-key-foreground": "#f2a65a",
+        "footer-background": "#151a22",
+        "block-cursor-background": "#2b4a78",
+        "block-cursor-foreground": "#ffffff",
+        "block-cursor-blurred-background": "#222c3c",
+        "block-cursor-blurred-foreground": "#d7dce5",
+        "input-selection-background": "#6ea8fe 35%",
+    },
+)

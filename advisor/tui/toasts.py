@@ -1,0 +1,52 @@
+"""Which events are worth a toast, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.notifications import SeverityLevel
+
+from advisor.formatting import format_ms, format_noise, format_outcome, format_ratio, format_seconds
+from advisor.records import Outcome, TrialRecord, Verdict
+from advisor.session import events
+from advisor.session.state import SessionState
+
+_QUIET = {Outcome.CANCELLED, Outcome.SKIPPED}
+
+
+@dataclass(frozen=True, slots=True)
+class Toast:
+    """A short notice."""
+
+    title: str
+    text: str
+    severity: SeverityLevel = "information"
+    timeout_s: float = 5.0
+
+
+def toast_for(event: events.Event, before: SessionState) -> Toast | None:
+    """The toast of an event, given the state just before it; None for the many that only change a view."""
+    match event:
+        case events.BaselineMeasured(baseline) if before.baseline is None:
+            text = f"{format_ms(baseline.step_ms)} a step, noise {format_noise(baseline.noise_floor)}"
+            return Toast("Baseline measured", text)
+        case events.StackMeasured(record) if record.confirmed and record.comparison:
+            return Toast("Stack confirmed", format_ratio(record.comparison))
+        case events.TrialMeasured(record):
+            return _trial_toast(record, before)
+        case events.Said(text, severity):
+            level: SeverityLevel = (
+                "error" if severity == "error" else "warning" if severity == "warning" else "information"
+            )
+            return Toast("", text, level, 8.0)
+        case events.SessionFinished(cancelled, session_s) if not cancelled:
+            return Toast("Done", f"Measured for {format_seconds(session_s)}. Key 4 shows the advice, 5 exports it.")
+        case _:
+            return None
+
+
+def _trial_toast(record: TrialRecord, before: SessionState) -> Toast | None:
+    known = before.trials.get(record.candidate.name)
+    if record.verdict is not Verdict.FAILED or record.result.outcome in _QUIET or known == record:
+        return None
+    return Toast(record.candidate.name, format_outcome(record.result), "warning")

@@ -1,0 +1,1 @@
+"""The five views, one file each."""

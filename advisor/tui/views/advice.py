@@ -1,0 +1,188 @@
+"""View 4: the ranked recommendations, one at a time in detail; accept, reject, retry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from advisor.recipe import card
+from advisor.records import Candidate, Recommendation
+from advisor.session.control import Decision
+from advisor.tui.context import Context
+from advisor.tui.messages import Decided, RetryWanted
+from advisor.tui.text import DIM
+from advisor.tui.views.advice_text import card_text, effect_facts, list_entry, title_text
+from advisor.tui.views.base import View
+from advisor.tui.widgets.fact_list import FactList
+
+_EMPTY = "Recommendations appear here as soon as the first trials are ranked."
+_WIDE = 100
+_NOTHING = "Nothing helped: your settings are the fastest of all that was tried. View 3 shows each attempt."
+
+
+class AdviceView(View):
+    """The list on the left; on the right the detail, or the plot in its place."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, id="advice")
+        self._ids: list[str] = []
+        self._drawn: object = None
+        self._plotting = False
+
+    def compose(self) -> ComposeResult:
+        """The list, the detail and a place for the plot."""
+        yield Static(Content.styled(_EMPTY, DIM), id="advice-empty")
+        with Horizontal(id="advice-columns"):
+            yield OptionList(id="advice-list", classes="panel", markup=False)
+            with VerticalScroll(id="detail", classes="panel"):
+                yield Static(id="advice-title")
+                yield FactList(id="advice-facts")
+                yield Static("Why here", classes="section")
+                yield Static(id="advice-why", markup=False)
+                yield Static("The code", classes="section")
+                yield Static(id="advice-code", markup=False)
+                yield Static("The card", classes="section")
+                yield Static(id="advice-card", markup=False)
+            yield Vertical(id="plot-panel", classes="panel")
+
+    def on_mount(self) -> None:
+        """Title the panels."""
+        self.query_one("#advice-list").border_title = "Ranked"
+        self.query_one("#detail").border_title = "Recommendation"
+        self.query_one("#plot-panel").border_title = "Speed against memory"
+        self.query_one("#plot-panel").border_subtitle = "B baseline · S stack · numbers are ranks"
+
+    def on_resize(self) -> None:
+        """Fit the list to the new width."""
+        self.call_after_refresh(self.show)
+
+    def show(self) -> None:
+        """Draw the list and the detail of the highlighted recommendation."""
+        items = self.context.state.recommendations
+        finished = self.context.state.finished is not None
+        self.query_one("#advice-empty", Static).update(Content.styled(_NOTHING if finished else _EMPTY, DIM))
+        self.query_one("#advice-empty").display = not items
+        self.query_one("#advice-columns").display = bool(items)
+        self._show_list(items)
+        self._show_detail()
+        self._show_plot()
+
+    @property
+    def _list(self) -> OptionList:
+        return self.query_one("#advice-list", OptionList)
+
+    def _show_list(self, items: tuple[Recommendation, ...]) -> None:
+        decisions = self.context.decisions
+        prompts = [
+            list_entry(item, decisions.get(item.record.candidate.recipe), wide=self.size.width >= _WIDE)
+            for item in items
+        ]
+        ids = [item.record.candidate.recipe for item in items]
+        if ids == self._ids:
+            for recipe_id, prompt in zip(ids, prompts, strict=True):
+                self._list.replace_option_prompt(recipe_id, prompt)
+            return
+        chosen = self._chosen_id
+        self._ids = ids
+        self._list.clear_options()
+        self._list.add_options(Option(prompt, id=recipe_id) for recipe_id, prompt in zip(ids, prompts, strict=True))
+        if ids:
+            self._list.highlighted = ids.index(chosen) if chosen in ids else 0
+
+    @property
+    def _chosen_id(self) -> str:
+        position = self._list.highlighted
+        return self._ids[position] if position is not None and position < len(self._ids) else ""
+
+    @property
+    def chosen(self) -> Recommendation | None:
+        """The highlighted recommendation."""
+        return self.context.recommendation(self._chosen_id)
+
+    @on(OptionList.OptionHighlighted)
+    def _on_option_highlighted(self) -> None:
+        self._show_detail()
+        self.app.refresh_bindings()
+
+    def _show_detail(self) -> None:
+        item = self.chosen
+        if item is None:
+            return
+        decision = self.context.decisions.get(item.record.candidate.recipe)
+        recipe = self.context.recipe(item.record.candidate.recipe)
+        drawn = (item, decision, recipe, self.context.state.baseline)
+        if drawn == self._drawn:
+            return
+        if not isinstance(self._drawn, tuple) or self._drawn[0] != item:
+            self.query_one("#detail").scroll_home(animate=False)
+        self._drawn = drawn
+        self.query_one("#advice-title", Static).update(title_text(item, decision))
+        self.query_one("#advice-facts", FactList).show(effect_facts(item, self.context))
+        self.query_one("#advice-why", Static).update(Content(item.why))
+        self.query_one("#advice-code", Static).update(self._code(item.record.candidate))
+        self.query_one("#advice-card", Static).update(card_text(card(recipe)) if recipe else Content(""))
+
+    def _code(self, candidate: Candidate) -> Content:
+        from textual.highlight import highlight
+
+        recipe = self.context.recipe(candidate.recipe)
+        if recipe is None:
+            return Content.styled("The recipe is not in the catalogue of this session.", DIM)
+        return highlight(recipe.code(candidate.value).rstrip(), language="python")
+
+    def handlers(self) -> Mapping[str, Callable[[], None]]:
+        """The keys of this view."""
+        return {
+            "accept": lambda: self._decide(Decision.ACCEPTED),
+            "reject": lambda: self._decide(Decision.REJECTED),
+            "undo": lambda: self._decide(None),
+            "retry": self.retry,
+            "plot": self.toggle_plot,
+        }
+
+    def can(self, name: str) -> bool:
+        """A decision that is taken already cannot be taken again."""
+        item = self.chosen
+        if item is None:
+            return False
+        decision = self.context.decisions.get(item.record.candidate.recipe)
+        taken = {"accept": Decision.ACCEPTED, "reject": Decision.REJECTED, "undo": None}
+        return name not in taken or taken[name] is not decision
+
+    def _decide(self, decision: Decision | None) -> None:
+        if self.chosen:
+            self.post_message(Decided(self.chosen.record.candidate.recipe, decision))
+
+    def retry(self) -> None:
+        """Ask for the recommendation's trial to run again."""
+        if self.chosen:
+            self.post_message(RetryWanted(self.chosen.record.candidate.name))
+
+    def toggle_plot(self) -> None:
+        """Show the plot in place of the detail, or the detail again."""
+        self._plotting = not self._plotting
+        self._show_plot()
+
+    def _show_plot(self) -> None:
+        panel = self.query_one("#plot-panel")
+        panel.display = self._plotting
+        self.query_one("#detail").display = not self._plotting
+        if not self._plotting:
+            return
+        from advisor.tui.widgets.scatter import Scatter
+
+        if not panel.children:
+            panel.mount(Scatter(self.context))
+        else:
+            panel.query_one(Scatter).draw()
+
+    def first_focus(self) -> Widget | None:
+        """The list, once there is something in it."""
+        return self._list if self._ids else None

@@ -1,0 +1,131 @@
+"""What the advice view says of a recommendation. Pure functions."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from advisor.formatting import (
+    format_break_even,
+    format_bytes,
+    format_difference,
+    format_interval,
+    format_ms,
+    format_noise,
+    format_numerics,
+    format_rate,
+    format_seconds,
+    format_setting,
+)
+from advisor.records import NumericsResult, Recommendation, TrialRecord, Verdict
+from advisor.session.control import Decision
+from advisor.tui.context import Context
+from advisor.tui.text import DIM, mark, memory_against, ratio
+from advisor.tui.widgets.fact_list import Fact
+
+
+def list_entry(item: Recommendation, decision: Decision | None, *, wide: bool) -> Content:
+    """Two lines of the list: rank, mark, title; then the effect and what was decided, as a mark when not ``wide``."""
+    record = item.record
+    first = Content.assemble((f"{item.rank:>2} ", DIM), mark(record.verdict), " ", (item.title, "bold"))
+    badge = _badge(item, decision)
+    second = Content.assemble("     ", ratio(record.comparison), "  ", badge if wide else badge[:1])
+    return first + Content("\n") + second
+
+
+def _badge(item: Recommendation, decision: Decision | None) -> Content:
+    if decision is Decision.ACCEPTED:
+        return Content.styled("✓ accepted", "$success")
+    if decision is Decision.REJECTED:
+        return Content.styled("✗ rejected", "$error")
+    if item.needs_consent:
+        return Content.styled("! needs consent", "$warning")
+    return Content.styled("★ in stack", "$accent") if item.in_stack else Content("")
+
+
+def title_text(item: Recommendation, decision: Decision | None) -> Content:
+    """The head of the detail: title, setting, decision."""
+    setting = format_setting(item.record.candidate.key, item.record.candidate.value)
+    lines = [Content.assemble((item.title, "bold"), "  ", _badge(item, decision)), Content.styled(setting, "$primary")]
+    if item.needs_consent:
+        lines.append(Content.styled("Needs your consent: it changes what is computed. Key a accepts it.", "$warning"))
+    return Content("\n").join(lines)
+
+
+def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
+    """Effect, memory, numerics and cost of one recommendation."""
+    record = item.record
+    rows: list[Fact] = [("Effect", _effect(record)), ("Step", _step(record, context))]
+    if record.candidate.already_on:
+        rows.append(("Note", "You have this already; the trial switched it off to price it."))
+    rows.append(("Memory", _memory(record, context)))
+    rows += _numerics(record.numerics)
+    rows.append(("Cost", _cost(record)))
+    rows += [("Note", note) for note in record.result.notes]
+    return rows
+
+
+def _effect(record: TrialRecord) -> Content:
+    comparison = record.comparison
+    if comparison is None:
+        return Content("not measured")
+    parts = [mark(record.verdict), Content(" "), ratio(comparison)]
+    if record.verdict is Verdict.NO_DIFFERENCE:
+        parts.append(Content.styled(f"  {format_interval(comparison)}", DIM))
+    else:
+        parts.append(Content(f"  {record.verdict.value}"))
+    how = "side by side with the baseline" if comparison.paired else "in a process of its own"
+    parts.append(Content.styled(f"; measured {how}, noise {format_noise(comparison.noise_floor)}", DIM))
+    return Content("").join(parts)
+
+
+def _step(record: TrialRecord, context: Context) -> Content:
+    baseline = context.state.baseline
+    if baseline is None:
+        return Content(format_ms(record.step_ms))
+    return Content.assemble(
+        f"{format_ms(baseline.step_ms)} → {format_ms(record.step_ms)}",
+        (f"  {format_rate(baseline.samples_per_s)} → {format_rate(record.samples_per_s)}", DIM),
+    )
+
+
+def _memory(record: TrialRecord, context: Context) -> Content:
+    return Content.assemble(
+        memory_against(record.result.peak_reserved_bytes, context.baseline_memory),
+        (f"  baseline {format_bytes(context.baseline_memory)}", DIM),
+    )
+
+
+def _numerics(numerics: NumericsResult | None) -> list[Fact]:
+    if numerics is None:
+        return [("Numerics", Content.styled("not compared", DIM))]
+    style = "$error" if numerics.worse_than_declared else ""
+    head = Content.assemble((format_numerics(numerics), style), (f"  declared {numerics.declared.value}", DIM))
+    if numerics.difference is None:
+        head += Content.styled(f", {format_difference(None)}", DIM)
+    rows: list[Fact] = [("Numerics", head)]
+    return [*rows, ("", Content.styled(numerics.text, style or DIM))] if numerics.text else rows
+
+
+def _cost(record: TrialRecord) -> Content:
+    result = record.result
+    words = f"warm-up {format_seconds(result.warmup_s)}"
+    if result.prepare_s:
+        words += f", applying {format_seconds(result.prepare_s)}"
+    back = f"; pays back {format_break_even(record.break_even_steps)}" if record.verdict is Verdict.FASTER else ""
+    return Content.assemble(words, back)
+
+
+def card_text(card: str) -> Content:
+    """A recipe's card with its underlined headings in bold instead."""
+    lines = card.strip().split("\n")
+    parts: list[Content] = []
+    for position, line in enumerate(lines):
+        following = lines[position + 1] if position + 1 < len(lines) else ""
+        if _is_rule(line):
+            continue
+        parts.append(Content.styled(line, "bold $primary") if _is_rule(following) or position == 0 else Content(line))
+    return Content("\n").join(parts)
+
+
+def _is_rule(line: str) -> bool:
+    return len(line) > 2 and not line.strip("-")

@@ -1,0 +1,34 @@
+"""What every view is: a container that can draw a session's state and answer its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from textual.containers import Container
+from textual.widget import Widget
+
+from advisor.tui.context import Context
+
+
+class View(Container):
+    """A view. ``show`` draws the state that the context holds now; it is called only while the view is on screen."""
+
+    def __init__(self, context: Context, *, id: str) -> None:  # noqa: A002 - as every widget calls it
+        super().__init__(id=id, classes="view")
+        self.context = context
+
+    def show(self) -> None:
+        """Draw the present state."""
+        raise NotImplementedError
+
+    def handlers(self) -> Mapping[str, Callable[[], None]]:
+        """What the view does for each action name of the registry."""
+        return {}
+
+    def can(self, name: str) -> bool:
+        """Whether an action makes sense just now; if not, its key is dimmed."""
+        return name in self.handlers()
+
+    def first_focus(self) -> Widget | None:
+        """The widget that takes the keys when the view comes on screen."""
+        return None

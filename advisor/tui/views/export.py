@@ -1,0 +1,179 @@
+"""View 5: choose a format, look at the file, save it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Button, Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from advisor.errors import AdvisorError
+from advisor.tui.context import Context
+from advisor.tui.exporting import ExportFormat
+from advisor.tui.text import DIM
+from advisor.tui.views.base import View
+
+_EMPTY = "There is nothing to export before the baseline is measured."
+
+
+class ExportView(View):
+    """Formats on the left, the preview on the right, the path and the button under it."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context, id="export")
+        self._formats: tuple[ExportFormat, ...] = ()
+        self._paths: dict[str, str] = {}
+        self._drawn: tuple[str, str] | None = None
+
+    def compose(self) -> ComposeResult:
+        """The list, the preview, and where to write."""
+        with Horizontal(id="export-columns"):
+            yield OptionList(id="formats", classes="panel", markup=False)
+            with Vertical(id="export-right"):
+                with VerticalScroll(id="preview-panel", classes="panel"):
+                    yield Static(id="preview", markup=False)
+                with Horizontal(id="save-row"):
+                    yield Input(id="path", placeholder="where to write the file", compact=True)
+                    yield Button("Save", id="save", variant="primary", compact=True)
+
+    def on_mount(self) -> None:
+        """Fill the list of formats."""
+        self.query_one("#formats").border_title = "Write"
+        self.query_one("#path").tooltip = "The file to write; Enter saves, Escape goes back to the formats"
+        self.query_one("#save").tooltip = "Write the file (key s)"
+        self._formats = tuple(self.context.exporter.formats())
+        self._paths = {item.id: item.default_name for item in self._formats}
+        formats = self._list
+        formats.add_options(Option(_entry(item), id=item.id) for item in self._formats)
+        if self._formats:
+            formats.highlighted = 0
+
+    @property
+    def _list(self) -> OptionList:
+        return self.query_one("#formats", OptionList)
+
+    @property
+    def _path(self) -> Input:
+        return self.query_one("#path", Input)
+
+    @property
+    def chosen(self) -> ExportFormat | None:
+        """The highlighted format."""
+        position = self._list.highlighted
+        return self._formats[position] if position is not None and position < len(self._formats) else None
+
+    def choose(self, format_id: str) -> None:
+        """Highlight a format."""
+        ids = [item.id for item in self._formats]
+        self._list.highlighted = ids.index(format_id)
+
+    def show(self) -> None:
+        """Draw the preview of the highlighted format."""
+        chosen = self.chosen
+        ready = self.context.state.baseline is not None
+        self.query_one("#save-row").display = ready and chosen is not None
+        if not ready or chosen is None:
+            self._drawn = None
+            self.query_one("#preview", Static).update(Content.styled(_EMPTY, DIM))
+            return
+        text, language = self._preview(chosen)
+        if self._drawn != (chosen.id, text):
+            self._drawn = (chosen.id, text)
+            self.query_one("#preview-panel").border_title = Content(chosen.title)
+            self.query_one("#preview", Static).update(_coloured(text, language))
+
+    def _preview(self, chosen: ExportFormat) -> tuple[str, str]:
+        try:
+            text = self.context.exporter.preview(chosen.id, self.context.state, self.context.decisions)
+        except AdvisorError as error:
+            return f"{error.message}\n{error.hint}", "text"
+        except (OSError, ValueError, LookupError) as error:
+            return f"This cannot be previewed: {error}", "text"
+        return text, chosen.language
+
+    @on(OptionList.OptionHighlighted, "#formats")
+    def _on_format_highlighted(self) -> None:
+        chosen = self.chosen
+        if chosen:
+            self._path.value = self._paths[chosen.id]
+            self.query_one("#preview-panel").scroll_home(animate=False)
+            self.show()
+
+    @on(OptionList.OptionSelected, "#formats")
+    def _on_format_selected(self) -> None:
+        self.edit_path()
+
+    @on(Input.Changed, "#path")
+    def _on_path_changed(self, event: Input.Changed) -> None:
+        if self.chosen:
+            self._paths[self.chosen.id] = event.value
+
+    @on(Input.Submitted, "#path")
+    @on(Button.Pressed, "#save")
+    def save(self) -> None:
+        """Write the file and say where it is, or what went wrong."""
+        chosen, where = self.chosen, self._path.value.strip()
+        if chosen is None or self.context.state.baseline is None:
+            return
+        if not where:
+            self.notify("Give a path to write to.", severity="warning", markup=False)
+            self.edit_path()
+            return
+        try:
+            written = self.context.exporter.save(
+                chosen.id, Path(where).expanduser(), self.context.state, self.context.decisions
+            )
+        except AdvisorError as error:
+            self.notify(error.hint, title=error.message, severity="error", timeout=10, markup=False)
+        except (OSError, ValueError, LookupError) as error:
+            self.notify(str(error), title="Nothing was written", severity="error", timeout=10, markup=False)
+        else:
+            self.notify(str(written), title=f"{chosen.title} saved", markup=False)
+            self._drawn = None
+            self.show()
+
+    def edit_path(self) -> None:
+        """Put the cursor into the path."""
+        self._path.focus()
+
+    def on_key(self, event: object) -> None:
+        """Escape leaves the path."""
+        if getattr(event, "key", "") == "escape" and self._path.has_focus:
+            self._list.focus()
+
+    def handlers(self) -> Mapping[str, Callable[[], None]]:
+        """The keys of this view."""
+        return {"save": self.save, "path": self.edit_path}
+
+    def can(self, name: str) -> bool:
+        """Nothing can be saved before the baseline is measured."""
+        return self.context.state.baseline is not None and self.chosen is not None
+
+    def first_focus(self) -> Widget | None:
+        """The list of formats."""
+        return self._list
+
+
+def _entry(item: ExportFormat) -> Content:
+    entry = Content.styled(item.title, "bold")
+    return entry + Content.assemble("\n", (item.description, DIM)) if item.description else entry
+
+
+def _coloured(text: str, language: str) -> Content:
+    if language == "diff":
+        return Content("\n").join(_diff_line(line) for line in text.split("\n"))
+    from textual.highlight import highlight
+
+    return highlight(text.rstrip("\n"), language=language)
+
+
+def _diff_line(line: str) -> Content:
+    styles = {"+": "$success", "-": "$error", "@": "$accent"}
+    style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], DIM)
+    return Content.styled(line, style)

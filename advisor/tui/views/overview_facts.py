@@ -1,0 +1,257 @@
+"""The overview's panels as labelled facts. Pure functions of records."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from advisor.formatting import (
+    format_bytes,
+    format_count,
+    format_ms,
+    format_noise,
+    format_rate,
+    format_seconds,
+)
+from advisor.records import (
+    BaselineRecord,
+    Facts,
+    GpuInfo,
+    GpuSample,
+    Hardware,
+    HostInfo,
+    Mode,
+    StackRecord,
+    WorkloadFacts,
+    text_of,
+)
+from advisor.session.state import SessionState
+from advisor.tui.context import Gauges
+from advisor.tui.text import DIM, memory_against, meter, ratio, sparkline
+from advisor.tui.widgets.fact_list import Fact
+
+_OBJECTIVES = {"throughput": "samples per second", "memory": "less memory", "latency": "latency", "energy": "energy"}
+
+
+def headline(state: SessionState) -> Content:
+    """The best stack so far in two lines, or what is being waited for."""
+    if state.failure:
+        return Content.assemble((state.failure.message, "bold $error"), "\n", state.failure.hint)
+    if state.stack and state.stack.comparison:
+        return _stack_headline(state.stack, state)
+    if state.baseline is None:
+        waiting = "The model is being loaded…" if state.facts is None else "The baseline is being measured…"
+        return Content.assemble((waiting, "bold"), "\n", ("Trials begin once it stands.", DIM))
+    return _best_so_far(state)
+
+
+def _stack_headline(stack: StackRecord, state: SessionState) -> Content:
+    baseline = state.baseline
+    kind = "confirmed against the baseline" if stack.confirmed else "the best stack so far"
+    count = len(stack.settings)
+    first = Content.assemble(
+        ratio(stack.comparison), "  ", kind, (f", {count} setting{'s' * (count != 1)} together", DIM)
+    )
+    if baseline is None:
+        return first
+    second = Content.assemble(
+        f"{format_ms(baseline.step_ms)} → {format_ms(stack.step_ms)} a step",
+        ("  ·  ", DIM),
+        f"{baseline.samples_per_s:,.0f} → {format_rate(stack.samples_per_s)}",
+        ("  ·  ", DIM),
+        memory_against(stack.result.peak_reserved_bytes, baseline.result.peak_reserved_bytes),
+    )
+    return first + Content("\n") + second
+
+
+def _best_so_far(state: SessionState) -> Content:
+    measured = [record for record in state.trials.values() if record.comparison]
+    best = max(measured, key=lambda record: record.comparison.speedup if record.comparison else 0.0, default=None)
+    if best is None or best.comparison is None:
+        return Content.assemble(("The first trials are running…", "bold"), "\n", ("Key 3 shows them live.", DIM))
+    return Content.assemble(
+        ratio(best.comparison),
+        "  the best single setting so far: ",
+        (best.candidate.name, "bold"),
+        "\n",
+        ("What helps is then measured together: effects do not add up.", DIM),
+    )
+
+
+def hardware_facts(hardware: Hardware | None, device_uuid: str | None) -> list[Fact]:
+    """The GPU that is measured on (or the first), and the host."""
+    if hardware is None:
+        return []
+    gpu = hardware.gpu_by_uuid(device_uuid) or (hardware.gpus[0] if hardware.gpus else None)
+    facts: list[Fact] = []
+    if gpu:
+        facts += _gpu_facts(gpu)
+    else:
+        facts.append(("GPU", Content.styled(hardware.gpu_note or "none found", DIM)))
+    others = [other.name for other in hardware.gpus if other is not gpu]
+    if others:
+        facts.append(("Others", f"{len(others)} more: {', '.join(sorted(set(others)))}"))
+    return facts + _host_facts(hardware.host)
+
+
+def _gpu_facts(gpu: GpuInfo) -> list[Fact]:
+    capability = ".".join(map(str, gpu.compute_capability)) if gpu.compute_capability else "unknown"
+    facts: list[Fact] = [
+        ("GPU", Content.assemble((gpu.name, "bold"), (f"  capability {capability}", DIM))),
+        ("Memory", f"{format_bytes(gpu.memory_total_bytes)}, {format_bytes(gpu.memory_used_bytes)} in use"),
+        ("Driver", f"{gpu.driver_version}, CUDA {gpu.cuda_driver_version or 'unknown'}"),
+        (
+            "Clocks",
+            f"SM {_of(gpu.sm_clock_mhz, gpu.sm_clock_max_mhz)}, "
+            f"memory {_of(gpu.memory_clock_mhz, gpu.memory_clock_max_mhz)} MHz",
+        ),
+        ("Power", _power(gpu)),
+        (
+            "PCIe",
+            f"gen {_of(gpu.pcie_generation, gpu.pcie_generation_max)}, x{_of(gpu.pcie_width, gpu.pcie_width_max)}",
+        ),
+    ]
+    if gpu.throttle_reasons:
+        facts.append(("Throttled", Content.styled(", ".join(gpu.throttle_reasons), "$warning")))
+    if gpu.mig_enabled:
+        facts.append(("MIG", "on"))
+    facts.append(("Shared", _processes(gpu)))
+    return facts
+
+
+def _of(now: int | None, most: int | None) -> str:
+    shown = "?" if now is None else str(now)
+    return shown if most is None or most == now else f"{shown} of {most}"
+
+
+def _power(gpu: GpuInfo) -> str:
+    parts = [] if gpu.power_w is None else [f"{gpu.power_w:.0f} W"]
+    parts += [] if gpu.power_limit_w is None else [f"limit {gpu.power_limit_w:.0f} W"]
+    parts += [] if gpu.temperature_c is None else [f"{gpu.temperature_c} °C"]
+    return ", ".join(parts) or "not reported"
+
+
+def _processes(gpu: GpuInfo) -> Content:
+    if not gpu.processes:
+        return Content.styled("no other process on the GPU", DIM)
+    named = [f"{process.name} ({process.pid}, {format_bytes(process.used_memory_bytes)})" for process in gpu.processes]
+    return Content.styled("; ".join(named), "$warning")
+
+
+def _host_facts(host: HostInfo) -> list[Fact]:
+    cores = f"{host.usable_cores} of {host.logical_cores} cores usable"
+    return [
+        ("CPU", Content.assemble(host.cpu, (f"  {cores}", DIM))),
+        ("Host", f"{format_bytes(host.memory_total_bytes)} memory, {host.system}, Python {host.python}"),
+    ]
+
+
+def gauge_facts(gauges: Gauges, uuid: str | None, width: int) -> list[Fact]:
+    """The live gauges of one GPU, as meters."""
+    sample = _sample(gauges, uuid)
+    if sample is None:
+        return []
+    room = max(6, min(30, width - 22))
+    history = gauges.utilization.get(sample.uuid, ())
+    used = sample.memory_used_bytes / sample.memory_total_bytes if sample.memory_total_bytes else 0.0
+    facts: list[Fact] = [
+        ("Busy", Content.assemble((sparkline(history, room), "$primary"), f" {sample.utilization_percent or 0:>3} %")),
+        ("Memory", Content.assemble(meter(used, room, "$primary"), f" {format_bytes(sample.memory_used_bytes)}")),
+    ]
+    now = [
+        text
+        for value, text in (
+            (sample.power_w, f"{sample.power_w or 0:.0f} W"),
+            (sample.temperature_c, f"{sample.temperature_c} °C"),
+            (sample.sm_clock_mhz, f"SM {sample.sm_clock_mhz} MHz"),
+        )
+        if value is not None
+    ]
+    return [*facts, ("Now", ", ".join(now))]
+
+
+def _sample(gauges: Gauges, uuid: str | None) -> GpuSample | None:
+    if not gauges.latest:
+        return None
+    wanted = (uuid or "").removeprefix("GPU-").lower()
+    named = {key.removeprefix("GPU-").lower(): sample for key, sample in gauges.latest.items()}
+    return named.get(wanted) or next(iter(gauges.latest.values()))
+
+
+def workload_facts(facts: Facts | None) -> list[Fact]:
+    """What is being measured."""
+    if facts is None:
+        return []
+    workload = facts.workload
+    optimizer = workload.optimizer
+    rows: list[Fact] = [
+        ("Model", Content.assemble((workload.model, "bold"))),
+        ("Size", _size(workload)),
+        ("Mode", Content.assemble(_loop(workload), (f" on {workload.device_name} ({workload.device})", DIM))),
+        ("Batch", f"{'?' if workload.batch_size is None else workload.batch_size}: {workload.batch_text}"),
+        ("Data", _data(workload)),
+        ("Loss", workload.loss),
+    ]
+    if optimizer:
+        rows.append(("Optimizer", f"{optimizer.name} ({optimizer.implementation}), {optimizer.tensors} tensors"))
+    if workload.current:
+        now = ", ".join(f"{key}: {text_of(value)}" for key, value in sorted(workload.current.items()))
+        rows.append(("Now", Content.styled(now, DIM)))
+    return rows
+
+
+def _size(workload: WorkloadFacts) -> str:
+    dtypes = "/".join(workload.parameter_dtypes)
+    return f"{format_count(workload.parameters)} parameters, {format_bytes(workload.parameter_bytes)} {dtypes}"
+
+
+def _loop(workload: WorkloadFacts) -> str:
+    return "training" if workload.mode is Mode.TRAIN else "inference"
+
+
+def _data(workload: WorkloadFacts) -> str:
+    loader = workload.loader
+    if loader is None:
+        return workload.data_kind
+    pinned = "pinned" if loader.pin_memory else "not pinned"
+    return f"{workload.data_kind}, {loader.num_workers} workers, {pinned}"
+
+
+def baseline_facts(baseline: BaselineRecord | None, facts: Facts | None) -> list[Fact]:
+    """The baseline and what the step is bound by."""
+    if baseline is None:
+        return []
+    result = baseline.result
+    return [
+        ("Step", Content.assemble((format_ms(baseline.step_ms), "bold"), (_spread(baseline), DIM))),
+        ("Rate", format_rate(baseline.samples_per_s)),
+        *bound_facts(facts),
+        ("Memory", f"{format_bytes(result.peak_reserved_bytes)} peak"),
+        ("Noise", Content.assemble(format_noise(baseline.noise_floor), (", effects within it do not count", DIM))),
+        ("Start-up", f"{format_seconds(result.startup_s)}, warm-up {format_seconds(result.warmup_s)}"),
+    ]
+
+
+def bound_facts(facts: Facts | None) -> list[Fact]:
+    """The bottleneck with its evidence."""
+    profile = facts.profile if facts else None
+    if profile is None or profile.bottleneck is None:
+        return []
+    return [("Bound by", Content.assemble((profile.bottleneck.value, "bold $accent"), "  ", profile.evidence))]
+
+
+def _spread(baseline: BaselineRecord) -> str:
+    steps = baseline.result.event_step_ms
+    return f"  90 % within {format_ms(steps[0])} to {format_ms(steps[2])}" if steps else ""
+
+
+def note_lines(state: SessionState, objective: str, budget_s: float, *, most: int = 6) -> list[Fact]:
+    """The notes: the goal, what the workload's inspection remarked, and what the session said, latest last."""
+    goal = f"{_OBJECTIVES.get(objective, objective)} within {format_seconds(budget_s)}"
+    rows: list[Fact] = [("Goal", goal)]
+    if state.stack and state.stack.dropped:
+        rows += [("Dropped", f"{name}: {reason}") for name, reason in state.stack.dropped.items()]
+    remarks = state.facts.workload.notes if state.facts else ()
+    rows += [("Note", note) for note in remarks]
+    styles = {"warning": "$warning", "error": "$error"}
+    rows += [("Said", Content.styled(said.text, styles.get(said.severity, ""))) for said in state.messages[-most:]]
+    return rows

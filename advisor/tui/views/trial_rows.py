@@ -1,0 +1,244 @@
+"""The rows of the trials table: what stands in each cell, and the lines about the selected one. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.text import Text
+from textual.content import Content
+
+from advisor.formatting import (
+    format_break_even,
+    format_bytes,
+    format_interval,
+    format_ms,
+    format_numerics,
+    format_outcome,
+    format_ratio,
+    format_seconds,
+)
+from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
+from advisor.session.state import SessionState
+from advisor.tui.text import DIM, MARKS, bar, effect_share, memory_against, ratio, widest_effect
+
+BASELINE = "baseline"
+STACK = "stack"
+NAME = "name"
+BAR_WIDTH = 8
+SKIPPED_PREFIX = "skipped:"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table, ``wide`` cells wide on a broad terminal and ``width`` on a narrow one (0: left out)."""
+
+    key: str
+    label: str
+    width: int
+    wide: int
+
+
+COLUMNS = (
+    Column("state", "", 1, 1),
+    Column(NAME, "candidate", 18, 18),
+    Column("effect", "speed-up", 24, 30),
+    Column("bar", "", 0, BAR_WIDTH),
+    Column("step", "step", 8, 8),
+    Column("memory", "memory", 9, 9),
+    Column("numerics", "numerics", 0, 15),
+    Column("start", "start-up", 0, 8),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row: its key, its cells by column, and the log that belongs to it."""
+
+    key: str
+    cells: dict[str, Text]
+    log_path: str = ""
+
+
+Colours = Mapping[str, str]
+
+
+def build_rows(state: SessionState, colours: Colours) -> list[Row]:
+    """All rows: the baseline, the stack, the candidates in the order of the plan, then the skipped recipes."""
+    widest = widest_effect(state.trials)
+    rows: list[Row] = []
+    if state.baseline or state.running == BASELINE:
+        rows.append(_baseline_row(state, colours))
+    if state.stack:
+        rows.append(_stack_row(state, colours, widest))
+    names = list(dict.fromkeys([*(item.name for item in state.planned), *state.trials]))
+    rows += [_candidate_row(name, state, colours, widest) for name in names]
+    return rows + [_skipped_row(recipe, reason) for recipe, reason in state.skipped.items()]
+
+
+def _baseline_row(state: SessionState, colours: Colours) -> Row:
+    log_path = state.logs.get(BASELINE, "")
+    baseline = state.baseline
+    if baseline is None:
+        return _row(BASELINE, _running_cells(BASELINE, state.activity, colours), log_path)
+    cells = {
+        "state": Text("●", colours["primary"]),
+        "name": _plain(BASELINE, "bold"),
+        "effect": _plain("your present settings", "dim"),
+        **_measured_cells(baseline.step_ms, baseline.result),
+    }
+    return _row(BASELINE, cells, log_path or baseline.result.log_path)
+
+
+def _stack_row(state: SessionState, colours: Colours, widest: float) -> Row:
+    stack = state.stack
+    assert stack is not None
+    count = len(stack.settings)
+    cells = {
+        "state": Text("★", colours["accent"]),
+        "name": _plain(f"stack of {count}", "bold"),
+        **_effect_cells(stack.comparison, colours, widest),
+        **_measured_cells(stack.step_ms, stack.result, stack.numerics),
+    }
+    return _row(STACK, cells, stack.result.log_path)
+
+
+def _candidate_row(name: str, state: SessionState, colours: Colours, widest: float) -> Row:
+    record = state.trials.get(name)
+    log_path = state.logs.get(name, "") or (record.result.log_path if record else "")
+    if state.running == name:
+        return _row(name, _running_cells(name, state.activity, colours), log_path)
+    if record is None:
+        waiting = {"state": Text("·", "dim"), "name": _plain(name, "dim"), "effect": _plain("waiting", "dim")}
+        return _row(name, waiting, log_path)
+    return _row(name, _record_cells(record, colours, widest), log_path)
+
+
+def _running_cells(name: str, activity: str, colours: Colours) -> dict[str, Text]:
+    accent = colours["accent"]
+    return {
+        "state": Text("▶", accent),
+        "name": _plain(name, f"bold {accent}"),
+        "effect": _plain(f"running: {activity}" if activity else "running", accent),
+    }
+
+
+def _record_cells(record: TrialRecord, colours: Colours, widest: float) -> dict[str, Text]:
+    symbol, colour = MARKS[record.verdict]
+    style = colours[colour] if record.verdict is not Verdict.SKIPPED else "dim"
+    cells = {
+        "state": Text(symbol, style),
+        "name": _plain(record.candidate.name, "dim" if record.verdict is Verdict.SKIPPED else ""),
+    }
+    if record.comparison is None:
+        return cells | {"effect": _plain(_reason(record.result), style)}
+    return cells | {
+        **_effect_cells(record.comparison, colours, widest),
+        **_measured_cells(record.step_ms, record.result, record.numerics),
+    }
+
+
+def _reason(result: TrialResult) -> str:
+    if result.outcome is Outcome.SKIPPED and result.reason:
+        return result.reason
+    return format_outcome(result)
+
+
+def _effect_cells(comparison: Comparison | None, colours: Colours, widest: float) -> dict[str, Text]:
+    if comparison is None:
+        return {}
+    _, colour = MARKS[comparison.verdict]
+    style = "dim" if comparison.verdict is Verdict.NO_DIFFERENCE else colours[colour]
+    return {
+        "effect": _plain(format_ratio(comparison), style),
+        "bar": Text(bar(effect_share(comparison, widest), BAR_WIDTH), style),
+    }
+
+
+def _measured_cells(
+    step_ms: float | None, result: TrialResult, numerics: NumericsResult | None = None
+) -> dict[str, Text]:
+    return {
+        "step": Text(format_ms(step_ms), justify="right"),
+        "memory": Text(format_bytes(result.peak_reserved_bytes), justify="right"),
+        "numerics": _plain(format_numerics(numerics) if numerics else "", ""),
+        "start": Text(format_seconds(start_up_s(result)), justify="right"),
+    }
+
+
+def start_up_s(result: TrialResult) -> float | None:
+    """What a start costs before the steady state: applying the settings and warming up."""
+    parts = [part for part in (result.prepare_s, result.warmup_s) if part is not None]
+    return sum(parts) if parts else None
+
+
+def _skipped_row(recipe: str, reason: str) -> Row:
+    cells = {
+        "state": Text("○", "dim"),
+        "name": _plain(recipe, "dim"),
+        "effect": _plain(reason, "dim"),
+    }
+    return _row(f"{SKIPPED_PREFIX}{recipe}", cells, "")
+
+
+def _row(key: str, cells: dict[str, Text], log_path: str) -> Row:
+    return Row(key, {column.key: cells.get(column.key, Text("")) for column in COLUMNS}, log_path)
+
+
+def _plain(text: str, style: str) -> Text:
+    return Text(" ".join(text.split()), style, no_wrap=True, overflow="ellipsis")
+
+
+def selection_text(key: str, state: SessionState) -> Content:
+    """Two lines about the selected row: all that did not fit in its cells."""
+    if key.startswith(SKIPPED_PREFIX):
+        recipe = key.removeprefix(SKIPPED_PREFIX)
+        return Content.assemble((recipe, "bold"), (" was not tried\n", DIM), state.skipped.get(recipe, ""))
+    if key == BASELINE:
+        return Content.assemble((BASELINE, "bold"), ("  your present settings; everything is compared with it", DIM))
+    if key == STACK and state.stack:
+        listed = ", ".join(f"{name}: {value}" for name, value in state.stack.settings.items())
+        return Content.assemble(("stack  ", "bold"), ratio(state.stack.comparison), "\n", listed)
+    record = state.trials.get(key)
+    if record is None:
+        now = state.activity if state.running == key else "waits for its turn"
+        return Content.assemble((key, "bold"), "\n", (now, DIM))
+    return _record_text(record, state)
+
+
+def _record_text(record: TrialRecord, state: SessionState) -> Content:
+    head = Content.assemble((record.candidate.name, "bold"), "  ")
+    if record.comparison is None:
+        hint = record.result.hint or "Key t tries it again, l shows its log."
+        return head + Content.assemble((format_outcome(record.result), "$warning"), "\n", (hint, DIM))
+    old = state.baseline.result.peak_reserved_bytes if state.baseline else None
+    effect = ratio(record.comparison)
+    if record.verdict is Verdict.NO_DIFFERENCE:
+        effect = effect + Content.styled(f"  {format_interval(record.comparison)}", DIM)
+    cost = f"start-up {format_seconds(start_up_s(record.result))}"
+    if record.verdict is Verdict.FASTER:
+        cost += f", pays back {format_break_even(record.break_even_steps)}"
+    second = Content("  ").join(
+        [
+            Content.assemble(("memory ", DIM), memory_against(record.result.peak_reserved_bytes, old)),
+            Content.assemble(("numerics ", DIM), format_numerics(record.numerics)),
+            Content.styled(cost, DIM),
+        ]
+    )
+    return head + effect + Content("\n") + second
+
+
+def tally(state: SessionState, *, wide: bool) -> Content:
+    """How many were tried, and with what verdicts; in marks when not ``wide``."""
+    records = state.trials.values()
+    done = sum(record.verdict is not Verdict.SKIPPED for record in records)
+    total = len({*(item.name for item in state.planned), *state.trials})
+    parts = [Content.assemble((f"{done} of {total}", "bold"), " tried")]
+    for verdict, word in ((Verdict.FASTER, "faster"), (Verdict.SLOWER, "slower"), (Verdict.FAILED, "failed")):
+        count = sum(record.verdict is verdict for record in records)
+        if count:
+            symbol, colour = MARKS[verdict]
+            parts.append(Content.styled(f"{count} {word}" if wide else f"{symbol} {count}", f"${colour}"))
+    if state.skipped:
+        parts.append(Content.styled(f"{len(state.skipped)} skipped" if wide else f"○ {len(state.skipped)}", DIM))
+    return Content.styled("  ·  " if wide else "  ", DIM).join(parts)

@@ -1,0 +1,58 @@
+"""A list of labelled facts with a hanging indent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.content import Content
+from textual.geometry import Size
+from textual.widget import Widget
+
+from advisor.tui.text import DIM, LABEL
+
+Fact = tuple[str, "Content | str"]
+
+
+class FactList(Widget):
+    """Labels in one column, values wrapped in the other; a sentence when there is nothing to show yet."""
+
+    DEFAULT_CSS = """
+    FactList { height: auto; width: 1fr; }
+    """
+
+    def __init__(self, empty: str = "", *, label_width: int = 10, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._empty = empty
+        self._label_width = label_width
+        self._facts: tuple[Fact, ...] = ()
+
+    def show(self, facts: Sequence[Fact]) -> None:
+        """Replace the facts. User text may stand in a value as a plain string: it is taken literally."""
+        if tuple(facts) != self._facts:
+            self._facts = tuple(facts)
+            self.refresh(layout=True)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """As many lines as the wrapped values need."""
+        return max(1, len(self._lines(width)))
+
+    def render(self) -> Content:
+        """All lines, wrapped to the present width."""
+        return Content("\n").join(self._lines(self.content_size.width))
+
+    def _lines(self, width: int) -> list[Content]:
+        if not self._facts:
+            return Content.styled(self._empty, DIM).wrap(max(1, width))
+        room = max(8, width - self._label_width)
+        lines: list[Content] = []
+        for label, value in self._facts:
+            head = Content.styled(label.ljust(self._label_width), LABEL)
+            for part in _wrapped(value, room) or [Content("")]:
+                lines.append(head + part)
+                head = Content(" " * self._label_width)
+        return lines
+
+
+def _wrapped(value: Content | str, width: int) -> list[Content]:
+    content = Content(value) if isinstance(value, str) else value
+    return content.wrap(width)

@@ -1,0 +1,70 @@
+"""The end of a growing log file, as plain text."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from textual.widgets import Log
+
+_TAIL_BYTES = 64 * 1024
+_MOST_LINES = 400
+# Escape sequences (colours, cursor moves, window titles) that compilers and progress bars write.
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def read_tail(path: str) -> str:
+    """The last lines of a log, without escape sequences; a sentence when there is nothing to show."""
+    if not path:
+        return "This trial has no log."
+    try:
+        with Path(path).open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError as error:
+        return f"The log cannot be read: {error.strerror or error}"
+    return clean(text) or "The trial has written nothing."
+
+
+def clean(text: str) -> str:
+    """Log text as it would stand in the end: carriage returns overwrite their line, escapes are gone."""
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
+    return "\n".join(_ESCAPES.sub("", line) for line in lines[-_MOST_LINES:]).strip("\n")
+
+
+class LogTail(Log):
+    """Shows the tail of one file at a time and follows it while it grows."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, max_lines=_MOST_LINES, auto_scroll=True)
+        self._path = ""
+        self._stamp: tuple[str, int, int] | None = None
+
+    def on_mount(self) -> None:
+        """Look at the file twice a second while it is shown."""
+        self.set_interval(0.5, self.poll)
+
+    def follow(self, path: str) -> None:
+        """Show this file from now on."""
+        if path != self._path:
+            self._path, self._stamp = path, None
+            self.poll()
+
+    def poll(self) -> None:
+        """Read the file again if it changed."""
+        if not self.display or not self.is_attached:
+            return
+        stamp = self._stamp_now()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self.clear()
+            self.write(read_tail(self._path))
+
+    def _stamp_now(self) -> tuple[str, int, int]:
+        try:
+            status = Path(self._path).stat()
+        except OSError:
+            return (self._path, -1, -1)
+        return (self._path, status.st_size, status.st_mtime_ns)

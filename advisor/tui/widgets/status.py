@@ -1,0 +1,103 @@
+"""The line above the footer: what is going on now, how far it is, and the best stack so far."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.timer import Timer
+from textual.widgets import Static
+
+from advisor.formatting import format_left, format_percent
+from advisor.session.state import SessionState
+from advisor.tui.context import Context
+from advisor.tui.text import DIM, meter, ratio
+
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+STAGES = {
+    "starting": "Starting",
+    "loading": "Loading the model",
+    "baseline": "Measuring the baseline",
+    "trials": "Trying candidates",
+    "stack": "Stacking what helps",
+    "confirmation": "Confirming the stack",
+    "done": "Done",
+}
+
+
+class StatusBar(Horizontal):
+    """Left: the stage and the running trial. Right: progress, time left, the stack's speed-up."""
+
+    def __init__(self) -> None:
+        super().__init__(id="status")
+        self._frame = 0
+        self._working = False
+        self._left = Content("")
+        self._timer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """The two halves."""
+        yield Static(id="status-now")
+        yield Static(id="status-far")
+
+    def on_mount(self) -> None:
+        """Turn the spinner, unless animations are off."""
+        if self.app.animation_level != "none":
+            self._timer = self.set_interval(0.1, self._turn)
+
+    def show(self, context: Context) -> None:
+        """Draw the present state."""
+        state = context.state
+        self._working = is_working(context)
+        self._left = now_text(context)
+        self.query_one("#status-far", Static).update(
+            far_text(state, working=self._working, wide=self.size.width >= 100)
+        )
+        self._draw()
+
+    def _turn(self) -> None:
+        if self._working:
+            self._frame += 1
+            self._draw()
+
+    def _draw(self) -> None:
+        sign = ("$accent", _SPINNER[self._frame % len(_SPINNER)]) if self._working else ("$success", "●")
+        self.query_one("#status-now", Static).update(Content.assemble((sign[1], sign[0]), " ", self._left))
+
+
+def is_working(context: Context) -> bool:
+    """Whether something is being measured, or about to be."""
+    state = context.state
+    if context.busy_with or state.running:
+        return True
+    return state.finished is None and state.failure is None
+
+
+def now_text(context: Context) -> Content:
+    """The stage, and the running trial with what it is doing."""
+    state = context.state
+    if state.failure:
+        return Content.styled("The session cannot go on", "$error")
+    stage = "Done" if state.finished else STAGES.get(state.stage, state.stage.capitalize())
+    if state.finished and context.busy_with:
+        stage = context.busy_with
+    parts = [Content.styled(stage, "bold")]
+    if state.running:
+        parts.append(Content(state.running))
+    if state.activity:
+        parts.append(Content.styled(state.activity, DIM))
+    return Content("  ").join(parts)
+
+
+def far_text(state: SessionState, *, working: bool, wide: bool) -> Content:
+    """Progress with the time left while it lasts, and the best stack so far."""
+    parts: list[Content] = []
+    if working and state.finished is None:
+        if wide:
+            parts.append(meter(state.progress, 14, "$primary"))
+        parts.append(Content(format_percent(state.progress)))
+        if wide and state.left_s is not None:
+            parts.append(Content.styled(format_left(state.left_s), DIM))
+    if state.stack and state.stack.comparison:
+        parts.append(Content.assemble(("stack ", DIM), ratio(state.stack.comparison)))
+    return Content("  ").join(parts)

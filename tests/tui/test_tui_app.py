@@ -1,0 +1,477 @@
+"""The app under Textual's pilot: views, decisions, exports, failures, quitting."""
+
+# ruff: noqa: RUF001 - the en dash of an interval
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+import pytest
+import tui_histories as histories
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Input, OptionList, Static
+from tui_fakes import CANNOT_WRITE, FakeControl, FakeExporter, make_app
+
+from advisor.records import Outcome
+from advisor.session import events
+from advisor.session.control import Decision
+from advisor.session.events import Event
+from advisor.tui.actions import ACTIONS, VIEWS
+from advisor.tui.app import AdvisorApp
+from advisor.tui.result import AppResult
+from advisor.tui.screens import FailureScreen, HelpScreen
+from advisor.tui.widgets.log_tail import LogTail, read_tail
+from advisor.tui.widgets.status import StatusBar
+
+SIZES = [(80, 24), (120, 36)]
+Check = Callable[[Pilot[AppResult], AdvisorApp, FakeControl], Awaitable[None]]
+
+
+async def drive(
+    history: Iterable[Event], check: Check, *, size: tuple[int, int] = (120, 36), hold: bool = False
+) -> AdvisorApp:
+    """Run the app over a history and check it once the history is drawn."""
+    app, control = make_app(history, hold=hold)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await settle(pilot)
+        await check(pilot, app, control)
+        control.cancel()
+    return app
+
+
+async def settle(pilot: Pilot[AppResult]) -> None:
+    """Let threads post and handlers draw."""
+    for _ in range(5):
+        await pilot.pause(0.03)
+
+
+def screen_text(app: AdvisorApp) -> str:
+    """What is on the screen, as lines of text."""
+    width, height = app.size
+    lines = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip)[:width] for strip in lines[:height])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("view", "expected"), [
+    ("overview", ["NVIDIA H200", "ResNet", "2.35x (2.32–2.37)", "compute", "32.6 ms"]),
+    ("profile", ["backward", "19.2 ms", "58 %", "cudnn_convol", "Achieved"]),
+    ("trials", ["channels_last", "1.39x (1.38–1.40)", "no measurable difference", "float8", "out of memory"]),
+    ("advice", ["Channels-last memory format", "1.39x (1.38–1.40)", "Numerics", "in stack", "Why here"]),
+    ("export", ["Settings YAML", "model.memory_format: channels_last", "tuned.yaml", "Save"]),
+])  # fmt: skip
+async def test_every_view_is_a_number_key_away(size, view, expected) -> None:
+    async def check(pilot, app, control) -> None:
+        key = next(info.key for info in VIEWS if info.id == view)
+        await pilot.press(key)
+        await settle(pilot)
+        assert app.view.id == view
+        app.clear_notifications()
+        await settle(pilot)
+        shown = screen_text(app)
+        assert [text for text in expected if text not in shown] == [], shown
+
+    await drive(histories.whole(), check, size=size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("history", [[], histories.start(), histories.to_trials(), histories.cpu_demo()])
+async def test_every_view_draws_at_every_stage(size, history) -> None:
+    async def check(pilot, app, control) -> None:
+        for info in VIEWS:
+            await pilot.press(info.key)
+            await settle(pilot)
+            assert app.view.id == info.id
+
+    await drive(history, check, size=size, hold=True)
+
+
+async def test_tabs_take_the_mouse_and_brackets_step() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.click("#tab-advice")
+        assert app.view.id == "advice"
+        await pilot.press("right_square_bracket")
+        assert app.view.id == "export"
+        await pilot.press("right_square_bracket")
+        assert app.view.id == "overview"
+        await pilot.press("left_square_bracket")
+        assert app.view.id == "export"
+
+    await drive(histories.whole(), check)
+
+
+async def test_accept_decides_and_reworks() -> None:
+    async def check(pilot, app, control) -> None:
+        control.after_rework = [events.StackMeasured(histories.STACK), events.Said("the stack is measured again")]
+        await pilot.press("4", "down", "down", "a")
+        await settle(pilot)
+        assert ("decide", "batch_size", Decision.ACCEPTED) in control.calls
+        assert control.calls[-1] == ("rework",)
+        assert "✓ accepted" in screen_text(app)
+        assert app.context.state.messages[-1].text == "the stack is measured again"
+
+    await drive(histories.whole(), check)
+
+
+async def test_reject_and_undo() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4", "r")
+        await settle(pilot)
+        assert control.decisions() == {"channels_last": Decision.REJECTED}
+        await pilot.press("u")
+        await settle(pilot)
+        assert control.decisions() == {}
+        assert control.calls.count(("rework",)) == 2
+
+    await drive(histories.whole(), check)
+
+
+async def test_a_decision_before_the_end_waits_for_the_session() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4", "a")
+        await settle(pilot)
+        assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls
+        assert ("rework",) not in control.calls
+
+    await drive(histories.to_trials(), check, hold=True)
+
+
+async def test_retry_from_the_advice_and_from_the_trials() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4", "t")
+        await settle(pilot)
+        assert control.calls[-1] == ("retry", histories.LAST.candidate.name)
+        await pilot.press("3", "down", "down", "down", "down", "t")
+        await settle(pilot)
+        assert control.calls[-1] == ("retry", histories.AUTOCAST.candidate.name)
+
+    await drive(histories.whole(), check)
+
+
+async def test_consent_is_asked_for() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4", "down", "down")
+        await settle(pilot)
+        assert "Needs your consent" in screen_text(app)
+
+    await drive(histories.whole(), check)
+
+
+async def test_rows_follow_the_running_trial() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3")
+        table = app.query_one("#trials-table", DataTable)
+        name = histories.BATCH.candidate.name
+        assert str(table.get_cell(name, "effect")) == "running: warming up"
+        app.post_event(events.TrialActivity(name, "measuring [/]"))
+        await settle(pilot)
+        assert str(table.get_cell(name, "effect")) == "running: measuring [/]"
+        app.post_event(events.TrialMeasured(histories.BATCH))
+        await settle(pilot)
+        assert str(table.get_cell(name, "effect")) == "1.16x (1.15–1.18)"
+
+    await drive(histories.to_trials(), check, hold=True)
+
+
+async def test_the_cursor_stays_on_its_row_when_rows_are_added() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3", "down", "down")
+        view = app.view
+        assert view.selected_key == histories.LAST.candidate.name
+        app.post_event(events.StackMeasured(histories.STACK))
+        await settle(pilot)
+        assert view.selected_key == histories.LAST.candidate.name
+
+    await drive(histories.to_trials(), check, hold=True)
+
+
+async def test_the_log_is_plain_text_and_grows(tmp_path) -> None:
+    log = tmp_path / "trial.log"
+    log.write_text("\x1b[31mcompiling [red] [/]\x1b[0m\nstep 1\rstep 2\n")
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3", "l")
+        await settle(pilot)
+        tail = app.query_one(LogTail)
+        assert list(tail.lines)[:2] == ["compiling [red] [/]", "step 2"]
+        log.write_text(log.read_text() + "done\n")
+        tail.poll()
+        assert "done" in list(tail.lines)
+        await pilot.press("l")
+        await settle(pilot)
+        assert not app.query_one("#log-panel").display
+
+    history = [events.TrialStarted("baseline", str(log))]
+    await drive(history, check, size=(80, 24), hold=True)
+
+
+def test_the_tail_of_a_log_that_is_not_there() -> None:
+    assert read_tail("/nowhere/at/all.log") == "The log cannot be read: No such file or directory"
+    assert read_tail("") == "This trial has no log."
+
+
+async def test_the_scatter_is_drawn_only_when_asked_for() -> None:
+    async def check(pilot, app, control) -> None:
+        app.clear_notifications()
+        await pilot.press("4", "p")
+        await settle(pilot)
+        assert "numbers are ranks" in screen_text(app)
+        assert "speed-up" in screen_text(app)
+        await pilot.press("p")
+        await settle(pilot)
+        assert "numbers are ranks" not in screen_text(app)
+
+    await drive(histories.whole(), check)
+
+
+async def test_export_previews_and_saves(tmp_path) -> None:
+    async def check(pilot, app, control) -> None:
+        exporter = app.context.exporter
+        assert isinstance(exporter, FakeExporter)
+        await pilot.press("5", "down")
+        await settle(pilot)
+        assert "+amp: bfloat16" in screen_text(app)
+        assert "# [red]" in screen_text(app)
+        app.clear_notifications()
+        app.query_one("#path", Input).value = str(tmp_path / "mine.yaml")
+        await pilot.press("s")
+        await settle(pilot)
+        assert (tmp_path / "mine.yaml").exists()
+        assert "Your config, patched saved" in screen_text(app)
+        await pilot.press("f")
+        assert app.query_one("#path", Input).has_focus
+        await pilot.press("escape")
+        assert app.query_one("#formats", OptionList).has_focus
+
+    await drive(histories.whole(), check)
+
+
+async def test_an_export_that_fails_is_a_toast() -> None:
+    async def check(pilot, app, control) -> None:
+        app.context.exporter.error = CANNOT_WRITE
+        app.clear_notifications()
+        await pilot.press("5", "s")
+        await settle(pilot)
+        assert "Choose another path." in screen_text(app)
+        assert "[/] read-only" in screen_text(app)
+
+    await drive(histories.whole(), check)
+
+
+async def test_nothing_to_export_before_the_baseline() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("5", "s")
+        await settle(pilot)
+        assert "nothing to export" in screen_text(app)
+        assert app.context.exporter.saved == []
+
+    await drive(histories.start(), check, hold=True)
+
+
+async def test_a_failure_is_a_panel_and_an_exit_code() -> None:
+    async def check(pilot, app, control) -> None:
+        assert isinstance(app.screen, FailureScreen)
+        shown = screen_text(app)
+        assert "mymodel has no 'build' [/]" in shown
+        assert "Write mymodel:make." in shown
+        assert "KeyError: '[red]'" in shown
+        await pilot.press("escape")
+        assert not isinstance(app.screen, FailureScreen)
+        assert "mymodel has no 'build' [/]" in screen_text(app)
+        await pilot.press("q")
+
+    app = await drive(histories.failure(), check)
+    assert app.return_code == 3
+    assert app.return_value == AppResult(
+        3, (), ("perf-advisor: mymodel has no 'build' [/]", "It defines: make, train. Write mymodel:make.")
+    )
+
+
+async def test_quit_from_the_failure_panel() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("q")
+        await settle(pilot)
+
+    app = await drive(histories.failure(), check)
+    assert app.return_code == 3
+
+
+async def test_an_exception_of_the_session_is_a_panel_too() -> None:
+    app, control = make_app(histories.to_trials())
+    control.error = RuntimeError("[bold] oops")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        assert isinstance(app.screen, FailureScreen)
+        assert "RuntimeError: [bold] oops" in screen_text(app)
+        await pilot.press("q")
+    assert app.return_code == 1
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
+async def test_quitting_cancels_and_says_what_is_kept(key) -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press(key)
+        await settle(pilot)
+        assert ("cancel",) in control.calls
+
+    app = await drive(histories.to_trials(), check, hold=True)
+    assert app.return_code == 130
+    assert app.return_value is not None
+    assert app.return_value.lines == (
+        "The baseline and 9 trials are kept in /home/me/.local/state/perf-advisor/1.",
+        "Go on with: perf-advisor --resume",
+    )
+
+
+async def test_quitting_after_the_end_is_success() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("q")
+
+    app = await drive(histories.whole(), check)
+    assert app.return_code == 0
+
+
+@pytest.mark.parametrize("nasty", ["[red]", "[/]", "[bold", "\\[x]", "[@click=app.quit]x[/]"])
+async def test_user_text_is_never_markup(nasty) -> None:
+    record = histories.failed("batch_size", "data.batch_size", nasty, Outcome.FAILED, f"{nasty} is wrong", hint=nasty)
+    ranked = histories.recommendations([histories.measured("autocast", "precision.autocast", nasty, 1.5, 5.0)])
+    history = [
+        *histories.whole()[:-1],
+        events.TrialMeasured(record),
+        events.TrialStarted(f"stack {nasty}", ""),
+        events.TrialActivity(f"stack {nasty}", nasty),
+        events.Ranked(ranked),
+        events.Said(f"a remark {nasty}", "warning"),
+        events.SessionFinished(False, 1.0),
+    ]
+
+    async def check(pilot, app, control) -> None:
+        for info in VIEWS:
+            await pilot.press(info.key)
+            await settle(pilot)
+            app.clear_notifications()
+        await pilot.press("1", "end")
+        await settle(pilot)
+        assert f"a remark {nasty}" in screen_text(app)
+        await pilot.press("3", "end")
+        await pilot.press("4")
+        await settle(pilot)
+        assert f"precision.autocast: {nasty}" in screen_text(app)
+
+    await drive(history, check)
+
+
+async def test_the_target_is_text_too() -> None:
+    app, control = make_app([], hold=True, target="[red]x[/]:build")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        assert "[red]x[/]:build" in screen_text(app)
+        control.cancel()
+
+
+async def test_help_lists_every_key() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("question_mark")
+        await settle(pilot)
+        assert isinstance(app.screen, HelpScreen)
+        text = "\n".join(str(widget.content) for widget in app.screen.query(Static))
+        assert [action.description for action in ACTIONS if action.description not in text] == []
+        assert "noise floor" in text
+        await pilot.press("escape")
+        assert not isinstance(app.screen, HelpScreen)
+
+    await drive(histories.whole(), check)
+
+
+async def test_the_palette_depends_on_the_view() -> None:
+    async def check(pilot, app, control) -> None:
+        titles = [command.title for command in app.get_system_commands(app.screen)]
+        assert "Export Report" in titles
+        assert "Theme" in titles
+        assert not any(title.startswith("Accept") for title in titles)
+        await pilot.press("4")
+        commands = {command.title: command for command in app.get_system_commands(app.screen)}
+        await commands["Accept: Channels-last memory format"].callback()
+        await settle(pilot)
+        assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls
+        commands["Export Python file"].callback()
+        await settle(pilot)
+        assert app.view.id == "export"
+        assert "import torch" in screen_text(app)
+        await pilot.press("ctrl+p")
+        await settle(pilot)
+        assert "Export Settings YAML" in screen_text(app)
+
+    await drive(histories.whole(), check)
+
+
+async def test_themes_can_be_changed_on_any_view() -> None:
+    async def check(pilot, app, control) -> None:
+        for info in VIEWS:
+            await pilot.press(info.key)
+            app.theme = "textual-light" if app.theme != "textual-light" else "nord"
+            await settle(pilot)
+
+    await drive(histories.whole(), check)
+
+
+async def test_gauges_are_shown() -> None:
+    app, _ = make_app(histories.whole(), gauges=True)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        app._poll_gauges()
+        await settle(pilot)
+        assert "486 W, 51 °C, SM 1980 MHz" in screen_text(app)
+
+
+async def test_toasts_for_what_matters() -> None:
+    async def check(pilot, app, control) -> None:
+        titles = [note.title for note in app._notifications]
+        assert "Baseline measured" in titles
+        assert "Stack confirmed" in titles
+        assert histories.GRAPH.candidate.name in titles
+        assert histories.LAST.candidate.name not in titles
+
+    await drive(histories.whole(), check)
+
+
+async def test_the_status_bar_says_what_runs() -> None:
+    async def check(pilot, app, control) -> None:
+        shown = "".join(str(part.content) for part in app.query_one(StatusBar).query(Static))
+        assert "Trying candidates" in shown
+        assert "batch_size=256" in shown
+        assert "62 %" in shown
+        assert "about 1 min 14 s left" in shown
+
+    await drive(histories.to_trials(), check, hold=True)
+
+
+def test_events_before_the_start_are_not_lost() -> None:
+    app, _ = make_app([])
+    for event in histories.start():
+        app.post_event(event)
+    app._take_events()
+    assert app.context.state.facts is not None
+
+
+def test_every_action_has_an_id_a_label_and_a_tooltip() -> None:
+    assert len({action.id for action in ACTIONS}) == len(ACTIONS)
+    assert all(action.label and action.description for action in ACTIONS)
+
+
+def test_importing_the_app_loads_neither_torch_nor_plotext() -> None:
+    code = (
+        "import sys, advisor.tui.app\n"
+        "heavy = {'torch', 'plotext', 'textual_plotext', 'advisor.trial', 'advisor.runtime', 'advisor.runner'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_module_of_the_app_is_long() -> None:
+    package = Path(sys.modules["advisor.tui.app"].__file__).parent
+    assert [path.name for path in package.rglob("*.py") if len(path.read_text().splitlines()) > 400] == []

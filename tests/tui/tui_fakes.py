@@ -1,0 +1,197 @@
+"""Stand-ins for what the app is given.
+
+What it does
+------------
+A card for the tests, with a bracket: x[0], [red] and [/].
+
+Why it helps
+------------
+Because tests need one.
+
+When it does not
+----------------
+Never.
+
+Numerics
+--------
+exact: it does nothing.
+
+References
+----------
+None.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tui_histories import TITLES
+
+from advisor.catalog import Catalog
+from advisor.errors import AdvisorError
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Facts, Skip, TargetSpec, Value
+from advisor.session.control import Decision
+from advisor.session.events import Event
+from advisor.session.request import Request
+from advisor.session.state import SessionState
+from advisor.tui.app import AdvisorApp
+from advisor.tui.exporting import ExportFormat
+
+
+class FakeControl:
+    """Replays events; records what it was asked. With ``hold`` it runs on until it is cancelled."""
+
+    def __init__(self, history: Iterable[Event], *, hold: bool = False) -> None:
+        self.emit: Callable[[Event], None] = lambda event: None
+        self.calls: list[tuple[object, ...]] = []
+        self.after_rework: list[Event] = []
+        self.error: Exception | None = None
+        self._history = list(history)
+        self._hold = hold
+        self._decisions: dict[str, Decision] = {}
+        self._cancelled = threading.Event()
+
+    def run(self) -> None:
+        self.calls.append(("run",))
+        for event in self._history:
+            self.emit(event)
+        if self.error:
+            raise self.error
+        if self._hold:
+            self._cancelled.wait(20)
+
+    def cancel(self) -> None:
+        self.calls.append(("cancel",))
+        self._cancelled.set()
+
+    def decide(self, recipe_id: str, decision: Decision | None) -> None:
+        self.calls.append(("decide", recipe_id, decision))
+        if decision is None:
+            self._decisions.pop(recipe_id, None)
+        else:
+            self._decisions[recipe_id] = decision
+
+    def decisions(self) -> dict[str, Decision]:
+        return dict(self._decisions)
+
+    def rework(self) -> None:
+        self.calls.append(("rework",))
+        for event in self.after_rework:
+            self.emit(event)
+
+    def retry(self, name: str) -> None:
+        self.calls.append(("retry", name))
+
+
+YAML = """\
+# Written by perf-advisor. 2.35x (2.32 to 2.37) on one NVIDIA H200.
+compile.mode: max-autotune-no-cudagraphs
+model.memory_format: channels_last
+optimizer.implementation: fused
+precision.autocast: bfloat16
+"""
+DIFF = """\
+--- train.yaml
++++ train.yaml
+@@ -3,4 +3,8 @@
+ lr: 0.1
+ epochs: 90  # [red]
+-amp: false
++amp: bfloat16
++perf_advisor:
++  compile.mode: max-autotune-no-cudagraphs
++  model.memory_format: channels_last
+ seed: 0
+"""
+PYTHON = '''\
+"""Settings that perf-advisor measured together."""
+import torch
+
+torch.set_float32_matmul_precision("high")
+
+
+def prepare(model, optimizer):
+    model = model.to(memory_format=torch.channels_last)
+    return torch.compile(model, mode="max-autotune-no-cudagraphs"), optimizer
+'''
+
+
+class FakeExporter:
+    """Previews fixed texts and writes them."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.saved: list[tuple[str, Path, dict[str, Decision]]] = []
+
+    def formats(self) -> Sequence[ExportFormat]:
+        return (
+            ExportFormat("settings", "Settings YAML", "tuned.yaml", "yaml", "for advisor.load()"),
+            ExportFormat("config", "Your config, patched", "train.tuned.yaml", "diff", "shown as a diff"),
+            ExportFormat("python", "Python file", "tuned.py", "python", "needs no advisor"),
+            ExportFormat("report", "Report", "report.md", "markdown", "everything measured"),
+        )
+
+    def preview(self, format_id: str, state: SessionState, decisions: Mapping[str, Decision]) -> str:
+        if self.error:
+            raise self.error
+        return {"settings": YAML, "config": DIFF, "python": PYTHON}.get(format_id, "# Report\n")
+
+    def save(self, format_id: str, path: Path, state: SessionState, decisions: Mapping[str, Decision]) -> Path:
+        if self.error:
+            raise self.error
+        path.write_text(self.preview(format_id, state, decisions))
+        self.saved.append((format_id, path, dict(decisions)))
+        return path
+
+
+CANNOT_WRITE = AdvisorError("train.yaml cannot be written: [/] read-only", "Choose another path.")
+
+
+class _Fake(Recipe):
+    key = "fake.key"
+    default = "none"
+    stage = Stage.STEP
+
+    def __init__(self, recipe_id: str, title: str) -> None:
+        self.id, self.title = recipe_id, title  # type: ignore[misc]
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        return Skip("only for tests")
+
+    def apply(self, workload: Components, value: Value) -> None:
+        """Nothing."""
+
+    def code(self, value: Value) -> str:
+        return (
+            "with torch.autocast(device.type, dtype=torch.bfloat16):\n"
+            "    loss = loss_fn(model(inputs), targets)  # [red]\n"
+            "loss.backward()\n"
+            "optimizer.step()\n"
+        )
+
+
+def catalog() -> Catalog:
+    return Catalog({recipe_id: _Fake(recipe_id, title) for recipe_id, title in TITLES.items()})
+
+
+def make_app(
+    history: Iterable[Event], *, hold: bool = False, gauges: bool = False, target: str = "torchvision.models:resnet50"
+) -> tuple[AdvisorApp, FakeControl]:
+    """An app with a fake session attached, wired in the order of the command line."""
+    from tui_histories import SAMPLE
+
+    app = AdvisorApp(
+        Request(TargetSpec(target, "/home/me/project")),
+        FakeExporter(),
+        load_catalog=catalog,
+        gauges=(lambda: (SAMPLE,)) if gauges else None,
+        rework_delay_s=0.0,
+    )
+    app.animation_level = "none"
+    control = FakeControl(history, hold=hold)
+    control.emit = app.post_event
+    app.attach(control, kept_at="/home/me/.local/state/perf-advisor/1")
+    return app, control

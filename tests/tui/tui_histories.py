@@ -1,0 +1,403 @@
+"""Scripted sessions, made of real events: a ResNet-50 on an H200, and the demo on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from advisor.records import (
+    BaselineRecord,
+    Block,
+    Bottleneck,
+    Candidate,
+    Comparison,
+    Facts,
+    GpuInfo,
+    GpuProcess,
+    GpuSample,
+    Hardware,
+    HostInfo,
+    LoaderFacts,
+    Mode,
+    Numerics,
+    NumericsResult,
+    OperatorRow,
+    OptimizerFacts,
+    Outcome,
+    Profile,
+    Recommendation,
+    StackRecord,
+    TrialRecord,
+    TrialResult,
+    Value,
+    WorkloadFacts,
+)
+from advisor.session import events
+from advisor.session.events import Event
+
+GIB = 1024**3
+UUID = "GPU-5c1f0e52-0000-4c0e-9a51-000000000001"
+
+HOST = HostInfo(
+    cpu="Intel Xeon Platinum 8480+",
+    physical_cores=56,
+    logical_cores=112,
+    usable_cores=16,
+    memory_total_bytes=128 * GIB,
+    memory_available_bytes=117 * GIB,
+    cpu_features=("avx2", "avx512f", "avx512_bf16", "amx_bf16"),
+    numa_nodes=2,
+    system="Linux 6.8",
+    python="3.12.4",
+)
+
+H200 = GpuInfo(
+    index=0,
+    uuid=UUID,
+    name="NVIDIA H200",
+    memory_total_bytes=140 * GIB,
+    memory_used_bytes=int(0.6 * GIB),
+    driver_version="570.86.15",
+    cuda_driver_version="12.8",
+    compute_capability=(9, 0),
+    sm_clock_mhz=1980,
+    sm_clock_max_mhz=1980,
+    memory_clock_mhz=3201,
+    memory_clock_max_mhz=3201,
+    temperature_c=34,
+    power_w=118.0,
+    power_limit_w=700.0,
+    pcie_generation=5,
+    pcie_generation_max=5,
+    pcie_width=16,
+    pcie_width_max=16,
+    ecc_enabled=True,
+    mig_enabled=False,
+    processes=(GpuProcess(4711, "python", int(0.5 * GIB)),),
+)
+
+SAMPLE = GpuSample(UUID, 97, 9 * GIB, 140 * GIB, 51, 486.0, 1980)
+
+RESNET = WorkloadFacts(
+    mode=Mode.TRAIN,
+    device="cuda:0",
+    device_name="NVIDIA H200",
+    device_uuid=UUID,
+    capability=(9, 0),
+    device_memory_bytes=140 * GIB,
+    model="ResNet",
+    parameters=25_557_032,
+    trainable_parameters=25_557_032,
+    parameter_bytes=102_228_128,
+    parameter_tensors=161,
+    parameter_dtypes=("float32",),
+    families={"conv2d": 53, "batch_norm": 53, "linear": 1},
+    batch_size=64,
+    batch_text="float32[64, 3, 224, 224], int64[64]",
+    input_dims=(4, 1),
+    resizable_batch=True,
+    data_kind="DataLoader of a TensorDataset",
+    loss="cross_entropy(output, target)",
+    optimizer=OptimizerFacts("SGD", "foreach", ("for-loop", "foreach", "fused"), False, 161),
+    loader=LoaderFacts(64, 0, False, False, None, 32, False, False, True),
+    threads=16,
+    usable_cores=16,
+    current={"precision.float32_matmul": "highest", "data.num_workers": 0},
+    notes=("the weights are random: no [pretrained] weights were asked for",),
+)
+
+PROFILE = Profile(
+    step_ms=33.1,
+    phases={
+        "data wait": 0.41,
+        "host-to-device copy": 1.12,
+        "forward": 10.9,
+        "loss": 0.09,
+        "backward": 19.2,
+        "optimizer": 1.31,
+        "zero_grad": 0.12,
+    },
+    operators=(
+        OperatorRow("aten::cudnn_convolution", 53, 2.1, 8.9),
+        OperatorRow("aten::convolution_backward", 53, 3.4, 15.2),
+        OperatorRow("aten::native_batch_norm_backward", 53, 1.2, 3.1),
+        OperatorRow("aten::native_batch_norm", 53, 0.9, 2.0),
+        OperatorRow("aten::threshold_backward", 49, 0.6, 1.4),
+        OperatorRow("aten::clamp_min_", 49, 0.5, 1.2),
+        OperatorRow("aten::_foreach_add_", 3, 0.4, 0.8),
+        OperatorRow("aten::copy_", 4.5, 0.05, 1.1),
+    ),
+    device_busy_share=0.96,
+    kernels_per_step=1042,
+    flops_per_step=1_570_000_000_000,
+    ceiling_flops_per_s=5.1e13,
+    ceiling_dtype="float32",
+    copy_bytes_per_s=3.9e12,
+    bottleneck=Bottleneck.COMPUTE,
+    evidence="the GPU is busy 96 % of the step and convolutions reach 93 % of the float32 ceiling.",
+)
+
+
+def result(step_ms: float, memory_gib: float, warmup_s: float = 0.8, prepare_s: float = 0.05) -> TrialResult:
+    """A measured trial."""
+    return TrialResult(
+        outcome=Outcome.MEASURED,
+        batch_size=64,
+        blocks=tuple(Block(20, 1280, 20 * step_ms / 1e3) for _ in range(5)),
+        event_step_ms=(step_ms * 0.99, step_ms, step_ms * 1.02),
+        peak_allocated_bytes=int(memory_gib * 0.9 * GIB),
+        peak_reserved_bytes=int(memory_gib * GIB),
+        startup_s=0.41,
+        build_s=0.6,
+        prepare_s=prepare_s,
+        warmup_s=warmup_s,
+        warmup_steps=12,
+        wall_s=4.2,
+    )
+
+
+def measured(
+    recipe: str,
+    key: str,
+    value: Value,
+    speedup: float,
+    memory_gib: float,
+    *,
+    base_ms: float = 32.6,
+    half: float = 0.012,
+    numerics: Numerics = Numerics.EXACT,
+    difference: float | None = 0.0,
+    warmup_s: float = 0.8,
+    floor: float = 0.006,
+) -> TrialRecord:
+    """A candidate's record with a speed-up."""
+    candidate = Candidate(recipe, key, value)
+    step_ms = base_ms / speedup
+    slower_start = max(0.0, warmup_s - 0.8)
+    saved = (base_ms - step_ms) / 1e3
+    return TrialRecord(
+        candidate=candidate,
+        settings=candidate.settings,
+        result=result(step_ms, memory_gib, warmup_s),
+        comparison=Comparison(speedup, speedup - half, speedup + half, floor),
+        numerics=NumericsResult(numerics, numerics, difference, _numerics_text(numerics)),
+        break_even_steps=None if saved <= 0 else int(slower_start / saved),
+        step_ms=step_ms,
+        samples_per_s=64e3 / step_ms,
+    )
+
+
+def _numerics_text(numerics: Numerics) -> str:
+    if numerics is Numerics.EXACT:
+        return "the first 8 losses are bit-equal to the baseline's"
+    return "the first 8 losses differ by rounding, less than two baseline seeds do"
+
+
+def failed(recipe: str, key: str, value: Value, outcome: Outcome, reason: str, *, hint: str = "") -> TrialRecord:
+    """A candidate's record without a measurement."""
+    candidate = Candidate(recipe, key, value)
+    return TrialRecord(candidate, candidate.settings, TrialResult(outcome, reason, hint))
+
+
+BASELINE = BaselineRecord(result(32.6, 9.1), 32.6, 1963.2, 0.006)
+
+AUTOCAST = measured(
+    "autocast", "precision.autocast", "bfloat16", 1.118, 6.2, numerics=Numerics.CLOSE, difference=3.1e-3
+)
+LAST = measured(
+    "channels_last", "model.memory_format", "channels_last", 1.391, 9.3, numerics=Numerics.CLOSE, difference=8e-6
+)
+TF32 = measured(
+    "tf32", "precision.float32_matmul", "high", 1.021, 9.1, half=0.006, numerics=Numerics.CLOSE, difference=1e-5
+)
+FUSED = measured("fused_optimizer", "optimizer.implementation", "fused", 1.012, 9.1, half=0.003)
+BENCHMARK = measured("cudnn_benchmark", "backends.cudnn_benchmark", True, 1.002, 9.8, half=0.004, warmup_s=13.2)
+WORKERS = measured("num_workers", "data.num_workers", 4, 1.014, 9.1, half=0.004)
+GRAPH = failed(
+    "step_graph",
+    "step.cuda_graph",
+    True,
+    Outcome.FAILED,
+    "SGD cannot be captured: [capturable] is not offered by this optimizer",
+    hint="AdamW and Adam take capturable=True.",
+)
+BATCH = measured("batch_size", "data.batch_size", 256, 1.163, 34.6, numerics=Numerics.CHANGED, difference=0.21)
+BATCH_BIG = failed("batch_size", "data.batch_size", 4096, Outcome.OUT_OF_MEMORY, "tried to allocate 48.0 GiB")
+COMPILE = measured(
+    "compile",
+    "compile.mode",
+    "max-autotune-no-cudagraphs",
+    1.284,
+    7.4,
+    numerics=Numerics.CLOSE,
+    difference=4e-6,
+    warmup_s=41.5,
+)
+ZERO_GRAD = measured("zero_grad", "step.zero_grad", "zeros", 0.981, 9.1, half=0.004)
+CONTROL = measured("control", "control.noop", True, 1.001, 9.1, half=0.003)
+
+RECORDS = (CONTROL, LAST, AUTOCAST, TF32, FUSED, WORKERS, BENCHMARK, ZERO_GRAD, GRAPH, BATCH, BATCH_BIG, COMPILE)
+SKIPPED = {
+    "float8": "needs torchao, which is not installed: pip install torchao",
+    "inference_mode": "applies to inference only; this session measures training",
+    "pin_memory": "the copy to the device is 3.4 % of the step and overlaps already",
+    "prefetch": "data.num_workers is 0, so there is nothing to prefetch",
+    "sdpa": "no attention: scaled_dot_product_attention is never called",
+}
+
+STACK = StackRecord(
+    settings={
+        "model.memory_format": "channels_last",
+        "precision.autocast": "bfloat16",
+        "compile.mode": "max-autotune-no-cudagraphs",
+        "optimizer.implementation": "fused",
+    },
+    result=result(13.9, 5.2, 44.0),
+    comparison=Comparison(2.345, 2.321, 2.366, 0.006, paired=True),
+    numerics=NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.3e-3, ""),
+    break_even_steps=2310,
+    step_ms=13.9,
+    samples_per_s=4604.3,
+    confirmed=True,
+    dropped={"data.num_workers": "within the noise once the rest is on"},
+)
+
+TITLES = {
+    "autocast": "Automatic mixed precision",
+    "channels_last": "Channels-last memory format",
+    "tf32": "TF32 matrix products",
+    "fused_optimizer": "Fused optimizer",
+    "num_workers": "DataLoader workers",
+    "batch_size": "Larger batches",
+    "compile": "torch.compile",
+}
+CHOSEN = (LAST, COMPILE, BATCH, AUTOCAST, TF32, WORKERS, FUSED)
+STACKED = {"channels_last", "compile", "autocast", "fused_optimizer"}
+
+
+def recommendations(records: Iterable[TrialRecord] = CHOSEN) -> tuple[Recommendation, ...]:
+    """The records, ranked as they come."""
+    return tuple(
+        Recommendation(
+            rank,
+            record,
+            TITLES.get(record.candidate.recipe, record.candidate.recipe),
+            "The step is bound by compute: the GPU is busy 96 % of the step.",
+            record.numerics is not None and record.numerics.measured is Numerics.CHANGED,
+            record.candidate.recipe in STACKED,
+        )
+        for rank, record in enumerate(records, 1)
+    )
+
+
+def start() -> list[Event]:
+    """Up to the baseline of the ResNet-50."""
+    hardware = Hardware(HOST, (H200,))
+    return [
+        events.HardwareFound(hardware),
+        events.StageStarted("loading"),
+        events.TrialStarted("baseline", ""),
+        events.TrialActivity("baseline", "loading"),
+        events.FactsFound(Facts(hardware, RESNET)),
+        events.StageStarted("baseline"),
+        events.TrialActivity("baseline", "warming up"),
+    ]
+
+
+def to_trials() -> list[Event]:
+    """In the middle of the trials."""
+    hardware = Hardware(HOST, (H200,))
+    half = RECORDS[:9]
+    return [
+        *start(),
+        events.BaselineMeasured(BASELINE),
+        events.FactsFound(Facts(hardware, RESNET, PROFILE, {"torch": "2.8.0"})),
+        events.StageStarted("trials"),
+        events.TrialsPlanned(tuple(record.candidate for record in RECORDS), SKIPPED),
+        *(
+            event
+            for record in half
+            for event in (events.TrialStarted(record.candidate.name, ""), events.TrialMeasured(record))
+        ),
+        events.Ranked(recommendations((LAST, AUTOCAST, TF32))),
+        events.TrialStarted(BATCH.candidate.name, ""),
+        events.TrialActivity(BATCH.candidate.name, "warming up"),
+        events.ProgressMade(0.62, 74.0),
+    ]
+
+
+def whole() -> list[Event]:
+    """The whole session of the ResNet-50."""
+    return [
+        *to_trials(),
+        *(events.TrialMeasured(record) for record in RECORDS[9:]),
+        events.StageStarted("confirmation"),
+        events.StackMeasured(STACK),
+        events.Ranked(recommendations()),
+        events.ProgressMade(1.0, 0.0),
+        events.StageStarted("done"),
+        events.SessionFinished(False, 187.0),
+    ]
+
+
+def cpu_demo() -> list[Event]:
+    """The demo on a machine without a GPU, finished."""
+    hardware = Hardware(HOST, (), "no NVIDIA driver is installed, so there are no GPU readings")
+    demo = WorkloadFacts(
+        mode=Mode.TRAIN,
+        device="cpu",
+        device_name="CPU",
+        device_uuid=None,
+        capability=None,
+        device_memory_bytes=128 * GIB,
+        model="DemoNet",
+        parameters=1_204_000,
+        trainable_parameters=1_204_000,
+        parameter_bytes=4_816_000,
+        parameter_tensors=14,
+        parameter_dtypes=("float32",),
+        families={"linear": 4},
+        batch_size=128,
+        batch_text="float32[128, 256]",
+        input_dims=(2,),
+        resizable_batch=True,
+        data_kind="one batch",
+        loss="cross_entropy(output, target)",
+        optimizer=OptimizerFacts("AdamW", "for-loop", ("for-loop", "foreach", "fused"), True, 14),
+        loader=None,
+        threads=16,
+        usable_cores=16,
+    )
+    profile = Profile(
+        step_ms=4.7,
+        phases={"forward": 1.4, "loss": 0.1, "backward": 2.2, "optimizer": 0.9, "zero_grad": 0.05},
+        operators=(OperatorRow("aten::addmm", 4, 1.3, 0.0), OperatorRow("aten::mm", 8, 2.0, 0.0)),
+        bottleneck=Bottleneck.COMPUTE,
+        evidence="matrix products take 70 % of the step.",
+    )
+    fused = measured("fused_optimizer", "optimizer.implementation", "fused", 1.16, 0.61, base_ms=4.6)
+    control = measured("control", "control.noop", True, 0.998, 0.6, base_ms=4.6)
+    return [
+        events.HardwareFound(hardware),
+        events.FactsFound(Facts(hardware, demo, profile)),
+        events.BaselineMeasured(BaselineRecord(result(4.6, 0.6), 4.6, 27_826.0, 0.011)),
+        events.TrialsPlanned(
+            (control.candidate, fused.candidate), {"tf32": "needs a CUDA GPU; this session runs on the CPU"}
+        ),
+        events.TrialMeasured(control),
+        events.TrialMeasured(fused),
+        events.Ranked(recommendations((fused,))),
+        events.SessionFinished(False, 41.0),
+    ]
+
+
+def failure() -> list[Event]:
+    """A target that cannot be loaded, with text that looks like markup."""
+    return [
+        events.HardwareFound(Hardware(HOST, (), "no NVIDIA driver is installed")),
+        events.SessionFailed(
+            "mymodel has no 'build' [/]",
+            "It defines: make, train. Write mymodel:make.",
+            "Traceback (most recent call last):\n  File \"mymodel.py\", line 3\nKeyError: '[red]'",
+            3,
+        ),
+    ]
