@@ -1,4 +1,4 @@
-"""perf-advisor: measures every known PyTorch speed-up on your model and your hardware, and writes the settings that won.
+"""perf-advisor: measures known PyTorch speed-ups on your model and your hardware, and writes the settings that won.
 
 Importing this package never imports torch.
 """

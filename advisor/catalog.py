@@ -5,6 +5,7 @@ A broken third-party recipe becomes a line in ``Catalog.problems``; it never sto
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -24,12 +25,13 @@ from advisor.records import Candidate, Facts, Mode, Skip, Value, text_of
 from advisor.settings import Settings
 
 ENTRY_POINT_GROUP = "perf_advisor.recipes"
+_PACKAGE = "advisor.recipes"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What the catalogue proposes for a workload: candidates in catalogue order, and a reason for every other recipe."""
+    """What the catalogue proposes for a workload: candidates in its order, and a reason for every other recipe."""
 
     candidates: tuple[Candidate, ...]
     skipped: dict[str, str]
@@ -84,6 +86,11 @@ class Catalog:
                 return reason
         return None
 
+    def cost(self, settings: Mapping[str, Value]) -> float:
+        """How long a trial's compilation takes relative to the usual one; 0 when nothing is compiled."""
+        costs = [recipe.cost(value) for recipe, value in self.in_order(settings) if recipe.expensive]
+        return max(costs, default=0.0)
+
     def propose(self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> Proposals:
         """Candidates for a workload. A recipe that is already on proposes its default instead: what it is worth."""
         candidates: list[Candidate] = []
@@ -113,13 +120,27 @@ def load_catalog(folders: Iterable[str] = ()) -> Catalog:
 
 @functools.cache
 def _builtin() -> Mapping[str, Recipe]:
-    package = importlib.import_module("advisor.recipes")
+    package = _builtin_package()
     recipes: dict[str, Recipe] = {}
     for info in pkgutil.iter_modules(package.__path__):
-        for recipe in _recipes_in(importlib.import_module(f"advisor.recipes.{info.name}")):
+        for recipe in _recipes_in(importlib.import_module(f"{_PACKAGE}.{info.name}")):
             _check(recipe, recipes)
             recipes[recipe.id] = recipe
     return recipes
+
+
+def _builtin_package() -> ModuleType:
+    """The package of built-in recipes; from the folder beside ``advisor`` in a checkout that is not installed."""
+    with contextlib.suppress(ModuleNotFoundError):
+        return importlib.import_module(_PACKAGE)
+    init = Path(__file__).parent.parent / "recipes" / "__init__.py"
+    spec = importlib.util.spec_from_file_location(_PACKAGE, init, submodule_search_locations=[str(init.parent)])
+    if spec is None or spec.loader is None or not init.is_file():
+        raise ImportError(f"the built-in recipes are not installed, nor in {init.parent}")
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[_PACKAGE] = package
+    spec.loader.exec_module(package)
+    return package
 
 
 def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, _Source]]:

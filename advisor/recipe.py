@@ -99,6 +99,10 @@ class Recipe(ABC):
         """Whether ``value`` can be a value of this setting at all (checked when a settings file is read)."""
         return isinstance(value, type(self.default))
 
+    def cost(self, value: Value) -> float:
+        """How long an expensive recipe's trial takes, relative to its usual value."""
+        return 1.0
+
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         """Why ``value`` cannot be combined with these other settings, or None."""
         return None

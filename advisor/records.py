@@ -465,6 +465,11 @@ class TrialRecord:
     samples_per_s: float | None = None
 
     @property
+    def alone(self) -> bool:
+        """Whether the candidate was measured by itself, not on top of a stack."""
+        return len(self.settings) <= 1
+
+    @property
     def verdict(self) -> Verdict:
         """The candidate's verdict."""
         if self.result.outcome is Outcome.SKIPPED:

@@ -41,6 +41,7 @@ class Autocast(Recipe):
     key = "precision.autocast"
     default = "none"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    partners = frozenset({"channels_last", "compile", "step_graph"})
     numerics = Numerics.CLOSE
     stage = Stage.STEP
 

@@ -43,6 +43,7 @@ class ChannelsLast(Recipe):
     key = "model.memory_format"
     default = "contiguous"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    partners = frozenset({"autocast", "compile", "cudnn_benchmark"})
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
 

@@ -47,7 +47,7 @@ _CUDA_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-
 
 
 class Compile(Recipe):
-    """`model.compile(mode=...)`; the runtime compiles when the step is built."""
+    """`torch.compile(model, mode=...)`; the runtime compiles when the step is built."""
 
     id = "compile"
     title = "torch.compile"
@@ -57,6 +57,7 @@ class Compile(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.COMPILE
     expensive = True
+    partners = frozenset({"autocast", "channels_last", "step_graph"})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if facts.on_cuda:
@@ -70,7 +71,12 @@ class Compile(Recipe):
         workload.plan = replace(workload.plan, compile_mode=str(value))
 
     def code(self, value: Value) -> str:
-        return "# model.compile() is not called\n" if value == "none" else f'model.compile(mode="{value}")\n'
+        return (
+            "# torch.compile is not called\n" if value == "none" else f'model = torch.compile(model, mode="{value}")\n'
+        )
+
+    def cost(self, value: Value) -> float:
+        return 4.0 if str(value).startswith("max-autotune") else 1.0
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value in ("reduce-overhead", "max-autotune") and settings.get("step.cuda_graph"):

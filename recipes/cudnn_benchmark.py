@@ -42,6 +42,7 @@ class CudnnBenchmark(Recipe):
     default = False
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
+    partners = frozenset({"autocast", "channels_last"})
     numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
 

@@ -53,6 +53,7 @@ class FusedOptimizer(Recipe):
     default = "default"
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
+    partners = frozenset({"autocast", "compile", "step_graph"})
     numerics = Numerics.CLOSE
     stage = Stage.OPTIMIZER
 

@@ -88,6 +88,7 @@ class StepGraph(Recipe):
     default = False
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
+    partners = frozenset({"autocast", "channels_last", "compile", "fused_optimizer", "tf32"})
     numerics = Numerics.EXACT
     stage = Stage.STEP
 

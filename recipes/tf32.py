@@ -49,6 +49,7 @@ class Tf32(Recipe):
     default = "highest"
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
+    partners = frozenset({"channels_last", "compile", "step_graph"})
     numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
 

@@ -134,7 +134,8 @@ def _split_sequence(batch: tuple[Any, ...], accepted: int | None, *, with_target
 
 def _positional(model: nn.Module) -> list[inspect.Parameter] | None:
     try:
-        parameters = inspect.signature(model.forward).parameters.values()
+        # A compiled model's own forward takes anything.
+        parameters = inspect.signature(getattr(model, "_orig_mod", model).forward).parameters.values()
     except (TypeError, ValueError):
         return None
     if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):

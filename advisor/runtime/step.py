@@ -28,10 +28,12 @@ Step = Callable[[Any], torch.Tensor]
 
 
 def finish_components(components: Components) -> None:
-    """What follows from the plan for the objects: compile the model in place, make the optimizer capturable."""
+    """What follows from the plan for the objects: compile the model, make the optimizer capturable."""
     plan = components.plan
     if plan.compile_mode != "none":
-        components.model.compile(mode=None if plan.compile_mode == "default" else plan.compile_mode)
+        # Module.compile() would keep the model's identity, but leaves a bare nn.Sequential uncompiled: Dynamo skips
+        # the frames of torch.nn, and only torch.compile(module) wraps them.
+        components.model = torch.compile(components.model, mode=plan.compile_mode)
     if plan.cuda_graph and plan.mode is Mode.TRAIN and components.optimizer is not None:
         components.optimizer = _capturable(components.optimizer, torch.device(plan.device))
 
@@ -105,6 +107,8 @@ class TrainStep:
 
     def run(self, batch: Any) -> torch.Tensor:
         """A whole step on a batch that is on the device already."""
+        if self._marks_steps:
+            torch.compiler.cudagraph_mark_step_begin()
         self.zero_grad()
         loss = self.loss(self.forward(batch), batch)
         self.backward(loss)
@@ -113,8 +117,6 @@ class TrainStep:
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """One step: move the batch, run, return the detached loss."""
-        if self._marks_steps:
-            torch.compiler.cudagraph_mark_step_begin()
         return self.run(self.to_device(batch))
 
 
@@ -138,12 +140,12 @@ class InferStep:
 
     def run(self, batch: Any) -> Any:
         """A whole step on a batch that is on the device already."""
+        if self._marks_steps:
+            torch.compiler.cudagraph_mark_step_begin()
         return self.forward(batch)
 
     def __call__(self, batch: Any) -> Any:
         """One step: move the batch, run, return the output."""
-        if self._marks_steps:
-            torch.compiler.cudagraph_mark_step_begin()
         return self.run(self.to_device(batch))
 
 

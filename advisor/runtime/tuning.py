@@ -41,9 +41,10 @@ class Tuning:
     def prepare(self, *objects: Any) -> Any:
         """Apply the settings to a model, an optimizer and a DataLoader, and return them in the order given.
 
-        The order and the meaning are those of Accelerate's ``prepare``: any of the objects may be left out, but the
-        model; one object is returned bare. The optimizer and the loader that come back replace the ones given; make
-        learning-rate schedulers for the one that comes back. The model stays on its device and keeps its identity.
+        The order and the meaning are those of Accelerate's ``prepare``: any of the objects but the model may be left
+        out; one object is returned bare. What comes back replaces what was given: make learning-rate schedulers for
+        the optimizer that comes back. The model stays on its device; a compiled one is wrapped, and the model given
+        still holds the same parameters, so checkpoints are best saved from that.
         """
         model = _only(objects, nn.Module)
         if model is None:
@@ -68,14 +69,14 @@ class Tuning:
         """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet."""
         model.eval()
         if id(model) not in self._prepared:
-            self._apply(model, None, None, Mode.INFER)
+            model = self._apply(model, None, None, Mode.INFER).model
         return make_step(Components(model, None, None, self._plan_of(model)), None)
 
     def _apply(self, model: nn.Module, optimizer: Any, loader: Any, mode: Mode) -> Components:
         plan = StepPlan(mode=mode, device=str(_device_of(model)))
         components = Components(model, optimizer, loader, plan, getattr(loader, "batch_size", None))
         apply_settings(self._catalog, components, self._settings_for(optimizer, loader, mode))
-        self._prepared[id(model)] = components.plan
+        self._prepared[id(components.model)] = components.plan
         return components
 
     def _settings_for(self, optimizer: Any, loader: Any, mode: Mode) -> Settings:

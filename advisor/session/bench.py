@@ -43,30 +43,34 @@ class Bench:
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
 
-    def spec(self, name: str, settings: Mapping[str, Value]) -> TrialSpec:
-        """A trial's spec with what the budget allows it."""
+    def spec(self, name: str, settings: Mapping[str, Value], *, reserve_s: float = 0.0) -> TrialSpec:
+        """A trial's spec with what the budget allows it; ``reserve_s`` is what must be left when it hangs."""
         return TrialSpec(
             trial_id=name,
             target=self.request.target,
             settings=dict(settings),
             measure_s=self.budget.measure_s,
             warmup_limit_s=self.budget.warmup_limit_s,
-            timeout_s=self.budget.timeout_s,
+            timeout_s=self.budget.timeout_s(reserve_s),
             log_path=self._journal.log_path(f"{next(self._numbers):03d}-{name}"),
             recipe_folders=self.request.recipe_folders,
             seed=self.request.seed,
             stream_seed=self.request.seed,
         )
 
-    def run(self, spec: TrialSpec, *, expensive: bool = False) -> TrialResult:
-        """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile."""
+    def run(self, spec: TrialSpec, *, cost: float = 0.0) -> TrialResult:
+        """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
+
+        ``cost`` is 0 for an ordinary trial, else how long its compilation takes relative to the usual one.
+        """
         self.announce(spec)
         started = self.budget.spent_s
         result = self.runner.run(spec, self.listener(spec))
         if result.outcome is Outcome.CANCELLED:
             raise SessionCancelledError
         wall_s = self.budget.spent_s - started
-        self.budget.saw(wall_s, expensive=expensive)
+        if result.measured:
+            self.budget.saw(wall_s, cost=cost)
         return replace(result, wall_s=wall_s)
 
     def announce(self, spec: TrialSpec) -> None:

@@ -12,6 +12,8 @@ _MEASURE_SHARE = 0.015
 # Before one has been seen: the compilation of a mid-size model, on either device.
 _FIRST_COMPILE_S = 30.0
 _LONGEST_TRIAL_SHARE = 0.5
+# Importing torch, building a large model and its first steps can take this long before anything is known.
+_FIRST_TRIAL_S = 120.0
 
 
 class Budget:
@@ -44,21 +46,27 @@ class Budget:
         """How long a trial may warm up after its first step."""
         return 2 * self.measure_s
 
-    @property
-    def timeout_s(self) -> float:
-        """When a trial counts as hanging: what is left, or half the budget if that is less, but never under 10 s."""
-        return max(10.0, min(self.left_s, _LONGEST_TRIAL_SHARE * self.total_s))
+    def timeout_s(self, reserve_s: float = 0.0) -> float:
+        """When a trial counts as hanging: what is left less a reserve, half the budget at most, never under 10 s.
 
-    def saw(self, wall_s: float, *, expensive: bool) -> None:
-        """Learn what a trial took."""
-        (self._compile_walls if expensive else self._walls).append(wall_s)
+        The first trial may need long whatever the budget is: nothing is known before it.
+        """
+        shortest = 2 * self.expected_s() if self._walls else _FIRST_TRIAL_S
+        return max(shortest, min(self.left_s - reserve_s, _LONGEST_TRIAL_SHARE * self.total_s))
 
-    def expected_s(self, *, expensive: bool = False) -> float:
-        """What the next trial is expected to take."""
+    def saw(self, wall_s: float, *, cost: float) -> None:
+        """Learn what a trial took. ``cost`` is 0 for an ordinary one, else what its recipe says of its compilation."""
+        if cost:
+            self._compile_walls.append(wall_s / cost)
+        else:
+            self._walls.append(wall_s)
+
+    def expected_s(self, *, cost: float = 0.0) -> float:
+        """What the next trial is expected to take; ``cost`` as in :meth:`saw`."""
         ordinary = median(self._walls[-5:]) if self._walls else 2 * self.measure_s + 1
-        if not expensive:
+        if not cost:
             return ordinary
-        return max(self._compile_walls[-3:], default=_FIRST_COMPILE_S + ordinary)
+        return cost * max(self._compile_walls, default=_FIRST_COMPILE_S + ordinary)
 
     def allows(self, expected_s: float, *, reserve_s: float = 0.0) -> bool:
         """Whether something of this length, and what must come after it, still fits."""

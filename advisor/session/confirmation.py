@@ -12,6 +12,7 @@ from advisor.session.bench import Bench, SessionCancelledError
 MOST_PAIRS = 12
 FEWEST_PAIRS = 5
 _MEMORY_MARGIN = 0.9
+_TIMEOUT_FACTOR = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,10 @@ def confirm(bench: Bench, settings: Mapping[str, Value]) -> Confirmation | Trial
 
     Returns the failed trial's result when one of them fails.
     """
-    old_spec = replace(bench.spec("baseline, side by side", {}), interactive=True)
-    new_spec = replace(bench.spec("stack, side by side", settings), interactive=True)
+    # Both start at once, and what they confirm has been found: they may overrun the budget rather than be lost.
+    timeout_s = _TIMEOUT_FACTOR * (bench.budget.expected_s() + bench.budget.expected_s(cost=1.0))
+    old_spec = replace(bench.spec("baseline, side by side", {}), interactive=True, timeout_s=timeout_s)
+    new_spec = replace(bench.spec("stack, side by side", settings), interactive=True, timeout_s=timeout_s)
     bench.announce(new_spec)
     started = bench.budget.spent_s
     with (

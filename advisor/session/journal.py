@@ -99,9 +99,10 @@ def open_session(session_id: str | None = None) -> PastSession:
     if not matching:
         wanted = f"there is no session {session_id!r}." if session_id else "there is no session yet."
         raise UsageError(wanted, "`perf-advisor sessions` lists them.")
-    if session_id is not None and len(matching) > 1 and session_id not in {path.stem for path in matching}:
+    exact = [path for path in matching if path.stem == session_id]
+    if session_id is not None and len(matching) > 1 and not exact:
         raise UsageError(f"{session_id!r} is the beginning of {len(matching)} sessions.", "Give more of the name.")
-    return _read(matching[-1])
+    return _read(exact[0] if exact else matching[-1])
 
 
 def list_sessions() -> Iterator[PastSession]:
@@ -130,12 +131,12 @@ def _free_path(folder: Path) -> Path:
 
 
 def _read(path: Path) -> PastSession:
-    lines = path.read_text(encoding="utf-8").splitlines()
     try:
+        lines = path.read_text(encoding="utf-8").splitlines()
         header = json.loads(lines[0])
         request = msgspec.convert(header["request"], Request)
         started = datetime.fromtimestamp(header["started"])
-    except (IndexError, KeyError, TypeError, ValueError) as error:
+    except (OSError, IndexError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"the session {path.stem} cannot be read: {error}", "It may be from another version."
         ) from error

@@ -66,7 +66,7 @@ class StackSearch:
         settings = self.stack.settings.with_value(candidate.key, candidate.value)
         if self._catalog.conflict(settings):
             return None
-        result = self._measure(settings, expensive=True)
+        result = self._measure(settings)
         record = self._judge.record(candidate, settings, result)
         if self._allowed(record) and self._better(result):
             self._keep(settings, result)
@@ -76,10 +76,9 @@ class StackSearch:
         """Remove what no longer earns its place: of two within the noise, the simpler stays."""
         for key in list(self.stack.settings):
             settings = self.stack.settings.without(key)
-            expensive = self._is_expensive(settings)
-            if not settings or not self._affordable(expensive=expensive):
+            if not settings or not self._affordable(settings):
                 continue
-            result = self._measure(settings, expensive=expensive)
+            result = self._measure(settings)
             if result.measured and not self._better_than(self.stack.result, result):
                 self.stack.dropped[key] = "the others are as fast without it"
                 self._keep(settings, result)
@@ -95,10 +94,10 @@ class StackSearch:
             if record.comparison is not None and record.comparison.ci_low > 1:
                 self._keep(settings, record.result)
             return
-        if not self._affordable(expensive=self._is_expensive(settings)):
+        if not self._affordable(settings):
             self.stack.dropped.setdefault(key, "the budget ran out before it was tried in company")
             return
-        result = self._measure(settings, expensive=self._is_expensive(settings))
+        result = self._measure(settings)
         if self._better(result):
             self.stack.dropped.pop(key, None)
             self._keep(settings, result)
@@ -107,8 +106,9 @@ class StackSearch:
         else:
             self.stack.dropped[key] = f"together with the others it fails: {result.reason}"
 
-    def _measure(self, settings: Settings, *, expensive: bool) -> TrialResult:
-        return self._bench.run(self._bench.spec(f"stack: {settings}", settings), expensive=expensive)
+    def _measure(self, settings: Settings) -> TrialResult:
+        spec = self._bench.spec(f"stack: {settings}", settings, reserve_s=self._reserve_s())
+        return self._bench.run(spec, cost=self._catalog.cost(settings))
 
     def _keep(self, settings: Settings, result: TrialResult) -> None:
         self.stack.settings, self.stack.result = settings, result
@@ -133,12 +133,9 @@ class StackSearch:
         limit = self._bench.request.memory_limit_bytes
         return limit is None or result.peak_reserved_bytes is None or result.peak_reserved_bytes <= limit
 
-    def _affordable(self, *, expensive: bool) -> bool:
+    def _affordable(self, settings: Settings) -> bool:
         budget = self._bench.budget
-        return budget.allows(budget.expected_s(expensive=expensive), reserve_s=self._reserve_s())
-
-    def _is_expensive(self, settings: Settings) -> bool:
-        return any(recipe.expensive for recipe, _ in self._catalog.in_order(settings))
+        return budget.allows(budget.expected_s(cost=self._catalog.cost(settings)), reserve_s=self._reserve_s())
 
     def _is_partner(self, record: TrialRecord) -> bool:
         recipe = self._catalog[record.candidate.recipe]

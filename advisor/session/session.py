@@ -127,6 +127,7 @@ class Session:
         self._stage("confirmation")
         self._confirm(search.stack)
         self._rank()
+        self._solo_expensive(expensive)
         self._stage("done")
 
     def _measure_baseline(self) -> None:
@@ -195,8 +196,9 @@ class Session:
                 if self.catalog[candidate.recipe].ladder and not self._climbs(record):
                     stopped[candidate.recipe] = f"{candidate.name} was no better than the value before it"
 
-    def _solo(self, candidate: Candidate, *, expensive: bool = False) -> TrialRecord:
-        result = self._bench.run(self._bench.spec(candidate.name, candidate.settings), expensive=expensive)
+    def _solo(self, candidate: Candidate) -> TrialRecord:
+        spec = self._bench.spec(candidate.name, candidate.settings, reserve_s=self._confirmation_s())
+        result = self._bench.run(spec, cost=self.catalog.cost(candidate.settings))
         record = self._known_judge.record(candidate, candidate.settings, result)
         self._keep(record)
         return record
@@ -231,24 +233,35 @@ class Session:
         )
 
     def _try_expensive(self, search: StackSearch, candidates: Iterable[Candidate]) -> None:
-        """Compile on top of the stack, then partners of compilation, then, if there is time, compilation alone."""
+        """Compile on top of the stack, then partners of compilation in the new company."""
         tried: list[Candidate] = []
         for candidate in candidates:
             self._progress()
             self._planned_left = max(0, self._planned_left - 1)
             if self._reused(candidate):
                 continue
-            if not self._affordable(expensive=True, reserve_s=self._confirmation_s()):
-                self._skip(candidate, self._too_late(expensive=True))
+            cost = self.catalog.cost(candidate.settings)
+            if not self._affordable(cost=cost, reserve_s=self._confirmation_s()):
+                self._skip(candidate, self._too_late(cost=cost))
                 continue
             record = search.try_expensive(candidate)
             if record is None:
-                self._skip(candidate, "it cannot be combined with the stack")
+                self._skip(candidate, f"it cannot be combined with the stack so far ({search.stack.settings})")
                 continue
             self._keep(record)
             tried.append(candidate)
         if tried:
             search.add_partners(self._records.values())
+
+    def _solo_expensive(self, candidates: Iterable[Candidate]) -> None:
+        """What compilation is worth alone, when there is time left: the person wants to know, the stack does not."""
+        for candidate in candidates:
+            known = self._records.get(candidate.name)
+            if known is None or known.alone or not known.result.measured:
+                continue
+            if self._affordable(cost=self.catalog.cost(candidate.settings), reserve_s=0.0):
+                self._solo(candidate)
+        self._rank()
 
     def _confirm(self, stack: Stack) -> None:
         if stack.result is None or not stack.settings:
@@ -257,23 +270,32 @@ class Session:
         judge = self._known_judge
         record = judge.stack(stack.settings, stack.result, stack.dropped)
         if not fits_together(judge.baseline, stack.result, self._available_bytes()):
-            self._keep_stack(self._confirmed_in_turn(record))
+            self._keep_proven(self._confirmed_in_turn(record))
             return
         confirmation = confirm(self._bench, stack.settings)
         if isinstance(confirmation, Confirmation):
-            self._keep_stack(judge.confirmed(record, confirmation.new, confirmation.old))
+            self._keep_proven(judge.confirmed(record, confirmation.new, confirmation.old))
         else:
             self._say(f"the stack could not be confirmed side by side: {confirmation.reason}", "warning")
-            self._keep_stack(self._confirmed_in_turn(record))
+            self._keep_proven(self._confirmed_in_turn(record))
 
     def _confirmed_in_turn(self, record: StackRecord) -> StackRecord:
         """Baseline and stack once more, one process after the other."""
         judge = self._known_judge
         self._repeat_baseline()
-        result = self._bench.run(self._bench.spec("stack", record.settings), expensive=True)
+        result = self._bench.run(self._bench.spec("stack", record.settings), cost=self.catalog.cost(record.settings))
         if not result.measured:
             return record
         return replace(judge.stack(record.settings, result, record.dropped), confirmed=True)
+
+    def _keep_proven(self, record: StackRecord) -> None:
+        """Keep a stack whose confirmation shows it faster; one that does not is emptied, and the person told."""
+        if record.comparison is not None and record.comparison.verdict is Verdict.FASTER:
+            self._keep_stack(record)
+            return
+        self._say(f"together they are not measurably faster, so none is kept: {Settings(record.settings)}", "warning")
+        unproven = dict.fromkeys(record.settings, "together they are not measurably faster than the baseline")
+        self._no_stack(Stack(dropped={**record.dropped, **unproven}))
 
     def _no_stack(self, stack: Stack) -> None:
         """Nothing helps: the stack is empty, and its figure is the baseline's own repeat."""
@@ -296,7 +318,9 @@ class Session:
         self._stage("stack")
         stack = Stack(settings)
         if settings:
-            stack.result = self._bench.run(self._bench.spec(f"stack: {settings}", settings), expensive=True)
+            stack.result = self._bench.run(
+                self._bench.spec(f"stack: {settings}", settings), cost=self.catalog.cost(settings)
+            )
             if not stack.result.measured:
                 self._say(f"the stack fails: {stack.result.reason}", "error")
                 return
@@ -320,7 +344,7 @@ class Session:
     def _retry(self, name: str) -> None:
         candidate = self._records[name].candidate
         self._budget = self._bench.budget = Budget(self.request.budget_s)
-        self._solo(candidate, expensive=self.catalog[candidate.recipe].expensive)
+        self._solo(candidate)
         self._rank()
 
     # --- small parts -------------------------------------------------------------------------------------------
@@ -375,19 +399,18 @@ class Session:
             decision=self.decisions().get(record.candidate.recipe),
         )
 
-    def _affordable(self, *, expensive: bool = False, reserve_s: float | None = None) -> bool:
+    def _affordable(self, *, cost: float = 0.0, reserve_s: float | None = None) -> bool:
         reserve = self._reserve_s() if reserve_s is None else reserve_s
-        return self._budget.allows(self._budget.expected_s(expensive=expensive), reserve_s=reserve)
+        return self._budget.allows(self._budget.expected_s(cost=cost), reserve_s=reserve)
 
     def _reserve_s(self) -> float:
         return _STACK_TRIALS_RESERVED * self._budget.expected_s() + self._confirmation_s()
 
     def _confirmation_s(self) -> float:
         """Two processes that start and warm up, and the alternate blocks."""
-        compiled = self._stack is not None and any(
-            recipe.expensive for recipe, _ in self.catalog.in_order(self._stack.settings)
-        )
-        warm_compile_s = 0.5 * self._budget.expected_s(expensive=True) if compiled else 0.0
+        cost = self.catalog.cost(self._stack.settings) if self._stack else 0.0
+        # The compiler's cache on disk is warm by then.
+        warm_compile_s = 0.5 * self._budget.expected_s(cost=cost) if cost else 0.0
         return 2 * self._budget.expected_s() + 3 * self._budget.measure_s + warm_compile_s
 
     def _available_bytes(self) -> int:
@@ -405,8 +428,8 @@ class Session:
     def _skip(self, candidate: Candidate, reason: str) -> None:
         self._keep(TrialRecord(candidate, candidate.settings, TrialResult(Outcome.SKIPPED, reason)))
 
-    def _too_late(self, *, expensive: bool = False) -> str:
-        needed = self._budget.expected_s(expensive=expensive)
+    def _too_late(self, *, cost: float = 0.0) -> str:
+        needed = self._budget.expected_s(cost=cost)
         return f"it needs about {needed:.0f} s, more than the budget has left; raise --budget to try it"
 
     def _keep(self, record: TrialRecord) -> None:
@@ -415,8 +438,6 @@ class Session:
         self._progress()
 
     def _keep_stack(self, record: StackRecord) -> None:
-        if record.settings and record.comparison is not None and record.comparison.verdict is not Verdict.FASTER:
-            self._say("the stack is not measurably faster than the baseline", "warning")
         self._stack = record
         self._emit(events.StackMeasured(record))
 

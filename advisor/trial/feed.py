@@ -34,6 +34,11 @@ class Feed:
             raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.") from None
 
     @property
+    def resident(self) -> bool:
+        """Whether every step gets the same batch, which is on the device already."""
+        return self._loader is None
+
+    @property
     def queued_batches(self) -> int:
         """How many batches workers may have ready before the first step: they must be consumed before timing."""
         if self._loader is None or self._loader.num_workers == 0:

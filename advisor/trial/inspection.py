@@ -66,14 +66,15 @@ def inspect_loop(loop: Loop, device: torch.device, target_batch: Any) -> Workloa
 
 
 def current_settings(loop: Loop) -> dict[str, Value]:
-    """The settings as the user has them: read off the objects and the global flags, then what the user declared."""
+    """The settings as the user has them: read off the objects and the global flags, then what the user declared.
+
+    Batch size and threads are facts of their own: they have no value that means "off".
+    """
     current: dict[str, Value] = {
-        "precision.float32_matmul": torch.get_float32_matmul_precision(),
+        "precision.float32_matmul": _float32_matmul(),
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "model.memory_format": _memory_format(loop.model),
     }
-    if loop.batch_size is not None:
-        current["data.batch_size"] = loop.batch_size
     if loop.loader is not None:
         current["data.num_workers"] = loop.loader.num_workers
         current["data.pin_memory"] = bool(loop.loader.pin_memory)
@@ -92,6 +93,14 @@ def versions() -> dict[str, str]:
     if "torchvision" in sys.modules:
         found["torchvision"] = str(sys.modules["torchvision"].__version__)
     return found
+
+
+def _float32_matmul() -> str:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        # The user set the newer per-backend switches; the older one then refuses to answer.
+        return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
 
 
 def _families(model: nn.Module) -> dict[str, int]:

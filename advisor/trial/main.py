@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -246,13 +247,24 @@ def _resident(components: Components, step: Any) -> Any:
     return mover(step.device, memory_format=plan.memory_format)(components.data)
 
 
-def _stepper(step: Any, feed: Feed, batch_size: int) -> Any:
-    def run() -> int:
+def _stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[], int]:
+    """One step of the timed loop, returning its samples. A resident batch is not moved again, as in a plain loop."""
+    run = step.run if feed.resident and not isinstance(step, GraphedStep) else step
+
+    def one_step() -> int:
         batch = feed.next()
-        step(batch)
+        run(batch)
         return batch_samples(batch, batch_size)
 
-    return run
+    def one_resident_step() -> int:
+        run(batch)
+        return samples
+
+    if not feed.resident:
+        return one_step
+    batch = feed.next()
+    samples = batch_samples(batch, batch_size)
+    return one_resident_step
 
 
 def _notes(warm: WarmUp, loop: Loop) -> tuple[str, ...]:

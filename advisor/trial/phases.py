@@ -13,7 +13,7 @@ from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.feed import Feed
 
 DATA_WAIT = "data wait"
-HOST_TO_DEVICE = "host to device"
+HOST_TO_DEVICE = "host-to-device"
 ZERO_GRAD = "zero_grad"
 FORWARD = "forward"
 LOSS = "loss"

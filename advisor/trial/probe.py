@@ -16,6 +16,7 @@ from advisor.runtime.batches import tensors_of
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
 _SAMPLED_OUTPUTS = 2048
+_MOST_SKIPPED_STEPS = 24
 
 
 def probe_batches(data: Any, seed: int) -> list[Any]:
@@ -33,12 +34,21 @@ def probe_batches(data: Any, seed: int) -> list[Any]:
 
 
 def probe_losses(step: Callable[[Any], torch.Tensor], batches: list[Any], seed: int) -> tuple[float, ...]:
-    """The losses of the first training steps, one a batch; fewer when they take long."""
+    """The losses of the first training steps, one a batch; fewer when they take long.
+
+    A gradient scaler begins by skipping steps until its scale fits. A skipped step changes no weight: it is run again,
+    so that the losses stay comparable, step for step, with those of a loop without a scaler.
+    """
     torch.manual_seed(seed)
     started = time.perf_counter()
-    losses = []
+    losses: list[float] = []
+    skipped_in_all = 0
     for batch in batches:
-        losses.append(float(step(batch)))
+        loss, skipped = _scaled_step(step, batch)
+        while skipped and skipped_in_all < _MOST_SKIPPED_STEPS:
+            skipped_in_all += 1
+            loss, skipped = _scaled_step(step, batch)
+        losses.append(loss)
         if time.perf_counter() - started > PROBE_LIMIT_S and len(losses) > 1:
             break
     return tuple(losses)
@@ -59,3 +69,11 @@ def probe_outputs(step: Callable[[Any], Any], batches: list[Any], seed: int) -> 
     flat = torch.cat(outputs)
     stride = max(1, flat.numel() // _SAMPLED_OUTPUTS)
     return (float(flat.sum()), *flat[::stride][:_SAMPLED_OUTPUTS].tolist())
+
+
+def _scaled_step(step: Callable[[Any], torch.Tensor], batch: Any) -> tuple[float, bool]:
+    """One step's loss, and whether the gradient scaler skipped the update: its scale falls then."""
+    scaler = getattr(step, "scaler", None)
+    before = scaler.get_scale() if scaler is not None else 0.0
+    loss = float(step(batch))
+    return loss, scaler is not None and scaler.get_scale() < before

@@ -1,0 +1,83 @@
+"""Times a plain loop, and the same loop with exported settings applied by the public API. Independent of the trials.
+
+    python tests/gpu/plain_loop.py tests/gpu/workloads/resnet50.py tuned.yaml
+
+Prints the milliseconds per step of both and their ratio: what the user's own loop gains.
+"""
+
+from __future__ import annotations
+
+import runpy
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+
+import advisor
+
+WARM_UP_S = 3.0
+ROUNDS = 7
+ROUND_S = 1.0
+
+
+def plain_step(workload):
+    model, batch, loss_fn, make_optimizer = runpy.run_path(workload)["build"]()
+    model.cuda().train()
+    optimizer = make_optimizer(model.parameters())
+    inputs, target = (tensor.cuda() for tensor in batch)
+
+    def step():
+        optimizer.zero_grad()
+        loss = loss_fn(model(inputs), target)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def tuned_step(workload, settings):
+    model, batch, loss_fn, make_optimizer = runpy.run_path(workload)["build"]()
+    model.cuda()
+    tuning = advisor.load(settings)
+    model, optimizer = tuning.prepare(model, make_optimizer(model.parameters()))
+    step = tuning.train_step(model, optimizer, loss_fn)
+    on_device = tuple(tensor.cuda() for tensor in batch)
+    return lambda: step(on_device)
+
+
+def time_step(step):
+    until = time.perf_counter() + WARM_UP_S
+    step()
+    while time.perf_counter() < until:
+        step()
+    torch.cuda.synchronize()
+    rounds = []
+    for _ in range(ROUNDS):
+        start, steps = time.perf_counter(), 0
+        while time.perf_counter() - start < ROUND_S:
+            for _ in range(10):
+                step()
+            steps += 10
+            torch.cuda.synchronize()
+        rounds.append(1e3 * (time.perf_counter() - start) / steps)
+    return statistics.median(rounds)
+
+
+def main():
+    workload, settings = sys.argv[1:3]
+    if len(sys.argv) == 4:
+        step = plain_step(workload) if sys.argv[3] == "plain" else tuned_step(workload, settings)
+        print(time_step(step))
+        return
+    # Each in a process of its own: settings change global flags.
+    timed = {
+        which: float(subprocess.check_output([sys.executable, __file__, workload, settings, which]))
+        for which in ("plain", "tuned")
+    }
+    print(f"plain {timed['plain']:.3f} ms, tuned {timed['tuned']:.3f} ms, {timed['plain'] / timed['tuned']:.3f}x")
+
+
+if __name__ == "__main__":
+    main()
