@@ -387,6 +387,7 @@ class TrialResult:
     ``event_step_ms`` holds the 5th, 50th and 95th percentile of single steps by the device's events.
     ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state.
     ``losses`` are the first training losses, ``outputs`` a fixed sample of the first inference outputs.
+    ``disturbed`` says what from outside made the timings unreliable; empty when nothing did.
     """
 
     outcome: Outcome
@@ -408,6 +409,7 @@ class TrialResult:
     losses: tuple[float, ...] = ()
     outputs: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
+    disturbed: str = ""
     log_path: str = ""
 
     @property

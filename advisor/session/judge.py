@@ -67,8 +67,8 @@ class Judge:
         return BaselineRecord(self.baseline, step_ms, self.baseline_rate, self.noise_floor)
 
     def add_repeat(self, result: TrialResult) -> None:
-        """Take a repeat of the baseline into account: its difference is noise."""
-        if result.measured:
+        """Take a repeat of the baseline into account: its difference is noise, unless others are known to cause it."""
+        if result.measured and not result.disturbed:
             self.nulls.append(median(rates(result.blocks)) / median(rates(self.baseline.blocks)))
             self.repeats.append(result)
 

@@ -43,6 +43,7 @@ from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.trial.channel import Channel
 from advisor.trial.clock import StepClock, batch_samples, measure, steps_in
 from advisor.trial.feed import Feed
+from advisor.trial.guards import HostLoad
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.memory import peak_memory
 from advisor.trial.probe import PROBE_STEPS, probe_batches, probe_losses, probe_outputs
@@ -113,7 +114,9 @@ class Trial:
         feed = Feed(_resident(components, step))
         clock = StepClock(device, _stepper(step, feed, components.batch_size or 1))
         warm = self._warm_up(clock, feed)
+        load = HostLoad()
         blocks = self._blocks(clock, warm)
+        disturbed = load.disturbance()
         memory = peak_memory(device)
         result = TrialResult(
             outcome=Outcome.MEASURED,
@@ -130,6 +133,7 @@ class Trial:
             losses=losses,
             outputs=outputs,
             notes=_notes(warm, loop),
+            disturbed=disturbed,
         )
         if self.spec.profile:
             self._profile(step, feed, blocks)
