@@ -6,6 +6,7 @@ Threads only post messages; the handlers here, in the UI thread, change the stat
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -84,6 +85,7 @@ class AdvisorApp(App[AppResult]):
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._jobs = Jobs(self._start_job)
         self._stopping = False
+        self._leaving = threading.Event()
         self.register_theme(ADVISOR_THEME)
         self.theme = ADVISOR_THEME.name
 
@@ -224,9 +226,13 @@ class AdvisorApp(App[AppResult]):
             return
         control.decide(message.recipe_id, message.decision)
         if self.context.state.finished:
-            rework = partial(_after, self._rework_delay_s, control.rework)
-            self._jobs.add(Job(REWORK, rework))
+            self._jobs.add(Job(REWORK, partial(self._rework, control)))
         self._draw()
+
+    def _rework(self, control: SessionControl) -> None:
+        """Wait a moment for more decisions, then measure them together; runs in a thread."""
+        if not self._leaving.wait(self._rework_delay_s):
+            control.rework()
 
     @on(RetryWanted)
     def _on_retry_wanted(self, message: RetryWanted) -> None:
@@ -331,6 +337,7 @@ class AdvisorApp(App[AppResult]):
         if not self._stopping:
             self._stopping = True
             self._jobs.clear()
+            self._leaving.set()
             await self._stop_session()
         self._take_events()
         result = result_of(self.context.state, self._kept_at)
@@ -344,12 +351,6 @@ class AdvisorApp(App[AppResult]):
         running = [worker for worker in self.workers if worker.group == SESSION_GROUP]
         while any(not worker.is_finished for worker in running) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-
-
-def _after(delay_s: float, call: Callable[[], None]) -> None:
-    """Wait for more decisions to come in before acting on them."""
-    time.sleep(delay_s)
-    call()
 
 
 def _bug(error: BaseException) -> SessionFailed:

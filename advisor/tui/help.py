@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.content import Content
 
 from advisor.tui.actions import VIEWS, Action, actions_of, global_actions
+from advisor.tui.widgets.fact_list import FactList
 
-_KEY_WIDTH = 10
 _SIGNS = {"question_mark": "?", "right_square_bracket": "]", "left_square_bracket": "["}
 
 WORDS = (
@@ -39,36 +41,32 @@ Memory is the peak that PyTorch reserved on the GPU (on a CPU, the process's pea
 the first losses or outputs with the baseline's under the same seed and batches."""
 
 
-def help_sections() -> list[tuple[str, Content]]:
-    """The sections as (title, text)."""
-    sections = [
-        (
-            "Everywhere",
-            _keys(global_actions())
-            + Content("\n")
-            + _line("^p", "Command palette: every action by name, and the themes"),
-        )
+def help_sections() -> list[tuple[str, Content | FactList]]:
+    """The sections as (title, body)."""
+    palette = ("^p", "Command palette: every action by name, and the themes")
+    sections: list[tuple[str, Content | FactList]] = [
+        ("Everywhere", _list([*(key_line(action) for action in global_actions()), palette]))
     ]
     for view in VIEWS:
         actions = actions_of(view.id)
-        text = Content(view.description)
-        sections.append((f"{view.key} {view.title}", text + Content("\n") + _keys(actions) if actions else text))
-    sections.append(("Words", Content("\n").join(_line(word, text, 13) for word, text in WORDS)))
+        if actions:
+            sections.append((f"{view.key} {view.title}", _list([key_line(action) for action in actions])))
     marks = [Content.assemble((sign, style), f" {text}") for sign, style, text in MARKS_TEXT]
-    sections.append(("Marks", Content("   ").join(marks)))
-    sections.append(("How the numbers are made", Content(NUMBERS)))
-    return sections
+    return [
+        *sections,
+        ("Words", _list(WORDS, 13)),
+        ("Marks", Content("   ").join(marks)),
+        ("How the numbers are made", Content(NUMBERS)),
+    ]
 
 
-def _keys(actions: list[Action]) -> Content:
-    return Content("\n").join(_line(key_text(action), action.description) for action in actions)
-
-
-def key_text(action: Action) -> str:
-    """An action's key as a person types it."""
+def key_line(action: Action) -> tuple[str, str]:
+    """An action's key as a person types it, and what it does."""
     first = action.key.split(",", 1)[0]
-    return action.key_display or _SIGNS.get(first, first)
+    return action.key_display or _SIGNS.get(first, first), action.description
 
 
-def _line(key: str, text: str, width: int = _KEY_WIDTH) -> Content:
-    return Content.assemble((f"{key:<{width}}", "bold $accent"), text)
+def _list(lines: Sequence[tuple[str, str]], width: int = 5) -> FactList:
+    facts = FactList(label_width=width, label_style="bold $accent")
+    facts.show(lines)
+    return facts

@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Footer, Static
 
 from advisor.session.events import SessionFailed
@@ -37,7 +38,7 @@ class HelpScreen(ModalScreen[None]):
             with VerticalScroll(id="help-text"):
                 for title, text in help_sections():
                     yield Static(title, classes="section")
-                    yield Static(text)
+                    yield text if isinstance(text, Widget) else Static(text)
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:

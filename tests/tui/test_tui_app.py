@@ -23,6 +23,7 @@ from advisor.tui.actions import ACTIONS, VIEWS
 from advisor.tui.app import AdvisorApp
 from advisor.tui.result import AppResult
 from advisor.tui.screens import FailureScreen, HelpScreen
+from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.log_tail import LogTail, read_tail
 from advisor.tui.widgets.status import StatusBar
 
@@ -377,7 +378,7 @@ async def test_help_lists_every_key() -> None:
         await pilot.press("question_mark")
         await settle(pilot)
         assert isinstance(app.screen, HelpScreen)
-        text = "\n".join(str(widget.content) for widget in app.screen.query(Static))
+        text = "\n".join(facts.plain for facts in app.screen.query(FactList))
         assert [action.description for action in ACTIONS if action.description not in text] == []
         assert "noise floor" in text
         await pilot.press("escape")

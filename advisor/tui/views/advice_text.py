@@ -46,15 +46,15 @@ def title_text(item: Recommendation, decision: Decision | None) -> Content:
     """The head of the detail: title, setting, decision."""
     setting = format_setting(item.record.candidate.key, item.record.candidate.value)
     lines = [Content.assemble((item.title, "bold"), "  ", _badge(item, decision)), Content.styled(setting, "$primary")]
-    if item.needs_consent:
-        lines.append(Content.styled("Needs your consent: it changes what is computed. Key a accepts it.", "$warning"))
+    if item.needs_consent and decision is not Decision.ACCEPTED:
+        lines.append(Content.styled("Needs your consent: it changes what is computed.", "$warning"))
     return Content("\n").join(lines)
 
 
 def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
     """Effect, memory, numerics and cost of one recommendation."""
     record = item.record
-    rows: list[Fact] = [("Effect", _effect(record)), ("Step", _step(record, context))]
+    rows: list[Fact] = [("Effect", _effect(record)), *_how(record), *_step(record, context)]
     if record.candidate.already_on:
         rows.append(("Note", "You have this already; the trial switched it off to price it."))
     rows.append(("Memory", _memory(record, context)))
@@ -73,25 +73,31 @@ def _effect(record: TrialRecord) -> Content:
         parts.append(Content.styled(f"  {format_interval(comparison)}", DIM))
     else:
         parts.append(Content(f"  {record.verdict.value}"))
-    how = "side by side with the baseline" if comparison.paired else "in a process of its own"
-    parts.append(Content.styled(f"; measured {how}, noise {format_noise(comparison.noise_floor)}", DIM))
     return Content("").join(parts)
 
 
-def _step(record: TrialRecord, context: Context) -> Content:
+def _how(record: TrialRecord) -> list[Fact]:
+    comparison = record.comparison
+    if comparison is None:
+        return []
+    how = "alternating with the baseline" if comparison.paired else "in a process of its own"
+    return [("", Content.styled(f"{how}, noise {format_noise(comparison.noise_floor)}", DIM))]
+
+
+def _step(record: TrialRecord, context: Context) -> list[Fact]:
     baseline = context.state.baseline
-    if baseline is None:
-        return Content(format_ms(record.step_ms))
-    return Content.assemble(
-        f"{format_ms(baseline.step_ms)} → {format_ms(record.step_ms)}",
-        (f"  {format_rate(baseline.samples_per_s)} → {format_rate(record.samples_per_s)}", DIM),
-    )
+    if baseline is None or record.step_ms is None or record.samples_per_s is None:
+        return [("Step", format_ms(record.step_ms))]
+    return [
+        ("Step", f"{format_ms(baseline.step_ms)} → {format_ms(record.step_ms)}"),
+        ("Rate", f"{baseline.samples_per_s:,.0f} → {format_rate(record.samples_per_s)}"),
+    ]
 
 
 def _memory(record: TrialRecord, context: Context) -> Content:
     return Content.assemble(
+        f"{format_bytes(context.baseline_memory)} → ",
         memory_against(record.result.peak_reserved_bytes, context.baseline_memory),
-        (f"  baseline {format_bytes(context.baseline_memory)}", DIM),
     )
 
 
@@ -99,7 +105,7 @@ def _numerics(numerics: NumericsResult | None) -> list[Fact]:
     if numerics is None:
         return [("Numerics", Content.styled("not compared", DIM))]
     style = "$error" if numerics.worse_than_declared else ""
-    head = Content.assemble((format_numerics(numerics), style), (f"  declared {numerics.declared.value}", DIM))
+    head = Content.assemble((format_numerics(numerics), style), (f", declared {numerics.declared.value}", DIM))
     if numerics.difference is None:
         head += Content.styled(f", {format_difference(None)}", DIM)
     rows: list[Fact] = [("Numerics", head)]

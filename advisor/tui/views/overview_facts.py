@@ -21,6 +21,7 @@ from advisor.records import (
     HostInfo,
     Mode,
     StackRecord,
+    Verdict,
     WorkloadFacts,
     text_of,
 )
@@ -64,17 +65,32 @@ def _stack_headline(stack: StackRecord, state: SessionState) -> Content:
 
 
 def _best_so_far(state: SessionState) -> Content:
-    measured = [record for record in state.trials.values() if record.comparison]
-    best = max(measured, key=lambda record: record.comparison.speedup if record.comparison else 0.0, default=None)
-    if best is None or best.comparison is None:
-        return Content.assemble(("The first trials are running…", "bold"), "\n", ("Key 3 shows them live.", DIM))
+    over = state.finished is not None
+    faster = [record for record in state.trials.values() if record.verdict is Verdict.FASTER]
+    best = max(faster, key=lambda record: record.comparison.speedup if record.comparison else 0.0, default=None)
+    if best is None:
+        return _nothing_yet(over=over, tried=bool(state.trials))
+    then = "Key 4 shows what it costs and the code." if over else "What helps is measured together afterwards."
     return Content.assemble(
         ratio(best.comparison),
-        "  the best single setting so far: ",
+        "  the best single setting: " if over else "  the best single setting so far: ",
         (best.candidate.name, "bold"),
         "\n",
-        ("What helps is then measured together: effects do not add up.", DIM),
+        (then, DIM),
     )
+
+
+def _nothing_yet(*, over: bool, tried: bool) -> Content:
+    if over:
+        head, rest = (
+            "Nothing tried was measurably faster.",
+            "Your settings are good as they are; key 3 shows each trial.",
+        )
+    elif tried:
+        head, rest = "Nothing is measurably faster so far.", "Key 3 shows the trials live."
+    else:
+        head, rest = "The first trials are running…", "Key 3 shows them live."
+    return Content.assemble((head, "bold"), "\n", (rest, DIM))
 
 
 def hardware_facts(hardware: Hardware | None, device_uuid: str | None) -> list[Fact]:
@@ -89,14 +105,14 @@ def hardware_facts(hardware: Hardware | None, device_uuid: str | None) -> list[F
         facts.append(("GPU", Content.styled(hardware.gpu_note or "none found", DIM)))
     others = [other.name for other in hardware.gpus if other is not gpu]
     if others:
-        facts.append(("Others", f"{len(others)} more: {', '.join(sorted(set(others)))}"))
+        facts.append(("More GPUs", f"{len(others)}: {', '.join(sorted(set(others)))}"))
     return facts + _host_facts(hardware.host)
 
 
 def _gpu_facts(gpu: GpuInfo) -> list[Fact]:
-    capability = ".".join(map(str, gpu.compute_capability)) if gpu.compute_capability else "unknown"
+    capability = f"  sm_{gpu.compute_capability[0]}{gpu.compute_capability[1]}" if gpu.compute_capability else ""
     facts: list[Fact] = [
-        ("GPU", Content.assemble((gpu.name, "bold"), (f"  capability {capability}", DIM))),
+        ("GPU", Content.assemble((gpu.name, "bold"), (capability, DIM))),
         ("Memory", f"{format_bytes(gpu.memory_total_bytes)}, {format_bytes(gpu.memory_used_bytes)} in use"),
         ("Driver", f"{gpu.driver_version}, CUDA {gpu.cuda_driver_version or 'unknown'}"),
         (
@@ -114,7 +130,7 @@ def _gpu_facts(gpu: GpuInfo) -> list[Fact]:
         facts.append(("Throttled", Content.styled(", ".join(gpu.throttle_reasons), "$warning")))
     if gpu.mig_enabled:
         facts.append(("MIG", "on"))
-    facts.append(("Shared", _processes(gpu)))
+    facts.append(("Processes", _processes(gpu)))
     return facts
 
 
@@ -132,7 +148,7 @@ def _power(gpu: GpuInfo) -> str:
 
 def _processes(gpu: GpuInfo) -> Content:
     if not gpu.processes:
-        return Content.styled("no other process on the GPU", DIM)
+        return Content.styled("no other on this GPU", DIM)
     named = [f"{process.name} ({process.pid}, {format_bytes(process.used_memory_bytes)})" for process in gpu.processes]
     return Content.styled("; ".join(named), "$warning")
 
@@ -195,7 +211,7 @@ def workload_facts(facts: Facts | None) -> list[Fact]:
         rows.append(("Optimizer", f"{optimizer.name} ({optimizer.implementation}), {optimizer.tensors} tensors"))
     if workload.current:
         now = ", ".join(f"{key}: {text_of(value)}" for key, value in sorted(workload.current.items()))
-        rows.append(("Now", Content.styled(now, DIM)))
+        rows.append(("Current", Content.styled(now, DIM)))
     return rows
 
 
@@ -222,11 +238,11 @@ def baseline_facts(baseline: BaselineRecord | None, facts: Facts | None) -> list
         return []
     result = baseline.result
     return [
-        ("Step", Content.assemble((format_ms(baseline.step_ms), "bold"), (_spread(baseline), DIM))),
-        ("Rate", format_rate(baseline.samples_per_s)),
+        ("Step", Content.assemble((format_ms(baseline.step_ms), "bold"), "  ", format_rate(baseline.samples_per_s))),
+        *_spread(baseline),
         *bound_facts(facts),
         ("Memory", f"{format_bytes(result.peak_reserved_bytes)} peak"),
-        ("Noise", Content.assemble(format_noise(baseline.noise_floor), (", effects within it do not count", DIM))),
+        ("Noise", Content.assemble(format_noise(baseline.noise_floor), ("  the noise floor", DIM))),
         ("Start-up", f"{format_seconds(result.startup_s)}, warm-up {format_seconds(result.warmup_s)}"),
     ]
 
@@ -239,9 +255,11 @@ def bound_facts(facts: Facts | None) -> list[Fact]:
     return [("Bound by", Content.assemble((profile.bottleneck.value, "bold $accent"), "  ", profile.evidence))]
 
 
-def _spread(baseline: BaselineRecord) -> str:
+def _spread(baseline: BaselineRecord) -> list[Fact]:
     steps = baseline.result.event_step_ms
-    return f"  90 % within {format_ms(steps[0])} to {format_ms(steps[2])}" if steps else ""
+    if steps is None:
+        return []
+    return [("Spread", Content.styled(f"{format_ms(steps[0])} to {format_ms(steps[2])}", DIM))]
 
 
 def note_lines(state: SessionState, objective: str, budget_s: float, *, most: int = 6) -> list[Fact]:

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
-from advisor.formatting import format_bytes, format_count, format_ms, format_percent, format_rate
+from advisor.formatting import format_count, format_ms, format_percent, format_rate
 from advisor.records import OperatorRow, Profile
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, meter
@@ -82,17 +82,25 @@ class ProfileView(View):
         width = max(14, self.query_one("#operators-panel").content_size.width - fixed)
         table.add_column("operator", width=width, key="operator")
         if with_calls:
-            table.add_column("calls", width=5, key="calls")
+            table.add_column(_number("calls"), width=5, key="calls")
         if on_device:
-            table.add_column("device", width=8, key="device")
-        table.add_column("host", width=8, key="host")
-        for row in rows:
+            table.add_column(_number("device"), width=8, key="device")
+        table.add_column(_number("host"), width=8, key="host")
+        for row in sorted(rows, key=_weight, reverse=True):
             table.add_row(*_operator_cells(row, on_device=on_device, with_calls=with_calls))
 
     def first_focus(self) -> Widget | None:
         """The operators, once there are any."""
         table = self.query_one("#operators", DataTable)
         return table if table.display else None
+
+
+def _weight(row: OperatorRow) -> tuple[float, float]:
+    return row.device_ms, row.host_ms
+
+
+def _number(label: str) -> Text:
+    return Text(label, justify="right")
 
 
 def _operator_cells(row: OperatorRow, *, on_device: bool, with_calls: bool) -> list[Text]:
@@ -111,7 +119,7 @@ def roof_facts(profile: Profile | None, *, on_gpu: bool) -> list[Fact]:
     rows.append(("Step", format_ms(profile.step_ms)))
     rows += _arithmetic(profile)
     if profile.copy_bytes_per_s is not None:
-        rows.append(("Copies", f"{format_bytes(profile.copy_bytes_per_s)}/s is this machine's ceiling"))
+        rows.append(("Copies", f"{format_rate(profile.copy_bytes_per_s, 'B')} at most"))
     if profile.device_busy_share is not None:
         busy = profile.device_busy_share
         name = "GPU busy" if on_gpu else "Busy"
@@ -134,5 +142,6 @@ def _arithmetic(profile: Profile) -> list[Fact]:
     return [
         *rows,
         ("Achieved", Content.assemble(meter(share, 12, "$primary"), f" {format_percent(share)}")),
-        ("", f"{format_rate(achieved, 'FLOP')} of {format_rate(ceiling, 'FLOP')}, a measured matmul{dtype}"),
+        ("", format_rate(achieved, "FLOP")),
+        ("Ceiling", f"{format_rate(ceiling, 'FLOP')}, a matmul{dtype}"),
     ]

@@ -37,6 +37,7 @@ class Column:
     label: str
     width: int
     wide: int
+    number: bool = False
 
 
 COLUMNS = (
@@ -44,10 +45,10 @@ COLUMNS = (
     Column(NAME, "candidate", 18, 18),
     Column("effect", "speed-up", 24, 30),
     Column("bar", "", 0, BAR_WIDTH),
-    Column("step", "step", 8, 8),
-    Column("memory", "memory", 9, 9),
+    Column("step", "step", 8, 8, number=True),
+    Column("memory", "memory", 9, 9, number=True),
     Column("numerics", "numerics", 0, 15),
-    Column("start", "start-up", 0, 8),
+    Column("start", "start-up", 0, 8, number=True),
 )
 
 

@@ -99,7 +99,8 @@ class TrialsView(View):
         fitting = self._fitting_columns()
         self._columns = tuple(column for column, _ in fitting)
         for column, width in fitting:
-            table.add_column(column.label, width=width, key=column.key)
+            label = Text(column.label, justify="right" if column.number else "left")
+            table.add_column(label, width=width, key=column.key)
         for row in rows:
             table.add_row(*(row.cells[column.key] for column in self._columns), key=row.key)
         keys = [row.key for row in rows]

@@ -20,10 +20,18 @@ class FactList(Widget):
     FactList { height: auto; width: 1fr; }
     """
 
-    def __init__(self, empty: str = "", *, label_width: int = 10, id: str | None = None) -> None:  # noqa: A002
+    def __init__(
+        self,
+        empty: str = "",
+        *,
+        label_width: int = 10,
+        label_style: str = LABEL,
+        id: str | None = None,  # noqa: A002
+    ) -> None:
         super().__init__(id=id)
         self._empty = empty
         self._label_width = label_width
+        self._label_style = label_style
         self._facts: tuple[Fact, ...] = ()
 
     def show(self, facts: Sequence[Fact]) -> None:
@@ -31,6 +39,11 @@ class FactList(Widget):
         if tuple(facts) != self._facts:
             self._facts = tuple(facts)
             self.refresh(layout=True)
+
+    @property
+    def plain(self) -> str:
+        """The facts as text, one a line."""
+        return "\n".join(f"{label}  {value}" for label, value in self._facts)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """As many lines as the wrapped values need."""
@@ -46,7 +59,7 @@ class FactList(Widget):
         room = max(8, width - self._label_width)
         lines: list[Content] = []
         for label, value in self._facts:
-            head = Content.styled(label.ljust(self._label_width), LABEL)
+            head = Content.styled(label.ljust(self._label_width), self._label_style)
             for part in _wrapped(value, room) or [Content("")]:
                 lines.append(head + part)
                 head = Content(" " * self._label_width)

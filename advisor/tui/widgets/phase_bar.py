@@ -12,6 +12,7 @@ from advisor.formatting import format_ms, format_percent
 from advisor.tui.text import DIM, phase_colour
 
 _CELL = 34
+_TALL = 30
 
 
 class PhaseBar(Widget):
@@ -33,11 +34,15 @@ class PhaseBar(Widget):
             self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Two rows of bar, an empty one, and the legend."""
+        """Two rows of bar, an empty one where there is room, and the legend."""
         if not self._phases:
             return 1
         columns = max(1, width // _CELL)
-        return 3 + -(-len(self._phases) // columns)
+        return 2 + len(self._gap) + -(-len(self._phases) // columns)
+
+    @property
+    def _gap(self) -> list[Content]:
+        return [Content("")] if self.app.size.height >= _TALL else []
 
     def render(self) -> Content:
         """The bar and its legend."""
@@ -45,7 +50,7 @@ class PhaseBar(Widget):
             return Content.styled(self._empty, DIM)
         width = self.content_size.width
         line = stacked(self._phases, width)
-        return Content("\n").join([line, line, Content(""), *legend(self._phases, width)])
+        return Content("\n").join([line, line, *self._gap, *legend(self._phases, width)])
 
 
 def cells(values: list[float], width: int) -> list[int]:

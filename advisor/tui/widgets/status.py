@@ -33,6 +33,7 @@ class StatusBar(Horizontal):
         self._frame = 0
         self._working = False
         self._left = Content("")
+        self._sign = ("●", "$success")
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -50,6 +51,7 @@ class StatusBar(Horizontal):
         state = context.state
         self._working = is_working(context)
         self._left = now_text(context)
+        self._sign = ("✗", "$error") if state.failure else ("●", "$success")
         self.query_one("#status-far", Static).update(
             far_text(state, working=self._working, wide=self.size.width >= 100)
         )
@@ -61,8 +63,10 @@ class StatusBar(Horizontal):
             self._draw()
 
     def _draw(self) -> None:
-        sign = ("$accent", _SPINNER[self._frame % len(_SPINNER)]) if self._working else ("$success", "●")
-        self.query_one("#status-now", Static).update(Content.assemble((sign[1], sign[0]), " ", self._left))
+        spinning = (_SPINNER[self._frame % len(_SPINNER)], "$accent")
+        self.query_one("#status-now", Static).update(
+            Content.assemble(spinning if self._working else self._sign, " ", self._left)
+        )
 
 
 def is_working(context: Context) -> bool:
@@ -82,7 +86,7 @@ def now_text(context: Context) -> Content:
     if state.finished and context.busy_with:
         stage = context.busy_with
     parts = [Content.styled(stage, "bold")]
-    if state.running:
+    if state.running and state.running != state.stage:
         parts.append(Content(state.running))
     if state.activity:
         parts.append(Content.styled(state.activity, DIM))

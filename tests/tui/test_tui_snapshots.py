@@ -1,0 +1,49 @@
+"""Pictures of the views at two sizes.
+
+`pytest tests/tui --snapshot-update` takes them again; look at each before committing.
+"""
+
+from __future__ import annotations
+
+import pytest
+import tui_histories as histories
+from tui_fakes import make_app
+
+from advisor.tui.actions import VIEWS
+
+SIZES = [(80, 24), (120, 36)]
+PICTURES = {
+    "overview": (histories.whole, ["1"]),
+    "overview_cpu": (histories.cpu_demo, ["1"]),
+    "overview_waiting": (histories.start, ["1"]),
+    "profile": (histories.whole, ["2"]),
+    "trials": (histories.whole, ["3", "down", "down", "down"]),
+    "advice": (histories.whole, ["4", "down", "down", "a"]),
+    "advice_plot": (histories.whole, ["4", "p"]),
+    "export": (histories.whole, ["5", "down"]),
+    "help": (histories.whole, ["question_mark"]),
+    "failure": (histories.failure, []),
+}
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36"])
+@pytest.mark.parametrize("name", PICTURES)
+def test_picture(snap_compare, name, size) -> None:
+    history, keys = PICTURES[name]
+    app, _ = make_app(history())
+
+    async def settle(pilot) -> None:
+        for _ in range(5):
+            await pilot.pause(0.03)
+        app.context.gauges.add((histories.SAMPLE,) if name == "overview" else ())
+        await pilot.press(*keys)
+        for _ in range(5):
+            await pilot.pause(0.03)
+        app.clear_notifications()
+        await pilot.pause(0.05)
+
+    assert snap_compare(app, terminal_size=size, run_before=settle)
+
+
+def test_every_view_has_a_picture() -> None:
+    assert {view.id for view in VIEWS} <= set(PICTURES)
