@@ -64,7 +64,7 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
 
 def _wanted(state: SessionState, request: Request, outputs: Outputs, catalog: Catalog) -> Iterator[_Output]:
     if outputs.json_path:
-        yield _Output("JSON report", outputs.json_path, lambda: _json(state, request))
+        yield _Output("JSON report", outputs.json_path, lambda: json_text(state, request))
     if state.baseline is None:
         return
     if outputs.export_path:
@@ -72,7 +72,7 @@ def _wanted(state: SessionState, request: Request, outputs: Outputs, catalog: Ca
         yield _Output(what, outputs.export_path, text, _remark(state))
     if outputs.report_path:
         html = Path(outputs.report_path).suffix.lower() == ".html"
-        yield _Output("Report", outputs.report_path, lambda: _report(state, request, catalog, html=html))
+        yield _Output("Report", outputs.report_path, lambda: report_text(state, request, catalog, html=html))
 
 
 def _write(path: str, text: str) -> None:
@@ -99,38 +99,43 @@ def _settings(
     """What the export is called, and how its text is made: a Python file, the patched config, or settings."""
     settings = settings_to_export(state)
     if Path(outputs.export_path or "").suffix.lower() == ".py":
-        return "Python file", lambda: _python(state, settings, catalog)
+        return "Python file", lambda: python_text(state, settings, catalog)
     if outputs.config_path:
-        return "Patched config", lambda: _patched(state, settings, outputs)
-    return "Settings", lambda: _yaml(state, settings, request)
+        return "Patched config", lambda: patched_text(state, settings, outputs)
+    return "Settings", lambda: yaml_text(state, settings, request)
 
 
-def _yaml(state: SessionState, settings: dict[str, Value], request: Request) -> str:
+def yaml_text(state: SessionState, settings: dict[str, Value], request: Request) -> str:
+    """The settings file: a flat YAML mapping with what was measured in comments."""
     from advisor.export.settings_file import settings_yaml
 
     return settings_yaml(state, settings, target=request.target.target)
 
 
-def _python(state: SessionState, settings: dict[str, Value], catalog: Catalog) -> str:
+def python_text(state: SessionState, settings: dict[str, Value], catalog: Catalog) -> str:
+    """The Python file: the settings as plain PyTorch."""
     from advisor.export.python_file import python_source
 
     return python_source(catalog, settings, state.facts.workload.mode if state.facts else Mode.TRAIN)
 
 
-def _patched(state: SessionState, settings: dict[str, Value], outputs: Outputs) -> str:
+def patched_text(state: SessionState, settings: dict[str, Value], outputs: Outputs) -> str:
+    """The user's config with the settings in it, every other character as it was."""
     from advisor.export.config_patch import patch_config
 
     current = state.facts.workload.current if state.facts else {}
     return patch_config(read_exactly(outputs.config_path or ""), settings, current, outputs.key_map).text
 
 
-def _json(state: SessionState, request: Request) -> str:
+def json_text(state: SessionState, request: Request) -> str:
+    """The JSON report."""
     from advisor.export.json_report import report
 
     return json.dumps(report(state, request, advisor.__version__), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def _report(state: SessionState, request: Request, catalog: Catalog, *, html: bool) -> str:
+def report_text(state: SessionState, request: Request, catalog: Catalog, *, html: bool) -> str:
+    """The report for people, as Markdown or HTML."""
     from advisor.export.text_report import html_report, markdown_report
 
     return (html_report if html else markdown_report)(state, request, catalog)

@@ -66,8 +66,10 @@ class Bench:
         that was disturbed from outside is repeated once; of two disturbed ones the faster is the less disturbed.
         """
         result = self._run_once(spec, cost)
-        if not result.disturbed or not self.budget.allows(2 * self.budget.expected_s(cost=cost)):
+        expected_s = self.budget.expected_s(cost=cost)
+        if not result.disturbed or not self.budget.allows_repeat(expected_s):
             return result
+        self.budget.repeated_s += expected_s
         self._emit(Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
         again = self._run_once(spec, cost)
         return result if not again.measured else min(result, again, key=_unreliability)
@@ -79,7 +81,8 @@ class Bench:
         if result.outcome is Outcome.CANCELLED:
             raise SessionCancelledError
         wall_s = self.budget.spent_s - started
-        if result.measured:
+        # The baseline's wall has the fork server's start and the profile in it: no measure of other trials.
+        if result.measured and not spec.profile:
             self.budget.saw(wall_s, cost=cost)
         return replace(result, wall_s=wall_s)
 

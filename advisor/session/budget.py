@@ -12,6 +12,7 @@ _MEASURE_SHARE = 0.015
 # Before one has been seen: the compilation of a mid-size model, on either device.
 _FIRST_COMPILE_S = 30.0
 _LONGEST_TRIAL_SHARE = 0.5
+_REPEAT_SHARE = 0.15
 # Importing torch, building a large model and its first steps can take this long before anything is known.
 _FIRST_TRIAL_S = 120.0
 
@@ -25,6 +26,7 @@ class Budget:
         self._started = clock()
         self._walls: list[float] = []
         self._compile_walls: list[float] = []
+        self.repeated_s = 0.0
 
     @property
     def spent_s(self) -> float:
@@ -43,8 +45,8 @@ class Budget:
 
     @property
     def warmup_limit_s(self) -> float:
-        """How long a trial may warm up after its first step."""
-        return 2 * self.measure_s
+        """How long a trial may warm up after its first steps."""
+        return 1.5 * self.measure_s
 
     def timeout_s(self, reserve_s: float = 0.0) -> float:
         """When a trial counts as hanging: what is left less a reserve, half the budget at most, never under 10 s.
@@ -67,6 +69,10 @@ class Budget:
         if not cost:
             return ordinary
         return cost * max(self._compile_walls, default=_FIRST_COMPILE_S + ordinary)
+
+    def allows_repeat(self, expected_s: float) -> bool:
+        """Whether a disturbed trial may be measured again: repeats get a fixed share of the budget."""
+        return self.repeated_s + expected_s <= _REPEAT_SHARE * self.total_s and self.allows(2 * expected_s)
 
     def allows(self, expected_s: float, *, reserve_s: float = 0.0) -> bool:
         """Whether something of this length, and what must come after it, still fits."""

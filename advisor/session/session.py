@@ -37,6 +37,7 @@ from advisor.settings import Settings
 
 # What a session keeps back for the stack and its confirmation while solo trials run.
 _STACK_TRIALS_RESERVED = 2
+_LARGEST_RESERVE = 0.35
 
 
 class Session:
@@ -404,7 +405,8 @@ class Session:
         return self._budget.allows(self._budget.expected_s(cost=cost), reserve_s=reserve)
 
     def _reserve_s(self) -> float:
-        return _STACK_TRIALS_RESERVED * self._budget.expected_s() + self._confirmation_s()
+        wanted_s = _STACK_TRIALS_RESERVED * self._budget.expected_s() + self._confirmation_s()
+        return min(wanted_s, _LARGEST_RESERVE * self._budget.total_s)
 
     def _confirmation_s(self) -> float:
         """Two processes that start and warm up, and the alternate blocks."""

@@ -87,7 +87,7 @@ def steps_in(seconds: float, step_s: float) -> int:
 def measure(clock: StepClock, step_s: float, measure_s: float) -> list[Block]:
     """Blocks until the interval of the median is narrower than 1 %, or ``measure_s`` is spent.
 
-    At least five blocks are timed while they fit in four times ``measure_s``; at least one always.
+    At least five blocks are timed while they fit in twice ``measure_s``; at least one always.
     """
     steps = steps_in(measure_s / BLOCKS_PER_TRIAL, step_s)
     blocks: list[Block] = []
@@ -99,7 +99,7 @@ def measure(clock: StepClock, step_s: float, measure_s: float) -> list[Block]:
 
 def _enough(blocks: list[Block], elapsed_s: float, measure_s: float) -> bool:
     if len(blocks) < FEWEST_BLOCKS:
-        return bool(blocks) and elapsed_s > 4 * measure_s
+        return bool(blocks) and elapsed_s > 2 * measure_s
     if elapsed_s >= measure_s:
         return True
     due = len(blocks) >= 2 * FEWEST_BLOCKS and len(blocks) % _CHECK_EVERY == 0

@@ -17,7 +17,6 @@ import torch
 
 import advisor
 
-WARM_UP_S = 3.0
 ROUNDS = 7
 ROUND_S = 1.0
 
@@ -48,21 +47,19 @@ def tuned_step(workload, settings):
 
 
 def time_step(step):
-    until = time.perf_counter() + WARM_UP_S
-    step()
-    while time.perf_counter() < until:
+    for _ in range(20):
         step()
     torch.cuda.synchronize()
-    rounds = []
-    for _ in range(ROUNDS):
-        start, steps = time.perf_counter(), 0
-        while time.perf_counter() - start < ROUND_S:
-            for _ in range(10):
-                step()
-            steps += 10
-            torch.cuda.synchronize()
-        rounds.append(1e3 * (time.perf_counter() - start) / steps)
-    return statistics.median(rounds)
+    steps = max(1, round(ROUND_S / run(step, 20)))
+    return 1e3 * statistics.median(run(step, steps) for _ in range(ROUNDS))
+
+
+def run(step, steps):
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / steps
 
 
 def main():

@@ -1,0 +1,122 @@
+"""Opening the app: fork server first, then the app, then the session; the outputs asked for are written at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from advisor.catalog import Catalog, load_catalog
+from advisor.errors import AdvisorError
+from advisor.export import outputs as files
+from advisor.export.config_patch import diff
+from advisor.export.files import read_exactly, write_atomically
+from advisor.hardware import sample_gpus
+from advisor.options import Outputs
+from advisor.records import Value
+from advisor.runner import Runner
+from advisor.session.control import Decision
+from advisor.session.journal import Journal, PastSession
+from advisor.session.request import Request
+from advisor.session.session import Session
+from advisor.session.state import SessionState
+from advisor.tui.app import AdvisorApp
+from advisor.tui.exporting import ExportFormat
+from advisor.tui.result import AppResult
+
+_SETTINGS = ExportFormat("settings", "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
+_PYTHON = ExportFormat("python", "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
+_MARKDOWN = ExportFormat("markdown", "Report (Markdown)", "report.md", "markdown", "Everything measured, to read")
+_HTML = ExportFormat("html", "Report (HTML)", "report.html", "html", "The same as a page of its own")
+_JSON = ExportFormat("json", "Report (JSON)", "report.json", "json", "Everything measured, for programs")
+
+
+def run_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> int:
+    """Run a session in the app and return the exit code.
+
+    Raises AdvisorError when the session failed, after the app has closed and all else is done.
+    """
+    app = open_app(request, outputs, past)
+    result = app.run()
+    if result is None:
+        raise AdvisorError("the app ended without a word.", "This is a bug of ours: please report it.")
+    return _farewell(app.context.state, request, outputs, result)
+
+
+def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
+    """The app with a session attached, ready to run; the fork server is started."""
+    # It cannot be started from inside a running app, whose standard error has no file descriptor.
+    Runner.prepare()
+    journal = Journal.create(request) if past is None else Journal(past.path, request)
+    exporter = FileExporter(request, outputs)
+    app = AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=sample_gpus)
+    session = Session(request, Runner(), app.post_event, journal, past=past)
+    app.attach(session, kept_at=f"session {journal.session_id}")
+    return app
+
+
+def _farewell(state: SessionState, request: Request, outputs: Outputs, result: AppResult) -> int:
+    written = files.write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
+    for line in (*result.lines, *written.sentences):
+        print(line)
+    for line in (*result.error_lines, *(f"perf-advisor: {error.message}\n{error.hint}" for error in written.errors)):
+        print(line, file=sys.stderr)
+    return int(written.errors[0].exit_code) if written.errors and not result.exit_code else result.exit_code
+
+
+class FileExporter:
+    """The app's exporter: the same texts that the command line's options write."""
+
+    def __init__(self, request: Request, outputs: Outputs) -> None:
+        self._request = request
+        self._outputs = outputs
+        self._catalog: Catalog | None = None
+
+    def formats(self) -> Sequence[ExportFormat]:
+        """The patched config first when there is one."""
+        every = (_SETTINGS, _PYTHON, _MARKDOWN, _HTML, _JSON)
+        config = self._outputs.config_path
+        return every if config is None else (_patched_format(config), *every)
+
+    def preview(self, format_id: str, state: SessionState, decisions: Mapping[str, Decision]) -> str:
+        """The file's text; for the config a unified diff."""
+        text = self._text(format_id, state, decisions)
+        config = self._outputs.config_path
+        if format_id != "config" or config is None:
+            return text
+        return diff(read_exactly(config), text, Path(config).name) or "Nothing would change in the config.\n"
+
+    def save(self, format_id: str, path: Path, state: SessionState, decisions: Mapping[str, Decision]) -> Path:
+        """Write the file atomically."""
+        write_atomically(path, self._text(format_id, state, decisions))
+        return path
+
+    def _text(self, format_id: str, state: SessionState, decisions: Mapping[str, Decision]) -> str:
+        settings = self._settings(state, decisions)
+        if format_id == "config":
+            return files.patched_text(state, settings, self._outputs)
+        if format_id == "settings":
+            return files.yaml_text(state, settings, self._request)
+        if format_id == "python":
+            return files.python_text(state, settings, self._recipes())
+        if format_id == "json":
+            return files.json_text(state, self._request)
+        return files.report_text(state, self._request, self._recipes(), html=format_id == "html")
+
+    def _settings(self, state: SessionState, decisions: Mapping[str, Decision]) -> dict[str, Value]:
+        """The stack less what was rejected since it was measured."""
+        rejected = {self._recipes()[name].key for name, d in decisions.items() if d is Decision.REJECTED}
+        return {key: value for key, value in files.settings_to_export(state).items() if key not in rejected}
+
+    def _recipes(self) -> Catalog:
+        if self._catalog is None:
+            self._catalog = load_catalog(self._request.recipe_folders)
+        return self._catalog
+
+
+def _patched_format(config: str) -> ExportFormat:
+    path = Path(config)
+    name = f"{path.stem}.tuned{path.suffix}"
+    return ExportFormat(
+        "config", f"{path.name}, patched", name, "diff", "A copy of your config with the settings in it"
+    )
