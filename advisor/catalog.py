@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from advisor.errors import UsageError
-from advisor.recipe import HEADINGS, Recipe, card, card_section
+from advisor.recipe import HEADINGS, Recipe, Stage, card, card_section
 from advisor.records import Candidate, Facts, Mode, Skip, Value, text_of
 from advisor.settings import Settings
 
@@ -113,7 +113,7 @@ def load_catalog(folders: Iterable[str] = ()) -> Catalog:
             for recipe in _recipes_in(source()):
                 _check(recipe, recipes)
                 recipes[recipe.id] = recipe
-        except Exception as error:  # a stranger's code may raise anything; the session goes on without it
+        except (Exception, SystemExit) as error:  # a stranger's code may raise anything; the session goes on
             problems.append(f"{name}: {type(error).__name__}: {error}")
     return Catalog(dict(sorted(recipes.items())), tuple(problems))
 
@@ -188,6 +188,8 @@ def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
     for attribute in ("id", "title", "key", "default", "stage"):
         if not hasattr(recipe, attribute):
             raise ValueError(f"{type(recipe).__name__} has no {attribute}")
+    if not isinstance(recipe.stage, Stage):
+        raise TypeError(f"the stage of {type(recipe).__name__} is {recipe.stage!r}, not a Stage")
     if not _ID.fullmatch(recipe.id):
         raise ValueError(f"{recipe.id!r} is not an id: use lower-case letters, digits and underscores")
     if recipe.id in known:
@@ -213,7 +215,10 @@ def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
     if unfit:
         return unfit
     current = facts.current(recipe.key, recipe.default)
-    proposed = recipe.candidates(facts)
+    try:
+        proposed = recipe.candidates(facts)
+    except Exception as error:  # a stranger's code may raise anything; the other recipes are tried all the same
+        return Skip(f"the recipe has a bug: {type(error).__name__}: {error}")
     if isinstance(proposed, Skip):
         return proposed
     already_on = current != recipe.default

@@ -39,7 +39,7 @@ class Settings(Mapping[str, Value]):
         return len(self._values)
 
     def __hash__(self) -> int:
-        return hash(tuple((key, type(value).__name__, value) for key, value in self._values.items()))
+        return hash(tuple(self._values.items()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mapping) and self._values == dict(other)
@@ -74,7 +74,7 @@ class Settings(Mapping[str, Value]):
         """
         try:
             data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that is none
             raise UsageError(
                 f"{source} is not valid YAML: {_first_line(error)}", "Mend the file and try again."
             ) from error

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+import pytest
+from facts import cpu_facts, gpu_facts
+from planted import plant, recipe_text
+
+from advisor import catalog as catalog_module
+from advisor.catalog import load_catalog
+from advisor.errors import UsageError
+from advisor.records import Candidate, Mode
+
+
+def catalog_with(tmp_path, **files):
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    return load_catalog([str(tmp_path)])
+
+
+def candidates_of(proposals, recipe_id):
+    return [candidate for candidate in proposals.candidates if candidate.recipe == recipe_id]
+
+
+# --- recipes of others ----------------------------------------------------------------------------------------
+
+
+def test_the_built_in_recipes_load_without_problems():
+    catalog = load_catalog()
+    assert catalog.problems == ()
+    assert {"control", "autocast", "compile", "zero_grad"} <= set(catalog.recipes)
+    assert list(catalog.recipes) == sorted(catalog.recipes)
+
+
+def test_a_folder_adds_its_recipes(tmp_path):
+    catalog = catalog_with(tmp_path, mine=recipe_text("mine"))
+    assert catalog.problems == ()
+    assert catalog["mine"].key == "planted.mine"
+    assert set(catalog.recipes) - set(load_catalog().recipes) == {"mine"}
+    assert candidates_of(catalog.propose(cpu_facts()), "mine") == [Candidate("mine", "planted.mine", True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("def broken(:\n", "SyntaxError"),
+        ("raise RuntimeError('no such device')", "RuntimeError: no such device"),
+        ("import sys\nsys.exit('not here')", "SystemExit: not here"),
+        ("import a_module_that_nobody_has", "ModuleNotFoundError"),
+        (recipe_text("zero_grad", key="planted.other"), "the id zero_grad is taken"),
+        (recipe_text("other", key="step.zero_grad"), "step.zero_grad is owned by another recipe"),
+        (recipe_text("other", key="not_a_key"), "'not_a_key' is not a setting key"),
+        (recipe_text("Other"), "'Other' is not an id"),
+        (recipe_text("other", card='"""Only a title"""'), "lacks What it does, Why it helps, When it does not"),
+        (recipe_text("other", card=""), "lacks What it does"),
+        (recipe_text("other").replace("title = ", "heading = "), "has no title"),
+        (recipe_text("other").replace("default = False", "default = []"), "is a list"),
+        (recipe_text("other").replace("Stage.MODEL", "'model'"), "'model', not a Stage"),
+    ],
+)
+def test_a_broken_recipe_is_a_problem_and_the_others_load(tmp_path, text, problem):
+    catalog = catalog_with(tmp_path, broken=text, good=recipe_text("good"))
+    assert len(catalog.problems) == 1
+    assert str(tmp_path / "broken.py") in catalog.problems[0]
+    assert problem in catalog.problems[0]
+    assert set(catalog.recipes) - set(load_catalog().recipes) == {"good"}
+
+
+def test_of_two_files_with_one_id_the_first_counts(tmp_path):
+    catalog = catalog_with(tmp_path, a=recipe_text("mine"), b=recipe_text("mine", key="planted.second"))
+    assert catalog["mine"].key == "planted.mine"
+    assert len(catalog.problems) == 1
+
+
+def test_private_files_and_abstract_classes_are_no_recipes(tmp_path):
+    abstract = recipe_text("mine").replace("def code", "def other")
+    catalog = catalog_with(tmp_path, _shared="raise RuntimeError", helpers="X = 1", abstract=abstract)
+    assert catalog.problems == ()
+    assert set(catalog.recipes) == set(load_catalog().recipes)
+
+
+def test_files_of_one_name_in_two_folders_do_not_meet(tmp_path):
+    plant(tmp_path / "a", "first").rename(tmp_path / "a" / "same.py")
+    plant(tmp_path / "b", "second").rename(tmp_path / "b" / "same.py")
+    catalog = load_catalog([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert {"first", "second"} <= set(catalog.recipes)
+    assert catalog.problems == ()
+
+
+def test_a_missing_folder_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="does not exist"):
+        load_catalog([str(tmp_path / "missing")])
+
+
+def test_a_file_is_no_folder(tmp_path):
+    with pytest.raises(UsageError, match="recipe folder"):
+        load_catalog([str(plant(tmp_path, "mine"))])
+
+
+def test_entry_points_add_recipes_and_problems(tmp_path, monkeypatch):
+    (tmp_path / "installed_recipe.py").write_text(recipe_text("installed"), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    group = catalog_module.ENTRY_POINT_GROUP
+    installed = [
+        importlib.metadata.EntryPoint("mine", "installed_recipe", group),
+        importlib.metadata.EntryPoint("gone", "a_module_that_nobody_has:Recipe", group),
+    ]
+    monkeypatch.setattr(catalog_module, "entry_points", lambda group: installed)
+    catalog = load_catalog()
+    assert "installed" in catalog.recipes
+    assert [problem.partition(":")[0] for problem in catalog.problems] == ["entry point gone"]
+    sys.modules.pop("installed_recipe")
+
+
+# --- what is proposed -----------------------------------------------------------------------------------------
+
+
+def test_only_and_skip_leave_the_rest_out_with_a_reason():
+    catalog = load_catalog()
+    proposals = catalog.propose(cpu_facts(), only=("zero_grad", "fused_optimizer"), skip=("fused_optimizer",))
+    assert {candidate.recipe for candidate in proposals.candidates} == {"zero_grad"}
+    assert proposals.skipped["fused_optimizer"] == "left out by --skip"
+    assert proposals.skipped["autocast"] == "not named by --only"
+    assert {"zero_grad", *proposals.skipped} == set(catalog.recipes)
+
+
+@pytest.mark.parametrize("facts", [cpu_facts(), cpu_facts(mode=Mode.INFER), gpu_facts()], ids=["cpu", "infer", "gpu"])
+def test_every_recipe_is_proposed_or_skipped_with_a_reason(facts):
+    catalog = load_catalog()
+    proposals = catalog.propose(facts)
+    proposed = {candidate.recipe for candidate in proposals.candidates}
+    assert not proposed & set(proposals.skipped)
+    assert proposed | set(proposals.skipped) == set(catalog.recipes)
+    assert all(proposals.skipped.values())
+
+
+def test_a_recipe_that_is_on_proposes_its_default():
+    proposals = load_catalog().propose(cpu_facts(current={"step.zero_grad": "zeros"}), only=("zero_grad",))
+    assert proposals.candidates == (
+        Candidate("zero_grad", "step.zero_grad", "manual"),
+        Candidate("zero_grad", "step.zero_grad", "none", already_on=True),
+    )
+
+
+def test_the_present_value_is_not_proposed(tmp_path):
+    catalog = catalog_with(tmp_path, mine=recipe_text("mine", candidates="return [False]"))
+    assert catalog.propose(cpu_facts()).skipped["mine"] == (
+        "planted.mine is false already, and there is no other value to try"
+    )
+
+
+def test_the_device_and_the_mode_must_fit():
+    catalog = load_catalog()
+    assert "GPU" in catalog.propose(cpu_facts()).skipped["step_graph"]
+    assert "CPU only" in catalog.propose(gpu_facts()).skipped["threads"]
+    assert "training only" in catalog.propose(cpu_facts(mode=Mode.INFER)).skipped["zero_grad"]
+    assert "inference only" in catalog.propose(cpu_facts()).skipped["inference_mode"]
+
+
+def test_a_recipe_whose_candidates_raise_is_skipped(tmp_path):
+    catalog = catalog_with(tmp_path, mine=recipe_text("mine", candidates="return [1 / 0]"))
+    proposals = catalog.propose(cpu_facts())
+    assert proposals.skipped["mine"] == "the recipe has a bug: ZeroDivisionError: division by zero"
+    assert candidates_of(proposals, "zero_grad")
+
+
+# --- settings -------------------------------------------------------------------------------------------------
+
+
+def test_check_accepts_what_the_recipes_know():
+    load_catalog().check({"precision.autocast": "bfloat16", "step.zero_grad": "manual", "data.num_workers": 2})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"precision.unknown": 1}, "no recipe owns the setting 'precision.unknown'"),
+        ({"precision.autocast": "bfloat17"}, "bfloat17 is not a value that the recipe autocast knows"),
+        ({"step.cuda_graph": "yes"}, "yes is not a value"),
+        ({"data.num_workers": True}, "true is not a value"),
+        ({"data.num_workers": -1}, "-1 is not a value"),
+    ],
+)
+def test_check_names_what_is_wrong(settings, message):
+    with pytest.raises(UsageError, match=message) as error:
+        load_catalog().check(settings)
+    assert error.value.hint
+
+
+def test_an_unknown_recipe_is_an_error_that_names_the_known_ones():
+    with pytest.raises(UsageError, match="no recipe 'autocats'") as error:
+        load_catalog()["autocats"]
+    assert "autocast" in error.value.hint
+
+
+def test_settings_are_applied_in_the_order_of_their_stages():
+    catalog = load_catalog()
+    settings = {"step.zero_grad": "none", "compile.mode": "default", "optimizer.implementation": "fused"}
+    assert [recipe.id for recipe, _ in catalog.in_order(settings)] == ["fused_optimizer", "compile", "zero_grad"]
+
+
+def test_conflicts_are_found_whichever_is_named_first():
+    catalog = load_catalog()
+    both = {"compile.mode": "reduce-overhead", "step.cuda_graph": True}
+    assert "CUDA graphs" in str(catalog.conflict(both))
+    assert "CUDA graphs" in str(catalog.conflict(dict(reversed(both.items()))))
+    assert catalog.conflict({"compile.mode": "default", "step.cuda_graph": True}) is None
+
+
+def test_only_compilation_costs():
+    catalog = load_catalog()
+    assert catalog.cost({"step.zero_grad": "zeros"}) == 0
+    assert catalog.cost({"compile.mode": "default"}) == 1
+    assert catalog.cost({"compile.mode": "max-autotune", "step.zero_grad": "zeros"}) == 4

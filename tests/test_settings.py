@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import math
+import string
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.errors import UsageError
+from advisor.settings import SECTION, Settings, read_text
+
+word = st.text(string.ascii_lowercase + string.digits + "_", max_size=8)
+name = st.builds(lambda first, rest: first + rest, st.sampled_from(string.ascii_lowercase), word)
+keys = st.lists(name, min_size=2, max_size=3).map(".".join)
+values = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+settings_of_any_kind = st.dictionaries(keys, values, max_size=6).map(Settings)
+
+
+def typed(settings):
+    return {key: (type(value), value) for key, value in settings.items()}
+
+
+# --- YAML -----------------------------------------------------------------------------------------------------
+
+
+@given(settings_of_any_kind)
+def test_yaml_gives_the_same_settings_back(settings):
+    assert typed(Settings.from_yaml(settings.to_yaml())) == typed(settings)
+
+
+@given(settings_of_any_kind)
+def test_a_section_of_a_config_gives_the_same_settings(settings):
+    config = yaml.safe_dump({"epochs": 3, SECTION: dict(settings), "data": {"folder": "images"}})
+    assert typed(Settings.from_yaml(config)) == typed(settings)
+
+
+def test_nan_survives():
+    assert math.isnan(Settings.from_yaml(Settings({"a.b": math.nan}).to_yaml())["a.b"])
+
+
+def test_words_that_yaml_reads_as_something_else_stay_words():
+    settings = Settings({"a.b": "true", "a.c": "1", "a.d": "none", "a.e": "", "a.f": "# no comment"})
+    assert typed(Settings.from_yaml(settings.to_yaml())) == typed(settings)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "# only a comment\n", "perf_advisor:\n", "perf_advisor: {}\nepochs: 3\n"])
+def test_no_settings(text):
+    assert Settings.from_yaml(text) == {}
+
+
+def test_no_settings_are_written_as_an_empty_mapping():
+    assert Settings().to_yaml() == "{}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "epochs: 3",
+        "precision.autocast: bfloat16\nepochs: 3",
+        "Precision.autocast: x",
+        "precision..autocast: x",
+        "precision.autocast.: x",
+        "1: x",
+        "true: x",
+        "precision.autocast: [bfloat16]",
+        "precision.autocast: {dtype: bfloat16}",
+        "precision.autocast:",
+        "precision.autocast: 2024-01-02",
+        "- precision.autocast",
+        "bfloat16",
+        "perf_advisor: bfloat16",
+        "perf_advisor:\n  - a.b",
+        "perf_advisor:\n  epochs: 3",
+    ],
+)
+def test_a_file_can_set_settings_and_nothing_else(text):
+    with pytest.raises(UsageError) as error:
+        Settings.from_yaml(text, "tuned.yaml")
+    assert error.value.hint
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a.b: [",
+        "a.b: 1\n\tc.d: 2",
+        "a.b: !!python/object/apply:os.system ['true']",
+        "a.b: 1\n---\na.c: 2",
+        "a.b: *unknown",
+        "a.b: 2024-99-99",
+        "a.b: 0b_",
+        "a.b: " + "9" * 5000,
+        "[" * 5000,
+        "a.b: \x00",
+    ],
+    ids=["flow", "tab", "object", "documents", "alias", "date", "binary", "digits", "nesting", "control"],
+)
+def test_what_is_not_yaml_is_named_with_its_source(text):
+    with pytest.raises(UsageError, match=r"tuned\.yaml is not valid YAML") as error:
+        Settings.from_yaml(text, "tuned.yaml")
+    assert "\n" not in error.value.message
+
+
+# --- files ----------------------------------------------------------------------------------------------------
+
+
+def test_a_file(tmp_path):
+    path = tmp_path / "tuned.yaml"
+    path.write_text("step.cuda_graph: true\n", encoding="utf-8")
+    assert Settings.from_file(path) == {"step.cuda_graph": True}
+
+
+def test_a_file_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "tuned.yaml"
+    path.write_text("\ufeffstep.cuda_graph: true\n", encoding="utf-8")
+    assert Settings.from_file(path) == {"step.cuda_graph": True}
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    for path in (tmp_path / "missing.yaml", tmp_path, binary):
+        with pytest.raises(UsageError, match="cannot be read") as error:
+            read_text(path)
+        assert str(path) in error.value.message
+
+
+# --- the mapping ----------------------------------------------------------------------------------------------
+
+
+@given(settings_of_any_kind, keys, values)
+def test_changing_settings_makes_new_ones(settings, key, value):
+    before = dict(settings)
+    changed = settings.with_value(key, value)
+    assert changed[key] == value
+    assert dict(settings) == before
+    assert changed.without(key) == settings.without(key)
+    assert changed.without("no.such_key") == changed
+
+
+@given(settings_of_any_kind, settings_of_any_kind)
+def test_merging_lets_the_others_win(settings, other):
+    assert settings.merged(other) == {**settings, **other}
+
+
+@given(settings_of_any_kind)
+def test_settings_are_ordered_by_key_and_equal_whatever_the_order(settings):
+    assert list(settings) == sorted(settings)
+    backwards = Settings(dict(reversed(list(settings.items()))))
+    assert backwards == settings
+    assert hash(backwards) == hash(settings)
+
+
+@given(settings_of_any_kind, settings_of_any_kind)
+def test_equal_settings_have_equal_hashes(settings, other):
+    if settings == other:
+        assert hash(settings) == hash(other)
+
+
+def test_numbers_that_are_equal_make_settings_that_are():
+    assert Settings({"a.b": True}) == Settings({"a.b": 1}) == Settings({"a.b": 1.0})
+    assert len({Settings({"a.b": True}), Settings({"a.b": 1}), Settings({"a.b": 1.0})}) == 1
+
+
+def test_settings_cannot_be_changed():
+    settings = Settings({"a.b": 1})
+    with pytest.raises(TypeError):
+        settings["a.b"] = 2
+
+
+def test_settings_as_a_person_reads_them():
+    assert str(Settings({"step.cuda_graph": True, "a.b": 2})) == "a.b: 2, step.cuda_graph: true"
+    assert str(Settings()) == "none"
