@@ -185,7 +185,8 @@ class AdvisorApp(App[AppResult]):
         from advisor.tui.screens import FailureScreen
 
         if self._alive:
-            self.push_screen(FailureScreen(failure))
+            self._draw()  # a screen that is covered is not laid out again
+            self.call_after_refresh(self.push_screen, FailureScreen(failure))
 
     def _draw(self) -> None:
         if not self._alive:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import tui_histories as histories
 from tui_fakes import make_app
@@ -26,23 +28,33 @@ PICTURES = {
 }
 
 
+async def stand_still(pilot) -> None:
+    """Wait until the picture has not changed for a while."""
+    before, same = "", 0
+    for _ in range(100):
+        await pilot.pause(0.03)
+        now = re.sub(r"terminal-\d+", "", pilot.app.export_screenshot())
+        same = same + 1 if now == before else 0
+        if same == 4:
+            return
+        before = now
+
+
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36"])
 @pytest.mark.parametrize("name", PICTURES)
 def test_picture(snap_compare, name, size) -> None:
     history, keys = PICTURES[name]
     app, _ = make_app(history())
 
-    async def settle(pilot) -> None:
-        for _ in range(5):
-            await pilot.pause(0.03)
+    async def play(pilot) -> None:
+        await stand_still(pilot)
         app.context.gauges.add((histories.SAMPLE,) if name == "overview" else ())
         await pilot.press(*keys)
-        for _ in range(5):
-            await pilot.pause(0.03)
+        await stand_still(pilot)
         app.clear_notifications()
-        await pilot.pause(0.05)
+        await stand_still(pilot)
 
-    assert snap_compare(app, terminal_size=size, run_before=settle)
+    assert snap_compare(app, terminal_size=size, run_before=play)
 
 
 def test_every_view_has_a_picture() -> None:

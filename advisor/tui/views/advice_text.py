@@ -80,7 +80,7 @@ def _how(record: TrialRecord) -> list[Fact]:
     comparison = record.comparison
     if comparison is None:
         return []
-    how = "alternating with the baseline" if comparison.paired else "in a process of its own"
+    how = "alternating with the baseline" if comparison.paired else "one trial"
     return [("", Content.styled(f"{how}, noise {format_noise(comparison.noise_floor)}", DIM))]
 
 
