@@ -1,0 +1,83 @@
+"""The installed project: its metadata, entry point, modules and data files. No network, no build."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata, resources
+from pathlib import Path
+
+import pytest
+
+import advisor
+from advisor.catalog import ENTRY_POINT_GROUP, load_catalog
+from advisor.cli import main
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+RECIPES = importlib.import_module("advisor.recipes")
+INSTALLED = metadata.distribution("perf-advisor")
+
+
+def test_the_version_is_one():
+    assert INSTALLED.version == PROJECT["project"]["version"] == advisor.__version__
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(\d[^]]*)\]", changelog, re.M)[0] == advisor.__version__
+
+
+def test_the_metadata_says_what_it_needs():
+    assert INSTALLED.metadata["Requires-Python"] == ">=3.11"
+    assert INSTALLED.metadata["License-Expression"] == "Apache-2.0"
+    needed = {re.match(r"[\w-]+", line)[0] for line in INSTALLED.requires if "extra ==" not in line}
+    assert needed == {re.match(r"[\w-]+", line)[0] for line in PROJECT["project"]["dependencies"]}
+
+
+def test_the_command_is_the_function():
+    [command] = metadata.entry_points(group="console_scripts", name="perf-advisor")
+    assert command.load() is main
+
+
+def test_python_m_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "advisor", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"perf-advisor {advisor.__version__}"
+
+
+def test_every_folder_of_modules_is_a_listed_package():
+    found = {"advisor", *(info.name for info in pkgutil.walk_packages(advisor.__path__, "advisor.") if info.ispkg)}
+    assert found | {"advisor.recipes"} == set(PROJECT["tool"]["setuptools"]["packages"])
+
+
+def test_the_recipes_are_installed_as_a_package():
+    files = {path.name for path in (ROOT / "recipes").glob("*.py")}
+    assert {path.name for path in resources.files("advisor.recipes").iterdir() if path.name.endswith(".py")} == files
+    modules = {type(recipe).__module__ for recipe in load_catalog()}
+    assert modules == {f"advisor.recipes.{name.removesuffix('.py')}" for name in files - {"__init__.py"}}
+
+
+def test_no_top_level_package_shadows_a_users_own():
+    named = {name.partition(".")[0] for name in PROJECT["tool"]["setuptools"]["packages"]}
+    assert named == {"advisor"}
+
+
+@pytest.mark.parametrize("path", [p for p in (ROOT / "advisor").rglob("*") if p.suffix in (".tcss", ".typed")], ids=str)
+def test_a_data_file_is_in_the_package_data(path):
+    place = path.relative_to(ROOT / "advisor")
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["advisor"]
+    assert any(place.match(pattern) and len(place.parts) == len(Path(pattern).parts) for pattern in patterns)
+
+
+def test_the_typing_marker_is_there():
+    assert resources.files("advisor").joinpath("py.typed").is_file()
+
+
+def test_a_recipe_module_imports_under_its_name():
+    names = [info.name for info in pkgutil.iter_modules(RECIPES.__path__)]
+    assert all(importlib.import_module(f"advisor.recipes.{name}").__doc__ for name in names)
+
+
+def test_the_group_for_recipes_of_others_holds_none_of_ours():
+    assert not metadata.entry_points(group=ENTRY_POINT_GROUP)

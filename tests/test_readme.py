@@ -1,0 +1,228 @@
+"""The README keeps its word: its table, options, commands, code, fields and links are checked against the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from sample_session import sample_history, sample_request
+
+import advisor
+from advisor import options
+from advisor.catalog import load_catalog
+from advisor.entrypoint import load_target
+from advisor.errors import ExitCode, UsageError
+from advisor.export.json_report import report
+from advisor.export.recipe_table import BEGIN, END, recipe_table, with_table
+from advisor.records import TargetSpec
+from advisor.session.state import SessionState
+from advisor.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+BLOCKS = FENCE.findall(README)
+SHELL = [
+    command.strip()
+    for language, text in (*BLOCKS, *FENCE.findall(CONTRIBUTING))
+    if language == "bash"
+    for line in text.splitlines()
+    for command in line.partition(" #")[0].split("&&")
+]
+PYTHON = [text for language, text in BLOCKS if language == "python"]
+BUILDERS = [text for text in PYTHON if "def build(" in text]
+INLINE = re.findall(r"`([^`\n]+)`", FENCE.sub("", README))
+COMMANDS = [text for text in (*SHELL, *INLINE) if text.startswith("perf-advisor ")]
+
+# What an option that the prose names without a value is tried with.
+SAMPLES = {
+    "--allow": ["exact"],
+    "--batch-size": ["8"],
+    "--budget": ["5m"],
+    "--config": ["train.yaml"],
+    "--device": ["cpu"],
+    "--headless": [],
+    "--input": ["8x512"],
+    "--json": ["report.json"],
+    "--map": ["data.num_workers=loader.workers"],
+    "--objective": ["memory"],
+    "--resume": [],
+}
+
+
+# --- the table of recipes -------------------------------------------------------------------------------------
+
+
+def test_the_table_is_current():
+    table = recipe_table(load_catalog())
+    assert with_table(README, table) == README, "run: python -m advisor.export.recipe_table README.md"
+
+
+def test_a_recipe_has_a_row_of_its_own():
+    rows = recipe_table(load_catalog()).splitlines()[2:]
+    assert [row.split("`")[1] for row in rows] == list(load_catalog().recipes)
+    assert len({row.count("|") for row in rows}) == 1
+
+
+def test_a_table_replaces_what_stood_between_its_marks():
+    assert with_table(f"a\n{BEGIN}\nold\n{END}\nb", "new\n") == f"a\n{BEGIN}\nnew\n{END}\nb"
+
+
+@pytest.mark.parametrize("text", ["", BEGIN, END, f"{END}\n{BEGIN}"])
+def test_a_document_without_marks_is_refused(text):
+    with pytest.raises(UsageError):
+        with_table(text, "new\n")
+
+
+# --- commands and options -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def user_folder(tmp_path, monkeypatch):
+    """A working directory with the files that the README's commands name."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.yaml").write_text("width: 64\nloader: {workers: 2}\n", encoding="utf-8")
+    Path("my_recipes").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_is_understood(user_folder, command, capsys):
+    arguments = shlex.split(command.partition(" | ")[0])[1:]
+    if "--help" in arguments:
+        with pytest.raises(SystemExit) as exited:
+            options.parse(arguments)
+        assert exited.value.code == ExitCode.OK
+    else:
+        options.parse(arguments)
+
+
+@pytest.mark.parametrize("text", [text for text in INLINE if text.startswith("--")])
+def test_an_option_is_understood(user_folder, text):
+    words = shlex.split(text)
+    if len(words) == 1:
+        words += SAMPLES[text]
+    options.parse(["demo", "--config", "train.yaml", *words])
+
+
+def test_the_commands_that_people_copy_are_there():
+    assert "pip install . && perf-advisor demo" in README.splitlines()
+    assert "pip install -e '.[dev]' && pytest" in README.splitlines()
+    assert "\nrun pytest" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", re.findall(r"\bPERF_ADVISOR_\w+", README + CONTRIBUTING))
+def test_an_environment_variable_is_read(name):
+    assert any(name in path.read_text(encoding="utf-8") for path in (ROOT / "advisor").rglob("*.py"))
+
+
+# --- code and settings ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", PYTHON)
+def test_code_parses(text):
+    ast.parse(text)
+
+
+@pytest.mark.parametrize("text", BUILDERS)
+def test_a_builder_is_a_target(user_folder, text):
+    Path("mymodel.py").write_text(text, encoding="utf-8")
+    shape = None if "return model" in text or "Workload(" in text else (8, 512)
+    config = {"width": 64} if "config" in text else None
+    loop = load_target(TargetSpec("mymodel.py:build", str(user_folder), input_shape=shape, config=config))
+    assert isinstance(loop.model, torch.nn.Module)
+
+
+def test_the_loop_trains(user_folder):
+    settings = Settings({"step.zero_grad": "zeros", "data.batch_size": 4})
+    Path("tuned.yaml").write_text(settings.to_yaml(), encoding="utf-8")
+    model = torch.nn.Linear(4, 2)
+    data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.randn(8, 2))
+    namespace = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loader": torch.utils.data.DataLoader(data, batch_size=2),
+        "loss": torch.nn.MSELoss(),
+    }
+    [loop] = [text for text in PYTHON if text not in BUILDERS]
+    exec(compile(loop, "README", "exec"), namespace)
+    assert torch.isfinite(namespace["loss_value"])
+    assert namespace["loader"].batch_size == 4
+
+
+def test_settings_are_settings():
+    files = [text for language, text in BLOCKS if language == "yaml"]
+    assert files
+    for text in files:
+        load_catalog().check(Settings(yaml.safe_load(text)))
+
+
+# --- the JSON report ------------------------------------------------------------------------------------------
+
+
+def _table_under(heading: str, first_cell: str) -> dict[str, list[str]]:
+    """The rows of the table with this head under a heading: the names in the first cell, and those in the second."""
+    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = section.partition(f"\n| {first_cell} |")[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [row.split("|")[1:3] for row in rows]
+    return {name: re.findall(r"`([^`]+)`", text) for left, text in cells for name in re.findall(r"[\w]+", left)}
+
+
+def test_the_fields_are_in_the_report():
+    fields = _table_under("In CI and scripts", "field")
+    made = report(SessionState.of(sample_history()), sample_request(), advisor.__version__)
+    assert set(fields) <= set(made)
+    for name in ("baseline", "stack"):
+        assert set(fields[name]) <= set(made[name]), name
+    for name in ("trials", "recommendations"):
+        assert made[name]
+        assert all(set(fields[name]) <= set(entry) for entry in made[name]), name
+
+
+def test_the_exit_codes_are_all_there():
+    assert {int(code) for code in _table_under("In CI and scripts", "exit code")} == set(map(int, ExitCode))
+
+
+# --- links ----------------------------------------------------------------------------------------------------
+
+
+def _links(text: str) -> list[str]:
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", _without_code(text)) if "://" not in link]
+
+
+def _anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", _without_code(text), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _without_code(text: str) -> str:
+    return FENCE.sub("", text)
+
+
+# Names in the guide that stand for a file of the reader's own.
+EXAMPLES = {"recipes/my_recipe.py", "path/file.py"}
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"[\w/]+\.py\b", CONTRIBUTING)) - EXAMPLES))
+def test_a_module_that_the_guide_names_is_there(path):
+    folders = (ROOT / "advisor", ROOT / "recipes", ROOT / "tests")
+    assert any(found.match(path) for folder in folders for found in folder.rglob("*.py"))
+
+
+DOCUMENTS = {"README.md": README, "CONTRIBUTING.md": CONTRIBUTING}
+LINKS = [(name, link) for name, text in DOCUMENTS.items() for link in _links(text)]
+
+
+@pytest.mark.parametrize(("document", "link"), LINKS)
+def test_a_link_leads_somewhere(document, link):
+    path, _, anchor = link.partition("#")
+    target = ROOT / (path or document)
+    assert target.is_file()
+    if anchor:
+        assert anchor in _anchors(target.read_text(encoding="utf-8"))
