@@ -5,10 +5,13 @@ Whatever the user's code raises, ``SystemExit`` among it, becomes a TargetError 
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +22,7 @@ from torch import nn
 
 from advisor.adapters import adapt
 from advisor.adapters.normalise import normalise
+from advisor.adapters.torchvision import offline_options
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.runtime.loop import Loop
@@ -28,6 +32,7 @@ T = TypeVar("T")
 DEMO = "demo"
 DEFAULT_ATTRIBUTE = "build"
 _FRAMES_SHOWN = 3
+_NAMES_SHOWN = 20
 
 
 def load_target(spec: TargetSpec) -> Loop:
@@ -35,7 +40,7 @@ def load_target(spec: TargetSpec) -> Loop:
     module_name, attribute = parse_target(spec.target)
     module = _import(module_name, spec.directory)
     found = _attribute(module, module_name, attribute)
-    value = in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, attribute))
+    value = in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, module_name, attribute))
     adapted = adapt(module_name, attribute, value, spec)
     return in_user_code("normalising the workload", lambda: normalise(adapted, spec))
 
@@ -83,8 +88,8 @@ def one_line(error: BaseException) -> str:
 def user_frames(error: BaseException) -> str:
     """The last frames of a traceback that are in the user's code; the last of all when none is."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).parent)
-    libraries = ("/site-packages/", "/dist-packages/", "<frozen ")
+    ours = f"{Path(__file__).parent}{os.sep}"
+    libraries = ("/site-packages/", "/dist-packages/", "<frozen ", f"{sysconfig.get_path('stdlib')}{os.sep}")
     own = [f for f in frames if not f.filename.startswith(ours) and not any(part in f.filename for part in libraries)]
     shown = (own or list(frames))[-_FRAMES_SHOWN:]
     return "".join(traceback.format_list(shown)).rstrip() + "\n" + one_line(error)
@@ -132,24 +137,30 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise TargetError(f"{module_name} has no {attribute!r}.", f"It defines: {_defined_in(module)}.") from None
+            raise TargetError(
+                f"{module_name} has no {attribute!r}.", f"It defines: {_defined_in(module, part)}."
+            ) from None
     return found
 
 
-def _defined_in(module: ModuleType) -> str:
-    own = [
-        name
+def _defined_in(module: ModuleType, wanted: str) -> str:
+    """The names that a module offers, those most like the wanted one first."""
+    public = {
+        name: value
         for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType) and _is_from(value, module)
-    ]
-    return ", ".join(sorted(own)[:20]) or "nothing public"
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    # A package may define nothing itself and offer what its modules define.
+    names = sorted([name for name, value in public.items() if _is_from(value, module)] or public)
+    ordered = dict.fromkeys([*difflib.get_close_matches(wanted, names), *names])
+    return ", ".join(list(ordered)[:_NAMES_SHOWN]) or "nothing public"
 
 
 def _is_from(value: Any, module: ModuleType) -> bool:
     return getattr(value, "__module__", module.__name__) == module.__name__ or not callable(value)
 
 
-def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
+def _build(found: Any, spec: TargetSpec, module_name: str, attribute: str) -> Any:
     """The target's value: itself when it is no builder, else what calling it (with ``config``) returns."""
     if isinstance(found, nn.Module) or not callable(found):
         return found
@@ -169,4 +180,4 @@ def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
         return found(config=spec.config)
     if "config" in required:
         raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
-    return found()
+    return found(**offline_options(module_name, parameters))

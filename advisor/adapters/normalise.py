@@ -91,13 +91,20 @@ def _data(
         return _sized_loader(data, spec), None
     if callable(data) and not isinstance(data, torch.Tensor):
         size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else DEFAULT_BATCH_SIZE)
-        return data(size), cast("Callable[[int], Any]", data)
-    if next(tensors_of(data), None) is None:
+        return _checked_batch(data(size), "what the target's data function returned"), cast(
+            "Callable[[int], Any]", data
+        )
+    _checked_batch(data, "the target's data")
+    return resize_batch(data, spec.batch_size) if spec.batch_size else data, None
+
+
+def _checked_batch(batch: Any, what: str) -> Any:
+    if next(tensors_of(batch), None) is None:
         raise TargetError(
-            f"the target's data is {_kind(data)} and holds no tensor.",
+            f"{what} is {_kind(batch)} and holds no tensor.",
             "Give a DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
         )
-    return resize_batch(data, spec.batch_size) if spec.batch_size else data, None
+    return batch
 
 
 def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,8 +29,9 @@ def adapt(module_name: str, attribute: str, value: Any, spec: TargetSpec) -> Any
         return value
     kind = type(value).__module__.removeprefix("torchvision.models").strip(".").partition(".")[0]
     if kind in ("detection", "optical_flow") and spec.mode is not Mode.INFER:
+        kind_text = "a detection" if kind == "detection" else "an optical flow"
         raise TargetError(
-            f"{attribute} is a {kind.replace('_', ' ')} model, whose training targets cannot be made up.",
+            f"{attribute} is {kind_text} model, whose training targets cannot be made up.",
             "Return (model, loader, loss, optimizer) from a build() of your own, or give --mode infer.",
         )
     if kind in ("detection", "optical_flow"):
@@ -47,6 +49,12 @@ def adapt(module_name: str, attribute: str, value: Any, spec: TargetSpec) -> Any
     if workload.mode == Mode.TRAIN.value:
         workload.optimizer = lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
     return workload
+
+
+def offline_options(module_name: str, parameters: Iterable[str]) -> dict[str, Any]:
+    """Arguments that keep a torchvision builder from downloading: some load a pretrained backbone unasked."""
+    is_torchvision = module_name == "torchvision.models" or module_name.startswith("torchvision.models.")
+    return {"weights_backbone": None} if is_torchvision and "weights_backbone" in parameters else {}
 
 
 def spec_seed(shape: tuple[int, ...]) -> int:

@@ -93,14 +93,16 @@ class SplitBatch:
 def splitter(model: nn.Module, *, with_target: bool) -> Callable[[Any], SplitBatch]:
     """How this model's batches are split.
 
-    A mapping becomes keyword arguments; of a tuple or list the last element is the target when ``with_target``, or
-    when the model's ``forward`` takes fewer inputs than the batch has; anything else is the one input.
+    A mapping becomes keyword arguments, less a target that is wanted apart or that the model does not take; of a tuple
+    or list the last element is the target when ``with_target``, or when the model's ``forward`` takes fewer inputs than
+    the batch has; anything else is the one input.
     """
     accepted = _positional_parameters(model)
+    keywords = _keyword_parameters(model)
 
     def split(batch: Any) -> SplitBatch:
         if isinstance(batch, Mapping):
-            return _split_mapping(batch, with_target=with_target)
+            return _split_mapping(batch, keywords, with_target=with_target)
         if isinstance(batch, tuple | list) and not hasattr(batch, "_fields"):
             return _split_sequence(tuple(batch), accepted, with_target=with_target)
         return SplitBatch((batch,), {}, batch if with_target else None)
@@ -117,11 +119,14 @@ def has_target(batch: Any, model: nn.Module) -> bool:
     return False
 
 
-def _split_mapping(batch: Mapping[str, Any], *, with_target: bool) -> SplitBatch:
+def _split_mapping(batch: Mapping[str, Any], accepted: frozenset[str] | None, *, with_target: bool) -> SplitBatch:
     name = next((name for name in TARGET_NAMES if name in batch), None)
-    if not with_target or name is None:
+    if name is None:
         return SplitBatch((), dict(batch))
-    return SplitBatch((), {key: value for key, value in batch.items() if key != name}, batch[name])
+    inputs = {key: value for key, value in batch.items() if key != name}
+    if with_target:
+        return SplitBatch((), inputs, batch[name])
+    return SplitBatch((), dict(batch) if accepted is None or name in accepted else inputs)
 
 
 def _split_sequence(batch: tuple[Any, ...], accepted: int | None, *, with_target: bool) -> SplitBatch:
@@ -132,13 +137,25 @@ def _split_sequence(batch: tuple[Any, ...], accepted: int | None, *, with_target
     return SplitBatch(batch[:accepted] if accepted is not None else batch, {})
 
 
-def _positional(model: nn.Module) -> list[inspect.Parameter] | None:
+def _parameters(model: nn.Module) -> list[inspect.Parameter] | None:
     try:
         # A compiled model's own forward takes anything.
-        parameters = inspect.signature(getattr(model, "_orig_mod", model).forward).parameters.values()
+        return list(inspect.signature(getattr(model, "_orig_mod", model).forward).parameters.values())
     except (TypeError, ValueError):
         return None
-    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+
+
+def _keyword_parameters(model: nn.Module) -> frozenset[str] | None:
+    """The keywords that the model is called with; None when it takes any."""
+    parameters = _parameters(model)
+    if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+
+
+def _positional(model: nn.Module) -> list[inspect.Parameter] | None:
+    parameters = _parameters(model)
+    if parameters is None or any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return None
     return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,16 +23,22 @@ def takes_model(loss: Callable[..., Any]) -> bool:
     """
     if isinstance(loss, nn.Module):
         return False
-    try:
-        parameters = list(inspect.signature(loss).parameters.values())
-    except (TypeError, ValueError):
-        return False
+    parameters = _parameters(loss)
     if not parameters:
         return False
     annotation = parameters[0].annotation
     is_module = annotation is nn.Module or (isinstance(annotation, type) and issubclass(annotation, nn.Module))
     named_batch = len(parameters) > 1 and parameters[1].name == "batch"
     return parameters[0].name in _MODEL_NAMES or is_module or named_batch
+
+
+def _parameters(loss: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a loss, with annotations that were written as text evaluated where they can be."""
+    with contextlib.suppress(Exception):
+        return list(inspect.signature(loss, eval_str=True).parameters.values())
+    with contextlib.suppress(TypeError, ValueError):
+        return list(inspect.signature(loss).parameters.values())
+    return []
 
 
 def describe_loss(loss: Callable[..., Any] | None) -> str:

@@ -5,7 +5,7 @@ The phases of a step are methods, so that the instrumented pass times exactly wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -61,9 +61,9 @@ class TrainStep:
         self.scaler = GradScaler(plan.device_type) if plan.scales_gradients else None
         self._loss = loss or default_loss
         self._loss_takes_model = loss is not None and takes_model(loss)
-        # Without a loss the labels stay in a mapping: such models (Hugging Face) compute their own loss from them.
         self._split = splitter(model, with_target=True)
-        self._keeps_labels = loss is None
+        # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
+        self._split_mapping = splitter(model, with_target=loss is not None)
         self._autocast = _autocast(plan)
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -81,9 +81,7 @@ class TrainStep:
         with self._autocast:
             if self._loss_takes_model:
                 return self._loss(self.model, batch)
-            if self._keeps_labels and isinstance(batch, dict):
-                return self.model(**batch)
-            split = self._split(batch)
+            split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
             return self.model(*split.args, **split.kwargs)
 
     def loss(self, output: Any, batch: Any) -> torch.Tensor:

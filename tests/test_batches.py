@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.runtime.batches import (
+    copy_into,
+    describe,
+    has_target,
+    map_tensors,
+    mover,
+    signature_of,
+    splitter,
+    tensors_of,
+)
+
+Pair = namedtuple("Pair", ["images", "labels"])
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Any
+    name: str = "a"
+    nested: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Counted:
+    image: Any
+    rows: int = field(init=False)
+
+    def __post_init__(self):
+        self.rows = len(self.image)
+
+
+class Encoding(UserDict):
+    """A mapping that is no dict, as Hugging Face's BatchEncoding."""
+
+
+class ReadOnly(UserDict):
+    def __init__(self):
+        super().__init__()
+        self.data = {"x": ones(2)}
+
+
+def ones(*shape, dtype=torch.float32):
+    return torch.ones(*shape, dtype=dtype)
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class TwoInputs(nn.Module):
+    def forward(self, left, right, scale=1.0):
+        return left
+
+
+class Labelled(nn.Module):
+    def forward(self, input_ids, labels=None):
+        return input_ids
+
+
+class Keywords(nn.Module):
+    def forward(self, **inputs):
+        return inputs
+
+
+class Anything(nn.Module):
+    def forward(self, *inputs):
+        return inputs
+
+
+NESTED = {
+    "tuple": (ones(2), [ones(3), "text"], None),
+    "list": [ones(2), {"a": ones(3)}],
+    "dict": {"x": ones(2), "meta": {"id": 3, "mask": ones(2)}},
+    "named tuple": Pair(ones(2), ones(2)),
+    "dataclass": Sample(ones(2), "b", {"x": ones(1)}),
+    "mapping": Encoding({"x": ones(2)}),
+}
+
+
+# --- walking --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", NESTED.values(), ids=NESTED)
+def test_mapping_keeps_the_structure_and_changes_every_tensor(batch):
+    doubled = map_tensors(lambda tensor: 2 * tensor, batch)
+    assert type(doubled) is type(batch)
+    assert signature_of(doubled) == signature_of(batch)
+    assert all(bool((tensor == 2).all()) for tensor in tensors_of(doubled))
+    assert all(bool((tensor == 1).all()) for tensor in tensors_of(batch))
+
+
+def test_mapping_passes_other_objects_on():
+    marker = object()
+    assert map_tensors(torch.neg, (marker, "text", 3)) == (marker, "text", 3)
+
+
+def test_a_dataclass_computes_its_own_fields_again():
+    assert map_tensors(lambda tensor: tensor[:1], Counted(ones(4))).rows == 1
+
+
+def test_a_mapping_that_is_made_another_way_becomes_a_dict():
+    assert type(map_tensors(torch.neg, ReadOnly())) is dict
+
+
+def test_tensors_come_depth_first():
+    batch = (ones(1), {"a": [ones(2), ones(3)]}, Sample(ones(4)), Pair(ones(5), ones(6)))
+    assert [len(tensor) for tensor in tensors_of(batch)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("batch", [None, "text", 3, [], {}, object(), Sample])
+def test_no_tensors(batch):
+    assert list(tensors_of(batch)) == []
+
+
+# --- moving ---------------------------------------------------------------------------------------------------
+
+
+def test_moving_gives_only_tensors_of_the_rank_the_memory_format():
+    move = mover(torch.device("cpu"), memory_format="channels_last")
+    image, clip, label = move((ones(2, 3, 4, 4), ones(2, 3, 2, 4, 4), ones(2)))
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    assert clip.is_contiguous()
+    assert label.is_contiguous()
+
+
+def test_moving_clips():
+    move = mover(torch.device("cpu"), memory_format="channels_last_3d")
+    assert move(ones(2, 3, 2, 4, 4)).is_contiguous(memory_format=torch.channels_last_3d)
+
+
+def test_moving_to_where_it_is_copies_nothing():
+    image = ones(2, 3, 4, 4)
+    assert mover(torch.device("cpu"))((image,))[0] is image
+
+
+def test_copying_into_a_batch_of_the_same_structure():
+    static = {"x": torch.zeros(2, 3), "y": [torch.zeros(2)]}
+    copy_into(static, {"x": ones(2, 3), "y": [ones(2)]})
+    assert bool((static["x"] == 1).all())
+    assert bool((static["y"][0] == 1).all())
+    with pytest.raises(ValueError, match="shorter"):
+        copy_into(static, {"x": ones(2, 3), "y": []})
+
+
+def test_a_signature_tells_shapes_and_types_apart():
+    assert signature_of((ones(2, 3), ones(2))) == signature_of([ones(2, 3), ones(2)])
+    assert signature_of(ones(2, 3)) != signature_of(ones(1, 3))
+    assert signature_of(ones(2)) != signature_of(ones(2, dtype=torch.float64))
+
+
+def test_batches_as_a_person_reads_them():
+    assert describe((ones(64, 3), ones(64, dtype=torch.int64))) == "float32[64, 3], int64[64]"
+    assert describe([ones(1)] * 8).endswith(" and 2 more")
+    assert describe("text") == "str"
+
+
+# --- splitting ------------------------------------------------------------------------------------------------
+
+
+def split(model, batch, *, with_target):
+    found = splitter(model, with_target=with_target)(batch)
+    return found.args, found.kwargs, found.target
+
+
+def test_one_tensor_is_the_input_and_the_target():
+    assert split(Net(), "x", with_target=False) == (("x",), {}, None)
+    assert split(Net(), "x", with_target=True) == (("x",), {}, "x")
+    assert split(Net(), ("x",), with_target=True) == (("x",), {}, "x")
+
+
+@pytest.mark.parametrize("batch", [("x", "y"), ["x", "y"]])
+def test_the_last_of_a_sequence_is_the_target(batch):
+    assert split(Net(), batch, with_target=True) == (("x",), {}, "y")
+    assert split(Net(), batch, with_target=False) == (("x",), {}, None)
+
+
+def test_several_inputs():
+    assert split(TwoInputs(), ("l", "r", "y"), with_target=True) == (("l", "r"), {}, "y")
+    assert split(TwoInputs(), ("l", "r", "y"), with_target=False) == (("l", "r"), {}, None)
+    assert split(TwoInputs(), ("l", "r"), with_target=False) == (("l", "r"), {}, None)
+    assert split(Anything(), ("l", "r", "y"), with_target=False) == (("l", "r", "y"), {}, None)
+
+
+def test_a_compiled_model_is_split_as_the_model_itself():
+    assert split(torch.compile(Net()), ("x", "y"), with_target=False) == (("x",), {}, None)
+
+
+@pytest.mark.parametrize("mapping", [dict, Encoding])
+@pytest.mark.parametrize("name", ["labels", "label", "targets", "target", "y"])
+def test_a_mapping_is_keywords_and_its_label_the_target(mapping, name):
+    batch = mapping({"x": "x", name: "t"})
+    assert split(Net(), batch, with_target=True) == ((), {"x": "x"}, "t")
+    assert split(Net(), batch, with_target=False) == ((), {"x": "x"}, None)
+
+
+@pytest.mark.parametrize("model", [Labelled(), Keywords()], ids=["named", "any"])
+def test_a_model_that_takes_labels_gets_them_when_no_loss_wants_them(model):
+    batch = {"input_ids": "x", "labels": "t"}
+    assert split(model, batch, with_target=False) == ((), batch, None)
+    assert split(model, batch, with_target=True) == ((), {"input_ids": "x"}, "t")
+
+
+def test_a_mapping_without_a_label_is_keywords_only():
+    assert split(Net(), {"x": "x"}, with_target=True) == ((), {"x": "x"}, None)
+
+
+def test_a_batch_of_a_class_of_its_own_is_passed_whole():
+    pair, sample = Pair("x", "y"), Sample("x")
+    assert split(Net(), pair, with_target=True) == ((pair,), {}, pair)
+    assert split(Net(), sample, with_target=False) == ((sample,), {}, None)
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "carries"),
+    [
+        (Net(), ("x", "y"), True),
+        (Net(), ("x",), False),
+        (Net(), "x", False),
+        (TwoInputs(), ("l", "r"), False),
+        (TwoInputs(), ("l", "r", "y"), True),
+        (Net(), {"x": 1}, False),
+        (Net(), {"x": 1, "y": 2}, True),
+        (Anything(), ("x", "y"), True),
+    ],
+)
+def test_whether_a_batch_carries_a_target(model, batch, carries):
+    assert has_target(batch, model) is carries

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from advisor import entrypoint
+from advisor.entrypoint import load_target, parse_target
+from advisor.errors import TargetError
+from advisor.records import Mode, TargetSpec
+
+GOOD = """
+    import torch
+    from torch import nn
+
+    def build():
+        return nn.Linear(3, 2), torch.ones(4, 3)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _imports():
+    """Leave the modules and the path as they were: the targets of different tests share names."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        if name.partition(".")[0] in ("mine", "my", "helper", "broken"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Write ``mine.py`` and load a target from its folder."""
+
+    def load_text(text, target="mine:build", **options):
+        (tmp_path / "mine.py").write_text(textwrap.dedent(text), encoding="utf-8")
+        return load_target(TargetSpec(target, str(tmp_path), **options))
+
+    return load_text
+
+
+def failure(load, text, target="mine:build", **options):
+    with pytest.raises(TargetError) as error:
+        load(text, target, **options)
+    assert error.value.hint
+    assert "\n" not in error.value.message
+    return error.value
+
+
+# --- finding it -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["mine:build", "mine", "mine.py:build", "mine.py", "./mine.py"])
+def test_modules_and_files(load, target):
+    assert load(GOOD, target).data.shape == (4, 3)
+
+
+def test_a_file_elsewhere_imports_its_neighbours(tmp_path):
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    (folder / "helper.py").write_text("import torch\ndef batch(): return torch.ones(4, 3)\n", encoding="utf-8")
+    (folder / "mine.py").write_text(
+        "from torch import nn\nfrom helper import batch\ndef make(): return nn.Linear(3, 2), batch()\n",
+        encoding="utf-8",
+    )
+    for target in ("deep/mine.py:make", f"{folder}/mine.py:make"):
+        assert load_target(TargetSpec(target, str(tmp_path))).data.shape == (4, 3)
+
+
+def test_a_module_in_a_package(tmp_path):
+    package = tmp_path / "my" / "models"
+    package.mkdir(parents=True)
+    (package / "mine.py").write_text(textwrap.dedent(GOOD), encoding="utf-8")
+    assert load_target(TargetSpec("my.models.mine:build", str(tmp_path))).batch_size == 4
+
+
+def test_an_attribute_of_an_attribute(load):
+    text = "import torch\nclass Factory:\n    @staticmethod\n    def make(): return torch.nn.ReLU(), torch.ones(2)\n"
+    loop = load(text, "mine:Factory.make")
+    assert loop.data.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("value", "shape"),
+    [
+        ("nn.Linear(3, 2)", (5, 3)),
+        ("(nn.Linear(3, 2), torch.ones(4, 3))", (4, 3)),
+        ("{'model': nn.Linear(3, 2), 'data': torch.ones(4, 3)}", (4, 3)),
+    ],
+)
+def test_a_value_needs_no_function(load, value, shape):
+    loop = load(f"import torch\nfrom torch import nn\nthing = {value}", "mine:thing", input_shape=(5, 3))
+    assert loop.data.shape == shape
+
+
+def test_a_module_class_is_built(load):
+    text = "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self): super().__init__(3, 2)\n"
+    assert type(load(text, "mine:Net", input_shape=(5, 3)).model).__name__ == "Net"
+
+
+def test_the_demo():
+    assert parse_target("demo") == ("advisor.demo", "build")
+
+
+def test_a_target_is_split_at_its_last_colon():
+    assert parse_target("my.module:make") == ("my.module", "make")
+    assert parse_target("folder/file.py") == ("folder/file.py", "build")
+
+
+@pytest.mark.parametrize("target", ["", ":", ":build", "mine:"])
+def test_what_is_no_target(target):
+    with pytest.raises(TargetError, match="is not a target"):
+        parse_target(target)
+
+
+def test_a_missing_module(load):
+    error = failure(load, GOOD, "yours:build")
+    assert error.message == "there is no module 'yours'."
+    assert failure(load, GOOD, "yours.models:build").message == "there is no module 'yours.models'."
+    assert failure(load, GOOD, "mine.models:build").message == "there is no module 'mine.models'."
+
+
+def test_a_missing_file(load):
+    assert failure(load, GOOD, "other/mine.py:build").message == "there is no file other/mine.py."
+
+
+def test_a_missing_attribute_lists_the_names_that_are_there(load):
+    text = "import os\nfrom torch import nn, ones\nLR = 1\ndef make(): ...\ndef train(): ...\ndef _hidden(): ...\n"
+    error = failure(load, text)
+    assert error.message == "mine has no 'build'."
+    assert error.hint == "It defines: LR, make, train."
+
+
+def test_an_empty_module(load):
+    assert failure(load, "").hint == "It defines: nothing public."
+
+
+def test_the_nearest_name_comes_first(load):
+    assert failure(load, "def a(): ...\ndef builder(): ...\n").hint == "It defines: builder, a."
+
+
+# --- what its code does ---------------------------------------------------------------------------------------
+
+
+def test_an_exception_shows_the_users_last_frames(load):
+    error = failure(
+        load,
+        """
+        def build():
+            return outer()
+
+        def outer():
+            return inner({})
+
+        def inner(sizes):
+            return sizes["width"]
+        """,
+    )
+    assert error.message == "build in mine failed: KeyError: 'width'"
+    assert 'return sizes["width"]' in error.details
+    assert "return outer()" in error.details
+    assert error.details.endswith("KeyError: 'width'")
+    assert "entrypoint.py" not in error.details
+
+
+def test_frames_of_libraries_are_left_out(load):
+    error = failure(load, "import torch\ndef build():\n    return torch.nn.Linear(3, 2)(torch.ones(4, 5))\n")
+    assert "mat1 and mat2 shapes" in error.message
+    assert "torch.nn.Linear(3, 2)(torch.ones(4, 5))" in error.details
+    assert "site-packages" not in error.details
+
+
+def test_frames_of_the_standard_library_are_left_out(load):
+    error = failure(load, "import json\ndef build():\n    return json.loads('{')\n")
+    assert "json.loads('{')" in error.details
+    assert "decoder.py" not in error.details
+
+
+def test_a_folder_whose_name_begins_like_ours_is_the_users(tmp_path, monkeypatch):
+    monkeypatch.setattr(entrypoint, "__file__", str(tmp_path / "mine" / "entrypoint.py"))
+    folder = tmp_path / "mine_too"
+    folder.mkdir()
+    (folder / "mine.py").write_text("import json\ndef build():\n    return json.loads('{')\n", encoding="utf-8")
+    with pytest.raises(TargetError) as error:
+        load_target(TargetSpec("mine.py", str(folder)))
+    assert f'File "{folder}/mine.py"' in error.value.details
+
+
+def test_a_long_message_becomes_one_short_line(load):
+    error = failure(load, "def build():\n    raise ValueError('a\\n' * 1000)\n")
+    assert len(error.message) < 400
+
+
+def test_leaving_the_process(load):
+    error = failure(load, "import sys\ndef build():\n    sys.exit(2)\n")
+    assert error.message == "build in mine called sys.exit(2)."
+    assert "__main__" in error.hint
+    assert failure(load, "import sys\nsys.exit()\n", "mine.py").message == "importing mine.py called sys.exit(None)."
+
+
+@pytest.mark.parametrize("target", ["mine:build", "mine.py:build"])
+def test_an_import_error_inside_the_module_is_not_a_missing_module(load, target):
+    error = failure(load, "import a_package_that_nobody_has\n", target)
+    assert error.message.startswith("importing mine")
+    assert "No module named 'a_package_that_nobody_has'" in error.message
+    assert "import a_package_that_nobody_has" in error.details
+
+
+def test_a_syntax_error(load):
+    assert "SyntaxError" in failure(load, "def build(:\n").message
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt"])
+def test_an_interruption_is_not_swallowed(load, error):
+    with pytest.raises(KeyboardInterrupt):
+        load(f"def build():\n    raise {error}\n")
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"), [("None", "nothing (None)"), ("3", "an int"), ("{'net': 1}", "a dict with the unknown")]
+)
+def test_a_value_of_a_wrong_shape(load, returned, message):
+    assert failure(load, f"def build():\n    return {returned}\n").message.startswith(f"the target returned {message}")
+
+
+def test_a_failure_in_a_data_function_shows_its_frames(load):
+    error = failure(
+        load, "import torch\ndef batch(size):\n    return 1 / 0\ndef build():\n    return torch.nn.ReLU(), batch\n"
+    )
+    assert "ZeroDivisionError" in error.message
+    assert "return 1 / 0" in error.details
+
+
+# --- its arguments --------------------------------------------------------------------------------------------
+
+CONFIGURED = """
+    import torch
+    def build(config{default}):
+        return torch.nn.ReLU(), torch.ones(config["size"] if config else 1)
+"""
+
+
+def test_a_config_is_passed_to_a_build_that_takes_one(load):
+    assert load(CONFIGURED.format(default=""), config={"size": 7}).data.shape == (7,)
+    assert load(CONFIGURED.format(default="=None").replace("mine", "my"), config={"size": 1}).data.shape == (1,)
+
+
+def test_a_config_may_be_left_out_where_it_has_a_default(load):
+    assert load(CONFIGURED.format(default="=None")).data.shape == (1,)
+
+
+def test_a_config_that_is_needed_is_asked_for(load):
+    error = failure(load, CONFIGURED.format(default=""))
+    assert error.message == "build needs a config."
+    assert "--config FILE" in error.hint
+
+
+def test_a_config_is_ignored_by_a_build_that_takes_none(load):
+    assert load(GOOD, config={"size": 7}).batch_size == 4
+
+
+def test_other_arguments_must_have_defaults(load):
+    assert load(
+        "import torch\ndef build(size=2, *rest, **others):\n    return torch.nn.ReLU(), torch.ones(size)\n"
+    ).data.shape == (2,)
+
+
+def test_other_required_arguments_are_named(load):
+    error = failure(load, "def build(width, depth, size=2): ...\n")
+    assert error.message == "build needs the arguments width, depth."
+
+
+def test_the_options_of_the_command_line_shape_the_workload(load):
+    loop = load(GOOD, batch_size=9, mode=Mode.TRAIN)
+    assert loop.data.shape == (9, 3)
+    assert isinstance(loop.optimizer, torch.optim.SGD)

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from advisor import Workload
+from advisor.adapters.normalise import normalise
+from advisor.errors import TargetError
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode, TargetSpec
+from advisor.runtime.step import TrainStep, make_step
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(x)
+
+
+class Siamese(Net):
+    def forward(self, left, right):
+        return self.head(left) - self.head(right)
+
+
+@dataclass
+class Sample:
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+class OnSamples(Net):
+    def forward(self, sample):
+        return self.head(sample.x)
+
+
+class Example(Net):
+    example_input_array = torch.ones(5, 6)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from ((torch.ones(6), 1) for _ in range(10))
+
+
+def spec(**changes):
+    return TargetSpec("t:build", "/", **changes)
+
+
+def batch(size=4):
+    return torch.ones(size, 6), torch.zeros(size, dtype=torch.int64)
+
+
+def loader(size=4):
+    return DataLoader(TensorDataset(*batch(16)), batch_size=size)
+
+
+def of_model(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def of_output(output, target):
+    return nn.functional.cross_entropy(output, target)
+
+
+def steps(loop):
+    """Whether a step of the loop runs and gives a number."""
+    plan = StepPlan(mode=loop.mode, device="cpu")
+    data = next(iter(loop.loader)) if loop.loader is not None else loop.data
+    result = make_step(Components(loop.model, loop.optimizer, data, plan), loop.loss)(data)
+    return bool(torch.isfinite(result).all())
+
+
+# --- each shape that build() may return -----------------------------------------------------------------------
+
+
+def test_a_module_with_an_input_shape():
+    loop = normalise(Net(), spec(input_shape=(7, 6)))
+    assert (loop.mode, loop.data.shape, loop.batch_size, loop.optimizer) == (Mode.INFER, (7, 6), 7, None)
+    assert loop.data.dtype == torch.float32
+    assert "random inputs" in loop.notes[0]
+    assert steps(loop)
+
+
+def test_the_batch_size_overrides_that_of_the_input_shape():
+    assert normalise(Net(), spec(input_shape=(7, 6), batch_size=3)).data.shape == (3, 6)
+
+
+def test_a_module_in_half_precision_gets_inputs_of_its_type():
+    assert normalise(Net().to(torch.bfloat16), spec(input_shape=(7, 6))).data.dtype == torch.bfloat16
+
+
+def test_an_embedding_model_gets_token_ids():
+    model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 3))
+    loop = normalise(model, spec(input_shape=(4, 9)))
+    assert loop.data.dtype == torch.int64
+    assert loop.data.shape == (4, 9)
+    assert 0 <= loop.data.min() <= loop.data.max() < 11
+    assert steps(loop)
+
+
+def test_random_inputs_are_the_same_in_every_trial():
+    first, second = (normalise(Net(), spec(input_shape=(7, 6))).data for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_a_module_trained_on_random_inputs():
+    loop = normalise(Net(), spec(input_shape=(7, 6), mode=Mode.TRAIN))
+    assert loop.mode is Mode.TRAIN
+    assert isinstance(loop.optimizer, torch.optim.SGD)
+    assert steps(loop)
+
+
+def test_a_modules_own_example():
+    loop = normalise(Example(), spec(batch_size=2))
+    assert loop.data.shape == (2, 6)
+    assert "example_input_array" in loop.notes[0]
+
+
+SHAPES = {
+    "model, batch": lambda: (Net(), batch()),
+    "model, loader": lambda: (Net(), loader()),
+    "model, function": lambda: (Net(), batch),
+    "model, batch, loss": lambda: (Net(), batch(), of_output),
+    "model, batch, module loss": lambda: (Net(), batch(), nn.CrossEntropyLoss()),
+    "model, loader, loss of the model": lambda: (Net(), loader(), of_model),
+    "four": lambda: [Net(), loader(), of_output, torch.optim.AdamW],
+    "dict": lambda: {"model": Net(), "data": batch(), "loss": of_output, "optimizer": torch.optim.AdamW},
+    "dict of other names": lambda: {"model": Net(), "loader": loader(), "criterion": of_output},
+    "dict with a batch": lambda: {"model": Net(), "batch": batch()},
+    "workload": lambda: Workload(Net(), data=loader(), loss=of_model, optimizer=torch.optim.AdamW),
+    "dict batch": lambda: (Net(), {"x": torch.ones(4, 6), "labels": torch.zeros(4, dtype=torch.int64)}),
+    "dict batch, loss": lambda: (Net(), {"x": torch.ones(4, 6), "y": torch.zeros(4, dtype=torch.int64)}, of_output),
+    "several inputs": lambda: (Siamese(), (torch.ones(4, 6), torch.zeros(4, 6), torch.zeros(4, dtype=torch.int64))),
+    "dataclass batch": lambda: (
+        OnSamples(),
+        Sample(*batch()),
+        lambda model, sample: of_output(model(sample), sample.y),
+    ),
+}
+
+
+@pytest.mark.parametrize("build", SHAPES.values(), ids=SHAPES)
+def test_what_carries_targets_or_a_loss_is_trained(build):
+    loop = normalise(build(), spec())
+    assert loop.mode is Mode.TRAIN
+    assert loop.batch_size == 4 if loop.make_batch is None else 32
+    assert isinstance(loop.optimizer, torch.optim.Optimizer)
+    assert steps(loop)
+
+
+@pytest.mark.parametrize("build", SHAPES.values(), ids=SHAPES)
+def test_the_same_can_be_measured_for_inference(build):
+    loop = normalise(build(), spec(mode=Mode.INFER))
+    assert (loop.mode, loop.optimizer) == (Mode.INFER, None)
+    assert steps(loop)
+
+
+@pytest.mark.parametrize("build", SHAPES.values(), ids=SHAPES)
+def test_the_batch_size_of_every_shape_can_be_given(build):
+    loop = normalise(build(), spec(batch_size=2))
+    assert loop.batch_size == 2
+    assert steps(loop)
+
+
+def test_data_from_a_function_is_asked_for_the_size():
+    asked = []
+    loop = normalise((Net(), lambda size: (asked.append(size), batch(size))[1]), spec(batch_size=5))
+    assert asked == [5]
+    assert loop.make_batch(9)[0].shape == (9, 6)
+
+
+def test_a_plain_tuple_of_inputs_is_inferred_on():
+    loop = normalise((Siamese(), (torch.ones(4, 6), torch.zeros(4, 6))), spec())
+    assert loop.mode is Mode.INFER
+    assert steps(loop)
+
+
+def test_a_dataclass_batch_is_inferred_on():
+    assert normalise((OnSamples(), Sample(*batch())), spec()).mode is Mode.INFER
+
+
+def test_a_stream_has_no_length_and_trains():
+    loop = normalise((Net(), DataLoader(Stream(), batch_size=4)), spec())
+    assert loop.mode is Mode.TRAIN
+    assert steps(loop)
+
+
+# --- the mode -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("workload", "mode"),
+    [
+        (Workload(Net(), data=torch.ones(4, 6)), Mode.INFER),
+        (Workload(Net(), data=torch.ones(4, 6), loss=of_output), Mode.TRAIN),
+        (Workload(Net(), data=torch.ones(4, 6), optimizer=torch.optim.SGD), Mode.TRAIN),
+        (Workload(Net(), data=batch()), Mode.TRAIN),
+        (Workload(Net().eval(), data=batch()), Mode.INFER),
+        (Workload(Net().eval(), data=batch(), loss=of_output), Mode.TRAIN),
+        (Workload(Net().requires_grad_(False), data=batch()), Mode.INFER),
+        (Workload(Net(), data=batch(), loss=of_output, mode="infer"), Mode.INFER),
+        (Workload(Net(), data=torch.ones(4, 6), mode="train"), Mode.TRAIN),
+    ],
+)
+def test_the_mode_is_what_the_parts_suggest(workload, mode):
+    assert normalise(workload, spec()).mode is mode
+
+
+def test_the_command_line_has_the_last_word_on_the_mode():
+    assert normalise(Workload(Net(), data=batch(), mode="train"), spec(mode=Mode.INFER)).mode is Mode.INFER
+
+
+# --- optimizer, loss, current settings ------------------------------------------------------------------------
+
+
+def test_an_optimizer_is_kept_and_a_function_called_with_what_can_be_trained():
+    model = Net()
+    given = torch.optim.Adam(model.parameters())
+    assert normalise((model, batch(), None, given), spec()).optimizer is given
+    model.head.bias.requires_grad_(False)
+    made = normalise((model, batch(), None, torch.optim.Adam), spec()).optimizer
+    assert [len(group["params"]) for group in made.param_groups] == [1]
+
+
+def test_an_assumed_optimizer_is_said():
+    assert any("SGD" in note for note in normalise((Net(), batch()), spec()).notes)
+    assert normalise((Net(), batch(), of_output, torch.optim.SGD), spec()).notes == []
+
+
+@pytest.mark.parametrize(
+    ("loss", "mode", "text"),
+    [
+        (of_output, Mode.TRAIN, "of_output"),
+        (None, Mode.TRAIN, "chosen by the outputs and targets"),
+        (None, Mode.INFER, "none"),
+    ],
+)
+def test_the_loss_is_described(loss, mode, text):
+    assert normalise((Net(), batch(), loss), spec(mode=mode)).loss_text == text
+
+
+def test_declared_settings_are_kept():
+    loop = normalise(Workload(Net(), data=batch(), current={"precision.autocast": "bfloat16"}), spec())
+    assert loop.current == {"precision.autocast": "bfloat16"}
+
+
+def test_a_mapping_with_labels_gives_a_plain_model_its_target():
+    loop = normalise((Net(), {"x": torch.ones(4, 6), "labels": torch.full((4,), 2)}), spec())
+    step = make_step(Components(loop.model, loop.optimizer, loop.data, StepPlan(mode=Mode.TRAIN, device="cpu")), None)
+    assert isinstance(step, TrainStep)
+    with torch.no_grad():
+        expected = nn.functional.cross_entropy(loop.model(loop.data["x"]), loop.data["labels"])
+    assert step(loop.data) == expected
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "message", "hint"),
+    [
+        (None, "the target returned nothing (None)", "(model, data)"),
+        (3, "the target returned an int", "Workload"),
+        ((), "a tuple of 0", "Workload"),
+        ((Net(), 1, 2, 3, 4), "a tuple of 5", "Workload"),
+        ({}, "a dict without a model", "model, data, loss"),
+        ({"model": Net(), "lr": 0.1}, "the unknown keys lr", "model, data, loss"),
+        ((batch(), Net()), "model is a tuple of 2, not an nn.Module", "(model, data)"),
+        (Workload(None), "model is nothing (None)", "(model, data)"),
+        ((Net(), batch(), 3), "loss is an int", "loss(output, target)"),
+        ((Net(), "images"), "data is a str and holds no tensor", "DataLoader"),
+        ((Net(), lambda size: None), "returned is nothing (None) and holds no tensor", "batch_size -> batch"),
+        ((Net(), batch(), None, 3), "optimizer is an int", "torch.optim.Optimizer"),
+        ((Net(), batch(), None, lambda parameters: 3), "optimizer is an int", "torch.optim.Optimizer"),
+        ((Net().requires_grad_(False), batch(), of_output), "no parameter that requires a gradient", "--mode infer"),
+        (Workload(Net(), data=batch(), mode="evaluate"), "'evaluate' is not a mode", "train or infer"),
+        (Net(), "its inputs cannot be inferred", "--input SHAPE"),
+        (DataLoader(Stream()), "the target returned a DataLoader", "Workload"),
+    ],
+)
+def test_errors_say_what_was_returned_and_what_may_be(value, message, hint):
+    with pytest.raises(TargetError) as error:
+        normalise(value, spec())
+    assert message in error.value.message
+    assert hint in error.value.hint
+
+
+def test_a_batch_size_for_a_loader_with_batches_of_its_own():
+    own = DataLoader(TensorDataset(*batch(16)), batch_sampler=[[0, 1], [2, 3]])
+    with pytest.raises(TargetError, match="--batch-size cannot be applied"):
+        normalise((Net(), own), spec(batch_size=8))
+    assert normalise((Net(), own), spec()).batch_size is None

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.entrypoint import load_target
+from advisor.errors import TargetError
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode, TargetSpec
+from advisor.runtime.step import make_step
+
+
+def load(name, **options):
+    module, _, attribute = name.rpartition(".")
+    return load_target(TargetSpec(f"torchvision.models{module and '.' + module}:{attribute}", "/", **options))
+
+
+def one_step(loop):
+    plan = StepPlan(mode=loop.mode, device="cpu")
+    return make_step(Components(loop.model, loop.optimizer, loop.data, plan), loop.loss)(loop.data)
+
+
+def shapes(loop):
+    return [tuple(tensor.shape) for tensor in loop.data]
+
+
+def test_a_classifier_is_trained_on_images_of_its_own_size():
+    loop = load("resnet18", batch_size=2)
+    assert loop.mode is Mode.TRAIN
+    assert shapes(loop) == [(2, 3, 224, 224), (2,)]
+    assert isinstance(loop.optimizer, torch.optim.SGD)
+    assert 0 <= loop.data[1].min() <= loop.data[1].max() < 1000
+
+
+def test_a_classifier_runs_a_step_in_either_mode():
+    train = load("squeezenet1_1", input_shape=(2, 3, 64, 64))
+    assert shapes(train) == [(2, 3, 64, 64), (2,)]
+    assert torch.isfinite(one_step(train))
+    infer = load("squeezenet1_1", input_shape=(2, 3, 64, 64), mode=Mode.INFER)
+    infer.model.eval()
+    assert one_step(infer).shape == (2, 1000)
+
+
+def test_another_batch_size_is_made_when_asked():
+    loop = load("squeezenet1_1")
+    assert loop.batch_size == 32
+    assert loop.make_batch(3)[0].shape == (3, 3, 224, 224)
+
+
+def test_batches_are_the_same_in_every_trial():
+    first, second = (load("squeezenet1_1", batch_size=2).data for _ in range(2))
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+
+
+def test_segmentation_has_a_class_for_each_pixel_and_downloads_nothing(monkeypatch):
+    def no_network(*arguments, **keywords):
+        raise AssertionError("a download was tried")
+
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", no_network)
+    monkeypatch.setattr(torch.hub, "download_url_to_file", no_network)
+    loop = load("segmentation.lraspp_mobilenet_v3_large", input_shape=(2, 3, 64, 64))
+    labels = loop.data[1]
+    assert labels.shape == (2, 64, 64)
+    assert labels.max() < 21
+    assert torch.isfinite(one_step(loop))
+
+
+def test_video_has_clips_of_the_weights_crop_and_classes():
+    loop = load("video.r3d_18", batch_size=1)
+    assert shapes(loop) == [(1, 3, 16, 112, 112), (1,)]
+    assert loop.data[1].max() < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("detection.ssdlite320_mobilenet_v3_large", "a detection"), ("optical_flow.raft_small", "flow")]
+)
+def test_targets_that_cannot_be_made_up_are_refused_with_advice(name, kind):
+    with pytest.raises(TargetError, match=f"{kind}.* model, whose training targets cannot be made up") as error:
+        load(name)
+    assert "--mode infer" in error.value.hint
+
+
+def test_detection_is_inferred_on_an_input_shape():
+    loop = load("detection.ssdlite320_mobilenet_v3_large", mode=Mode.INFER, input_shape=(1, 3, 320, 320))
+    loop.model.eval()
+    assert set(one_step(loop)[0]) == {"boxes", "labels", "scores"}
+
+
+def test_a_class_is_built_when_it_needs_nothing():
+    loop = load("SqueezeNet", batch_size=2)
+    assert shapes(loop) == [(2, 3, 224, 224), (2,)]
+
+
+def test_a_class_that_needs_arguments_says_so():
+    with pytest.raises(TargetError, match="ResNet needs the arguments block, layers"):
+        load("ResNet")
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest():
+    with pytest.raises(TargetError, match="has no 'resnet19'") as error:
+        load("resnet19")
+    assert error.value.hint.startswith("It defines: resnet1")
+
+
+def test_modules_of_others_are_left_alone(tmp_path):
+    (tmp_path / "of_torchvision.py").write_text(
+        "from torchvision.models import resnet18\nfrom torch import ones\n"
+        "def build():\n    return resnet18(num_classes=2), ones(1, 3, 32, 32)\n",
+        encoding="utf-8",
+    )
+    loop = load_target(TargetSpec("of_torchvision.py", str(tmp_path)))
+    assert loop.mode is Mode.INFER
+    assert isinstance(loop.model, nn.Module)
+    assert loop.data.shape == (1, 3, 32, 32)
