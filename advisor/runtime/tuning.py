@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -31,7 +33,7 @@ class Tuning:
         self.settings = Settings(settings)
         self._catalog = catalog or load_catalog()
         self._catalog.check(self.settings)
-        self._prepared: dict[int, StepPlan] = {}
+        self._prepared: WeakKeyDictionary[nn.Module, StepPlan] = WeakKeyDictionary()
 
     @classmethod
     def from_file(cls, path: str | Path) -> Tuning:
@@ -62,36 +64,54 @@ class Tuning:
         ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``. Pass what ``prepare`` returned.
         """
         plan = self._plan_of(model)
+        if plan.mode is not Mode.TRAIN:
+            raise RuntimeError(
+                "this model was prepared for inference: pass the optimizer too, `model, optimizer = "
+                "tuning.prepare(model, optimizer)`, and train with the one that comes back"
+            )
         model.train()
         return make_step(Components(model, optimizer, None, plan), loss)
 
     def infer(self, model: nn.Module) -> Step:
         """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet."""
         model.eval()
-        if id(model) not in self._prepared:
-            model = self._apply(model, None, None, Mode.INFER).model
-        return make_step(Components(model, None, None, self._plan_of(model)), None)
+        plan = self._prepared.get(model)
+        if plan is None:
+            components = self._apply(model, None, None, Mode.INFER)
+        else:
+            components = self._for_inference(Components(model, None, None, plan))
+        return make_step(components, None)
+
+    def _for_inference(self, components: Components) -> Components:
+        """A prepared model's components for an inference step: after training, what concerns inference only is new."""
+        if components.plan.mode is Mode.TRAIN:
+            components.plan = replace(components.plan, mode=Mode.INFER)
+            for recipe, value in self._catalog.in_order(self._settings_for(components, Mode.INFER)):
+                if Mode.TRAIN not in recipe.modes:
+                    recipe.apply(components, value)
+        return components
 
     def _apply(self, model: nn.Module, optimizer: Any, loader: Any, mode: Mode) -> Components:
         plan = StepPlan(mode=mode, device=str(_device_of(model)))
         components = Components(model, optimizer, loader, plan, getattr(loader, "batch_size", None))
-        apply_settings(self._catalog, components, self._settings_for(optimizer, loader, mode))
-        self._prepared[id(components.model)] = components.plan
+        apply_settings(self._catalog, components, self._settings_for(components, mode))
+        self._prepared[components.model] = components.plan
         return components
 
-    def _settings_for(self, optimizer: Any, loader: Any, mode: Mode) -> Settings:
-        """The settings that concern the objects at hand: no loader settings without a loader, and so on."""
+    def _settings_for(self, components: Components, mode: Mode) -> Settings:
+        """The settings that concern the objects at hand: none of a loader without one, none of a GPU on the CPU."""
         kept = {}
         for recipe, value in self._catalog.in_order(self.settings):
-            needs_loader = recipe.key.startswith("data.") and loader is None
-            needs_optimizer = recipe.key.startswith("optimizer.") and optimizer is None
-            if mode in recipe.modes and not needs_loader and not needs_optimizer:
+            needs_loader = recipe.key.startswith("data.") and components.data is None
+            needs_optimizer = recipe.key.startswith("optimizer.") and components.optimizer is None
+            fits = mode in recipe.modes and components.plan.device_type in recipe.devices
+            if fits and not needs_loader and not needs_optimizer:
                 kept[recipe.key] = value
         return Settings(kept)
 
     def _plan_of(self, model: nn.Module) -> StepPlan:
         try:
-            return self._prepared[id(model)]
+            return self._prepared[model]
         except KeyError:
             raise RuntimeError(
                 "this model has not been prepared: call `model, optimizer, loader = tuning.prepare(model, optimizer, "

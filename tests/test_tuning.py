@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import copy
+import gc
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import advisor
+from advisor.catalog import load_catalog
+from advisor.errors import UsageError
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.tuning import Tuning
+
+SETTINGS = "precision.autocast: bfloat16\nstep.zero_grad: manual\noptimizer.implementation: foreach\n"
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+
+
+def optimizer_of(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def loader():
+    torch.manual_seed(1)
+    return DataLoader(TensorDataset(torch.randn(24, 3, 8, 8), torch.randint(4, (24,))), batch_size=8)
+
+
+def load(tmp_path, text):
+    path = tmp_path / "tuned.yaml"
+    path.write_text(text, encoding="utf-8")
+    return advisor.load(path)
+
+
+# --- loading --------------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_settings_and_a_section_of_a_config_are_the_same(tmp_path):
+    section = "epochs: 3\nperf_advisor:\n" + "".join(f"  {line}\n" for line in SETTINGS.splitlines())
+    assert load(tmp_path, SETTINGS).settings == load(tmp_path, section).settings
+    assert load(tmp_path, SETTINGS).settings["step.zero_grad"] == "manual"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("precision.autocats: bfloat16", "no recipe owns the setting"),
+        ("precision.autocast: bfloat17", "bfloat17 is not a value"),
+        ("epochs: 3", "not a setting key"),
+        ("[", "not valid YAML"),
+    ],
+)
+def test_files_that_are_wrong(tmp_path, text, message):
+    with pytest.raises(UsageError, match=message):
+        load(tmp_path, text)
+
+
+def test_a_file_that_is_missing(tmp_path):
+    with pytest.raises(UsageError, match="cannot be read"):
+        advisor.load(tmp_path / "tuned.yaml")
+
+
+def test_importing_the_package_leaves_torch_out():
+    code = "import sys, advisor; advisor.load; print('torch' in sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "False"
+
+
+# --- the loop -------------------------------------------------------------------------------------------------
+
+
+def test_the_loop_of_the_documentation_trains(tmp_path, model):
+    tuning = load(tmp_path, SETTINGS + "data.num_workers: 1\n")
+    model, optimizer, batches = tuning.prepare(model, optimizer_of(model), loader())
+    step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+    losses = [step(batch) for _ in range(2) for batch in batches]
+    assert len(losses) == 6
+    assert losses[-1] < losses[0]
+    assert batches.num_workers == 1
+    assert optimizer.param_groups[0]["foreach"] is True
+
+
+def test_without_settings_it_is_the_plain_loop_to_the_bit(model):
+    plain, expected = copy.deepcopy(model), []
+    optimizer, loss_function = optimizer_of(plain), nn.CrossEntropyLoss()
+    for images, labels in loader():
+        optimizer.zero_grad()
+        loss = loss_function(plain(images), labels)
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    tuning = Tuning({})
+    model, optimizer, batches = tuning.prepare(model, optimizer_of(model), loader())
+    step = tuning.train_step(model, optimizer, loss_function)
+    losses = [step(batch).item() for batch in batches]
+    assert losses == expected
+
+
+def test_what_is_prepared_comes_back_in_the_order_given(model):
+    tuning = Tuning({"optimizer.implementation": "foreach", "data.num_workers": 1})
+    scheduler = object()
+    batches, kept, optimizer, prepared = tuning.prepare(loader(), scheduler, optimizer_of(model), model)
+    assert batches.num_workers == 1
+    assert kept is scheduler
+    assert optimizer.param_groups[0]["foreach"] is True
+    assert prepared is model
+
+
+def test_one_object_comes_back_bare(model):
+    assert Tuning({}).prepare(model) is model
+
+
+def test_settings_of_objects_that_are_left_out_are_left_out(model):
+    tuning = Tuning({"data.num_workers": 1, "optimizer.implementation": "foreach", "step.zero_grad": "manual"})
+    assert tuning.prepare(model) is model
+
+
+def test_a_file_from_a_gpu_works_on_the_cpu(model):
+    tuning = Tuning({"step.cuda_graph": True, "data.pin_memory": True, "backends.cudnn_benchmark": True})
+    model, optimizer, batches = tuning.prepare(model, optimizer_of(model), loader())
+    step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+    assert torch.isfinite(step(next(iter(batches))))
+    assert torch.backends.cudnn.benchmark is False
+
+
+@pytest.mark.parametrize("objects", [lambda model: (model, model), lambda model: (optimizer_of(model),), lambda _: ()])
+def test_one_model_is_needed(model, objects):
+    with pytest.raises(TypeError, match=r"prepare\(\)"):
+        Tuning({}).prepare(*objects(model))
+
+
+def test_settings_that_cannot_be_combined(model):
+    components = Components(model, None, None, StepPlan(mode=Mode.INFER, device="cuda:0"))
+    with pytest.raises(UsageError, match="these settings cannot be combined"):
+        apply_settings(load_catalog(), components, {"step.cuda_graph": True, "compile.mode": "reduce-overhead"})
+
+
+def test_a_model_that_is_not_prepared(model):
+    with pytest.raises(RuntimeError, match="has not been prepared"):
+        Tuning({}).train_step(model, optimizer_of(model))
+
+
+def test_a_model_that_is_gone_leaves_no_trace():
+    tuning = Tuning({})
+    for _ in range(4):
+        tuning.prepare(nn.Linear(2, 2))
+        gc.collect()
+        with pytest.raises(RuntimeError, match="has not been prepared"):
+            tuning.train_step(nn.Linear(2, 2), None)
+
+
+def test_a_model_prepared_without_its_optimizer_is_not_trained_silently(model):
+    tuning = Tuning({})
+    tuning.prepare(model)
+    with pytest.raises(RuntimeError, match="pass the optimizer too"):
+        tuning.train_step(model, optimizer_of(model), nn.CrossEntropyLoss())
+
+
+# --- inference ------------------------------------------------------------------------------------------------
+
+
+def test_inference_prepares_the_model(model):
+    step = Tuning({"precision.autocast": "bfloat16", "infer.grad": "inference_mode"}).infer(model)
+    output = step(torch.randn(2, 3, 8, 8))
+    assert output.dtype == torch.bfloat16
+    assert output.is_inference()
+    assert not model.training
+
+
+def test_a_model_that_was_trained_is_evaluated_with_the_settings_of_inference(model):
+    tuning = Tuning({"infer.grad": "inference_mode", "step.zero_grad": "zeros"})
+    model, optimizer = tuning.prepare(model, optimizer_of(model))
+    train = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+    batch = next(iter(loader()))
+    train(batch)
+    infer = tuning.infer(model)
+    assert infer(batch[0]).shape == (8, 4)
+    assert infer(batch[0]).is_inference()
+    model.train()
+    assert train(batch) > 0
