@@ -66,6 +66,8 @@ class Recipe(ABC):
     ``ladder``: the values are tried in order, and climbing stops when one is no better than the one before.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
+    ``replacement_margin``: how much faster a later value must be in company to replace an earlier one, which is
+    the one with fewer side effects.
     ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
     """
 
@@ -82,6 +84,7 @@ class Recipe(ABC):
     expensive: ClassVar[bool] = False
     habit: ClassVar[bool] = False
     partners: ClassVar[frozenset[str]] = frozenset()
+    replacement_margin: ClassVar[float] = 1.03
 
     @abstractmethod
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

@@ -42,7 +42,6 @@ class CudnnBenchmark(Recipe):
     default = False
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
-    partners = frozenset({"autocast", "channels_last"})
     numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
 

@@ -22,7 +22,7 @@ from advisor.records import (
     Value,
 )
 from advisor.session.numerics import compare_numerics, finite, relative_difference
-from advisor.stats import break_even_steps, noise_floor, paired_ratio_interval, ratio_interval
+from advisor.stats import break_even_steps, noise_floor, paired_ratio_interval, ratio_interval, runs_ratio_interval
 
 
 def rates(blocks: Sequence[Block]) -> list[float]:
@@ -80,7 +80,7 @@ class Judge:
 
     def record(self, candidate: Candidate, settings: Mapping[str, Value], result: TrialResult) -> TrialRecord:
         """A candidate's record."""
-        result = self._checked(result)
+        result = self.checked(result)
         record = TrialRecord(candidate, dict(settings), result)
         if not result.measured:
             return record
@@ -88,7 +88,7 @@ class Judge:
         return replace(
             record,
             comparison=self.compare(result),
-            numerics=self._numerics(settings, result),
+            numerics=self.numerics(settings, result),
             break_even_steps=self.break_even(result),
             step_ms=step_ms,
             samples_per_s=rate,
@@ -96,7 +96,7 @@ class Judge:
 
     def stack(self, settings: Mapping[str, Value], result: TrialResult, dropped: Mapping[str, str]) -> StackRecord:
         """A stack's record, from a trial of its own."""
-        result = self._checked(result)
+        result = self.checked(result)
         record = StackRecord(dict(settings), result, dropped=dict(dropped))
         if not result.measured:
             return record
@@ -104,7 +104,7 @@ class Judge:
         return replace(
             record,
             comparison=self.compare(result),
-            numerics=self._numerics(settings, result),
+            numerics=self.numerics(settings, result),
             break_even_steps=self.break_even(result),
             step_ms=step_ms,
             samples_per_s=rate,
@@ -116,6 +116,18 @@ class Judge:
         comparison = Comparison(speedup, low, high, self.noise_floor, paired=True)
         step_ms = median(block.step_ms for block in new)
         return replace(stack, comparison=comparison, confirmed=True, step_ms=step_ms, samples_per_s=median(rates(new)))
+
+    def confirmed_by_runs(
+        self, stack: StackRecord, new: Sequence[TrialResult], old: Sequence[TrialResult]
+    ) -> StackRecord:
+        """The stack with the comparison that trials run in turn gave, and every earlier run of the same settings."""
+        new_runs = [rates(run.blocks) for run in (stack.result, *new)]
+        old_runs = [rates(run.blocks) for run in (self.baseline, *self.repeats, *old)]
+        speedup, low, high = runs_ratio_interval(new_runs, old_runs)
+        comparison = Comparison(speedup, low, high, self.noise_floor, paired=True)
+        step_ms = median(median(block.step_ms for block in run.blocks) for run in (stack.result, *new))
+        rate = median(median(run) for run in new_runs)
+        return replace(stack, comparison=comparison, confirmed=True, step_ms=step_ms, samples_per_s=rate)
 
     def compare(self, result: TrialResult) -> Comparison:
         """Samples per second over the baseline's, with its interval."""
@@ -138,10 +150,11 @@ class Judge:
         classes = [recipe.numerics_of(value, self.mode) for recipe, value in self.catalog.in_order(settings)]
         return max(classes, key=lambda numerics: numerics.severity, default=Numerics.EXACT)
 
-    def _numerics(self, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult:
+    def numerics(self, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult:
+        """The measured numerics of settings against the baseline, and what their recipes declare."""
         return compare_numerics(result, self.baseline, self.declared(settings), spread=self.spread)
 
-    def _checked(self, result: TrialResult) -> TrialResult:
+    def checked(self, result: TrialResult) -> TrialResult:
         """A result whose losses are not finite where the baseline's are is a failure, however fast."""
         if not result.measured or finite(result) or not finite(self.baseline):
             return result

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from advisor.catalog import Catalog
-from advisor.records import Candidate, TrialRecord, TrialResult
+from advisor.records import Candidate, TrialRecord, TrialResult, Verdict
 from advisor.session.bench import Bench
 from advisor.session.judge import Judge, rates
-from advisor.session.ranking import best_per_recipe, rate
+from advisor.session.ranking import best_per_recipe
 from advisor.settings import Settings
 from advisor.stats import ratio_interval
 
@@ -50,15 +51,16 @@ class StackSearch:
     def grow(self, records: Iterable[TrialRecord]) -> None:
         """Add the winners, the best first, keeping each that still helps; then known partners of what is in."""
         known = list(records)
-        for record in best_per_recipe(filter(self._allowed, known)):
-            self._try(record)
+        for best in best_per_recipe(filter(self._allowed, known)):
+            for record in self._values(best, known):
+                self._try(record)
         self.add_partners(known)
 
     def add_partners(self, records: Iterable[TrialRecord]) -> None:
         """Try what did not help alone but is known to help in the company of a recipe of the stack."""
-        partners = [record for record in records if self._allowed(record) and self._is_partner(record)]
-        for record in sorted(partners, key=rate, reverse=True):
-            if record.candidate.key not in self.stack.settings:
+        for record in records:
+            new = record.candidate.key not in self.stack.settings
+            if new and self._allowed(record) and self._is_partner(record):
                 self._try(record)
 
     def try_expensive(self, candidate: Candidate) -> TrialRecord | None:
@@ -68,7 +70,7 @@ class StackSearch:
             return None
         result = self._measure(settings)
         record = self._judge.record(candidate, settings, result)
-        if self._allowed(record) and self._better(result):
+        if self._allowed(record) and self._better(settings, result):
             self._keep(settings, result)
         return record
 
@@ -79,63 +81,74 @@ class StackSearch:
             if not settings or not self._affordable(settings):
                 continue
             result = self._measure(settings)
-            if result.measured and not self._better_than(self.stack.result, result):
+            if self._acceptable(settings, result) and not self._beats(self.stack.result, result):
                 self.stack.dropped[key] = "the others are as fast without it"
                 self._keep(settings, result)
 
+    def _values(self, best: TrialRecord, known: Iterable[TrialRecord]) -> list[TrialRecord]:
+        """The values of a winning recipe to try, in the order proposed: which is best alone need not be in company."""
+        if self._catalog[best.candidate.recipe].ladder:
+            return [best]
+        own = [record for record in known if record.candidate.recipe == best.candidate.recipe]
+        return [record for record in own if record.verdict is Verdict.FASTER and self._allowed(record)]
+
     def _try(self, record: TrialRecord) -> None:
+        """Keep the stack with this candidate added, or with its value in place of another, if that is faster."""
         key = record.candidate.key
         settings = self.stack.settings.merged(record.candidate.settings)
         reason = self._catalog.conflict(settings)
         if reason:
             self.stack.dropped[key] = reason
             return
-        if not self.stack.settings:
-            if record.comparison is not None and record.comparison.ci_low > 1:
-                self._keep(settings, record.result)
-            return
-        if not self._affordable(settings):
+        if settings == record.settings:
+            result = record.result
+        elif self._affordable(settings, at_least_s=record.result.wall_s or 0.0):
+            result = self._measure(settings)
+        else:
             self.stack.dropped.setdefault(key, "the budget ran out before it was tried in company")
             return
-        result = self._measure(settings)
-        if self._better(result):
+        margin = self._catalog[record.candidate.recipe].replacement_margin if key in self.stack.settings else 1.0
+        if self._better(settings, result, margin=margin):
             self.stack.dropped.pop(key, None)
             self._keep(settings, result)
-        elif result.measured:
-            self.stack.dropped[key] = "it adds nothing to the others"
-        else:
-            self.stack.dropped[key] = f"together with the others it fails: {result.reason}"
+        elif key not in self.stack.settings:
+            failed = f"together with the others it fails: {result.reason}"
+            self.stack.dropped[key] = "it adds nothing to the others" if result.measured else failed
 
     def _measure(self, settings: Settings) -> TrialResult:
         spec = self._bench.spec(f"stack: {settings}", settings, reserve_s=self._reserve_s())
-        return self._bench.run(spec, cost=self._catalog.cost(settings))
+        return self._judge.checked(self._bench.run(spec, cost=self._catalog.cost(settings)))
 
     def _keep(self, settings: Settings, result: TrialResult) -> None:
         self.stack.settings, self.stack.result = settings, result
         self._progress(self.stack)
 
-    def _better(self, result: TrialResult) -> bool:
-        """Whether a combination is allowed and faster than the stack so far."""
-        if not result.measured or not self._fits(result):
+    def _better(self, settings: Settings, result: TrialResult, *, margin: float = 1.0) -> bool:
+        """Whether a combination is acceptable and faster than the stack so far."""
+        if not self._acceptable(settings, result):
             return False
-        if self.stack.result is None:
-            comparison = self._judge.compare(result)
-            return comparison.ci_low > 1 + comparison.noise_floor
-        return self._better_than(result, self.stack.result)
+        if self.stack.result is not None:
+            return self._beats(result, self.stack.result, margin)
+        return self._judge.compare(result).verdict is Verdict.FASTER
 
-    def _better_than(self, result: TrialResult | None, other: TrialResult) -> bool:
+    def _beats(self, result: TrialResult | None, other: TrialResult, margin: float = 1.0) -> bool:
         if result is None:
             return False
         _, low, _ = ratio_interval(rates(result.blocks), rates(other.blocks))
-        return low > 1
+        return low > margin
 
-    def _fits(self, result: TrialResult) -> bool:
-        limit = self._bench.request.memory_limit_bytes
-        return limit is None or result.peak_reserved_bytes is None or result.peak_reserved_bytes <= limit
+    def _acceptable(self, settings: Settings, result: TrialResult) -> bool:
+        """Whether a combination ran, fits the memory limit, and changes no more than was allowed or consented to."""
+        request = self._bench.request
+        if not result.measured or (result.peak_reserved_bytes or 0) > (request.memory_limit_bytes or math.inf):
+            return False
+        numerics = self._judge.numerics(settings, result)
+        return numerics.measured.severity <= max(request.allow.severity, numerics.declared.severity)
 
-    def _affordable(self, settings: Settings) -> bool:
+    def _affordable(self, settings: Settings, *, at_least_s: float = 0.0) -> bool:
         budget = self._bench.budget
-        return budget.allows(budget.expected_s(cost=self._catalog.cost(settings)), reserve_s=self._reserve_s())
+        expected_s = max(at_least_s, budget.expected_s(cost=self._catalog.cost(settings)))
+        return budget.allows(expected_s, reserve_s=self._reserve_s())
 
     def _is_partner(self, record: TrialRecord) -> bool:
         recipe = self._catalog[record.candidate.recipe]

@@ -25,7 +25,13 @@ from advisor.runner import Runner
 from advisor.session import events
 from advisor.session.bench import Bench, SessionCancelledError
 from advisor.session.budget import Budget
-from advisor.session.confirmation import Confirmation, confirm, fits_together
+from advisor.session.confirmation import (
+    Confirmation,
+    Runs,
+    confirm_in_turn,
+    confirm_side_by_side,
+    fits_together,
+)
 from advisor.session.control import Decision
 from advisor.session.journal import Journal, PastSession
 from advisor.session.judge import Judge
@@ -38,6 +44,8 @@ from advisor.settings import Settings
 # What a session keeps back for the stack and its confirmation while solo trials run.
 _STACK_TRIALS_RESERVED = 2
 _LARGEST_RESERVE = 0.35
+# A ladder that gains less than this from one value to the next has passed its knee.
+_SMALLEST_CLIMB = 0.02
 
 
 class Session:
@@ -67,6 +75,7 @@ class Session:
         self._decisions: dict[str, Decision] = {}
         self._lock = threading.Lock()
         self._planned_left = 0
+        self._compile_cost = 0.0
         self._hardware: Hardware | None = None
         self._facts: Facts | None = None
         self._judge: Judge | None = None
@@ -118,11 +127,13 @@ class Session:
         self._measure_control()
         self._stage("trials")
         cheap, expensive = self._plan()
+        self._compile_cost = min((self.catalog.cost(candidate.settings) for candidate in expensive), default=0.0)
         self._run_solo(cheap, expensive)
         self._repeat_baseline()
         self._stage("stack")
         search = self._search()
         search.grow(self._records.values())
+        self._compile_cost = 0.0
         self._try_expensive(search, expensive)
         search.leave_one_out()
         self._stage("confirmation")
@@ -211,7 +222,8 @@ class Session:
             for other in self._records.values()
             if other.candidate.recipe == record.candidate.recipe and other is not record
         ]
-        return (record.samples_per_s or 0.0) > max([self._known_judge.baseline_rate, *earlier])
+        best = max([self._known_judge.baseline_rate, *earlier])
+        return (record.samples_per_s or 0.0) > (1 + _SMALLEST_CLIMB if earlier else 1.0) * best
 
     def _repeat_baseline(self) -> None:
         if not self._affordable(reserve_s=0.0):
@@ -229,7 +241,7 @@ class Session:
             self._known_judge,
             self.catalog,
             allowed=self._allowed,
-            reserve_s=self._confirmation_s,
+            reserve_s=lambda: self._compile_s() + self._confirmation_s(),
             progress=self._stack_grew,
         )
 
@@ -268,26 +280,26 @@ class Session:
         if stack.result is None or not stack.settings:
             self._no_stack(stack)
             return
-        judge = self._known_judge
-        record = judge.stack(stack.settings, stack.result, stack.dropped)
-        if not fits_together(judge.baseline, stack.result, self._available_bytes()):
-            self._keep_proven(self._confirmed_in_turn(record))
-            return
-        confirmation = confirm(self._bench, stack.settings)
-        if isinstance(confirmation, Confirmation):
-            self._keep_proven(judge.confirmed(record, confirmation.new, confirmation.old))
-        else:
-            self._say(f"the stack could not be confirmed side by side: {confirmation.reason}", "warning")
-            self._keep_proven(self._confirmed_in_turn(record))
+        record = self._known_judge.stack(stack.settings, stack.result, stack.dropped)
+        together = not self._known_facts.on_cuda and fits_together(
+            self._known_judge.baseline, stack.result, self._available_bytes()
+        )
+        proven = self._confirmed_side_by_side(record) if together else self._confirmed_in_turn(record)
+        self._keep_proven(proven)
+
+    def _confirmed_side_by_side(self, record: StackRecord) -> StackRecord:
+        outcome = confirm_side_by_side(self._bench, record.settings)
+        if isinstance(outcome, Confirmation):
+            return self._known_judge.confirmed(record, outcome.new, outcome.old)
+        self._say(f"the stack could not be confirmed side by side: {outcome.reason}", "warning")
+        return self._confirmed_in_turn(record)
 
     def _confirmed_in_turn(self, record: StackRecord) -> StackRecord:
-        """Baseline and stack once more, one process after the other."""
-        judge = self._known_judge
-        self._repeat_baseline()
-        result = self._bench.run(self._bench.spec("stack", record.settings), cost=self.catalog.cost(record.settings))
-        if not result.measured:
-            return record
-        return replace(judge.stack(record.settings, result, record.dropped), confirmed=True)
+        outcome = confirm_in_turn(self._bench, record.settings, self.catalog.cost(record.settings))
+        if isinstance(outcome, Runs):
+            return self._known_judge.confirmed_by_runs(record, outcome.new, outcome.old)
+        self._say(f"the stack could not be confirmed: {outcome.reason}", "warning")
+        return record
 
     def _keep_proven(self, record: StackRecord) -> None:
         """Keep a stack whose confirmation shows it faster; one that does not is emptied, and the person told."""
@@ -405,8 +417,14 @@ class Session:
         return self._budget.allows(self._budget.expected_s(cost=cost), reserve_s=reserve)
 
     def _reserve_s(self) -> float:
-        wanted_s = _STACK_TRIALS_RESERVED * self._budget.expected_s() + self._confirmation_s()
+        stack_s = _STACK_TRIALS_RESERVED * self._budget.expected_s()
+        wanted_s = stack_s + self._compile_s() + self._confirmation_s()
         return min(wanted_s, _LARGEST_RESERVE * self._budget.total_s)
+
+    def _compile_s(self) -> float:
+        """One compilation, while one is still to come and the budget is of a size that can pay it."""
+        expected_s = self._budget.expected_s(cost=self._compile_cost) if self._compile_cost else 0.0
+        return expected_s if expected_s < _LARGEST_RESERVE * self._budget.total_s else 0.0
 
     def _confirmation_s(self) -> float:
         """Two processes that start and warm up, and the alternate blocks."""

@@ -15,7 +15,7 @@ from advisor.records import Block
 from advisor.runtime.batches import tensors_of
 from advisor.stats import percentile, relative_half_width
 
-BLOCKS_PER_TRIAL = 15
+BLOCKS_PER_TRIAL = 24
 FEWEST_BLOCKS = 5
 PRECISION = 0.01
 _CHECK_EVERY = 5
