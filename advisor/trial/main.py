@@ -51,6 +51,7 @@ from advisor.trial.profiler import profile_step
 from advisor.trial.warmup import WarmUp, warm_up
 
 _PROFILE_LIMIT_S = 2.0
+_CPU_ALLOCATOR = "DefaultCPUAllocator: "
 
 
 def trial_main(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
@@ -63,16 +64,8 @@ def trial_main(spec: TrialSpec, connection: Connection, asked_at: float) -> None
     started = time.perf_counter()
     try:
         result = Trial(spec, channel, startup_s).run()
-    except TargetError as error:
-        channel.send(TargetFailure(error.message, error.hint, error.details))
-        result = _failed(Outcome.FAILED, error.message, error.hint, error.details)
-    except torch.cuda.OutOfMemoryError as error:
-        result = _failed(Outcome.OUT_OF_MEMORY, _short_oom(error), "Try a smaller batch size.", user_frames(error))
-    except AdvisorError as error:
-        result = _failed(Outcome.FAILED, error.message, error.hint, error.details)
     except BaseException as error:  # whatever a trial's code raises is the trial's result
-        outcome = Outcome.OUT_OF_MEMORY if isinstance(error, MemoryError) else Outcome.FAILED
-        result = _failed(outcome, one_line(error), "The trial's log has the whole story.", user_frames(error))
+        result = _result_of(error, channel)
     wall_s = time.perf_counter() - started
     channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     sys.stdout.flush()
@@ -278,6 +271,24 @@ def _notes(warm: WarmUp, loop: Loop) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _result_of(error: BaseException, channel: Channel) -> TrialResult:
+    """The result of a trial that raised; memory that ran out counts as that wherever in the user's code it did."""
+    cause = error.__cause__ if isinstance(error, TargetError) and error.__cause__ else error
+    if _ran_out_of_memory(cause):
+        return _failed(Outcome.OUT_OF_MEMORY, _short_oom(cause), "Try a smaller batch size.", user_frames(cause))
+    if isinstance(error, TargetError):
+        channel.send(TargetFailure(error.message, error.hint, error.details))
+    if isinstance(error, AdvisorError):
+        return _failed(Outcome.FAILED, error.message, error.hint, error.details)
+    return _failed(Outcome.FAILED, one_line(error), "The trial's log has the whole story.", user_frames(error))
+
+
+def _ran_out_of_memory(error: BaseException) -> bool:
+    # PyTorch's allocator on the CPU has no class of its own for it.
+    of_cpu_allocator = isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error)
+    return of_cpu_allocator or isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
+
+
 def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:
     with contextlib.suppress(OSError):
         print(reason, details, sep="\n", file=sys.stderr)
@@ -285,5 +296,6 @@ def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResu
 
 
 def _short_oom(error: BaseException) -> str:
-    """The first sentences of CUDA's message: what was asked for; the rest is about the allocator."""
-    return ". ".join(str(error).split(". ")[:2]).strip() + "."
+    """The first sentences of the message: what was asked for; the rest is about the allocator."""
+    text = str(error).rpartition(_CPU_ALLOCATOR)[2].strip()
+    return ". ".join(text.split(". ")[:2]).rstrip(".") + "." if text else type(error).__name__

@@ -1,0 +1,349 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import psutil
+import pytest
+from planted import TINY_TARGET
+
+from advisor.records import (
+    Activity,
+    BlockDone,
+    Finished,
+    Inspected,
+    Outcome,
+    Profiled,
+    Ready,
+    Started,
+    TargetFailure,
+    TargetSpec,
+    TrialSpec,
+)
+from advisor.runner import Runner
+
+SOON_S = 30.0  # generous: the machine may be loaded
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fork_server(tmp_path_factory):
+    """The fork server, warm: the first trial waits for its imports."""
+    Runner.prepare()
+    folder = tmp_path_factory.mktemp("warm")
+    (folder / "warm.py").write_text(TINY_TARGET, encoding="utf-8")
+    result = Runner().run(spec_of(folder, "warm.py"), lambda message: None)
+    assert result.outcome is Outcome.MEASURED
+
+
+def spec_of(folder, file, **changes):
+    options = {
+        "trial_id": "t",
+        "target": TargetSpec(file, str(folder), device="cpu"),
+        "settings": {},
+        "measure_s": 0.1,
+        "warmup_limit_s": 0.2,
+        "timeout_s": 120.0,
+        "log_path": str(folder / "logs" / "trial.log"),
+    }
+    return TrialSpec(**{**options, **changes})
+
+
+@pytest.fixture
+def trial(tmp_path):
+    """Run a target's text as a trial: its result and its messages."""
+
+    def run(text, *, runner=None, **changes):
+        (tmp_path / "target.py").write_text(textwrap.dedent(text), encoding="utf-8")
+        messages = []
+        result = (runner or Runner()).run(spec_of(tmp_path, "target.py", **changes), messages.append)
+        return result, messages
+
+    return run
+
+
+def building(body):
+    """A target whose ``build`` runs this body first."""
+    return "import ctypes, os, subprocess, sys, time\n" + TINY_TARGET.replace(
+        "def build():\n", f"def build():\n{textwrap.indent(textwrap.dedent(body).strip(), '    ')}\n"
+    )
+
+
+def gone(pid):
+    """Whether a process has ended, within a while; one that nobody has waited for yet counts as ended."""
+    deadline = time.monotonic() + SOON_S
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def appears(path):
+    deadline = time.monotonic() + SOON_S
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().strip():
+            return path.read_text().split()
+        time.sleep(0.02)
+    raise AssertionError(f"{path} did not appear")
+
+
+# --- a trial that works ---------------------------------------------------------------------------------------
+
+
+def test_a_trial_measures_and_tells_what_it_does(trial):
+    result, messages = trial(TINY_TARGET, inspect=True, profile=True)
+    assert result.outcome is Outcome.MEASURED
+    assert result.measured
+    assert result.blocks
+    assert all(block.samples == 8 * block.steps for block in result.blocks)
+    assert len(result.losses) == 5
+    assert result.batch_size == 8
+    assert result.peak_reserved_bytes > 2**20
+    assert min(result.build_s, result.prepare_s, result.warmup_s) >= 0
+    assert result.wall_s > result.warmup_s
+    assert isinstance(messages[0], Started)
+    assert isinstance(messages[-1], Finished)
+    activities = [message.text for message in messages if isinstance(message, Activity)]
+    assert activities == [
+        "loading the model", "applying the settings", "first steps", "warming up", "measuring", "profiling",
+    ]  # fmt: skip
+    inspected = next(message for message in messages if isinstance(message, Inspected))
+    assert inspected.workload.optimizer.name == "SGD"
+    profile = next(message.profile for message in messages if isinstance(message, Profiled))
+    assert {"forward", "backward", "optimizer"} <= set(profile.phases)
+
+
+def test_a_warm_fork_server_starts_a_trial_at_once(trial):
+    assert min(trial(TINY_TARGET)[0].startup_s for _ in range(3)) < 0.2
+
+
+def test_two_trials_see_the_same_weights_and_batches(trial):
+    assert trial(TINY_TARGET)[0].losses == trial(TINY_TARGET)[0].losses
+
+
+def test_settings_are_applied_over_the_users_own(trial):
+    plain, _ = trial(TINY_TARGET)
+    tuned, _ = trial(TINY_TARGET, settings={"precision.autocast": "bfloat16"})
+    assert tuned.losses != plain.losses
+    assert tuned.losses == pytest.approx(plain.losses, rel=0.05)
+
+
+def test_output_of_the_target_lands_in_the_log(trial, tmp_path, capfd):
+    trial(
+        building(
+            """
+            print("from print")
+            print("from stderr", file=sys.stderr)
+            os.write(1, b"from the descriptor\\n")
+            subprocess.run(["echo", "from a child"])
+            assert sys.stdin.read() == ""
+            """
+        )
+    )
+    log = (tmp_path / "logs" / "trial.log").read_text()
+    for text in ("from print", "from stderr", "from the descriptor", "from a child"):
+        assert text in log
+    captured = capfd.readouterr()
+    assert "from" not in captured.out + captured.err
+
+
+def test_an_interactive_trial_waits_for_each_block(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    messages = []
+    with Runner().open(spec_of(tmp_path, "target.py", interactive=True), messages.append) as live:
+        assert live.wait_ready() is None
+        assert isinstance(messages[-1], Ready)
+        blocks = [live.measure_block(0.02) for _ in range(2)]
+        result = live.finish()
+    assert all(isinstance(block, BlockDone) for block in blocks)
+    assert result.blocks == tuple(done.block for done in blocks)
+
+
+def test_loader_workers_die_with_their_trial(tmp_path):
+    (tmp_path / "target.py").write_text(
+        textwrap.dedent(
+            """
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, Dataset
+
+            class Data(Dataset):
+                def __len__(self): return 10**6
+                def __getitem__(self, index):
+                    open(f"FOLDER/worker-{os.getpid()}", "w").close()
+                    return torch.ones(3), 1
+
+            def build():
+                return nn.Linear(3, 2), DataLoader(Data(), batch_size=2, num_workers=1)
+            """
+        ).replace("FOLDER", str(tmp_path)),
+        encoding="utf-8",
+    )
+    result = Runner().run(spec_of(tmp_path, "target.py"), lambda message: None)
+    assert result.outcome is Outcome.MEASURED
+    workers = [int(path.name.partition("-")[2]) for path in tmp_path.glob("worker-*")]
+    assert workers
+    assert all(gone(pid) for pid in workers)
+
+
+# --- a trial that fails ---------------------------------------------------------------------------------------
+
+
+def test_a_target_that_cannot_be_loaded(trial):
+    result, messages = trial("x = 1\n")
+    failure = next(message for message in messages if isinstance(message, TargetFailure))
+    assert failure.message == "target.py has no 'build'."
+    assert failure.hint == "It defines: x."
+    assert (result.outcome, result.reason, result.hint) == (Outcome.FAILED, failure.message, failure.hint)
+
+
+def test_a_first_step_that_fails_is_the_targets(trial):
+    text = TINY_TARGET.replace("torch.randn(8, 16)", "torch.randn(8, 15)")
+    result, messages = trial(text, inspect=True)
+    assert any(isinstance(message, TargetFailure) for message in messages)
+    assert result.reason.startswith("the first step failed: RuntimeError: mat1 and mat2")
+    assert "loss" in result.hint
+
+
+def test_an_unknown_setting_fails_the_trial(trial):
+    result, _ = trial(TINY_TARGET, settings={"no.such": 1})
+    assert result.outcome is Outcome.FAILED
+    assert "no recipe owns the setting" in result.reason
+
+
+def test_a_device_that_is_not_there(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    target = TargetSpec("target.py", str(tmp_path), device="cuda:99")
+    result = Runner().run(spec_of(tmp_path, "target.py", target=target), lambda message: None)
+    assert result.outcome is Outcome.FAILED
+    assert result.reason.startswith("--device cuda:99")
+
+
+@pytest.mark.parametrize("where", ["build", "step"])
+def test_memory_that_runs_out_is_out_of_memory(trial, where):
+    text = building("raise MemoryError('no room')")
+    if where == "step":
+        text = TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')")
+    result, _ = trial(text, inspect=True)
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert "no room" in result.reason
+
+
+def test_memory_that_pytorch_cannot_allocate_is_out_of_memory(trial):
+    result, _ = trial(TINY_TARGET.replace("return 1.0 * x", "return x * torch.empty(2**60, device='cpu')[0]"))
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert result.reason.startswith("can't allocate memory: you tried to allocate")
+
+
+def test_a_crash_names_the_signal(trial):
+    result, _ = trial(building("print('before', flush=True); ctypes.string_at(0)"))
+    assert result.outcome is Outcome.CRASHED
+    assert "SIGSEGV" in result.reason
+    assert "before" in result.details
+
+
+def test_leaving_the_process_is_a_crash(trial):
+    result, _ = trial(building("os._exit(3)"))
+    assert (result.outcome, result.reason) == (Outcome.CRASHED, "the trial process ended with exit code 3")
+
+
+def test_being_killed_reads_as_out_of_memory(trial):
+    result, _ = trial(building("os.kill(os.getpid(), 9)"))
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert "SIGKILL" in result.reason
+
+
+SLEEPING = """
+child = subprocess.Popen(["sleep", "600"])
+with open({path!r}, "w") as file:
+    file.write(f"{{os.getpid()}} {{child.pid}}")
+time.sleep(600)
+"""
+
+
+def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
+    pids = tmp_path / "pids"
+    result, _ = trial(building(SLEEPING.format(path=str(pids))), timeout_s=3.0)
+    assert (result.outcome, result.reason) == (Outcome.TIMED_OUT, "no result after 3 s")
+    assert all(gone(int(pid)) for pid in appears(pids))
+
+
+def test_a_trial_is_cancelled_from_another_thread(trial, tmp_path):
+    pids, runner, results = tmp_path / "pids", Runner(), []
+    thread = threading.Thread(
+        target=lambda: results.append(trial(building(SLEEPING.format(path=str(pids))), runner=runner))
+    )
+    thread.start()
+    started = appears(pids)
+    asked = time.monotonic()
+    runner.cancel()
+    thread.join(SOON_S)
+    assert time.monotonic() - asked < 2.0
+    result, _ = results[0]
+    assert result.outcome is Outcome.CANCELLED
+    assert all(gone(int(pid)) for pid in started)
+    assert trial(TINY_TARGET, runner=runner)[0].outcome is Outcome.CANCELLED
+    runner.resume()
+    assert trial(TINY_TARGET, runner=runner)[0].outcome is Outcome.MEASURED
+
+
+def test_trials_side_by_side_are_all_cancelled(tmp_path):
+    (tmp_path / "target.py").write_text(building("time.sleep(600)"), encoding="utf-8")
+    runner = Runner()
+    spec = spec_of(tmp_path, "target.py")
+    with runner.open(spec, lambda message: None) as one, runner.open(spec, lambda message: None) as other:
+        threading.Timer(0.5, runner.cancel).start()
+        assert [one.result().outcome, other.result().outcome] == [Outcome.CANCELLED] * 2
+
+
+def test_resources_are_freed(trial):
+    trial(TINY_TARGET)
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        trial(building("os._exit(3)"))
+    assert psutil.Process().num_fds() <= before + 1
+
+
+# --- the parent -----------------------------------------------------------------------------------------------
+
+PARENT = """
+import sys
+from pathlib import Path
+from advisor.records import TargetSpec, TrialSpec
+from advisor.runner import Runner
+
+if __name__ == "__main__":
+    Runner.prepare()
+    folder = sys.argv[1]
+    spec = TrialSpec("t", TargetSpec("target.py", folder, device="cpu"), {}, 0.1, 0.2, 300.0, folder + "/trial.log")
+    result = Runner().run(spec, lambda message: None)
+    print(result.outcome, *(name in sys.modules for name in ("torch", "textual")))
+"""
+
+
+def test_the_death_of_the_parent_ends_the_trial(tmp_path):
+    pids = tmp_path / "pids"
+    (tmp_path / "target.py").write_text(building(SLEEPING.format(path=str(pids))), encoding="utf-8")
+    (tmp_path / "parent.py").write_text(PARENT, encoding="utf-8")
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py"), str(tmp_path)])
+    try:
+        started = appears(pids)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert all(gone(int(pid)) for pid in started)
+
+
+def test_a_whole_trial_leaves_torch_out_of_the_parent(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    (tmp_path / "parent.py").write_text(PARENT, encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert output.split() == ["measured", "False", "False"]
