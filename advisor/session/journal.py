@@ -36,6 +36,7 @@ class Journal:
     def __init__(self, path: Path, request: Request) -> None:
         self.path = path
         self.request = request
+        _drop_cut_line(path)
         self._file = path.open("a", encoding="utf-8")
 
     @classmethod
@@ -118,6 +119,16 @@ def _journals() -> list[Path]:
     return sorted(sessions_folder().glob("*.jsonl"))
 
 
+def _drop_cut_line(path: Path) -> None:
+    """Cut off a last line that a crash left unfinished: what is appended to it could never be read."""
+    if not path.is_file():
+        return
+    text = path.read_bytes()
+    whole = text.rfind(b"\n") + 1
+    if whole < len(text):
+        os.truncate(path, whole)
+
+
 def _free_path(folder: Path) -> Path:
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     for number in range(1000):
@@ -136,7 +147,7 @@ def _read(path: Path) -> PastSession:
         header = json.loads(lines[0])
         request = msgspec.convert(header["request"], Request)
         started = datetime.fromtimestamp(header["started"])
-    except (OSError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (OSError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(
             f"the session {path.stem} cannot be read: {error}", "It may be from another version."
         ) from error

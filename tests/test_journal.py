@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+from sample_session import cancelled_history, cpu_history, failed_history, sample_history, sample_request
+
+from advisor.errors import UsageError
+from advisor.records import Candidate, Mode, Outcome, TargetSpec, TrialRecord, TrialResult
+from advisor.session import events
+from advisor.session.journal import Journal, list_sessions, open_session, sessions_folder
+from advisor.session.request import Request
+
+HISTORIES = {
+    "finished": sample_history,
+    "on the CPU": cpu_history,
+    "failed": failed_history,
+    "cancelled": cancelled_history,
+}
+UNRECORDED = (events.ProgressMade, events.TrialActivity)
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+
+
+def written(history=(), request=None):
+    journal = Journal.create(request or sample_request())
+    for event in history:
+        journal.record(event)
+    journal.close()
+    return journal
+
+
+# --- what is written can be read ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_a_session_is_read_as_it_was_written(history):
+    journal = written(history())
+    past = open_session()
+    assert past.session_id == journal.session_id
+    assert past.request == sample_request()
+    assert list(past.events) == [event for event in history() if not isinstance(event, UNRECORDED)]
+
+
+def test_every_kind_of_event_is_among_them():
+    kinds = {type(event) for history in HISTORIES.values() for event in history()}
+    assert kinds == set(get_args(events.Event))
+
+
+def test_every_option_of_a_request_survives():
+    target = TargetSpec("m:b", "/x", Mode.INFER, "cuda:1", 3, (4, 5), {"lr": 0.1, "layers": [1, {"a": None}]})
+    request = Request(
+        target,
+        budget_s=12.5,
+        memory_limit_bytes=2**40,
+        only=("a",),
+        skip=("b",),
+        recipe_folders=("/r",),
+        key_map={"precision.autocast": "amp.dtype"},
+    )
+    written(request=request)
+    assert open_session().request == request
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_losses_that_are_not_finite_survive(loss):
+    result = TrialResult(Outcome.NON_FINITE, losses=(1.0, loss))
+    written([events.TrialMeasured(TrialRecord(Candidate("a", "b.c", True), {"b.c": True}, result))])
+    (event,) = open_session().events
+    assert event.record.result.losses[0] == 1.0
+    assert event.record.result.losses[1] == pytest.approx(loss, nan_ok=True)
+
+
+def test_the_types_of_settings_survive():
+    settings = {"a.a": True, "a.b": 1, "a.c": 1.0, "a.d": "1", "a.e": ""}
+    written([events.TrialMeasured(TrialRecord(Candidate("a", "a.a", True), settings, TrialResult(Outcome.SKIPPED)))])
+    (event,) = open_session().events
+    assert [(type(value), value) for value in event.record.settings.values()] == [
+        (type(value), value) for value in settings.values()
+    ]
+
+
+def test_text_of_any_kind_stays_on_its_line():
+    said = events.Said("one\ntwo\u2028three\x85four é 😀 \ud800")
+    written([said, events.StageStarted("done")])
+    assert list(open_session().events) == [said, events.StageStarted("done")]
+
+
+# --- on disk as it happens ------------------------------------------------------------------------------------
+
+
+def test_an_event_is_on_disk_before_the_journal_is_closed():
+    journal = Journal.create(sample_request())
+    journal.record(events.StageStarted("trials"))
+    assert list(open_session().events) == [events.StageStarted("trials")]
+    journal.close()
+
+
+def test_a_closed_journal_takes_nothing_more():
+    journal = written()
+    journal.record(events.StageStarted("late"))
+    assert open_session().events == ()
+
+
+@pytest.mark.parametrize("cut", [1, 10, 40])
+def test_a_last_line_that_was_cut_short_is_left_out(cut):
+    stages = [events.StageStarted(f"stage {number}") for number in range(3)]
+    journal = written(stages)
+    journal.path.write_bytes(journal.path.read_bytes()[:-cut])
+    assert list(open_session().events) == (stages if cut == 1 else stages[:2])
+
+
+@pytest.mark.parametrize("cut", [0, 1, 10, 40])
+def test_what_follows_a_cut_line_can_be_read(cut):
+    journal = written([events.StageStarted("one"), events.StageStarted("two")])
+    text = journal.path.read_bytes()
+    journal.path.write_bytes(text[: len(text) - cut])
+    again = Journal(journal.path, sample_request())
+    again.record(events.StageStarted("resumed"))
+    again.close()
+    stages = [event.stage for event in open_session().events]
+    assert stages == (["one", "two", "resumed"] if cut == 0 else ["one", "resumed"])
+
+
+def test_events_of_a_later_version_end_what_is_read():
+    journal = written([events.StageStarted("one")])
+    with journal.path.open("a") as file:
+        file.write('{"event": "FromTheFuture", "data": {}}\n')
+    assert list(open_session().events) == [events.StageStarted("one")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n",
+        "null\n",
+        "[1]\n",
+        "{}\n",
+        "not json\n",
+        '{"schema": 1, "started": 1e300, "request": {"target": {"target": "a", "directory": "/"}}}\n',
+        '{"schema": 1, "started": "today", "request": {"target": {"target": "a", "directory": "/"}}}\n',
+        '{"schema": 1, "started": 1.0, "request": {"target": 3}}\n',
+        b"\xff\xfe",
+    ],
+)
+def test_journals_that_cannot_be_read(text):
+    readable = written([events.StageStarted("one")])
+    path = sessions_folder() / "20010101-000000.jsonl"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UsageError, match="20010101-000000 cannot be read"):
+        open_session("2001")
+    assert [past.session_id for past in list_sessions()] == [readable.session_id]
+
+
+# --- finding sessions -----------------------------------------------------------------------------------------
+
+
+def named(*names):
+    for name in names:
+        written().path.rename(sessions_folder() / f"{name}.jsonl")
+
+
+def test_sessions_are_found_by_their_beginning():
+    named("20250101-120000", "20250102-120000", "20250102-120000-1", "20250103-090000")
+    assert open_session().session_id == "20250103-090000"
+    assert open_session("20250101").session_id == "20250101-120000"
+    assert open_session("20250102-120000").session_id == "20250102-120000"
+    assert open_session("20250102-120000-1").session_id == "20250102-120000-1"
+    with pytest.raises(UsageError, match="beginning of 2 sessions"):
+        open_session("20250102")
+    with pytest.raises(UsageError, match="no session '2024'"):
+        open_session("2024")
+
+
+def test_the_latest_session_comes_first():
+    named("20250101-120000", "20250103-090000")
+    assert [past.session_id for past in list_sessions()] == ["20250103-090000", "20250101-120000"]
+
+
+def test_there_may_be_no_session():
+    assert list(list_sessions()) == []
+    with pytest.raises(UsageError, match="no session yet"):
+        open_session()
+
+
+def test_sessions_of_the_same_second_have_names_of_their_own():
+    assert len({written().session_id for _ in range(5)}) == 5
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match="cannot be written") as error:
+        Journal.create(sample_request())
+    assert "PERF_ADVISOR_STATE" in error.value.hint
+
+
+def test_logs_lie_beside_the_journal_under_safe_names():
+    journal = written()
+    log = journal.log_path("007-stack: a.b: 1/../x, " + "y" * 300)
+    assert log.startswith(str(journal.path.with_suffix("")) + "/007-stack__a.b__1_.._x")
+    assert len(log.rpartition("/")[2]) <= 104
+
+
+def test_the_journal_is_lines_of_json():
+    journal = written([replace(event) for event in sample_history()])
+    lines = [json.loads(line) for line in journal.path.read_text().splitlines()]
+    assert lines[0]["schema"] == 1
+    assert all(set(line) == {"event", "data"} for line in lines[1:])
