@@ -190,7 +190,7 @@ class Trial:
         self.channel.send(Ready())
         blocks: list[Block] = []
         while isinstance(command := self.channel.next_command(), MeasureBlock):
-            blocks.append(clock.run_with_events(steps_in(command.seconds, warm.step_s)))
+            blocks.append(clock.run(steps_in(command.seconds, warm.step_s)))
             self.channel.send(BlockDone(blocks[-1]))
         return blocks
 
