@@ -232,7 +232,7 @@ class HeadlessReporter:
             return ()
         again = " (with the new noise floor)" if name in self._told else ""
         self._told[name] = verdict
-        return (f"{name}  {effect}{again}",)
+        return (f"{event.record.label}  {effect}{again}",)
 
     @_lines.register
     def _(self, event: events.StackMeasured) -> Iterable[str]:
@@ -360,7 +360,7 @@ def _ranked(state: SessionState) -> Table:
         record = item.record
         made.add_row(
             str(item.rank),
-            Text(plain(record.candidate.name)),
+            Text(plain(record.label)),
             Text(format_ratio(record.comparison), style=_STYLES[record.verdict]),
             format_ms(record.step_ms),
             _memory(record, state.baseline),
@@ -403,7 +403,7 @@ def _others(records: Iterable[TrialRecord]) -> Table:
         effect = trial_effect(record)
         if record.verdict is Verdict.NO_DIFFERENCE:
             effect = f"{effect}: {format_interval(record.comparison)}"
-        made.add_row(Text(plain(record.candidate.name)), Text(plain(effect), style=_STYLES[record.verdict]))
+        made.add_row(Text(plain(record.label)), Text(plain(effect), style=_STYLES[record.verdict]))
     return made
 
 

@@ -472,6 +472,11 @@ class TrialRecord:
         return len(self.settings) <= 1
 
     @property
+    def label(self) -> str:
+        """The candidate's name, with the words that it was measured on top of the stack when it was."""
+        return self.candidate.name if self.alone else f"{self.candidate.name}, with the stack"
+
+    @property
     def verdict(self) -> Verdict:
         """The candidate's verdict."""
         if self.result.outcome is Outcome.SKIPPED:

@@ -80,7 +80,7 @@ def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialReco
     trial = effects.get((key, value))
     if trial is None or trial.comparison is None or "\n" in line:
         return line
-    return f"{line}  # alone: {format_ratio(trial.comparison)}"
+    return f"{line}  # {'alone' if trial.alone else 'on top of the others'}: {format_ratio(trial.comparison)}"
 
 
 def _one_line(text: str) -> str:
