@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from advisor.catalog import load_catalog
+from advisor.records import Block, Candidate, Mode, Numerics, Outcome, TrialResult, Verdict
+from advisor.session.judge import Judge, overhead_s, speed
+
+CATALOG = load_catalog()
+CANDIDATE = Candidate("autocast", "precision.autocast", "bfloat16")
+
+
+def result(step_ms, *, samples=8, losses=(2.3, 2.2), seed=0, **changes):
+    draw = random.Random(seed)
+    seconds = [10 * step_ms / 1e3 * draw.uniform(0.995, 1.005) for _ in range(15)]
+    blocks = tuple(Block(10, 10 * samples, second) for second in seconds)
+    options = {"prepare_s": 0.0, "warmup_s": 0.0, "losses": losses, "batch_size": samples}
+    return TrialResult(Outcome.MEASURED, blocks=blocks, **{**options, **changes})
+
+
+@pytest.fixture
+def judge():
+    return Judge(CATALOG, Mode.TRAIN, result(10.0))
+
+
+def verdict(judge, step_ms, **changes):
+    return judge.record(CANDIDATE, CANDIDATE.settings, result(step_ms, seed=1, **changes)).verdict
+
+
+def test_verdicts(judge):
+    assert verdict(judge, 5.0) is Verdict.FASTER
+    assert verdict(judge, 20.0) is Verdict.SLOWER
+    assert verdict(judge, 10.02) is Verdict.NO_DIFFERENCE
+
+
+def test_a_speed_up_is_in_samples_not_steps(judge):
+    record = judge.record(CANDIDATE, CANDIDATE.settings, result(15.0, samples=16))
+    assert record.comparison.speedup == pytest.approx(16 / 12, rel=0.01)
+    assert record.verdict is Verdict.FASTER
+    assert record.numerics.difference is None
+
+
+def test_a_noisy_control_makes_small_gains_unproven(judge):
+    assert verdict(judge, 9.5) is Verdict.FASTER
+    judge.add_control(result(11.0, seed=2))
+    assert judge.noise_floor > 0.1
+    assert verdict(judge, 9.5) is Verdict.NO_DIFFERENCE
+    assert verdict(judge, 5.0) is Verdict.FASTER
+
+
+def test_repeats_widen_the_floor_and_join_the_baseline(judge):
+    judge.add_repeat(result(10.4, seed=3))
+    assert judge.noise_floor > 0.04
+    assert len(judge.baseline_rates) == 30
+    assert 10.0 < judge.baseline_record().step_ms < 10.4
+    assert judge.baseline_record().noise_floor == judge.noise_floor
+
+
+def test_failed_controls_and_repeats_say_nothing(judge):
+    before = judge.baseline_record()
+    judge.add_control(TrialResult(Outcome.CRASHED))
+    judge.add_repeat(TrialResult(Outcome.TIMED_OUT))
+    assert judge.baseline_record() == before
+
+
+def test_a_record_is_judged_again_under_a_new_floor(judge):
+    record = judge.record(CANDIDATE, CANDIDATE.settings, result(9.5, seed=1))
+    judge.add_repeat(result(11.0, seed=2))
+    assert judge.again(record).verdict is not record.verdict
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.TIMED_OUT])
+def test_what_was_not_measured_is_failed(judge, outcome):
+    record = judge.record(CANDIDATE, CANDIDATE.settings, TrialResult(outcome, "why"))
+    assert (record.verdict, record.comparison, record.step_ms) == (Verdict.FAILED, None, None)
+    assert judge.stack({}, TrialResult(outcome), {}).comparison is None
+
+
+def test_what_was_skipped_is_skipped(judge):
+    assert judge.record(CANDIDATE, {}, TrialResult(Outcome.SKIPPED, "why")).verdict is Verdict.SKIPPED
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_losses_that_are_not_finite_fail_a_fast_candidate(judge, bad):
+    record = judge.record(CANDIDATE, CANDIDATE.settings, result(1.0, losses=(2.3, bad)))
+    assert (record.result.outcome, record.verdict) == (Outcome.NON_FINITE, Verdict.FAILED)
+    assert record.result.reason
+    assert judge.stack(CANDIDATE.settings, result(1.0, losses=(bad,)), {}).result.outcome is Outcome.NON_FINITE
+
+
+def test_a_baseline_that_diverges_fails_nobody_else():
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0, losses=(2.3, math.nan)))
+    assert verdict(judge, 5.0, losses=(2.3, math.nan)) is Verdict.FASTER
+
+
+def test_the_worst_class_that_is_declared_counts(judge):
+    assert judge.declared({}) is Numerics.EXACT
+    assert judge.declared({"step.zero_grad": "manual"}) is Numerics.EXACT
+    assert judge.declared({"step.zero_grad": "manual", **CANDIDATE.settings}) is Numerics.CLOSE
+
+
+def test_the_spread_of_the_control_excuses_what_is_within_it(judge):
+    judge.add_control(result(10.0, losses=(2.3, 2.0), seed=4))
+    assert judge.spread == pytest.approx(0.2 / 2.2)
+    record = judge.record(CANDIDATE, CANDIDATE.settings, result(5.0, losses=(2.3, 2.05)))
+    assert record.numerics.measured is Numerics.CLOSE
+
+
+def test_a_slow_start_pays_back_after_some_steps(judge):
+    slow_start = result(5.0, warmup_s=10.0, warmup_steps=0)
+    assert judge.break_even(slow_start) == pytest.approx(2000, rel=0.02)
+    assert judge.break_even(result(5.0)) == 0
+    assert judge.break_even(result(20.0)) is None
+
+
+def test_the_steps_of_a_warm_up_are_no_overhead():
+    slow = result(10.0, prepare_s=1.0, warmup_s=3.0, warmup_steps=100)
+    assert overhead_s(slow, 10.0) == pytest.approx(3.0)
+    assert overhead_s(result(10.0, warmup_s=0.5, warmup_steps=100), 10.0) == 0
+    step_ms, rate = speed(slow)
+    assert step_ms == pytest.approx(10, rel=0.01)
+    assert rate == pytest.approx(800, rel=0.01)
+
+
+def test_alternate_blocks_confirm_a_stack(judge):
+    stack = judge.stack({"step.zero_grad": "manual"}, result(9.0), {"a.b": "why"})
+    assert not stack.confirmed
+    drift = [1 + 0.1 * index for index in range(10)]
+    old = [Block(10, 80, 0.1 * factor) for factor in drift]
+    new = [Block(10, 80, 0.05 * factor) for factor in drift]
+    confirmed = judge.confirmed(stack, new, old)
+    assert confirmed.confirmed
+    assert confirmed.comparison.paired
+    comparison = confirmed.comparison
+    assert (comparison.speedup, comparison.ci_low, comparison.ci_high) == pytest.approx((2, 2, 2))
+    assert confirmed.dropped == {"a.b": "why"}
+    assert confirmed.step_ms == pytest.approx(5 * 1.45)

@@ -1,0 +1,321 @@
+"""Whole sessions on tiny targets, with real trial processes."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from planted import TINY_TARGET, plant
+
+from advisor.errors import ExitCode
+from advisor.export.json_report import report
+from advisor.records import Mode, Numerics, Outcome, TargetSpec, Verdict
+from advisor.runner import Runner
+from advisor.session import events
+from advisor.session.control import Decision
+from advisor.session.journal import Journal, open_session
+from advisor.session.request import Request
+from advisor.session.session import Session
+from advisor.session.state import SessionState
+
+SLOW_TARGET = "import time\n" + TINY_TARGET.replace("return 1.0 * x", "time.sleep(0.02); return 1.0 * x")
+REPLACE_PAUSE = """
+from torch import nn
+class Instead(nn.Module):
+    def forward(self, x):
+        return {expression}
+workload.model[2] = Instead()
+"""
+PLANTED = {
+    "quicker": REPLACE_PAUSE.format(expression="x"),
+    "wrong": REPLACE_PAUSE.format(expression="100 * x"),
+    "not_finite": REPLACE_PAUSE.format(expression="x / 0"),
+    "raising": "raise RuntimeError('no such trick')",
+}
+
+
+class Run:
+    """A session that has been run, or will be, with all that it posted."""
+
+    def __init__(self, folder, text, *, past=None, **options):
+        (folder / "target.py").write_text(text, encoding="utf-8")
+        self.told = []
+        self.runner = Runner()
+        self.request = Request(TargetSpec("target.py", str(folder), device="cpu"), **{"budget_s": 15.0, **options})
+        self.journal = Journal(past.path, past.request) if past else Journal.create(self.request)
+        self.session = Session(self.request, self.runner, self.told.append, self.journal, past=past)
+
+    @property
+    def state(self):
+        return SessionState.of(self.told)
+
+    def posted(self, kind):
+        return [event for event in self.told if isinstance(event, kind)]
+
+    def run(self):
+        self.session.run()
+        return self
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _state(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERF_ADVISOR_STATE", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        Runner.prepare()
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    return Run(folder, TINY_TARGET, only=("zero_grad", "fused_optimizer"), budget_s=25.0).run()
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("planted")
+    for recipe_id, apply in PLANTED.items():
+        plant(folder / "recipes", recipe_id, apply=apply)
+    (folder / "recipes" / "broken.py").write_text("def broken(:\n", encoding="utf-8")
+    recipes = (str(folder / "recipes"),)
+    return Run(folder, SLOW_TARGET, only=tuple(PLANTED), recipe_folders=recipes, budget_s=40.0).run()
+
+
+# --- a session from beginning to end --------------------------------------------------------------------------
+
+
+def test_the_stages_come_in_order(finished):
+    assert finished.session.exit_code == ExitCode.OK
+    stages = [event.stage for event in finished.posted(events.StageStarted)]
+    assert stages == ["baseline", "trials", "stack", "confirmation", "done"]
+    kinds = [type(event) for event in finished.told]
+    order = [events.HardwareFound, events.FactsFound, events.BaselineMeasured, events.TrialsPlanned, events.Ranked]
+    assert [kinds.index(kind) for kind in order] == sorted(kinds.index(kind) for kind in order)
+    assert finished.told[-1] == events.SessionFinished(False, finished.told[-1].session_s)
+    assert not finished.posted(events.SessionFailed)
+
+
+def test_the_facts_are_those_of_the_target(finished):
+    workload = finished.state.facts.workload
+    assert (workload.mode, workload.batch_size, workload.optimizer.name) == (Mode.TRAIN, 8, "SGD")
+    assert finished.state.facts.profile.phases["backward"] > 0
+    assert finished.state.facts.profile.bottleneck is not None
+
+
+def test_the_control_is_measured_and_changes_nothing(finished):
+    control = finished.state.trials["control=true"]
+    assert control.result.measured
+    assert control.numerics.measured is Numerics.EXACT
+    assert control.verdict is not Verdict.FAILED
+
+
+def test_every_other_recipe_is_skipped_with_a_reason(finished):
+    state = finished.state
+    planned = {candidate.recipe for candidate in state.planned}
+    assert planned == {"zero_grad", "fused_optimizer"}
+    assert planned | set(state.skipped) | {"control"} == set(finished.session.catalog.recipes)
+    assert state.skipped["autocast"] == "not named by --only"
+
+
+def test_every_candidate_ends_in_a_record(finished):
+    state = finished.state
+    assert set(state.trials) == {candidate.name for candidate in state.planned} | {"control=true"}
+    for record in state.trials.values():
+        assert record.result.measured or record.result.reason
+        if record.result.measured:
+            assert record.comparison.ci_low <= record.comparison.speedup <= record.comparison.ci_high
+
+
+def test_progress_never_leaves_its_bounds(finished):
+    assert all(0 <= event.share <= 1 and event.left_s >= 0 for event in finished.posted(events.ProgressMade))
+
+
+def test_the_report_of_the_session_is_strict_json(finished):
+    told = json.loads(json.dumps(report(finished.state, finished.request, "0"), allow_nan=False))
+    assert told["baseline"]["step_ms"] > 0
+    assert {trial["recipe"] for trial in told["trials"]} == set(finished.session.catalog.recipes)
+    assert told["stack"] is not None
+
+
+def test_the_journal_tells_the_same_story(finished):
+    past = open_session(finished.journal.session_id)
+    assert SessionState.of(past.events).trials == finished.state.trials
+    assert past.request == finished.request
+
+
+def test_logs_of_the_trials_exist(finished):
+    for event in finished.posted(events.TrialStarted):
+        assert Path(event.log_path).is_file()
+
+
+# --- recipes that help, and recipes that do not ---------------------------------------------------------------
+
+
+def test_what_helps_is_found_confirmed_and_stacked(planted):
+    quicker = planted.state.trials["quicker=true"]
+    assert quicker.verdict is Verdict.FASTER
+    assert quicker.comparison.speedup > 2
+    assert quicker.numerics.measured is Numerics.EXACT
+    stack = planted.posted(events.StackMeasured)[-1].record
+    assert stack.settings == {"planted.quicker": True}
+    assert stack.confirmed
+    assert stack.comparison.verdict is Verdict.FASTER
+
+
+def test_what_makes_the_model_wrong_is_not_stacked_however_fast(planted):
+    wrong = planted.state.trials["wrong=true"]
+    assert wrong.verdict is Verdict.FASTER
+    assert wrong.numerics.measured is Numerics.CHANGED
+    assert wrong.numerics.worse_than_declared
+    advice = {item.record.candidate.recipe: item for item in planted.state.recommendations}
+    assert advice["wrong"].needs_consent
+    assert not advice["wrong"].in_stack
+    assert advice["quicker"].in_stack
+    assert not advice["quicker"].needs_consent
+
+
+def test_what_raises_is_a_row(planted):
+    record = planted.state.trials["raising=true"]
+    assert (record.result.outcome, record.verdict) == (Outcome.FAILED, Verdict.FAILED)
+    assert record.result.reason == "RuntimeError: no such trick"
+    assert "raise RuntimeError" in record.result.details
+
+
+def test_losses_that_are_not_finite_fail_the_candidate(planted):
+    record = planted.state.trials["not_finite=true"]
+    assert (record.result.outcome, record.verdict) == (Outcome.NON_FINITE, Verdict.FAILED)
+    assert record.samples_per_s is None
+
+
+def test_a_recipe_that_cannot_be_loaded_is_said(planted):
+    said = [event.text for event in planted.posted(events.Said)]
+    assert any("broken.py" in text and "SyntaxError" in text for text in said)
+
+
+# --- what the person decides ----------------------------------------------------------------------------------
+
+
+def test_decisions_are_kept_and_taken_back(finished):
+    finished.session.decide("zero_grad", Decision.ACCEPTED)
+    assert finished.session.decisions() == {"zero_grad": Decision.ACCEPTED}
+    finished.session.decide("zero_grad", None)
+    assert finished.session.decisions() == {}
+
+
+def test_a_rejected_setting_leaves_the_stack_and_an_accepted_one_enters(planted):
+    planted.session.decide("quicker", Decision.REJECTED)
+    planted.session.rework()
+    assert planted.state.stack_settings == {}
+    planted.session.decide("wrong", Decision.ACCEPTED)
+    planted.session.rework()
+    assert planted.state.stack_settings == {"planted.wrong": True}
+    assert planted.state.stack.confirmed
+    before = len(planted.posted(events.TrialStarted))
+    planted.session.rework()
+    assert len(planted.posted(events.TrialStarted)) == before
+    assert planted.posted(events.SessionFailed) == []
+
+
+def test_a_retry_measures_one_candidate_again(finished):
+    before = len(finished.posted(events.TrialStarted))
+    finished.session.retry("zero_grad=zeros")
+    started = {event.name for event in finished.posted(events.TrialStarted)[before:]}
+    assert started == {"zero_grad=zeros"}  # more than once where the machine was disturbed
+    assert isinstance(finished.told[-1], events.Ranked)
+    before = len(finished.told)
+    finished.session.retry("no such candidate")
+    assert len(finished.told) == before
+
+
+# --- sessions that end early ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "target.py has no 'build'."),
+        (TINY_TARGET.replace("torch.manual_seed(0)", "raise ValueError('boom')"), "ValueError: boom"),
+        (TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')"), "could not be measured: no room"),
+    ],
+)
+def test_a_target_that_fails_ends_the_session(tmp_path, text, message):
+    run = Run(tmp_path, text).run()
+    (failure,) = run.posted(events.SessionFailed)
+    assert message in failure.message
+    assert failure.hint
+    assert failure.exit_code == run.session.exit_code == ExitCode.TARGET
+    assert isinstance(run.told[-1], events.SessionFinished)
+    assert json.dumps(report(run.state, run.request, "0"), allow_nan=False)
+    run.session.rework()
+    run.session.retry("zero_grad=zeros")
+    assert isinstance(run.told[-1], events.SessionFinished)
+
+
+def wait_for_trial(run, after):
+    """Wait until a trial has been started behind the first event of a kind."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        kinds = [type(event) for event in list(run.told)]
+        if after in kinds and events.TrialStarted in kinds[kinds.index(after) :]:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no trial was started after {after.__name__}")
+
+
+@pytest.mark.parametrize("after", [events.StageStarted, events.TrialMeasured])
+def test_a_session_is_cancelled_during_a_trial(tmp_path, after):
+    run = Run(tmp_path, TINY_TARGET, only=("zero_grad", "fused_optimizer"))
+    thread = threading.Thread(target=run.run)
+    thread.start()
+    wait_for_trial(run, after)
+    asked = time.monotonic()
+    run.session.cancel()
+    thread.join(30)
+    assert time.monotonic() - asked < 3
+    assert run.told[-1].cancelled
+    assert run.session.exit_code == ExitCode.INTERRUPTED
+    assert not run.posted(events.SessionFailed)
+    past = open_session(run.journal.session_id)
+    assert past.events[-1] == run.told[-1]
+    assert ("control=true" in SessionState.of(past.events).trials) is (after is events.TrialMeasured)
+
+
+def test_a_session_resumes_behind_a_cut_line(finished, tmp_path):
+    lines = finished.journal.path.read_text().splitlines(keepends=True)
+    measured = [place for place, line in enumerate(lines) if '"TrialMeasured"' in line]
+    kept = "".join(lines[: measured[2] + 1])  # the control and two candidates
+    path = finished.journal.path.with_name("19990101-000000.jsonl")
+    path.write_text(kept + lines[measured[2] + 1][:25], encoding="utf-8")
+    past = open_session("1999")
+    known = SessionState.of(past.events).trials
+    measured = {name for name, record in known.items() if record.result.measured} - {"control=true"}
+    run = Run(tmp_path, TINY_TARGET, past=past, only=("zero_grad", "fused_optimizer")).run()
+    assert not run.posted(events.SessionFailed)
+    again = {event.name for event in run.posted(events.TrialStarted)}
+    assert len(known) == 3
+    assert not again & measured
+    assert set(run.state.trials) == set(finished.state.trials)
+    whole = SessionState.of(open_session("1999").events)
+    assert whole.trials == run.state.trials
+    assert whole.finished is not None
+
+
+def test_nothing_at_all_to_try(tmp_path):
+    run = Run(tmp_path, TINY_TARGET, only=("step_graph",)).run()
+    assert run.session.exit_code == ExitCode.OK
+    assert run.state.planned == ()
+    assert run.state.stack_settings == {}
+
+
+def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):
+    run = Run(tmp_path, textwrap.dedent(TINY_TARGET), only=("zero_grad",), budget_s=0.5).run()
+    assert run.session.exit_code == ExitCode.OK
+    for candidate in run.state.planned:
+        record = run.state.trials[candidate.name]
+        assert record.verdict is Verdict.SKIPPED
+        assert "--budget" in record.result.reason
