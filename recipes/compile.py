@@ -4,8 +4,8 @@ What it does
 ------------
 Traces the model and generates fused kernels for it: Triton on a GPU, C++ on a CPU. `reduce-overhead` also
 replays the kernels from CUDA graphs; the `max-autotune` modes also time several kernels for each matrix product
-and keep the best. `model.compile(mode=...)` does it in place, so the module, its parameter names and its state
-dict stay as they are.
+and keep the best. The compiled model is a wrapper that shares the model's parameters: save checkpoints from the
+model inside, whose names have no prefix.
 
 Why it helps
 ------------

@@ -410,11 +410,12 @@ def test_the_code_runs_without_gradients(value, records):
     assert output.is_inference() is (value == "inference_mode")
 
 
-def test_the_code_compiles_in_place(monkeypatch):
+def test_the_code_compiles_the_model(monkeypatch):
     modes = []
-    monkeypatch.setattr(nn.Module, "compile", lambda self, mode: modes.append(mode))
-    run_code(CATALOG["compile"], "max-autotune", components())
-    run_code(CATALOG["compile"], "none", components())
+    monkeypatch.setattr(torch, "compile", lambda model, mode: modes.append(mode) or ("compiled", model))
+    workload = components()
+    assert run_code(CATALOG["compile"], "max-autotune", workload)["model"] == ("compiled", workload.model)
+    assert run_code(CATALOG["compile"], "none", workload)["model"] is workload.model
     assert modes == ["max-autotune"]
 
 
@@ -627,8 +628,10 @@ def test_the_graphs_code_trains_as_eager_steps_do(optimizer_class):
         optimizer.zero_grad()
         nn.functional.cross_entropy(eager.model(graphed["inputs"]), graphed["targets"]).backward()
         optimizer.step()
-    for have, want in zip(graphed["model"].parameters(), eager.model.parameters(), strict=True):
-        torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-5)
+    # By their outputs: the bias before the batch norm has no gradient but rounding, which AdamW blows up to full steps.
+    torch.testing.assert_close(
+        graphed["model"](graphed["inputs"]), eager.model(graphed["inputs"]), rtol=1e-3, atol=1e-3
+    )
 
 
 @pytest.mark.gpu
