@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from statistics import median
+
+import pytest
+import torch
+from facts import profile_facts
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from advisor.errors import TargetError
+from advisor.plan import StepPlan
+from advisor.records import Bottleneck, Mode, Profile
+from advisor.runtime.step import InferStep, TrainStep
+from advisor.trial.clock import StepClock, batch_samples, measure, steps_in
+from advisor.trial.feed import Feed
+from advisor.trial.phases import measure_phases
+from advisor.trial.probe import PROBE_STEPS, probe_batches, probe_losses, probe_outputs
+from advisor.trial.profiler import judge, profile_step, roof_share
+from advisor.trial.warmup import warm_up
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Threads of a loaded machine wait for each other for longer than the steps here take."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Sleeping:
+    """A step that takes these times in turn, and the last for ever; a sample count of 4."""
+
+    def __init__(self, *seconds):
+        self.seconds = list(seconds)
+        self.steps = 0
+
+    def __call__(self):
+        time.sleep(self.seconds[min(self.steps, len(self.seconds) - 1)])
+        self.steps += 1
+        return 4
+
+
+def clock_of(*seconds):
+    step = Sleeping(*seconds)
+    return StepClock(CPU, step), step
+
+
+# --- the clock ------------------------------------------------------------------------------------------------
+
+
+def test_a_block_times_its_steps():
+    clock, step = clock_of(0.004)
+    block = clock.run(5)
+    assert (block.steps, block.samples, step.steps) == (5, 20, 5)
+    assert 0.02 <= block.seconds < 1.0
+    assert block.step_ms >= 4
+    assert block.samples_per_s == pytest.approx(20 / block.seconds)
+
+
+def test_measured_blocks_give_the_percentiles_of_steps():
+    clock, _ = clock_of(0.002)
+    assert clock.percentiles() is None
+    assert measure(clock, 0.002, 0.05)
+    low, middle, high = clock.percentiles()
+    assert 2 <= low <= middle <= high
+
+
+@pytest.mark.parametrize(("seconds", "step_s", "steps"), [(1.0, 0.1, 10), (0.01, 1.0, 1), (60.0, 1e-6, 2000)])
+def test_the_steps_that_fill_a_block(seconds, step_s, steps):
+    assert steps_in(seconds, step_s) == steps
+
+
+def test_measuring_takes_about_the_time_it_is_given():
+    clock, _ = clock_of(0.002)
+    started = time.perf_counter()
+    blocks = measure(clock, 0.002, 0.3)
+    assert time.perf_counter() - started < 5
+    assert all(block.samples == 4 * block.steps for block in blocks)
+    assert median(block.step_ms for block in blocks) >= 2
+
+
+def test_measuring_very_long_steps_ends_with_what_there_is():
+    clock, step = clock_of(0.15)
+    assert len(measure(clock, 0.15, 0.01)) == 1
+    assert step.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.ones(7, 3), 7),
+        ((torch.ones(5), torch.ones(5)), 5),
+        ({"x": torch.ones(6, 2)}, 6),
+        ("text", 9),
+        (torch.tensor(1.0), 9),
+    ],
+)
+def test_the_samples_of_a_batch(batch, samples):
+    assert batch_samples(batch, 9) == samples
+
+
+# --- warm-up --------------------------------------------------------------------------------------------------
+
+
+def test_warming_up_ends_when_the_step_time_is_steady():
+    clock, step = clock_of(0.2, 0.05, 0.02, 0.005)
+    warm = warm_up(clock, limit_s=20.0)
+    assert warm.steady
+    assert warm.steps == step.steps >= 5
+    assert warm.seconds >= 0.27
+    assert 0.005 <= warm.step_s < 0.05
+
+
+def test_a_step_that_never_settles_ends_at_the_limit():
+    times = [0.002 + 0.001 * index for index in range(1000)]
+    clock, _ = clock_of(*times)
+    warm = warm_up(clock, limit_s=0.2)
+    assert not warm.steady
+    assert warm.seconds < 5
+
+
+def test_what_workers_have_ready_is_consumed_in_warming_up():
+    clock, step = clock_of(0.001)
+    assert warm_up(clock, limit_s=20.0, at_least=150).steps >= 150
+    assert step.steps >= 150
+
+
+# --- the feed -------------------------------------------------------------------------------------------------
+
+
+class Stream(IterableDataset):
+    def __init__(self, size):
+        self.size = size
+
+    def __iter__(self):
+        return iter(torch.arange(self.size).unsqueeze(1))
+
+
+def loader_of(size, **options):
+    return DataLoader(TensorDataset(torch.arange(size)), **{"batch_size": 4, **options})
+
+
+def test_a_feed_goes_on_epoch_after_epoch_with_its_short_last_batch():
+    feed = Feed(loader_of(10))
+    assert [len(feed.next()[0]) for _ in range(7)] == [4, 4, 2, 4, 4, 2, 4]
+    assert not feed.resident
+
+
+def test_a_feed_over_a_stream():
+    feed = Feed(DataLoader(Stream(5), batch_size=2))
+    assert [feed.next().flatten().tolist() for _ in range(4)] == [[0, 1], [2, 3], [4], [0, 1]]
+
+
+def test_a_resident_batch_is_given_again_and_again():
+    batch = torch.ones(3)
+    feed = Feed(batch)
+    assert feed.resident
+    assert feed.next() is feed.next() is batch
+    assert feed.queued_batches == 0
+
+
+@pytest.mark.parametrize("loader", [loader_of(3, drop_last=True), DataLoader(Stream(0), batch_size=2)])
+def test_a_loader_that_yields_nothing_is_the_targets_fault(loader):
+    with pytest.raises(TargetError, match="yields no batch") as error:
+        Feed(loader).next()
+    assert "drop_last" in error.value.hint
+
+
+def test_batches_that_workers_may_have_ready():
+    assert Feed(loader_of(10)).queued_batches == 0
+    assert Feed(loader_of(10, num_workers=3)).queued_batches == 6
+    assert Feed(loader_of(10, num_workers=2, prefetch_factor=5)).queued_batches == 10
+
+
+# --- the probe ------------------------------------------------------------------------------------------------
+
+
+def test_the_probes_batches_are_the_same_whatever_the_workers():
+    images = TensorDataset(torch.arange(100))
+    plain, with_workers = (
+        probe_batches(DataLoader(images, batch_size=4, shuffle=True, num_workers=workers), seed=3) for workers in (0, 2)
+    )
+    assert len(plain) == PROBE_STEPS
+    assert [batch[0].tolist() for batch in plain] == [batch[0].tolist() for batch in with_workers]
+
+
+def test_the_probe_takes_what_a_short_loader_has():
+    assert len(probe_batches(loader_of(8), seed=0)) == 2
+    assert probe_batches(loader_of(3, drop_last=True), seed=0) == []
+    assert probe_batches("batch", seed=0) == ["batch"] * PROBE_STEPS
+
+
+def test_the_probes_losses_have_a_stream_of_their_own():
+    def step(batch):
+        return torch.rand(()) + batch
+
+    assert probe_losses(step, [0, 1], 5) == probe_losses(step, [0, 1], 5) != probe_losses(step, [0, 1], 6)
+
+
+def test_outputs_are_sampled_behind_their_sum():
+    outputs = probe_outputs(lambda batch: {"a": torch.ones(5000), "b": torch.tensor([2])}, [None], 0)
+    assert outputs[0] == 5002
+    assert len(outputs) == 2049
+    assert probe_outputs(lambda batch: "text", [None], 0) == ()
+
+
+# --- phases and profile ---------------------------------------------------------------------------------------
+
+
+class SlowData(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return super().__getitem__(index)
+
+
+def train_step():
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return TrainStep(model, optimizer, nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu"))
+
+
+def slow_feed():
+    return Feed(DataLoader(SlowData(torch.randn(64, 16), torch.randint(4, (64,))), batch_size=8))
+
+
+def test_the_phases_of_a_training_step_with_a_loader():
+    phases = measure_phases(train_step(), slow_feed(), limit_s=1.0)
+    assert list(phases) == ["data wait", "host-to-device", "zero_grad", "forward", "loss", "backward", "optimizer"]
+    assert phases["data wait"] >= 16
+    assert all(phases[name] > 0 for name in phases)
+
+
+def test_the_phases_of_inference():
+    step = InferStep(nn.Linear(16, 4), StepPlan(mode=Mode.INFER, device="cpu"))
+    assert list(measure_phases(step, Feed(torch.ones(2, 16)), limit_s=0.1)) == [
+        "data wait", "host-to-device", "forward",
+    ]  # fmt: skip
+
+
+def test_the_profile_of_a_small_step():
+    measured = profile_step(train_step(), slow_feed(), step_ms=20.0, limit_s=0.3)
+    assert {"data wait", "forward", "backward", "optimizer"} <= set(measured.phases)
+    assert any("mm" in row.name for row in measured.operators)
+    assert measured.flops_per_step > 2 * 8 * 16 * 32
+    assert measured.ceiling_flops_per_s > 1e8
+    assert measured.ceiling_dtype == "float32"
+    assert measured.copy_bytes_per_s > 1e7
+    assert (measured.device_busy_share, measured.kernels_per_step) == (None, None)
+    assert measured.bottleneck is Bottleneck.INPUT
+    assert measured.evidence
+
+
+def profile(**changes):
+    compute = {"data wait": 1.0, "forward": 40.0, "backward": 60.0}
+    options = {"phases": compute, "flops_per_step": 10**12, "ceiling_flops_per_s": 2e13, "ceiling_dtype": "float32"}
+    return replace(profile_facts(), **{**options, **changes})
+
+
+@pytest.mark.parametrize(
+    ("measured", "bottleneck", "evidence"),
+    [
+        (profile(phases={"data wait": 50.0, "forward": 50.0}), Bottleneck.INPUT, "50%"),
+        (profile(phases={"host-to-device": 50.0, "forward": 50.0}), Bottleneck.INPUT, "copying"),
+        (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "20% of the step"),
+        (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "731 kernels"),
+        (profile(device_busy_share=0.99), Bottleneck.COMPUTE, "50% of this machine's float32"),
+        (profile(), Bottleneck.COMPUTE, "50%"),
+        (profile(flops_per_step=10**10), Bottleneck.MEMORY, "reaches 0%"),
+        (profile(flops_per_step=None), Bottleneck.MEMORY, "an unknown share"),
+        (
+            profile(phases={"data wait": 50.0, "forward": 50.0}, device_busy_share=0.1),
+            Bottleneck.INPUT,
+            "waiting for data",
+        ),
+    ],
+)
+def test_what_a_step_is_bound_by(measured, bottleneck, evidence):
+    found, text = judge(measured)
+    assert found is bottleneck
+    assert evidence in text
+
+
+def test_the_share_of_the_roof():
+    assert roof_share(profile()) == pytest.approx(0.5)
+    assert roof_share(profile(ceiling_flops_per_s=None)) is None
+
+
+def test_a_profile_without_phases_has_no_shares():
+    assert Profile(step_ms=1.0, phases={}).share("forward") == 0
