@@ -175,7 +175,10 @@ def _result(state: SessionState) -> str:
     if state.finished.cancelled:
         return "interrupted"
     if state.stack and state.stack.comparison:
-        return f"{format_interval(state.stack.comparison)} with {len(state.stack.settings)} settings"
+        count = len(state.stack.settings)
+        if not count:
+            return "nothing faster"
+        return f"{format_interval(state.stack.comparison)} with {count} setting{'' if count == 1 else 's'}"
     return "nothing faster"
 
 
