@@ -94,10 +94,8 @@ def format_seconds(duration_s: float | None) -> str:
     """A duration given in seconds: ``0.41 s``, ``13.2 s``, ``2 min 05 s``, ``1 h 03 min``."""
     if duration_s is None:
         return MISSING
-    if duration_s < 9.95:
-        return f"{duration_s:.2f} s" if duration_s < 0.995 else f"{duration_s:.1f} s"
     if duration_s < 59.5:
-        return f"{duration_s:.0f} s" if duration_s >= 99.95 else f"{duration_s:.1f} s"
+        return f"{duration_s:.2f} s" if duration_s < 0.995 else f"{duration_s:.1f} s"
     minutes, seconds = divmod(round(duration_s), 60)
     if minutes < 60:
         return f"{minutes} min {seconds:02d} s"

@@ -35,7 +35,7 @@ from advisor.tui.jobs import Job, Jobs
 from advisor.tui.messages import Decided, EventsWaiting, GaugesRead, RetryWanted
 from advisor.tui.result import AppResult, result_of
 from advisor.tui.theme import ADVISOR_THEME
-from advisor.tui.toasts import toast_for
+from advisor.tui.toasts import Toast, toast_for
 from advisor.tui.views.advice import AdviceView
 from advisor.tui.views.base import View
 from advisor.tui.views.export import ExportView
@@ -49,6 +49,7 @@ SESSION_GROUP = "session"
 REWORK = "Measuring the stack again"
 STOP_WAIT_S = 2.0
 GAUGE_INTERVAL_S = 1.0
+MOST_TOASTS = 3
 GaugeReader = Callable[[], tuple[GpuSample, ...]]
 
 
@@ -166,20 +167,22 @@ class AdvisorApp(App[AppResult]):
         self._draw()
 
     def _take_events(self) -> None:
+        toasts: list[Toast] = []
         while True:
             try:
                 event = self._inbox.get_nowait()
             except Empty:
-                return
-            self._take_event(event)
+                break
+            toasts += self._take_event(event)
+        for toast in toasts[-MOST_TOASTS:]:  # a resumed session replays hundreds of events at once
+            self.notify(toast.text, title=toast.title, severity=toast.severity, timeout=toast.timeout_s, markup=False)
 
-    def _take_event(self, event: Event) -> None:
+    def _take_event(self, event: Event) -> list[Toast]:
         toast = toast_for(event, self.context.state)
         self.context.state.apply(event)
-        if toast:
-            self.notify(toast.text, title=toast.title, severity=toast.severity, timeout=toast.timeout_s, markup=False)
         if isinstance(event, SessionFailed):
             self._show_failure(event)
+        return [toast] if toast else []
 
     def _show_failure(self, failure: SessionFailed) -> None:
         from advisor.tui.screens import FailureScreen
@@ -209,6 +212,7 @@ class AdvisorApp(App[AppResult]):
     def _on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.group != SESSION_GROUP:
             if event.state is WorkerState.ERROR:
+                self._read_gauges = None if event.worker.group == "gauges" else self._read_gauges
                 self.notify(str(event.worker.error), severity="error", markup=False)
             return
         if event.state is WorkerState.ERROR and event.worker.error:

@@ -15,14 +15,16 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, OptionList, Static
 from tui_fakes import CANNOT_WRITE, FakeControl, FakeExporter, make_app
 
-from advisor.records import Outcome
+from advisor.records import GpuSample, Outcome
 from advisor.session import events
 from advisor.session.control import Decision
 from advisor.session.events import Event
+from advisor.session.state import SessionState
 from advisor.tui.actions import ACTIONS, VIEWS
 from advisor.tui.app import AdvisorApp
 from advisor.tui.result import AppResult
 from advisor.tui.screens import FailureScreen, HelpScreen
+from advisor.tui.toasts import toast_for
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.log_tail import LogTail, read_tail
 from advisor.tui.widgets.status import StatusBar
@@ -428,15 +430,42 @@ async def test_gauges_are_shown() -> None:
         assert "486 W, 51 °C, SM 1980 MHz" in screen_text(app)
 
 
-async def test_toasts_for_what_matters() -> None:
+def test_toasts_for_what_matters() -> None:
+    state, toasts = SessionState(), []
+    for event in histories.whole():
+        toasts.append(toast_for(event, state))
+        state.apply(event)
+    titles = [toast.title for toast in toasts if toast]
+    failed = [histories.GRAPH.candidate.name, histories.BATCH_BIG.candidate.name]
+    assert titles == ["Baseline measured", *failed, "Stack confirmed", "Done"]
+
+
+async def test_a_flood_of_events_is_not_a_flood_of_toasts() -> None:
     async def check(pilot, app, control) -> None:
-        titles = [note.title for note in app._notifications]
-        assert "Baseline measured" in titles
-        assert "Stack confirmed" in titles
-        assert histories.GRAPH.candidate.name in titles
-        assert histories.LAST.candidate.name not in titles
+        app.clear_notifications()
+        for count in range(50):
+            app._inbox.put(events.Said(f"remark {count}"))
+        app._take_events()
+        await settle(pilot)
+        assert [note.message for note in app._notifications] == ["remark 47", "remark 48", "remark 49"]
 
     await drive(histories.whole(), check)
+
+
+async def test_gauges_that_fail_are_read_no_more() -> None:
+    app, control = make_app(histories.to_trials(), hold=True, gauges=True)
+
+    def broken() -> tuple[GpuSample, ...]:
+        raise OSError("NVML went away [/]")
+
+    app._read_gauges = broken
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await settle(pilot)
+        app._poll_gauges()
+        await settle(pilot)
+        assert app._read_gauges is None
+        assert "NVML went away [/]" in screen_text(app)
+        control.cancel()
 
 
 async def test_the_status_bar_says_what_runs() -> None:

@@ -48,6 +48,8 @@ def test_picture(snap_compare, name, size) -> None:
 
     async def play(pilot) -> None:
         await stand_still(pilot)
+        app.clear_notifications()
+        await stand_still(pilot)
         app.context.gauges.add((histories.SAMPLE,) if name == "overview" else ())
         await pilot.press(*keys)
         await stand_still(pilot)

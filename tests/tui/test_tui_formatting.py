@@ -1,0 +1,83 @@
+"""Numbers as a person reads them."""
+
+# ruff: noqa: RUF001 - the en dash of an interval
+
+from __future__ import annotations
+
+import pytest
+import tui_histories as histories
+
+from advisor import formatting
+from advisor.records import Comparison, Numerics, NumericsResult, Outcome, TrialResult
+
+
+@pytest.mark.parametrize(
+    ("speedup", "low", "high", "floor", "text"),
+    [
+        (1.62, 1.6, 1.64, 0.005, "1.62x (1.60–1.64)"),
+        (0.8, 0.78, 0.82, 0.005, "0.80x (0.78–0.82)"),
+        (1.012, 1.009, 1.015, 0.005, "1.012x (1.009–1.015)"),
+        (1.002, 0.998, 1.006, 0.005, "no measurable difference"),
+        (12.34, 12.1, 12.6, 0.05, "12.3x (12.1–12.6)"),
+        (140.2, 139.0, 141.0, 0.05, "140x (139–141)"),
+    ],
+)
+def test_a_speedup_never_stands_alone(speedup, low, high, floor, text) -> None:
+    assert formatting.format_ratio(Comparison(speedup, low, high, floor)) == text
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "text"),
+    [
+        (formatting.format_bytes, 512, "512 B"),
+        (formatting.format_bytes, 1023.9 * 1024, "1.00 MiB"),
+        (formatting.format_bytes, 9.1e9, "8.48 GiB"),
+        (formatting.format_ms, 0.0532, "53.2 µs"),
+        (formatting.format_ms, 9.213, "9.21 ms"),
+        (formatting.format_ms, 13400, "13.4 s"),
+        (formatting.format_seconds, 0.412, "0.41 s"),
+        (formatting.format_seconds, 13.21, "13.2 s"),
+        (formatting.format_seconds, 59.7, "1 min 00 s"),
+        (formatting.format_seconds, 125, "2 min 05 s"),
+        (formatting.format_seconds, 3780, "1 h 03 min"),
+        (formatting.format_count, 4096, "4,096"),
+        (formatting.format_count, 25_557_032, "25.6 M"),
+        (formatting.format_rate, 2431.2, "2,431 samples/s"),
+        (formatting.format_percent, 0.003, "<1 %"),
+        (formatting.format_percent, 0.424, "42 %"),
+        (formatting.format_noise, 0.0041, "±0.4 %"),
+        (formatting.format_left, 41.3, "about 41 s left"),
+        (formatting.format_break_even, 0, "at once"),
+        (formatting.format_break_even, 2310, "after 2,310 steps"),
+        (formatting.format_break_even, None, "never"),
+        (formatting.format_difference, 0.0, "bit-equal"),
+    ],
+)
+def test_numbers(function, value, text) -> None:
+    assert function(value) == text
+
+
+def test_missing_numbers_are_a_dash() -> None:
+    functions = (formatting.format_bytes, formatting.format_ms, formatting.format_seconds, formatting.format_count)
+    assert {function(None) for function in functions} == {"–"}
+    assert formatting.format_ratio(None) == "–"
+    assert formatting.format_numerics(None) == "–"
+
+
+def test_flops_and_bytes_a_second() -> None:
+    assert formatting.format_rate(4.12e14, "FLOP") == "412 TFLOP/s"
+    assert formatting.format_rate(3.9e12, "B") == "3.90 TB/s"
+
+
+def test_verdicts_and_outcomes() -> None:
+    assert formatting.format_verdict(histories.LAST) == "faster"
+    assert formatting.format_verdict(histories.BATCH_BIG) == "out of memory"
+    oom = TrialResult(Outcome.OUT_OF_MEMORY, "tried to\nallocate 2 GiB")
+    assert formatting.format_outcome(oom) == "out of memory: tried to allocate 2 GiB"
+    assert formatting.format_numerics(NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, "")) == "close (3.1e-03)"
+
+
+def test_memory_against_the_baseline() -> None:
+    assert formatting.format_bytes_change(62, 100) == "-38 %"
+    assert formatting.format_bytes_change(1001, 1000) == "same"
+    assert formatting.format_bytes_change(None, 1000) == "–"
