@@ -91,7 +91,7 @@ def profile_facts(**changes: Any) -> Profile:
     """A training step of 100 ms that waits 20 ms for data."""
     phases = {
         "data wait": 20.0,
-        "host-to-device copy": 2.0,
+        "host-to-device": 2.0,
         "forward": 25.0,
         "loss": 1.0,
         "backward": 45.0,

@@ -28,7 +28,7 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 # Distinct on dark and on light grounds; a phase keeps its colour in every session.
 PHASE_COLOURS = {
     "data wait": "#e5a13a",
-    "host-to-device copy": "#c678dd",
+    "host-to-device": "#c678dd",
     "forward": "#4c9bf5",
     "loss": "#45c4c0",
     "backward": "#3fb37f",

@@ -109,7 +109,7 @@ PROFILE = Profile(
     step_ms=33.1,
     phases={
         "data wait": 0.41,
-        "host-to-device copy": 1.12,
+        "host-to-device": 1.12,
         "forward": 10.9,
         "loss": 0.09,
         "backward": 19.2,

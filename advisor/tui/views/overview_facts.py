@@ -74,7 +74,7 @@ def _best_so_far(state: SessionState) -> Content:
     return Content.assemble(
         ratio(best.comparison),
         "  the best single setting: " if over else "  the best single setting so far: ",
-        (best.candidate.name, "bold"),
+        (best.label, "bold"),
         "\n",
         (then, DIM),
     )

@@ -129,7 +129,7 @@ def _record_cells(record: TrialRecord, colours: Colours, widest: float) -> dict[
     style = colours[colour] if record.verdict is not Verdict.SKIPPED else "dim"
     cells = {
         "state": Text(symbol, style),
-        "name": _plain(record.candidate.name, "dim" if record.verdict is Verdict.SKIPPED else ""),
+        "name": _plain(record.label, "dim" if record.verdict is Verdict.SKIPPED else ""),
     }
     if record.comparison is None:
         return cells | {"effect": _plain(_reason(record.result), style)}
@@ -208,7 +208,7 @@ def selection_text(key: str, state: SessionState) -> Content:
 
 
 def _record_text(record: TrialRecord, state: SessionState) -> Content:
-    head = Content.assemble((record.candidate.name, "bold"), "  ")
+    head = Content.assemble((record.label, "bold"), "  ")
     if record.comparison is None:
         hint = record.result.hint or "Key t tries it again, l shows its log."
         return head + Content.assemble((format_outcome(record.result), "$warning"), "\n", (hint, DIM))

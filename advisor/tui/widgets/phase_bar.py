@@ -101,5 +101,5 @@ def _entry(name: str, duration_ms: float, share: float, position: int) -> Conten
 
 
 def _short(name: str) -> str:
-    shown = {"host-to-device copy": "copy to device"}.get(name, name)
+    shown = {"host-to-device": "copy to device"}.get(name, name)
     return shown if len(shown) <= 14 else f"{shown[:13]}…"
