@@ -64,6 +64,7 @@ def _dispatch(invocation: options.Invocation) -> int:
 
 
 def _measure(invocation: options.Measure) -> int:
+    _check_key_map(invocation.outputs)
     past = None if invocation.resume is None else _past(invocation.resume, invocation.request)
     request = invocation.request or (past.request if past else None)
     assert request is not None, "the options name a target or a session"
@@ -74,6 +75,16 @@ def _measure(invocation: options.Measure) -> int:
     from advisor.headless import run_headless
 
     return run_headless(request, invocation.outputs, past)
+
+
+def _check_key_map(outputs: options.Outputs) -> None:
+    """Raise UsageError for a path of ``--map`` that the config lacks: before anything is measured, not at the export."""
+    if not (outputs.config_path and outputs.key_map):
+        return
+    from advisor.export.config_patch import check_key_map
+    from advisor.export.files import read_exactly
+
+    check_key_map(read_exactly(outputs.config_path), outputs.key_map)
 
 
 def _past(session_id: str, request: Request | None) -> PastSession:

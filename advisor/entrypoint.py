@@ -91,6 +91,9 @@ def user_frames(error: BaseException) -> str:
     ours = f"{Path(__file__).parent}{os.sep}"
     libraries = ("/site-packages/", "/dist-packages/", "<frozen ", f"{sysconfig.get_path('stdlib')}{os.sep}")
     own = [f for f in frames if not f.filename.startswith(ours) and not any(part in f.filename for part in libraries)]
+    if isinstance(error, SyntaxError) and error.filename and not any(part in error.filename for part in libraries):
+        # The line that does not parse has no frame: the exception itself names it.
+        return "".join(traceback.format_list(own[-_FRAMES_SHOWN:]) + traceback.format_exception_only(error)).rstrip()
     shown = (own or list(frames))[-_FRAMES_SHOWN:]
     return "".join(traceback.format_list(shown)).rstrip() + "\n" + one_line(error)
 

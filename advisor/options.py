@@ -416,12 +416,18 @@ def read_config(path: str) -> dict[str, Any]:
 
     try:
         data = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that is none
         reason = " ".join(str(error).split())[:200]
         raise UsageError(f"{path} is not valid YAML: {reason}", "Mend the file and try again.") from error
     if data is None:
         return {}
-    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+    other = next((key for key in data if not isinstance(key, str)), None) if isinstance(data, dict) else None
+    if other is not None:
+        raise UsageError(
+            f"{path} has the key {other!r} ({type(other).__name__}), and build(config) takes names only.",
+            "Put quotes around it, or rename it (YAML reads yes, no, on and off as booleans).",
+        )
+    if not isinstance(data, dict):
         raise UsageError(
             f"{path} holds a {type(data).__name__}, not a mapping of names to values.",
             "--config is the YAML file that build(config) reads; write one `name: value` a line.",

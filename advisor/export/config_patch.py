@@ -86,6 +86,12 @@ def patch_config(
     return Patch(patched, {key: place.path for key, place in mapped.items()}, added)
 
 
+def check_key_map(text: str, key_map: Mapping[str, str]) -> None:
+    """Raise UsageError, as ``patch_config`` would, where a path of ``key_map`` is not a value in the config."""
+    config = _Config(text)
+    _refuse_clashes({key: _by_path(config, key, path) for key, path in key_map.items()})
+
+
 def diff(old: str, new: str, name: str) -> str:
     """The change as a unified diff; empty when there is none. Line endings are shown as plain newlines."""
     lines = difflib.unified_diff(_LINE.findall(old), _LINE.findall(new), f"a/{name}", f"b/{name}")
@@ -146,7 +152,7 @@ class _Config:
 def _composed(text: str) -> Node | None:
     try:
         documents = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"the config is not valid YAML: {_reason(error)}.", "Mend the file and try again.") from error
     if len(documents) > 1:
         raise UsageError(
@@ -626,7 +632,7 @@ def _verify(config: _Config, patched: str) -> None:
     """The patched text must parse to the node tree that the edits were meant to give: an invariant of ours."""
     try:
         found = yaml.compose(patched, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise AssertionError(f"the patched config is not valid YAML: {_reason(error)}") from error
     assert _outline(found) == _outline(config.root), "the patched config does not hold what it should"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -76,7 +77,8 @@ class Judge:
         """Take the no-op control into account: its speed is noise, and its losses show the spread between streams."""
         if result.measured:
             self.nulls.append(median(rates(result.blocks)) / median(rates(self.baseline.blocks)))
-            self.spread = relative_difference(result, self.baseline) or 0.0
+            spread = relative_difference(result, self.baseline) or 0.0
+            self.spread = spread if math.isfinite(spread) else 0.0
 
     def record(self, candidate: Candidate, settings: Mapping[str, Value], result: TrialResult) -> TrialRecord:
         """A candidate's record."""

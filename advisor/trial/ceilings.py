@@ -12,11 +12,20 @@ _MATRIX = {"cuda": 8192, "cpu": 1024}
 _COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}
 
 
-def matmul_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of a large square matrix product of random numbers, the best of several."""
+def matmul_flops_per_s(device: torch.device, dtype: torch.dtype, *, tf32: bool = False) -> float:
+    """Floating-point operations per second of a large square matrix product of random numbers, the best of several.
+
+    ``tf32`` measures float32 in TF32, whatever the process's present setting is.
+    """
     size = _MATRIX[device.type]
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    return 2 * size**3 / _best_seconds(device, lambda: left @ right)
+    precision = torch.get_float32_matmul_precision()
+    if tf32:
+        torch.set_float32_matmul_precision("high")
+    try:
+        return 2 * size**3 / _best_seconds(device, lambda: left @ right)
+    finally:
+        torch.set_float32_matmul_precision(precision)
 
 
 def copy_bytes_per_s(device: torch.device) -> float:

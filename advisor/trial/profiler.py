@@ -38,9 +38,10 @@ def profile_step(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, lim
     """The instrumented pass over an eager step. ``step_ms`` is the step's time as the timed loop measured it."""
     phases = measure_phases(step, feed, limit_s=limit_s)
     operators, activity = _profiled(step, feed)
-    flops = _count_flops(step, feed)
+    flops, convolving = _count_flops(step, feed)
     dtype = _compute_dtype(step)
-    ceiling = matmul_flops_per_s(step.device, dtype)
+    tf32 = dtype is torch.float32 and _runs_tf32(step.device, convolving=convolving)
+    ceiling = matmul_flops_per_s(step.device, dtype, tf32=tf32)
     copy = copy_bytes_per_s(step.device)
     busy = min(1.0, activity.busy_ms / step_ms) if activity else None
     measured = Profile(
@@ -51,7 +52,7 @@ def profile_step(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, lim
         kernels_per_step=activity.kernels if activity else None,
         flops_per_step=flops,
         ceiling_flops_per_s=ceiling,
-        ceiling_dtype=str(dtype).removeprefix("torch."),
+        ceiling_dtype="tf32" if tf32 else str(dtype).removeprefix("torch."),
         copy_bytes_per_s=copy,
     )
     bottleneck, evidence = judge(measured)
@@ -118,14 +119,27 @@ def _activity(events: Iterable[Any]) -> DeviceActivity:
     return DeviceActivity(len(kernels) / _PROFILED_STEPS, busy_us / 1e3 / _PROFILED_STEPS)
 
 
-def _count_flops(step: Callable[[Any], Any], feed: Feed) -> int | None:
-    """Floating-point operations of one step by PyTorch's counter; None where it cannot follow the model."""
+def _count_flops(step: Callable[[Any], Any], feed: Feed) -> tuple[int | None, bool]:
+    """Floating-point operations of one step by PyTorch's counter, and whether convolutions do most of them.
+
+    None where the counter cannot follow the model.
+    """
     counter = FlopCounterMode(display=False)
     # The counter dispatches in Python and some custom operators refuse that: the profile is worth having without it.
     with contextlib.suppress(RuntimeError, NotImplementedError, TypeError, AttributeError), counter:
         step(feed.next())
-        return counter.get_total_flops()
-    return None
+        counts = counter.get_flop_counts().get("Global", {})
+        total = counter.get_total_flops()
+        convolving = sum(flops for operator, flops in counts.items() if "convolution" in str(operator))
+        return total, 2 * convolving > total
+    return None, False
+
+
+def _runs_tf32(device: torch.device, *, convolving: bool) -> bool:
+    """Whether the step's float32 arithmetic runs in TF32: by default convolutions do and matrix products do not."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return False
+    return torch.backends.cudnn.allow_tf32 if convolving else torch.get_float32_matmul_precision() != "highest"
 
 
 def _compute_dtype(step: TrainStep | InferStep) -> torch.dtype:

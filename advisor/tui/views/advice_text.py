@@ -81,6 +81,8 @@ def _how(record: TrialRecord) -> list[Fact]:
     if comparison is None:
         return []
     how = "alternating with the baseline" if comparison.paired else "one trial"
+    if not record.alone:
+        how = f"on top of the stack, {how}"
     return [("", Content.styled(f"{how}, noise {format_noise(comparison.noise_floor)}", DIM))]
 
 
@@ -122,15 +124,23 @@ def _cost(record: TrialRecord) -> Content:
 
 
 def card_text(card: str) -> Content:
-    """A recipe's card with its underlined headings in bold instead."""
-    lines = card.strip().split("\n")
+    """A recipe's card: underlined headings in bold, paragraphs as one line each so that they wrap to the view."""
     parts: list[Content] = []
+    paragraph: list[str] = []
+    lines = [*card.strip().split("\n"), ""]
     for position, line in enumerate(lines):
-        following = lines[position + 1] if position + 1 < len(lines) else ""
-        if _is_rule(line):
+        heading = position == 0 or (position + 1 < len(lines) and _is_rule(lines[position + 1]))
+        if line and not heading and not _is_rule(line):
+            paragraph.append(line.strip())
             continue
-        parts.append(Content.styled(line, "bold $primary") if _is_rule(following) or position == 0 else Content(line))
-    return Content("\n").join(parts)
+        if paragraph:
+            parts.append(Content(" ".join(paragraph)))
+            paragraph = []
+        if heading:
+            parts.append(Content.styled(line, "bold $primary"))
+        elif not line:
+            parts.append(Content(""))
+    return Content("\n").join(parts).rstrip()
 
 
 def _is_rule(line: str) -> bool:
