@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import singledispatchmethod
 from types import FrameType
@@ -236,6 +236,8 @@ class HeadlessReporter:
 
     @_lines.register
     def _(self, event: events.StackMeasured) -> Iterable[str]:
+        if not event.record.settings:
+            return ("together: nothing is faster than the baseline",)
         return (f"together: {_settings_text(event.record)}  {_stack_effect(event.record)}",)
 
     @_lines.register
@@ -280,7 +282,8 @@ def _effect(comparison: Comparison | None) -> str:
 def _stack_effect(stack: StackRecord) -> str:
     if not stack.result.measured:
         return format_outcome(stack.result)
-    return f"{_effect(stack.comparison)}{', confirmed' if stack.confirmed else ''}"
+    proven = stack.confirmed and stack.settings  # nothing is confirmed of the baseline against itself
+    return f"{_effect(stack.comparison)}{', confirmed' if proven else ''}"
 
 
 def _workload_line(facts: Facts) -> str:
@@ -337,14 +340,14 @@ def _sections(state: SessionState) -> Iterator[tuple[str, RenderableType]]:
         yield "Recommendations, best first", Group(_ranked(state), *_consent_note(state.recommendations))
     elif state.finished and not state.finished.cancelled and not state.failure:
         yield "Recommendations", Text("None: nothing that was tried is faster than what you have.")
-    if state.stack:
+    if state.stack and (state.stack.settings or state.stack.dropped):
         yield "Together", _stack(state, state.stack)
     ranked = {item.record.candidate.name for item in state.recommendations}
     others = [record for name, record in state.trials.items() if name not in ranked]
     if others:
         yield "Other trials", _others(others)
     if state.skipped:
-        yield "Skipped", _pairs(("recipe", "reason"), state.skipped.items())
+        yield "Skipped", _pairs(("recipe", "reason"), _by_reason(state.skipped))
 
 
 def _consent_note(recommendations: Iterable[Recommendation]) -> Iterator[Text]:
@@ -405,6 +408,12 @@ def _others(records: Iterable[TrialRecord]) -> Table:
             effect = f"{effect}: {format_interval(record.comparison)}"
         made.add_row(Text(plain(record.label)), Text(plain(effect), style=_STYLES[record.verdict]))
     return made
+
+
+def _by_reason(skipped: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The recipes that were skipped for one reason in one row."""
+    for reason in dict.fromkeys(skipped.values()):
+        yield ", ".join(name for name, given in skipped.items() if given == reason), reason
 
 
 def _pairs(columns: tuple[str, str], pairs: Iterable[tuple[str, str]]) -> Table:

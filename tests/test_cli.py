@@ -228,6 +228,16 @@ def test_json_of_a_session_goes_alone_to_standard_output(command):
     assert "Recommendations" in done.stderr
 
 
+def test_a_wrong_path_of_map_is_refused_before_anything_is_measured(command, tmp_path):
+    (tmp_path / "train.yaml").write_text("train:\n  bs: 1\n")
+    done = command("nowhere:build", "--config", "train.yaml", "--map", "data.batch_size=train.batch")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "perf-advisor: --map data.batch_size=train.batch: the config has no 'train.batch'.",
+        "train has: bs.",
+    ]
+
+
 # --- errors ---------------------------------------------------------------------------------------------------
 
 

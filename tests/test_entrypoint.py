@@ -210,7 +210,11 @@ def test_an_import_error_inside_the_module_is_not_a_missing_module(load, target)
 
 
 def test_a_syntax_error(load):
-    assert "SyntaxError" in failure(load, "def build(:\n").message
+    error = failure(load, "def build(:\n")
+    assert "SyntaxError" in error.message
+    assert "mine.py" in error.details
+    assert "def build(:" in error.details  # the line itself, not importlib's frames
+    assert "importlib" not in error.details
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt"])

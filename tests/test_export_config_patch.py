@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
-from advisor.export.config_patch import Patch, diff, patch_config
+from advisor.export.config_patch import Patch, check_key_map, diff, patch_config
 from advisor.settings import Settings
 
 TUNED = {"data.batch_size": 128, "data.pin_memory": True, "precision.autocast": "bfloat16"}
@@ -233,6 +233,20 @@ def test_a_map_that_leads_nowhere_says_what_there_is(path, message, hint):
 def test_an_empty_value_is_filled_before_others_follow(text):
     patch = patched(text, {"k.v": 1, "k.w": 2})
     assert yaml.safe_load(patch.text) == {"perf_advisor": {"k.v": 1, "k.w": 2}}
+
+
+def test_the_paths_of_maps_are_checked_without_a_patch():
+    check_key_map("train:\n  bs: 1\n", {"data.batch_size": "train.bs"})
+    with pytest.raises(UsageError, match=r"the config has no 'train\.batch'") as caught:
+        check_key_map("train:\n  bs: 1\n", {"data.batch_size": "train.batch"})
+    assert "train has: bs." in caught.value.hint
+    with pytest.raises(UsageError, match="both go to 'n'"):
+        check_key_map("n: 1\n", {"a.x": "n", "b.y": "n"})
+
+
+@pytest.mark.parametrize("text", ["a: 2024-99-99\n", "a: 1\nb: 0b\n"])
+def test_an_odd_number_or_date_is_left_alone(text):
+    assert patched(text, {"c.d": 1}).text.startswith(text)
 
 
 def test_two_maps_to_one_value_are_refused():

@@ -61,6 +61,14 @@ def test_a_target_cannot_break_out_of_its_comment(state):
     assert Settings.from_yaml(text) == {"a.b": 1}
 
 
+def test_a_file_without_settings_claims_no_speed_up(state):
+    state.stack = replace(state.stack, settings={})
+    text = settings_yaml(state, {})
+    assert "# no settings: nothing" in text
+    assert "speed-up" not in text
+    assert Settings.from_yaml(text) == {}
+
+
 def test_what_is_not_a_setting_is_refused(state):
     with pytest.raises(UsageError):
         settings_yaml(state, {"no dots": 1})

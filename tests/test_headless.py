@@ -130,6 +130,30 @@ def test_the_summary_of_a_session_without_a_gain_says_so():
     assert "nothing that was tried is faster" in summary_of(history)
 
 
+def without_a_stack(**changes):
+    """The sample session when nothing won: its last stack is the baseline itself."""
+    last = next(event for event in reversed(sample_history()) if isinstance(event, events.StackMeasured))
+    return [events.StackMeasured(replace(last.record, settings={}, **changes))]
+
+
+def test_a_stack_without_settings_is_not_called_confirmed():
+    history = [*sample_history()[:-1], *without_a_stack(dropped={})]
+    assert "together: nothing is faster than the baseline" in "\n".join(progress_of(history))
+    assert "Together" not in summary_of(history)
+    explained = summary_of([*sample_history()[:-1], *without_a_stack(dropped={"compile": "it adds nothing"})])
+    assert "left out: compile (it adds nothing)" in explained
+    assert ", confirmed" not in explained
+
+
+def test_recipes_skipped_for_one_reason_share_a_row():
+    planned = events.TrialsPlanned(
+        (), {"tf32": "not named by --only", "compile": "no compiler", "threads": "not named by --only"}
+    )
+    summary = summary_of([planned])
+    assert "tf32, threads  not named by --only" in summary
+    assert "compile        no compiler" in summary
+
+
 def test_a_failed_session_has_no_summary():
     assert summary_of(failed_history()) == ""
 

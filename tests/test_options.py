@@ -277,7 +277,18 @@ def test_version_and_help_exit_by_themselves(capsys):
 # --- files ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["- 1\n- 2\n", "just words", "1: 2\n", "a: [1\n", "a: !!python/object:os.system x\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- 1\n- 2\n",
+        "just words",
+        "1: 2\n",
+        "a: [1\n",
+        "a: !!python/object:os.system x\n",
+        "a: 2024-99-99\n",
+        pytest.param("[" * 3000, id="deep"),
+    ],
+)
 def test_a_config_that_is_no_mapping_is_refused(text, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(text)
@@ -285,6 +296,14 @@ def test_a_config_that_is_no_mapping_is_refused(text, tmp_path):
         read_config(str(path))
     assert str(path) in caught.value.message
     assert "\n" not in caught.value.message
+
+
+def test_a_config_with_a_key_that_is_no_name_is_refused_by_that_key(tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text("lr: 1\non: 2\n")
+    with pytest.raises(UsageError, match="the key True \\(bool\\)") as caught:
+        read_config(str(path))
+    assert "quotes" in caught.value.hint
 
 
 def test_a_config_that_is_no_text_is_refused(tmp_path):

@@ -57,7 +57,9 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
     yield f"Made by perf-advisor {advisor.__version__} on {date.isoformat()}."
     yield from provenance(state, target)
     stack = state.stack
-    if stack and stack.comparison and settings == stack.settings:
+    if not settings:
+        yield "no settings: nothing that was measured together is faster than what there was"
+    elif stack and stack.comparison and settings == stack.settings:
         yield f"speed-up of these settings together: {stack_line(stack)}"
         yield f"step: {_steps(state, stack)}"
     else:
