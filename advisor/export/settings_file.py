@@ -58,7 +58,8 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
     yield from provenance(state, target)
     stack = state.stack
     if not settings:
-        yield "no settings: nothing that was measured together is faster than what there was"
+        measured = "nothing that was measured together is faster than what there was"
+        yield f"no settings: {measured if stack and stack.result.measured else 'none were measured together'}"
     elif stack and stack.comparison and settings == stack.settings:
         yield f"speed-up of these settings together: {stack_line(stack)}"
         yield f"step: {_steps(state, stack)}"
