@@ -52,7 +52,8 @@ class Runner:
     def prepare() -> None:
         """Start the fork server. Must come before an app takes the terminal; returns before torch is imported."""
         _CONTEXT.set_forkserver_preload(_PRELOAD)
-        resource_tracker.ensure_running()
+        with _warnings_ignored("resource_tracker"):
+            resource_tracker.ensure_running()
         forkserver.ensure_running()
 
     def run(self, spec: TrialSpec, listen: Listener) -> TrialResult:
@@ -245,3 +246,21 @@ def _tail(path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_CHARACTERS:]
     except OSError:
         return ""
+
+
+@contextlib.contextmanager
+def _warnings_ignored(beginning: str) -> Iterator[None]:
+    """Let an interpreter started meanwhile ignore warnings that begin so.
+
+    The resource tracker cleans up the semaphores of trials that were killed, as it should, and warns of each session's
+    leaks on the user's terminal, as it need not.
+    """
+    before = os.environ.get("PYTHONWARNINGS")
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, f"ignore:{beginning}")))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONWARNINGS"]
+        else:
+            os.environ["PYTHONWARNINGS"] = before

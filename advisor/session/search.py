@@ -98,7 +98,7 @@ class StackSearch:
         settings = self.stack.settings.merged(record.candidate.settings)
         reason = self._catalog.conflict(settings)
         if reason:
-            self.stack.dropped[key] = reason
+            self.stack.dropped.setdefault(key, reason)
             return
         if settings == record.settings:
             result = record.result

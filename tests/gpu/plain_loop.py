@@ -18,14 +18,15 @@ import torch
 import advisor
 
 ROUNDS = 7
-ROUND_S = 1.0
+ROUND_S = 0.5
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def plain_step(workload):
     model, batch, loss_fn, make_optimizer = runpy.run_path(workload)["build"]()
-    model.cuda().train()
+    model.to(DEVICE).train()
     optimizer = make_optimizer(model.parameters())
-    inputs, target = (tensor.cuda() for tensor in batch)
+    inputs, target = (tensor.to(DEVICE) for tensor in batch)
 
     def step():
         optimizer.zero_grad()
@@ -38,18 +39,18 @@ def plain_step(workload):
 
 def tuned_step(workload, settings):
     model, batch, loss_fn, make_optimizer = runpy.run_path(workload)["build"]()
-    model.cuda()
+    model.to(DEVICE)
     tuning = advisor.load(settings)
     model, optimizer = tuning.prepare(model, make_optimizer(model.parameters()))
     step = tuning.train_step(model, optimizer, loss_fn)
-    on_device = tuple(tensor.cuda() for tensor in batch)
+    on_device = tuple(tensor.to(DEVICE) for tensor in batch)
     return lambda: step(on_device)
 
 
 def time_step(step):
     for _ in range(20):
         step()
-    torch.cuda.synchronize()
+    synchronize()
     steps = max(1, round(ROUND_S / run(step, 20)))
     return 1e3 * statistics.median(run(step, steps) for _ in range(ROUNDS))
 
@@ -58,8 +59,13 @@ def run(step, steps):
     start = time.perf_counter()
     for _ in range(steps):
         step()
-    torch.cuda.synchronize()
+    synchronize()
     return (time.perf_counter() - start) / steps
+
+
+def synchronize():
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def main():
