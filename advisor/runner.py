@@ -105,6 +105,7 @@ class Trial:
         self._cancelled = False
         self._result: TrialResult | None = None
         self._deadline = 0.0
+        self._begun = threading.Event()
 
     def start(self) -> None:
         """Ask the fork server for the process."""
@@ -112,9 +113,20 @@ class Trial:
         self._connection, theirs = _CONTEXT.Pipe()
         # Preloaded with the fork server; imported by name so that this process never imports torch.
         self._process = _CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, time.monotonic()), daemon=False)
-        self._process.start()
-        theirs.close()
+        # The first trial waits for the fork server to have imported torch; a cancellation must not wait with it.
+        threading.Thread(target=self._start, args=(self._process, theirs), name="trial-start", daemon=True).start()
+        self._begun.wait()
         self._deadline = time.monotonic() + self.spec.timeout_s
+
+    def _start(self, process: BaseProcess, theirs: Connection) -> None:
+        try:
+            process.start()
+        except (EOFError, OSError) as error:
+            reason = f"the fork server could not start a trial: {type(error).__name__} {error}".rstrip()
+            self._result = self._ended(Outcome.CRASHED, reason)
+        finally:
+            theirs.close()
+            self._begun.set()
 
     def result(self) -> TrialResult:
         """Wait for the trial's end. Never raises for what happens in the trial."""
@@ -146,6 +158,7 @@ class Trial:
     def cancel(self) -> None:
         """End the trial at once, from any thread; its result says so."""
         self._cancelled = True
+        self._begun.set()
         with contextlib.suppress(OSError):
             self._wake_writer.send(None)
         self._kill_group()
@@ -153,7 +166,7 @@ class Trial:
     def kill(self) -> None:
         """Kill what is left of the trial and free its resources."""
         self._kill_group()
-        if self._process is not None:
+        if self._process is not None and self._process.pid is not None:
             self._process.join(_GRACE_S)
         for connection in (self._connection, self._wake_reader, self._wake_writer):
             if connection is not None:

@@ -369,3 +369,28 @@ def test_semaphores_left_by_trials_are_cleaned_up_without_a_word():
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True, env=environment
     )
     assert "leaked" not in ended.stderr
+
+
+def test_a_cancellation_does_not_wait_for_a_cold_fork_server(tmp_path):
+    """The first trial waits for the fork server to import torch; leaving the app in that moment must not."""
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    script = textwrap.dedent(
+        f"""
+        import os, threading, time
+        from advisor.records import TargetSpec, TrialSpec
+        from advisor.runner import Runner
+
+        Runner.prepare()
+        runner = Runner()
+        threading.Timer(0.3, runner.cancel).start()
+        target = TargetSpec("target.py", {str(tmp_path)!r})
+        spec = TrialSpec("cold", target, {{}}, 1.0, 1.0, 60.0, {str(tmp_path / "log")!r})
+        started = time.monotonic()
+        result = runner.run(spec, lambda message: None)
+        print(result.outcome.value, time.monotonic() - started)
+        """
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    outcome, seconds = ended.stdout.split()
+    assert outcome == "cancelled"
+    assert float(seconds) < 1.5
