@@ -138,6 +138,16 @@ def test_both_kinds_of_loss_and_batches_of_names(catalog):
     assert first.item() == second.item() == last.item()
 
 
+@pytest.mark.parametrize("wrap", [dict, SimpleNamespace])
+def test_the_loss_that_a_model_returns_by_name_or_by_key(catalog, wrap):
+    model = nn.Linear(3, 2)
+    model.forward = lambda x: wrap(loss=nn.Linear.forward(model, x).square().mean())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = module_of(catalog, {}, "train").train_step(model, optimizer)
+    batch = {"x": torch.ones(4, 3)}
+    assert step(batch) > step(batch)
+
+
 @pytest.mark.parametrize("grad", ["grad", "no_grad", "inference_mode"])
 def test_inference_in_each_grad_mode(catalog, grad):
     module = module_of(catalog, {"infer.grad": grad, "step.zero_grad": "zeros", "step.cuda_graph": True}, "infer")

@@ -275,7 +275,8 @@ _LOSS = """
 if takes_model:
     return loss_fn(model, batch)
 if loss_fn is None:
-    return model(**batch).loss
+    output = model(**batch)
+    return output["loss"] if isinstance(output, Mapping) else output.loss
 args, kwargs, target = _split(batch)
 return loss_fn(model(*args, **kwargs), target)
 """

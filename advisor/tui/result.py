@@ -24,7 +24,8 @@ def result_of(state: SessionState, kept_at: str) -> AppResult:
     """What to say after the app has closed."""
     lines = _kept(state, kept_at)
     if state.failure:
-        errors = [f"perf-advisor: {state.failure.message}", state.failure.hint]
+        failure = state.failure
+        errors = [f"perf-advisor: {failure.message}", failure.hint, failure.details.rstrip()]
         return AppResult(state.failure.exit_code, lines, tuple(line for line in errors if line))
     over = state.finished is not None and not state.finished.cancelled
     return AppResult(ExitCode.OK if over else ExitCode.INTERRUPTED, lines)
@@ -32,7 +33,7 @@ def result_of(state: SessionState, kept_at: str) -> AppResult:
 
 def _kept(state: SessionState, kept_at: str) -> tuple[str, ...]:
     if state.baseline is None and not state.trials:
-        return ()
+        return () if state.failure else ("Nothing was measured.",)
     count = len(state.trials)
     what = f"The baseline and {count} trial{'' if count == 1 else 's'} are kept" if count else "The baseline is kept"
     where = f" in {kept_at}" if kept_at else ""

@@ -14,6 +14,9 @@ from advisor.session.state import SessionState
 _QUIET = {Outcome.CANCELLED, Outcome.SKIPPED}
 
 
+_AGAIN = " is measured again: "
+
+
 @dataclass(frozen=True, slots=True)
 class Toast:
     """A short notice."""
@@ -30,16 +33,13 @@ def toast_for(event: events.Event, before: SessionState) -> Toast | None:
         case events.BaselineMeasured(baseline) if before.baseline is None:
             text = f"{format_ms(baseline.step_ms)} a step, noise {format_noise(baseline.noise_floor)}"
             return Toast("Baseline measured", text)
-        case events.StackMeasured(record) if record.confirmed and record.comparison:
+        case events.StackMeasured(record) if record.confirmed and record.comparison and record.settings:
             return Toast("Stack confirmed", format_ratio(record.comparison))
         case events.TrialMeasured(record):
             return _trial_toast(record, before)
-        case events.Said(text, severity):
-            level: SeverityLevel = (
-                "error" if severity == "error" else "warning" if severity == "warning" else "information"
-            )
-            return Toast("", text, level, 8.0)
-        case events.SessionFinished(cancelled, session_s) if not cancelled:
+        case events.Said():
+            return _said_toast(event, before)
+        case events.SessionFinished(cancelled, session_s) if not cancelled and before.failure is None:
             return Toast("Done", f"Measured for {format_seconds(session_s)}. Key 4 shows the advice, 5 exports it.")
         case _:
             return None
@@ -50,3 +50,11 @@ def _trial_toast(record: TrialRecord, before: SessionState) -> Toast | None:
     if record.verdict is not Verdict.FAILED or record.result.outcome in _QUIET or known == record:
         return None
     return Toast(record.candidate.name, format_outcome(record.result), "warning")
+
+
+def _said_toast(said: events.Said, before: SessionState) -> Toast | None:
+    if _AGAIN in said.text and any(_AGAIN in other.text for other in before.messages):
+        return None  # on a busy machine every trial would have one; the notes have them all
+    severity = said.severity
+    level: SeverityLevel = "error" if severity == "error" else "warning" if severity == "warning" else "information"
+    return Toast("", said.text, level, 8.0)

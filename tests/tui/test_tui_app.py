@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,13 @@ from advisor.session.events import Event
 from advisor.session.state import SessionState
 from advisor.tui.actions import ACTIONS, VIEWS
 from advisor.tui.app import AdvisorApp
-from advisor.tui.result import AppResult
+from advisor.tui.result import AppResult, result_of
 from advisor.tui.screens import FailureScreen, HelpScreen
 from advisor.tui.toasts import toast_for
+from advisor.tui.views.overview_facts import headline
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.log_tail import LogTail, read_tail
-from advisor.tui.widgets.status import StatusBar
+from advisor.tui.widgets.status import StatusBar, far_text
 
 SIZES = [(80, 24), (120, 36)]
 Check = Callable[[Pilot[AppResult], AdvisorApp, FakeControl], Awaitable[None]]
@@ -289,7 +291,13 @@ async def test_a_failure_is_a_panel_and_an_exit_code() -> None:
     app = await drive(histories.failure(), check)
     assert app.return_code == 3
     assert app.return_value == AppResult(
-        3, (), ("perf-advisor: mymodel has no 'build' [/]", "It defines: make, train. Write mymodel:make.")
+        3,
+        (),
+        (
+            "perf-advisor: mymodel has no 'build' [/]",
+            "It defines: make, train. Write mymodel:make.",
+            "Traceback (most recent call last):\n  File \"mymodel.py\", line 3\nKeyError: '[red]'",
+        ),
     )
 
 
@@ -438,6 +446,37 @@ def test_toasts_for_what_matters() -> None:
     titles = [toast.title for toast in toasts if toast]
     failed = [histories.GRAPH.candidate.name, histories.BATCH_BIG.candidate.name]
     assert titles == ["Baseline measured", *failed, "Stack confirmed", "Done"]
+
+
+def test_that_a_trial_is_measured_again_is_a_toast_once() -> None:
+    state, again = SessionState(), events.Said("compile is measured again: other processes used 0.9 of 2 cores")
+    assert toast_for(again, state) is not None
+    state.apply(again)
+    assert toast_for(again, state) is None
+    assert toast_for(events.Said("another remark"), state) is not None
+
+
+def test_a_stack_without_settings_is_no_success() -> None:
+    state = SessionState()
+    for event in histories.whole():
+        state.apply(event)
+    assert state.stack is not None
+    state.stack = replace(state.stack, settings={})
+    assert toast_for(events.StackMeasured(state.stack), state) is None
+    assert "together" not in headline(state).plain
+    assert "stack" not in far_text(state, working=False, wide=True).plain
+
+
+def test_a_failure_is_told_with_its_frames_and_without_done() -> None:
+    state, toasts = SessionState(), []
+    for event in [*histories.failure(), events.SessionFinished(cancelled=False, session_s=3.0)]:
+        toasts.append(toast_for(event, state))
+        state.apply(event)
+    assert toasts == [None, None, None]
+    result = result_of(state, "session 1")
+    assert result.lines == ()
+    assert result.error_lines[-1].endswith("KeyError: '[red]'")
+    assert result_of(SessionState(), "session 1").lines == ("Nothing was measured.",)
 
 
 async def test_a_flood_of_events_is_not_a_flood_of_toasts() -> None:

@@ -37,7 +37,7 @@ def headline(state: SessionState) -> Content:
     """The best stack so far in two lines, or what is being waited for."""
     if state.failure:
         return Content.assemble((state.failure.message, "bold $error"), "\n", state.failure.hint)
-    if state.stack and state.stack.comparison:
+    if state.stack and state.stack.comparison and state.stack.settings:
         return _stack_headline(state.stack, state)
     if state.baseline is None:
         waiting = "The model is being loaded…" if state.facts is None else "The baseline is being measured…"
