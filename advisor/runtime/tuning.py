@@ -61,7 +61,8 @@ class Tuning:
     def train_step(self, model: nn.Module, optimizer: Any, loss: Callable[..., Any] | None = None) -> Step:
         """A callable ``step(batch) -> detached loss``: moving the batch, autocast, scaler, zero_grad and graph inside.
 
-        ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``. Pass what ``prepare`` returned.
+        ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``. Pass what ``prepare`` returned. The model is put
+        into training mode now, once: a loop that validates in between switches with ``eval()`` and ``train()``.
         """
         plan = self._plan_of(model)
         if plan.mode is not Mode.TRAIN:
