@@ -78,7 +78,7 @@ def _measure(invocation: options.Measure) -> int:
 
 
 def _check_key_map(outputs: options.Outputs) -> None:
-    """Raise UsageError for a path of ``--map`` that the config lacks: before anything is measured, not at the export."""
+    """Raise UsageError for a path of ``--map`` that the config lacks: before measuring, not at the export."""
     if not (outputs.config_path and outputs.key_map):
         return
     from advisor.export.config_patch import check_key_map

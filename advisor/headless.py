@@ -385,12 +385,17 @@ def _membership(item: Recommendation) -> str:
     return "ask" if item.needs_consent else "no"
 
 
+def _change(text: Callable[[float | None], str], before: float | None, after: float | None) -> str:
+    """A figure of the stack, after the baseline's as it was timed beside it."""
+    return text(after) if before is None else f"{text(before)} → {text(after)}"
+
+
 def _stack(state: SessionState, stack: StackRecord) -> Group:
     figures = [_stack_effect(stack)]
     if stack.result.measured:
         figures += [
-            f"{format_ms(stack.step_ms)} per step",
-            format_rate(stack.samples_per_s),
+            f"{_change(format_ms, stack.baseline_step_ms, stack.step_ms)} per step",
+            _change(format_rate, stack.baseline_samples_per_s, stack.samples_per_s),
             f"memory {_memory(stack, state.baseline)}",
             f"numerics {format_numerics(stack.numerics)}",
         ]

@@ -66,8 +66,8 @@ class Recipe(ABC):
     ``ladder``: the values are tried in order, and climbing stops when one is no better than the one before.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
-    ``replacement_margin``: how much faster a later value must be in company to replace an earlier one, which is
-    the one with fewer side effects.
+    ``replacement_margin``: above 1 when earlier values have fewer side effects; how many times as fast a later one
+    must be in company to replace them.
     ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
     """
 
@@ -84,7 +84,7 @@ class Recipe(ABC):
     expensive: ClassVar[bool] = False
     habit: ClassVar[bool] = False
     partners: ClassVar[frozenset[str]] = frozenset()
-    replacement_margin: ClassVar[float] = 1.03
+    replacement_margin: ClassVar[float] = 1.0
 
     @abstractmethod
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

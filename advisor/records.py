@@ -251,6 +251,7 @@ class Profile:
     """The instrumented pass: ms per phase of a step, the top operators, and how far the step is from the roof.
 
     ``phases`` is measured with a synchronisation at each boundary, so its sum can exceed ``step_ms``.
+    ``calls_per_step`` counts operator calls and ``call_overhead_s`` is what one costs on no data to speak of.
     """
 
     step_ms: float
@@ -262,6 +263,8 @@ class Profile:
     ceiling_flops_per_s: float | None = None
     ceiling_dtype: str | None = None
     copy_bytes_per_s: float | None = None
+    calls_per_step: float | None = None
+    call_overhead_s: float | None = None
     bottleneck: Bottleneck | None = None
     evidence: str = ""
 
@@ -486,7 +489,11 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class StackRecord:
-    """Several settings applied together, measured against the baseline. ``confirmed`` when alternately, A B B A."""
+    """Several settings applied together, measured against the baseline. ``confirmed`` when alternately, A B B A.
+
+    ``baseline_step_ms`` and ``baseline_samples_per_s`` are the baseline's as timed beside the stack: the speed-up is
+    the ratio to those, which on a machine that drifts are not the session's first.
+    """
 
     settings: dict[str, Value]
     result: TrialResult
@@ -496,6 +503,8 @@ class StackRecord:
     step_ms: float | None = None
     samples_per_s: float | None = None
     confirmed: bool = False
+    baseline_step_ms: float | None = None
+    baseline_samples_per_s: float | None = None
     dropped: dict[str, str] = field(default_factory=dict)
 
 

@@ -138,3 +138,21 @@ def test_alternate_blocks_confirm_a_stack(judge):
     assert (comparison.speedup, comparison.ci_low, comparison.ci_high) == pytest.approx((2, 2, 2))
     assert confirmed.dropped == {"a.b": "why"}
     assert confirmed.step_ms == pytest.approx(5 * 1.45)
+
+
+def test_a_continued_session_keeps_its_noise_floor():
+    continued = Judge(CATALOG, Mode.TRAIN, result(10.0), earlier_floor=0.076)
+    assert continued.noise_floor == 0.076
+    continued.nulls.append(1.2)
+    assert continued.noise_floor > 0.2
+
+
+def test_a_confirmed_stack_names_the_baseline_that_it_was_timed_beside(judge):
+    stack = judge.stack({}, result(5.0), {})
+    assert stack.baseline_samples_per_s == judge.baseline_record().samples_per_s
+    slowed = [Block(10, 80, 80 / 400.0)] * 6
+    confirmed = judge.confirmed(stack, [Block(10, 80, 80 / 800.0)] * 6, slowed)
+    assert confirmed.comparison.speedup == pytest.approx(2.0)
+    assert confirmed.samples_per_s / confirmed.baseline_samples_per_s == pytest.approx(confirmed.comparison.speedup)
+    in_turn = judge.confirmed_by_runs(stack, [result(5.2)], [result(11.0)])
+    assert in_turn.samples_per_s / in_turn.baseline_samples_per_s == pytest.approx(in_turn.comparison.speedup)

@@ -273,6 +273,9 @@ def profile(**changes):
         (profile(), Bottleneck.COMPUTE, "50%"),
         (profile(flops_per_step=10**10), Bottleneck.MEMORY, "reaches 0%"),
         (profile(flops_per_step=None), Bottleneck.MEMORY, "an unknown share"),
+        (profile(calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.LAUNCH, "40000 operator calls"),
+        (profile(calls_per_step=400.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50%"),
+        (profile(device_busy_share=0.99, calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50%"),
         (
             profile(phases={"data wait": 50.0, "forward": 50.0}, device_busy_share=0.1),
             Bottleneck.INPUT,

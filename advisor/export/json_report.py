@@ -113,6 +113,8 @@ def _stack(stack: StackRecord | None) -> Json | None:
         "confirmed": stack.confirmed,
         "verdict": (stack.comparison.verdict if stack.comparison else Verdict.FAILED).value,
         "dropped": dict(stack.dropped),
+        "baseline_step_ms": stack.baseline_step_ms,
+        "baseline_samples_per_s": stack.baseline_samples_per_s,
         **_effect(stack),
     }
 

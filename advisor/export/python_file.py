@@ -275,6 +275,8 @@ _LOSS = """
 if takes_model:
     return loss_fn(model, batch)
 if loss_fn is None:
+    if not isinstance(batch, Mapping):
+        raise TypeError("this batch is no mapping of the model's arguments: pass a loss_fn to train_step")
     output = model(**batch)
     return output["loss"] if isinstance(output, Mapping) else output.loss
 args, kwargs, target = _split(batch)

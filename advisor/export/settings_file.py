@@ -71,7 +71,8 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
 
 def _steps(state: SessionState, stack: StackRecord) -> str:
     tuned = f"{format_ms(stack.step_ms)} tuned"
-    return f"{format_ms(state.baseline.step_ms)} before, {tuned}" if state.baseline else tuned
+    before = stack.baseline_step_ms or (state.baseline.step_ms if state.baseline else None)
+    return f"{format_ms(before)} before, {tuned}" if before else tuned
 
 
 def _solo_effects(state: SessionState) -> dict[tuple[str, Value], TrialRecord]:

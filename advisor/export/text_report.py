@@ -145,7 +145,7 @@ def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
         how = "confirmed side by side with the baseline" if stack.confirmed else "not yet confirmed"
         return (
             f"{settings} {_subject(state)} {format_interval(stack.comparison)} as fast{where}, {how}: "
-            f"{format_ms(baseline.step_ms)} a step before, {format_ms(stack.step_ms)} tuned."
+            f"{format_ms(stack.baseline_step_ms or baseline.step_ms)} a step before, {format_ms(stack.step_ms)} tuned."
         )
     faster = len(state.recommendations) or "none"
     combined = "no settings were combined" if stack is None else "together they are not measurably faster"

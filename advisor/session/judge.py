@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any
 
 from advisor.catalog import Catalog
 from advisor.records import (
@@ -36,7 +37,8 @@ class Judge:
     """Compares results with the baseline.
 
     ``nulls`` are ratios whose true value is 1: the control's, and the baseline's repeats against its first run.
-    ``spread`` is how much the losses of two baselines with other random streams differ.
+    ``spread`` is how much the losses of two baselines with other random streams differ. ``earlier_floor`` is the
+    noise floor of the session that this one continues.
     """
 
     catalog: Catalog
@@ -45,11 +47,12 @@ class Judge:
     nulls: list[float] = field(default_factory=list)
     repeats: list[TrialResult] = field(default_factory=list)
     spread: float = 0.0
+    earlier_floor: float = 0.0
 
     @property
     def noise_floor(self) -> float:
         """The relative difference that identical runs show."""
-        return noise_floor(self.nulls)
+        return max(self.earlier_floor, noise_floor(self.nulls))
 
     @property
     def baseline_rates(self) -> list[float]:
@@ -86,15 +89,7 @@ class Judge:
         record = TrialRecord(candidate, dict(settings), result)
         if not result.measured:
             return record
-        step_ms, rate = speed(result)
-        return replace(
-            record,
-            comparison=self.compare(result),
-            numerics=self.numerics(settings, result),
-            break_even_steps=self.break_even(result),
-            step_ms=step_ms,
-            samples_per_s=rate,
-        )
+        return replace(record, **self._effects(settings, result))
 
     def stack(self, settings: Mapping[str, Value], result: TrialResult, dropped: Mapping[str, str]) -> StackRecord:
         """A stack's record, from a trial of its own."""
@@ -102,34 +97,45 @@ class Judge:
         record = StackRecord(dict(settings), result, dropped=dict(dropped))
         if not result.measured:
             return record
-        step_ms, rate = speed(result)
+        before = self.baseline_record()
         return replace(
             record,
-            comparison=self.compare(result),
-            numerics=self.numerics(settings, result),
-            break_even_steps=self.break_even(result),
-            step_ms=step_ms,
-            samples_per_s=rate,
+            **self._effects(settings, result),
+            baseline_step_ms=before.step_ms,
+            baseline_samples_per_s=before.samples_per_s,
         )
 
     def confirmed(self, stack: StackRecord, new: Sequence[Block], old: Sequence[Block]) -> StackRecord:
         """The stack with the comparison that alternate blocks gave; ``new[i]`` was timed beside ``old[i]``."""
         speedup, low, high = paired_ratio_interval(rates(new), rates(old))
         comparison = Comparison(speedup, low, high, self.noise_floor, paired=True)
-        step_ms = median(block.step_ms for block in new)
-        return replace(stack, comparison=comparison, confirmed=True, step_ms=step_ms, samples_per_s=median(rates(new)))
+        return replace(
+            stack,
+            comparison=comparison,
+            confirmed=True,
+            step_ms=median(block.step_ms for block in new),
+            samples_per_s=median(rates(new)),
+            baseline_step_ms=median(block.step_ms for block in old),
+            baseline_samples_per_s=median(rates(old)),
+        )
 
     def confirmed_by_runs(
         self, stack: StackRecord, new: Sequence[TrialResult], old: Sequence[TrialResult]
     ) -> StackRecord:
         """The stack with the comparison that trials run in turn gave, and every earlier run of the same settings."""
-        new_runs = [rates(run.blocks) for run in (stack.result, *new)]
-        old_runs = [rates(run.blocks) for run in (self.baseline, *self.repeats, *old)]
-        speedup, low, high = runs_ratio_interval(new_runs, old_runs)
-        comparison = Comparison(speedup, low, high, self.noise_floor, paired=True)
-        step_ms = median(median(block.step_ms for block in run.blocks) for run in (stack.result, *new))
-        rate = median(median(run) for run in new_runs)
-        return replace(stack, comparison=comparison, confirmed=True, step_ms=step_ms, samples_per_s=rate)
+        new_runs, old_runs = (stack.result, *new), (self.baseline, *self.repeats, *old)
+        speedup, low, high = runs_ratio_interval(_rates_of(new_runs), _rates_of(old_runs))
+        step_ms, rate = _speed_of_runs(new_runs)
+        baseline_step_ms, baseline_rate = _speed_of_runs(old_runs)
+        return replace(
+            stack,
+            comparison=Comparison(speedup, low, high, self.noise_floor, paired=True),
+            confirmed=True,
+            step_ms=step_ms,
+            samples_per_s=rate,
+            baseline_step_ms=baseline_step_ms,
+            baseline_samples_per_s=baseline_rate,
+        )
 
     def compare(self, result: TrialResult) -> Comparison:
         """Samples per second over the baseline's, with its interval."""
@@ -152,6 +158,17 @@ class Judge:
         classes = [recipe.numerics_of(value, self.mode) for recipe, value in self.catalog.in_order(settings)]
         return max(classes, key=lambda numerics: numerics.severity, default=Numerics.EXACT)
 
+    def _effects(self, settings: Mapping[str, Value], result: TrialResult) -> dict[str, Any]:
+        """The fields that a trial's and a stack's record share."""
+        step_ms, rate = speed(result)
+        return {
+            "comparison": self.compare(result),
+            "numerics": self.numerics(settings, result),
+            "break_even_steps": self.break_even(result),
+            "step_ms": step_ms,
+            "samples_per_s": rate,
+        }
+
     def numerics(self, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult:
         """The measured numerics of settings against the baseline, and what their recipes declare."""
         return compare_numerics(result, self.baseline, self.declared(settings), spread=self.spread)
@@ -171,6 +188,16 @@ class Judge:
 def speed(result: TrialResult) -> tuple[float, float]:
     """Milliseconds per step and samples per second: medians over the blocks."""
     return median(block.step_ms for block in result.blocks), median(rates(result.blocks))
+
+
+def _rates_of(runs: Sequence[TrialResult]) -> list[list[float]]:
+    return [rates(run.blocks) for run in runs]
+
+
+def _speed_of_runs(runs: Sequence[TrialResult]) -> tuple[float, float]:
+    """As :func:`speed` for several runs, each of which counts once."""
+    speeds = [speed(run) for run in runs]
+    return median(step_ms for step_ms, _ in speeds), median(rate for _, rate in speeds)
 
 
 def overhead_s(result: TrialResult, step_ms: float) -> float:

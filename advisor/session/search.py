@@ -86,8 +86,8 @@ class StackSearch:
                 self._keep(settings, result)
 
     def _values(self, best: TrialRecord, known: Iterable[TrialRecord]) -> list[TrialRecord]:
-        """The values of a winning recipe to try, in the order proposed: which is best alone need not be in company."""
-        if self._catalog[best.candidate.recipe].ladder:
+        """The values of a winning recipe to try: the best, or all in order where the first has fewer side effects."""
+        if self._catalog[best.candidate.recipe].replacement_margin == 1.0:
             return [best]
         own = [record for record in known if record.candidate.recipe == best.candidate.recipe]
         return [record for record in own if record.verdict is Verdict.FASTER and self._allowed(record)]

@@ -35,6 +35,7 @@ from advisor.session.confirmation import (
 from advisor.session.control import Decision
 from advisor.session.journal import Journal, PastSession
 from advisor.session.judge import Judge
+from advisor.session.numerics import finite
 from advisor.session.ranking import CONTROL, best_per_recipe, may_enter, recommend
 from advisor.session.request import Request
 from advisor.session.search import Stack, StackSearch
@@ -46,6 +47,7 @@ _STACK_TRIALS_RESERVED = 2
 _LARGEST_RESERVE = 0.35
 # A ladder that gains less than this from one value to the next has passed its knee.
 _SMALLEST_CLIMB = 0.02
+_NOISY = 0.1
 
 
 class Session:
@@ -76,6 +78,7 @@ class Session:
         self._lock = threading.Lock()
         self._planned_left = 0
         self._compile_cost = 0.0
+        self._share = 0.0
         self._hardware: Hardware | None = None
         self._facts: Facts | None = None
         self._judge: Judge | None = None
@@ -140,12 +143,14 @@ class Session:
         self._confirm(search.stack)
         self._rank()
         self._solo_expensive(expensive)
+        self._warn_of_noise()
         self._stage("done")
 
     def _measure_baseline(self) -> None:
         if self._past is not None and self._past.baseline is not None and self._past.facts is not None:
             self._facts = self._past.facts
-            self._judge = Judge(self.catalog, self._facts.workload.mode, self._past.baseline.result)
+            past = self._past.baseline
+            self._judge = Judge(self.catalog, self._facts.workload.mode, past.result, earlier_floor=past.noise_floor)
             self._emit(events.FactsFound(self._facts))
             self._repeat_baseline()
             return
@@ -163,6 +168,12 @@ class Session:
         self._judge = Judge(self.catalog, inspected.workload.mode, result)
         self._emit(events.FactsFound(self._facts))
         self._emit(events.BaselineMeasured(self._judge.baseline_record()))
+        if not finite(result):
+            self._say(
+                "the baseline's own losses or outputs are not finite, so no numerics can be compared: check the data, "
+                "the loss and the learning rate",
+                "warning",
+            )
 
     def _measure_control(self) -> None:
         judge = self._known_judge
@@ -319,6 +330,7 @@ class Session:
     # --- after the session: the person's decisions -------------------------------------------------------------
 
     def _rework(self) -> None:
+        self._share = 0.0
         settings = self._decided_settings()
         if self._stack is not None and settings == self._stack.settings:
             self._rank()
@@ -467,6 +479,15 @@ class Session:
             self._emit(events.StackMeasured(self._stack))
             self._rank()
 
+    def _warn_of_noise(self) -> None:
+        floor = self._known_judge.noise_floor
+        if floor > _NOISY:
+            self._say(
+                f"this machine was noisy: identical runs differed so much that effects below {floor:.0%} cannot be "
+                "told from noise; end other programs and run again for finer verdicts",
+                "warning",
+            )
+
     def _rank(self) -> None:
         stack = self._stack.settings if self._stack else {}
         ranked = recommend(self.catalog, self._known_facts, self._records.values(), self.request.allow, stack)
@@ -480,7 +501,10 @@ class Session:
         expected_s = self._planned_left * self._budget.expected_s() + self._reserve_s()
         left_s = min(self._budget.left_s, expected_s)
         spent_s = self._budget.spent_s
-        self._emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))
+        share = spent_s / (spent_s + left_s) if left_s else 1.0
+        # What is left is an estimate that grows when trials turn out slow; a bar that runs backwards helps nobody.
+        self._share = max(self._share, share)
+        self._emit(events.ProgressMade(self._share, left_s))
 
     def _say(self, text: str, severity: str = "information") -> None:
         self._emit(events.Said(text, severity))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 _REPEATS = 5
+_CALLS = 1000
 _MATRIX = {"cuda": 8192, "cpu": 1024}
 _COPY_BYTES = {"cuda": 2**30, "cpu": 2**26}
 
@@ -26,6 +27,17 @@ def matmul_flops_per_s(device: torch.device, dtype: torch.dtype, *, tf32: bool =
         return 2 * size**3 / _best_seconds(device, lambda: left @ right)
     finally:
         torch.set_float32_matmul_precision(precision)
+
+
+def call_overhead_s() -> float:
+    """Seconds that one operator call costs on the host beside its arithmetic: an addition to a single number."""
+    number = torch.zeros(1)
+
+    def calls() -> None:
+        for _ in range(_CALLS):
+            number.add_(1)
+
+    return _best_seconds(number.device, calls) / _CALLS
 
 
 def copy_bytes_per_s(device: torch.device) -> float:

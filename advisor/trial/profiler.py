@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from advisor.plan import StepPlan
 from advisor.records import Bottleneck, OperatorRow, Profile
 from advisor.runtime.step import InferStep, TrainStep
-from advisor.trial.ceilings import copy_bytes_per_s, matmul_flops_per_s
+from advisor.trial.ceilings import call_overhead_s, copy_bytes_per_s, matmul_flops_per_s
 from advisor.trial.feed import Feed
 from advisor.trial.phases import DATA_WAIT, HOST_TO_DEVICE, measure_phases
 
@@ -23,6 +23,7 @@ _PROFILED_STEPS = 3
 _OPERATORS_SHOWN = 15
 _INPUT_BOUND_SHARE = 0.3
 _LAUNCH_BOUND_BUSY = 0.7
+_LAUNCH_BOUND_OVERHEAD = 0.3
 _COMPUTE_BOUND_SHARE = 0.4
 
 
@@ -37,7 +38,7 @@ class DeviceActivity:
 def profile_step(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, limit_s: float) -> Profile:
     """The instrumented pass over an eager step. ``step_ms`` is the step's time as the timed loop measured it."""
     phases = measure_phases(step, feed, limit_s=limit_s)
-    operators, activity = _profiled(step, feed)
+    operators, calls, activity = _profiled(step, feed)
     flops, convolving = _count_flops(step, feed)
     dtype = _compute_dtype(step)
     tf32 = dtype is torch.float32 and _runs_tf32(step.device, convolving=convolving)
@@ -54,6 +55,8 @@ def profile_step(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, lim
         ceiling_flops_per_s=ceiling,
         ceiling_dtype="tf32" if tf32 else str(dtype).removeprefix("torch."),
         copy_bytes_per_s=copy,
+        calls_per_step=calls,
+        call_overhead_s=call_overhead_s(),
     )
     bottleneck, evidence = judge(measured)
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
@@ -68,6 +71,11 @@ def judge(measured: Profile) -> tuple[Bottleneck, str]:
     if busy is not None and busy < _LAUNCH_BOUND_BUSY:
         kernels = f" for {measured.kernels_per_step:.0f} kernels" if measured.kernels_per_step else ""
         return Bottleneck.LAUNCH, f"the GPU computes in {busy:.0%} of the step; the host launches{kernels} in the rest"
+    overhead = overhead_share(measured)
+    if busy is None and overhead is not None and overhead > _LAUNCH_BOUND_OVERHEAD:
+        return Bottleneck.LAUNCH, (
+            f"the step makes {measured.calls_per_step:.0f} operator calls, and calling alone costs {overhead:.0%} of it"
+        )
     share = roof_share(measured)
     if share is not None and share >= _COMPUTE_BOUND_SHARE:
         return Bottleneck.COMPUTE, (
@@ -86,7 +94,15 @@ def roof_share(measured: Profile) -> float | None:
     return measured.flops_per_step / (measured.step_ms / 1e3) / measured.ceiling_flops_per_s
 
 
-def _profiled(step: TrainStep | InferStep, feed: Feed) -> tuple[tuple[OperatorRow, ...], DeviceActivity | None]:
+def overhead_share(measured: Profile) -> float | None:
+    """The share of the step that calling operators costs, whatever they compute, 0 to 1; None when not counted."""
+    if measured.calls_per_step is None or measured.call_overhead_s is None:
+        return None
+    return min(1.0, measured.calls_per_step * measured.call_overhead_s / (measured.step_ms / 1e3))
+
+
+def _profiled(step: TrainStep | InferStep, feed: Feed) -> tuple[tuple[OperatorRow, ...], float, DeviceActivity | None]:
+    """The top operators, operator calls per step, and what the device did."""
     on_cuda = step.device.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_cuda else [])
     with profile(activities=activities, acc_events=True) as recorded:
@@ -94,8 +110,10 @@ def _profiled(step: TrainStep | InferStep, feed: Feed) -> tuple[tuple[OperatorRo
             step(feed.next())
         if on_cuda:
             torch.cuda.synchronize(step.device)
-    rows = _operator_rows(recorded.key_averages(), on_cuda=on_cuda)
-    return rows, _activity(recorded.events() or []) if on_cuda else None
+    averages = recorded.key_averages()
+    calls = sum(row.count for row in averages if row.key.startswith("aten::")) / _PROFILED_STEPS
+    rows = _operator_rows(averages, on_cuda=on_cuda)
+    return rows, calls, _activity(recorded.events() or []) if on_cuda else None
 
 
 def _operator_rows(averages: Iterable[Any], *, on_cuda: bool) -> tuple[OperatorRow, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from advisor.catalog import Catalog, load_catalog
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, UsageError
 from advisor.export import outputs as files
 from advisor.export.config_patch import diff
 from advisor.export.files import read_exactly, write_atomically
@@ -87,7 +87,10 @@ class FileExporter:
         return diff(read_exactly(config), text, Path(config).name) or "Nothing would change in the config.\n"
 
     def save(self, format_id: str, path: Path, state: SessionState, decisions: Mapping[str, Decision]) -> Path:
-        """Write the file atomically."""
+        """Write the file atomically. The user's own config is not overwritten: the patched one is a copy."""
+        config = self._outputs.config_path
+        if config is not None and path.resolve() == Path(config).resolve():
+            raise UsageError(f"{path.name} is your own config.", "Give the copy another name.")
         write_atomically(path, self._text(format_id, state, decisions))
         return path
 

@@ -55,9 +55,9 @@ def _stack_headline(stack: StackRecord, state: SessionState) -> Content:
     if baseline is None:
         return first
     second = Content.assemble(
-        f"{format_ms(baseline.step_ms)} → {format_ms(stack.step_ms)} a step",
+        f"{format_ms(stack.baseline_step_ms or baseline.step_ms)} → {format_ms(stack.step_ms)} a step",
         ("  ·  ", DIM),
-        f"{baseline.samples_per_s:,.0f} → {format_rate(stack.samples_per_s)}",
+        f"{stack.baseline_samples_per_s or baseline.samples_per_s:,.0f} → {format_rate(stack.samples_per_s)}",
         ("  ·  ", DIM),
         memory_against(stack.result.peak_reserved_bytes, baseline.result.peak_reserved_bytes),
     )
