@@ -319,3 +319,12 @@ def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):
         record = run.state.trials[candidate.name]
         assert record.verdict is Verdict.SKIPPED
         assert "--budget" in record.result.reason
+
+
+def test_a_baseline_whose_loss_is_not_finite_is_pointed_out(tmp_path):
+    text = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda output, target: output.sum() * float('nan')")
+    assert text != TINY_TARGET
+    run = Run(tmp_path, text, only=("zero_grad",), budget_s=12.0).run()
+    warnings = [event.text for event in run.posted(events.Said) if event.severity == "warning"]
+    assert any("not finite" in warning for warning in warnings)
+    assert run.state.stack_settings == {}
