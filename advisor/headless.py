@@ -268,7 +268,8 @@ def trial_effect(record: TrialRecord) -> str:
     """What a trial found: its speed-up and verdict, or why there is none."""
     if record.verdict in (Verdict.FAILED, Verdict.SKIPPED):
         return format_outcome(record.result)
-    return _effect(record.comparison)
+    unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
+    return _effect(record.comparison) + unreliable
 
 
 def _effect(comparison: Comparison | None) -> str:

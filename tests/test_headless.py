@@ -24,7 +24,7 @@ from advisor.catalog import load_catalog
 from advisor.cli import main
 from advisor.errors import AdvisorError, ExitCode
 from advisor.export.outputs import settings_to_export, write_outputs
-from advisor.headless import HeadlessReporter, print_summary, run_headless
+from advisor.headless import HeadlessReporter, print_summary, run_headless, trial_effect
 from advisor.options import Outputs
 from advisor.records import Outcome, TrialRecord, TrialResult
 from advisor.session import events
@@ -329,3 +329,10 @@ def test_an_export_that_is_not_faster_says_so(tmp_path):
     state.apply(events.StackMeasured(replace(state.stack, comparison=noise)))
     written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "t.yaml")), load_catalog())
     assert "not measurably faster" in written.sentences[0]
+
+
+def test_a_disturbed_trial_is_called_unreliable():
+    record = next(record for record in SessionState.of(sample_history()).trials.values() if record.result.measured)
+    assert "unreliable" not in trial_effect(record)
+    disturbed = replace(record, result=replace(record.result, disturbed="other processes used 1.1 of 2 cores"))
+    assert trial_effect(disturbed).endswith("(unreliable: other processes used 1.1 of 2 cores)")

@@ -148,6 +148,7 @@ def _effect(record: TrialRecord | StackRecord | None) -> Json:
 def _result(result: TrialResult) -> Json:
     return {
         "batch_size": result.batch_size,
+        "disturbed": result.disturbed,
         "event_step_ms": list(result.event_step_ms) if result.event_step_ms else None,
         "peak_allocated_bytes": result.peak_allocated_bytes,
         "peak_reserved_bytes": result.peak_reserved_bytes,

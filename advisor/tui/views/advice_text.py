@@ -60,6 +60,8 @@ def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
     rows.append(("Memory", _memory(record, context)))
     rows += _numerics(record.numerics)
     rows.append(("Cost", _cost(record)))
+    if record.result.disturbed:
+        rows.append(("Note", f"Unreliable: {record.result.disturbed}."))
     rows += [("Note", note) for note in record.result.notes]
     return rows
 
