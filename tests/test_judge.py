@@ -156,3 +156,11 @@ def test_a_confirmed_stack_names_the_baseline_that_it_was_timed_beside(judge):
     assert confirmed.samples_per_s / confirmed.baseline_samples_per_s == pytest.approx(confirmed.comparison.speedup)
     in_turn = judge.confirmed_by_runs(stack, [result(5.2)], [result(11.0)])
     assert in_turn.samples_per_s / in_turn.baseline_samples_per_s == pytest.approx(in_turn.comparison.speedup)
+
+
+def test_what_drifted_meanwhile_is_not_called_slower(judge):
+    """A machine that became a fifth slower makes every later trial look slow; the repeated baseline shows that."""
+    late = judge.record(CANDIDATE, CANDIDATE.settings, result(12.0, seed=1))
+    assert late.verdict is Verdict.SLOWER
+    judge.add_null(result(12.1, seed=2).blocks)
+    assert judge.again(late).verdict is Verdict.NO_DIFFERENCE

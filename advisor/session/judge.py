@@ -73,13 +73,17 @@ class Judge:
     def add_repeat(self, result: TrialResult) -> None:
         """Take a repeat of the baseline into account: its difference is noise, unless others are known to cause it."""
         if result.measured and not result.disturbed:
-            self.nulls.append(median(rates(result.blocks)) / median(rates(self.baseline.blocks)))
+            self.add_null(result.blocks)
             self.repeats.append(result)
+
+    def add_null(self, blocks: Sequence[Block]) -> None:
+        """Take blocks into account that ran what the baseline runs: their difference from it is noise."""
+        self.nulls.append(median(rates(blocks)) / median(rates(self.baseline.blocks)))
 
     def add_control(self, result: TrialResult) -> None:
         """Take the no-op control into account: its speed is noise, and its losses show the spread between streams."""
         if result.measured:
-            self.nulls.append(median(rates(result.blocks)) / median(rates(self.baseline.blocks)))
+            self.add_null(result.blocks)
             spread = relative_difference(result, self.baseline) or 0.0
             self.spread = spread if math.isfinite(spread) else 0.0
 

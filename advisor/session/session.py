@@ -48,6 +48,8 @@ _LARGEST_RESERVE = 0.35
 # A ladder that gains less than this from one value to the next has passed its knee.
 _SMALLEST_CLIMB = 0.02
 _NOISY = 0.1
+# Solo trials between two measurements of the baseline: what drifts meanwhile counts as noise.
+_TRIALS_PER_BASELINE = 6
 
 
 class Session:
@@ -205,6 +207,7 @@ class Session:
     def _run_solo(self, cheap: list[Candidate], expensive: list[Candidate]) -> None:
         self._planned_left = len(cheap) + len(expensive)
         stopped: dict[str, str] = {}
+        measured = 0
         for candidate in cheap:
             self._progress()
             self._planned_left -= 1
@@ -216,6 +219,9 @@ class Session:
                 self._skip(candidate, self._too_late())
             else:
                 record = self._solo(candidate)
+                measured += 1
+                if measured % _TRIALS_PER_BASELINE == 0:
+                    self._repeat_baseline()
                 if self.catalog[candidate.recipe].ladder and not self._climbs(record):
                     stopped[candidate.recipe] = f"{candidate.name} was no better than the value before it"
 
@@ -241,6 +247,11 @@ class Session:
             return
         judge = self._known_judge
         judge.add_repeat(self._bench.run(self._bench.spec("baseline", {})))
+        self._judge_again()
+
+    def _judge_again(self) -> None:
+        """Every verdict anew, after the baseline was measured once more: a machine that drifts tells less apart."""
+        judge = self._known_judge
         self._emit(events.BaselineMeasured(judge.baseline_record()))
         for record in list(self._records.values()):
             if record.result.measured:
@@ -301,14 +312,21 @@ class Session:
     def _confirmed_side_by_side(self, record: StackRecord) -> StackRecord:
         outcome = confirm_side_by_side(self._bench, record.settings)
         if isinstance(outcome, Confirmation):
-            return self._known_judge.confirmed(record, outcome.new, outcome.old)
+            confirmed = self._known_judge.confirmed(record, outcome.new, outcome.old)
+            self._known_judge.add_null(outcome.old)
+            self._judge_again()
+            return confirmed
         self._say(f"the stack could not be confirmed side by side: {outcome.reason}", "warning")
         return self._confirmed_in_turn(record)
 
     def _confirmed_in_turn(self, record: StackRecord) -> StackRecord:
         outcome = confirm_in_turn(self._bench, record.settings, self.catalog.cost(record.settings))
         if isinstance(outcome, Runs):
-            return self._known_judge.confirmed_by_runs(record, outcome.new, outcome.old)
+            confirmed = self._known_judge.confirmed_by_runs(record, outcome.new, outcome.old)
+            for run in outcome.old:
+                self._known_judge.add_repeat(run)
+            self._judge_again()
+            return confirmed
         self._say(f"the stack could not be confirmed: {outcome.reason}", "warning")
         return record
 
