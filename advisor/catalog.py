@@ -81,15 +81,26 @@ class Catalog:
     def conflict(self, settings: Mapping[str, Value]) -> str | None:
         """Why these settings cannot be applied together, or None."""
         for recipe, value in self.in_order(settings):
-            reason = recipe.conflict(value, Settings(settings).without(recipe.key))
+            others = Settings(settings).without(recipe.key)
+            try:
+                reason = recipe.conflict(value, others)
+            except Exception as error:  # a stranger's code may raise anything: it is then left out, with the reason
+                reason = f"{recipe.id} cannot say what it combines with ({type(error).__name__}: {error})"
             if reason:
                 return reason
         return None
 
     def cost(self, settings: Mapping[str, Value]) -> float:
         """How long a trial's compilation takes relative to the usual one; 0 when nothing is compiled."""
-        costs = [recipe.cost(value) for recipe, value in self.in_order(settings) if recipe.expensive]
+        costs = [_cost(recipe, value) for recipe, value in self.in_order(settings) if recipe.expensive]
         return max(costs, default=0.0)
+
+    def why(self, recipe_id: str, facts: Facts, value: Value) -> str:
+        """Why a value may help on this workload, in the recipe's words; empty when it cannot say."""
+        try:
+            return self[recipe_id].why(facts, value)
+        except Exception:  # as above: a recommendation is worth having without its explanation
+            return ""
 
     def propose(self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> Proposals:
         """Candidates for a workload. A recipe that is already on proposes its default instead: what it is worth."""
@@ -230,6 +241,13 @@ def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
     return [
         Candidate(recipe.id, recipe.key, value, already_on=already_on and value == recipe.default) for value in values
     ]
+
+
+def _cost(recipe: Recipe, value: Value) -> float:
+    try:
+        return float(recipe.cost(value))
+    except Exception:  # a stranger's code may raise anything; the usual cost is a fair guess
+        return 1.0
 
 
 def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import singledispatch
 
 from rich.table import Table
@@ -190,12 +191,20 @@ def _(invocation: options.Revisit) -> int:
         file = sys.stderr if invocation.outputs.json_to_stdout else sys.stdout
         print(f"Session {past.session_id}, {plain(past.request.target.target)}: {_result(state)}", file=file)
         print_summary(state, file)
-    written = write_outputs(state, past.request, invocation.outputs, _catalog_of(past.request))
+    outputs = _with_recorded_config(invocation.outputs, past.request)
+    written = write_outputs(state, past.request, outputs, _catalog_of(past.request))
     for sentence in written.sentences:
         print(plain(sentence), file=sys.stderr)
     if written.errors:
         raise written.errors[0]
     return ExitCode.OK
+
+
+def _with_recorded_config(outputs: options.Outputs, request: Request) -> options.Outputs:
+    """The outputs, with the config that the session was given where the command line names none."""
+    if outputs.config_path is not None or request.config_path is None:
+        return outputs
+    return replace(outputs, config_path=request.config_path, key_map=request.key_map)
 
 
 def _catalog_of(request: Request) -> Catalog:

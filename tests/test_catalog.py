@@ -213,3 +213,20 @@ def test_only_compilation_costs():
     assert catalog.cost({"step.zero_grad": "zeros"}) == 0
     assert catalog.cost({"compile.mode": "default"}) == 1
     assert catalog.cost({"compile.mode": "max-autotune", "step.zero_grad": "zeros"}) == 4
+
+
+def test_a_strangers_recipe_that_raises_when_asked_is_left_out_not_fatal(tmp_path):
+    path = plant(tmp_path / "recipes", "moody")
+    methods = ("def why(self, facts, value)", "def conflict(self, value, settings)", "def cost(self, value)")
+    path.write_text(
+        path.read_text(encoding="utf-8")
+        + "\n    expensive = True\n"
+        + "".join(f"\n    {method}:\n        raise RuntimeError('not today')\n" for method in methods),
+        encoding="utf-8",
+    )
+    catalog = load_catalog([str(tmp_path / "recipes")])
+    assert not catalog.problems
+    settings = {catalog["moody"].key: True}
+    assert "RuntimeError: not today" in catalog.conflict(settings)
+    assert catalog.cost(settings) == 1.0
+    assert catalog.why("moody", cpu_facts(), True) == ""

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from sample_session import cancelled_history, failed_history, sample_history, sample_request
@@ -212,6 +213,16 @@ def test_a_session_is_exported_into_a_config(command, tmp_path):
     assert "# mine\namp: bfloat16\n" in patched
     assert "channels_last" in patched
     assert (tmp_path / "train.yaml").read_text() == "# mine\namp: float32\n"
+
+
+def test_the_config_that_a_session_was_given_is_patched_unasked(command, tmp_path):
+    config = tmp_path / "train.yaml"
+    config.write_text("# mine\namp: float32\n")
+    given = replace(sample_request(), config_path=str(config), key_map={"precision.autocast": "amp"})
+    record(sample_history(), given)
+    done = command("export", "--export", "new.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "# mine\namp: bfloat16\n" in (tmp_path / "new.yaml").read_text()
 
 
 def test_an_interrupted_session_exports_no_settings_and_says_so(command, tmp_path):

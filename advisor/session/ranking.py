@@ -32,7 +32,7 @@ def recommend(
             rank=rank,
             record=record,
             title=catalog[record.candidate.recipe].title,
-            why=catalog[record.candidate.recipe].why(facts, record.candidate.value),
+            why=catalog.why(record.candidate.recipe, facts, record.candidate.value),
             needs_consent=exceeds(catalog, facts, record, allow),
             in_stack=stack.get(record.candidate.key) == record.candidate.value,
         )
