@@ -5,7 +5,6 @@ Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -609,11 +608,3 @@ class Recommendation:
     why: str
     needs_consent: bool
     in_stack: bool
-
-
-def settings_of(*parts: Mapping[str, Value]) -> dict[str, Value]:
-    """The union of several settings; later parts win."""
-    merged: dict[str, Value] = {}
-    for part in parts:
-        merged.update(part)
-    return merged

@@ -13,11 +13,12 @@ from planted import TINY_TARGET, plant
 
 from advisor.errors import ExitCode
 from advisor.export.json_report import report
-from advisor.records import Mode, Numerics, Outcome, TargetSpec, Verdict
+from advisor.records import Block, Candidate, Mode, Numerics, Outcome, TargetSpec, TrialResult, Verdict
 from advisor.runner import Runner
 from advisor.session import events
 from advisor.session.control import Decision
 from advisor.session.journal import Journal, open_session
+from advisor.session.judge import Judge
 from advisor.session.request import Request
 from advisor.session.session import Session
 from advisor.session.state import SessionState
@@ -328,3 +329,19 @@ def test_a_baseline_whose_loss_is_not_finite_is_pointed_out(tmp_path):
     warnings = [event.text for event in run.posted(events.Said) if event.severity == "warning"]
     assert any("not finite" in warning for warning in warnings)
     assert run.state.stack_settings == {}
+
+
+def test_a_ladder_climbs_on_though_its_record_was_judged_again(tmp_path):
+    """A repeat of the baseline replaces every record; a value must not be compared with itself then."""
+
+    def at(rate):
+        return TrialResult(Outcome.MEASURED, blocks=(Block(10, 100, 100 / rate),) * 6, losses=(1.0,), batch_size=10)
+
+    session = Run(tmp_path, TINY_TARGET).session
+    session._judge = judge = Judge(session.catalog, Mode.TRAIN, at(100.0))
+    candidate = Candidate("num_workers", "data.num_workers", 1)
+    first = judge.record(candidate, candidate.settings, at(120.0))
+    session._records[candidate.name] = judge.again(first)
+    assert session._climbs(first)
+    second = Candidate("num_workers", "data.num_workers", 2)
+    assert not session._climbs(judge.record(second, second.settings, at(121.0)))

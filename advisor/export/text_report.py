@@ -142,7 +142,7 @@ def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
     if stack is not None and stack.comparison is not None and stack.comparison.verdict is Verdict.FASTER:
         count = len(stack.settings)
         settings = f"{count} settings together make" if count != 1 else "One setting makes"
-        how = "confirmed side by side with the baseline" if stack.confirmed else "not yet confirmed"
+        how = "confirmed in turns with the baseline" if stack.confirmed else "not yet confirmed"
         return (
             f"{settings} {_subject(state)} {format_interval(stack.comparison)} as fast{where}, {how}: "
             f"{format_ms(stack.baseline_step_ms or baseline.step_ms)} a step before, {format_ms(stack.step_ms)} tuned."

@@ -237,7 +237,7 @@ class Session:
         earlier = [
             other.samples_per_s or 0.0
             for other in self._records.values()
-            if other.candidate.recipe == record.candidate.recipe and other is not record
+            if other.candidate.recipe == record.candidate.recipe and other.candidate != record.candidate
         ]
         best = max([self._known_judge.baseline_rate, *earlier])
         return (record.samples_per_s or 0.0) > (1 + _SMALLEST_CLIMB if earlier else 1.0) * best

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from advisor.catalog import Catalog
 from advisor.recipe import Recipe
-from advisor.records import GpuSample, Recommendation, TrialRecord
+from advisor.records import GpuSample, Recommendation
 from advisor.session.control import Decision, SessionControl
 from advisor.session.request import Request
 from advisor.session.state import SessionState
@@ -51,10 +51,6 @@ class Context:
     def recipe(self, recipe_id: str) -> Recipe | None:
         """A recipe, once the catalogue is loaded and if it has it."""
         return self.catalog.recipes.get(recipe_id) if self.catalog else None
-
-    def memory_of(self, record: TrialRecord | None) -> int | None:
-        """The memory that counts for a trial: peak reserved, which on the CPU is the resident set."""
-        return record.result.peak_reserved_bytes if record else None
 
     @property
     def baseline_memory(self) -> int | None:
