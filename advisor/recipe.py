@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Any, ClassVar
 
 from advisor.plan import StepPlan
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value, text_of
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value, text_of
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
 BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})
@@ -69,6 +69,8 @@ class Recipe(ABC):
     ``replacement_margin``: above 1 when earlier values have fewer side effects; how many times as fast a later one
     must be in company to replace them.
     ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
+    ``phases``: the phases of a step that it can shorten, when it touches no other:
+    they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
     """
 
     id: ClassVar[str]
@@ -85,6 +87,7 @@ class Recipe(ABC):
     habit: ClassVar[bool] = False
     partners: ClassVar[frozenset[str]] = frozenset()
     replacement_margin: ClassVar[float] = 1.0
+    phases: ClassVar[frozenset[Phase]] = frozenset()
 
     @abstractmethod
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
@@ -113,6 +116,14 @@ class Recipe(ABC):
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
         """The numerics class of one value; most recipes have one class for all."""
         return self.numerics
+
+    def rounding(self, value: Value) -> float:
+        """The unit round-off of the arithmetic that a value brings in (bfloat16: 2**-8), 0 when it keeps the user's."""
+        return 0.0
+
+    def environment(self, value: Value) -> Mapping[str, str]:
+        """Variables that must be set before Python starts, for a recipe of the stage ``ENVIRONMENT``."""
+        return {}
 
     def why(self, facts: Facts, value: Value) -> str:
         """One sentence: why this may help on this workload."""

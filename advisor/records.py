@@ -62,7 +62,20 @@ class Bottleneck(StrEnum):
     LAUNCH = "host launches"
     MEMORY = "memory bandwidth"
     COMPUTE = "compute"
+    COPY = "host-to-device copies"
     COMMUNICATION = "communication"
+
+
+class Phase(StrEnum):
+    """The parts of a step, in the order in which a step runs them."""
+
+    DATA_WAIT = "data wait"
+    HOST_TO_DEVICE = "host-to-device"
+    ZERO_GRAD = "zero_grad"
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
 
 
 class Objective(StrEnum):
@@ -237,20 +250,59 @@ class WorkloadFacts:
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One operator of the profile: per-step times and calls."""
+    """One operator of the profile: calls and times per step.
+
+    ``host_ms`` and ``device_ms`` are its own, the totals include what it calls. ``shapes`` are its inputs' shapes in a
+    table grouped by them.
+    """
 
     name: str
     calls: float
     host_ms: float
     device_ms: float
+    host_total_ms: float = 0.0
+    device_total_ms: float = 0.0
+    shapes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What the machine can do at most, measured on it: the roof that a step is compared with.
+
+    ``matmul_flops_per_s`` is by type: float32, tf32, bfloat16, float16. ``host_to_device_bytes_per_s`` is for pageable
+    and pinned memory; both are empty or None where they do not apply. ``measured_on`` is the date.
+    """
+
+    matmul_flops_per_s: dict[str, float]
+    copy_bytes_per_s: float
+    host_to_device_bytes_per_s: dict[str, float] = field(default_factory=dict)
+    call_overhead_s: float | None = None
+    measured_on: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockCheck:
+    """What several clocks say of the same step, ms.
+
+    ``naive_ms`` is a host clock around a step without any synchronisation, ``synchronized_ms`` one that waits for the
+    device after each step, ``events_ms`` the device's own events, ``block_ms`` the headline: back-to-back steps with
+    one synchronisation at the end. ``events_ms`` is None on the CPU.
+    """
+
+    naive_ms: float
+    synchronized_ms: float
+    block_ms: float
+    events_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """The instrumented pass: ms per phase of a step, the top operators, and how far the step is from the roof.
 
-    ``phases`` is measured with a synchronisation at each boundary, so its sum can exceed ``step_ms``.
-    ``calls_per_step`` counts operator calls and ``call_overhead_s`` is what one costs on no data to speak of.
+    ``phases`` is measured with a synchronisation at each boundary, so its sum can exceed ``step_ms``;
+    ``device_phases`` is the device's busy time in each, by the profiler. ``calls_per_step`` counts operator calls and
+    ``call_overhead_s`` is what one costs on no data to speak of. ``by_shape`` is the operator table grouped by input
+    shapes. ``trace_path`` is a Chrome trace of the profiled steps.
     """
 
     step_ms: float
@@ -266,6 +318,13 @@ class Profile:
     call_overhead_s: float | None = None
     bottleneck: Bottleneck | None = None
     evidence: str = ""
+    by_shape: tuple[OperatorRow, ...] = ()
+    device_phases: dict[str, float] = field(default_factory=dict)
+    tensor_core_share: float | None = None
+    host_to_device_bytes: int | None = None
+    ceilings: Ceilings | None = None
+    clock: ClockCheck | None = None
+    trace_path: str = ""
 
     def share(self, *phases: str) -> float:
         """The share of the instrumented step that these phases take, 0 to 1."""
@@ -341,11 +400,26 @@ class TargetSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuReadings:
+    """What NVML said of the GPU while a trial was timed: the highest temperature, the median clock, the mean power."""
+
+    samples: int
+    temperature_c: int | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_lowest_mhz: int | None = None
+    power_w: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    foreign_processes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TrialSpec:
     """One trial to run. ``settings`` are applied over the user's own; ``measure_s`` is its share of the budget.
 
     ``interactive`` makes the trial warm up and then wait for the parent's word before each block. ``seed`` fixes the
-    model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout).
+    model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout). ``environment`` are
+    variables that must be set before the interpreter starts: such a trial gets a fresh one. ``reference`` probes the
+    numerics in a higher precision and measures nothing.
     """
 
     trial_id: str
@@ -361,6 +435,8 @@ class TrialSpec:
     inspect: bool = False
     profile: bool = False
     interactive: bool = False
+    reference: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +465,8 @@ class TrialResult:
     ``event_step_ms`` holds the 5th, 50th and 95th percentile of single steps by the device's events.
     ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state.
     ``losses`` are the first training losses, ``outputs`` a fixed sample of the first inference outputs.
-    ``disturbed`` says what from outside made the timings unreliable; empty when nothing did.
+    ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
+    the updates that a gradient scaler skipped in the probe.
     """
 
     outcome: Outcome
@@ -412,6 +489,9 @@ class TrialResult:
     outputs: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     disturbed: str = ""
+    skipped_steps: int = 0
+    energy_j_per_sample: float | None = None
+    gpu: GpuReadings | None = None
     log_path: str = ""
 
     @property
@@ -422,12 +502,18 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True)
 class NumericsResult:
-    """Measured numerics against the baseline. ``difference`` is relative (0 when bit-equal), None if not comparable."""
+    """Measured numerics against the baseline. ``difference`` is relative (0 when bit-equal), None if not comparable.
+
+    ``from_reference`` is the relative difference from the same steps in a higher precision, and
+    ``baseline_from_reference`` the baseline's; None where there is no such reference.
+    """
 
     measured: Numerics
     declared: Numerics
     difference: float | None
     text: str
+    from_reference: float | None = None
+    baseline_from_reference: float | None = None
 
     @property
     def worse_than_declared(self) -> bool:
@@ -457,7 +543,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """A candidate with its result, compared with the baseline. ``settings`` is all that was applied."""
+    """A candidate with its result, compared with the baseline. ``settings`` is all that was applied.
+
+    ``confirmed`` when it was measured again, in turn with the baseline, because it lay within reach of the noise.
+    """
 
     candidate: Candidate
     settings: dict[str, Value]
@@ -467,6 +556,7 @@ class TrialRecord:
     break_even_steps: int | None = None
     step_ms: float | None = None
     samples_per_s: float | None = None
+    confirmed: bool = False
 
     @property
     def alone(self) -> bool:
@@ -509,12 +599,13 @@ class StackRecord:
 
 @dataclass(frozen=True, slots=True)
 class BaselineRecord:
-    """The user's own settings, measured."""
+    """The user's own settings, measured. ``cpu_step_ms`` is the same step on the CPU, when a GPU session tried that."""
 
     result: TrialResult
     step_ms: float
     samples_per_s: float
     noise_floor: float
+    cpu_step_ms: float | None = None
 
 
 # --- what a trial process sends to its parent -----------------------------------------------------------------

@@ -9,16 +9,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from advisor.records import Phase
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.feed import Feed
-
-DATA_WAIT = "data wait"
-HOST_TO_DEVICE = "host-to-device"
-ZERO_GRAD = "zero_grad"
-FORWARD = "forward"
-LOSS = "loss"
-BACKWARD = "backward"
-OPTIMIZER = "optimizer"
 
 _MOST_STEPS = 20
 _FEWEST_STEPS = 3
@@ -53,18 +46,18 @@ def measure_phases(step: TrainStep | InferStep, feed: Feed, *, limit_s: float) -
     for done in range(_MOST_STEPS):
         if done >= _FEWEST_STEPS and time.perf_counter() - started > limit_s:
             break
-        batch = timer.run(DATA_WAIT, feed.next)
+        batch = timer.run(Phase.DATA_WAIT, feed.next)
         _one_step(step, batch, timer)
     return timer.medians_ms()
 
 
 def _one_step(step: TrainStep | InferStep, batch: Any, timer: PhaseTimer) -> None:
-    moved = timer.run(HOST_TO_DEVICE, lambda: step.to_device(batch))
+    moved = timer.run(Phase.HOST_TO_DEVICE, lambda: step.to_device(batch))
     if isinstance(step, InferStep):
-        timer.run(FORWARD, lambda: step.forward(moved))
+        timer.run(Phase.FORWARD, lambda: step.forward(moved))
         return
-    timer.run(ZERO_GRAD, step.zero_grad)
-    output = timer.run(FORWARD, lambda: step.forward(moved))
-    loss = timer.run(LOSS, lambda: step.loss(output, moved))
-    timer.run(BACKWARD, lambda: step.backward(loss))
-    timer.run(OPTIMIZER, step.update)
+    timer.run(Phase.ZERO_GRAD, step.zero_grad)
+    output = timer.run(Phase.FORWARD, lambda: step.forward(moved))
+    loss = timer.run(Phase.LOSS, lambda: step.loss(output, moved))
+    timer.run(Phase.BACKWARD, lambda: step.backward(loss))
+    timer.run(Phase.OPTIMIZER, step.update)

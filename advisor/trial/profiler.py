@@ -13,11 +13,11 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.plan import StepPlan
-from advisor.records import Bottleneck, OperatorRow, Profile
+from advisor.records import Bottleneck, OperatorRow, Phase, Profile
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.ceilings import call_overhead_s, copy_bytes_per_s, matmul_flops_per_s
 from advisor.trial.feed import Feed
-from advisor.trial.phases import DATA_WAIT, HOST_TO_DEVICE, measure_phases
+from advisor.trial.phases import measure_phases
 
 _PROFILED_STEPS = 3
 _OPERATORS_SHOWN = 15
@@ -64,7 +64,7 @@ def profile_step(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, lim
 
 def judge(measured: Profile) -> tuple[Bottleneck, str]:
     """What the step is bound by, and the evidence in one sentence."""
-    waiting = measured.share(DATA_WAIT, HOST_TO_DEVICE)
+    waiting = measured.share(Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)
     if waiting > _INPUT_BOUND_SHARE:
         return Bottleneck.INPUT, f"waiting for data and copying it take {waiting:.0%} of the step"
     busy = measured.device_busy_share
