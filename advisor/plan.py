@@ -16,6 +16,8 @@ class StepPlan:
     ``grad_mode`` (inference): ``grad``, ``no_grad`` or ``inference_mode``.
     ``compile_mode``: ``none`` or a mode of ``torch.compile``.
     ``memory_format``: the format that batches of the matching rank are converted to, or ``none``.
+    ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
+    ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
     """
 
     mode: Mode
@@ -27,6 +29,8 @@ class StepPlan:
     cuda_graph: bool = False
     non_blocking: bool = False
     memory_format: str = "none"
+    loss_item: str = "never"
+    empty_cache: str = "never"
 
     @property
     def device_type(self) -> str:

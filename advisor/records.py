@@ -296,13 +296,51 @@ class ClockCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class HabitRow:
+    """One way of a habit, measured beside the others in the instrumented pass.
+
+    ``habit`` is the recipe's id, ``way`` one of its values. ``phase_ms`` is the part of the step that the habit decides
+    (clearing the gradients), ``step_ms`` the whole step in this way: of training, or of validation for
+    ``eval_no_grad``. ``memory_bytes`` is what the step needs at its peak above what was allocated before it. None is
+    what was not measured.
+    """
+
+    habit: str
+    way: str
+    phase_ms: float | None = None
+    step_ms: float | None = None
+    memory_bytes: int | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The share of the step that the habit's phase takes, 0 to 1."""
+        return self.phase_ms / self.step_ms if self.phase_ms is not None and self.step_ms else None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPlace:
+    """A line of the step that makes the host wait for the device.
+
+    ``text`` is the line as it stands in the file. ``blocked_ms`` is how long the host stands there in a step; None
+    where the wait is inside the backward pass, which cannot be timed apart.
+    """
+
+    file: str
+    line: int
+    text: str
+    calls_per_step: float
+    blocked_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """The instrumented pass: ms per phase of a step, the top operators, and how far the step is from the roof.
 
     ``phases`` is measured with a synchronisation at each boundary, so its sum can exceed ``step_ms``;
     ``device_phases`` is the device's busy time in each, by the profiler. ``calls_per_step`` counts operator calls and
     ``call_overhead_s`` is what one costs on no data to speak of. ``by_shape`` is the operator table grouped by input
-    shapes. ``trace_path`` is a Chrome trace of the profiled steps.
+    shapes. ``trace_path`` is a Chrome trace of the profiled steps. ``habits`` prices ways of doing the same thing;
+    ``sync_places`` is None where nobody looked (there is no device that the host could wait for).
     """
 
     step_ms: float
@@ -325,11 +363,34 @@ class Profile:
     ceilings: Ceilings | None = None
     clock: ClockCheck | None = None
     trace_path: str = ""
+    habits: tuple[HabitRow, ...] = ()
+    sync_places: tuple[SyncPlace, ...] | None = None
 
     def share(self, *phases: str) -> float:
         """The share of the instrumented step that these phases take, 0 to 1."""
         total = sum(self.phases.values())
         return sum(self.phases.get(phase, 0.0) for phase in phases) / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A habit that reading the user's source found.
+
+    ``recipe`` is the id of the recipe that prices it, ``text`` the line as it stands in the file, ``what`` says what it
+    does, and ``advice`` what to write instead.
+    """
+
+    recipe: str
+    file: str
+    line: int
+    text: str
+    what: str
+    advice: str
+
+    @property
+    def place(self) -> str:
+        """``file:line``."""
+        return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +401,7 @@ class Facts:
     workload: WorkloadFacts
     profile: Profile | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
 
     @property
     def on_cuda(self) -> bool:
