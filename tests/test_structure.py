@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from advisor.structure import REPEATED_BLOCKS_CODE, block_counts, repeated_blocks
+
+
+class Block(nn.Module):
+    def __init__(self, width=4, experts=0):
+        super().__init__()
+        self.a, self.b = nn.Linear(width, width), nn.Linear(width, width)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(experts))
+
+    def forward(self, x):
+        for expert in self.experts:
+            x = expert(x)
+        return x + self.b(torch.relu(self.a(x)))
+
+
+class Stage(nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(depth)))
+
+    def forward(self, x):
+        return self.blocks(x)
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(8, 4)
+        self.layers = nn.ModuleList(Block(experts=3) for _ in range(5))
+        self.head = nn.Linear(4, 8)
+
+
+def sequential_blocks():
+    return nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)), nn.Linear(4, 2))
+
+
+def one_block_many_times():
+    return nn.Sequential(*[Block()] * 6)
+
+
+MODELS = {
+    "layers rather than experts": (Decoder, (("Block", 5),)),
+    "blocks rather than stages": (lambda: nn.Sequential(Stage(4, 2), Stage(8, 3)), (("Block", 5),)),
+    "stages that are alike": (lambda: nn.Sequential(Stage(4, 2), Stage(4, 2)), (("Stage", 2),)),
+    "plain Sequentials": (sequential_blocks, (("Sequential", 3),)),
+    "PyTorch's own layers": (
+        lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 3, enable_nested_tensor=False),
+        (("TransformerEncoderLayer", 3),),
+    ),
+    "the layers of one kind in several stages": (torchvision.models.resnet18, (("BasicBlock", 8),)),
+    "a subclass of ModuleDict": (torchvision.models.densenet121, (("_DenseLayer", 58), ("_Transition", 3))),
+    "none": (lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), ()),
+    "one and the same": (one_block_many_times, ()),
+    "a bare layer": (lambda: nn.Linear(2, 2), ()),
+}
+each_model = pytest.mark.parametrize(("make", "expected"), MODELS.values(), ids=MODELS)
+
+
+@each_model
+def test_the_blocks_that_a_model_repeats(make, expected):
+    assert block_counts(make()) == expected
+
+
+@each_model
+def test_the_exported_search_finds_the_same(make, expected):
+    model = make()
+    namespace = {"torch": torch, "model": model}
+    exec(REPEATED_BLOCKS_CODE, namespace)
+    found = sorted(sorted(name for name, _ in group) for group in namespace["groups"])
+    assert found == sorted(sorted(name for name, _ in group) for group in repeated_blocks(model))
+    assert len(found) == len(expected)
+
+
+def test_blocks_come_with_their_names_and_the_largest_first():
+    model = torchvision.models.swin_t()
+    groups = repeated_blocks(model)
+    assert [type(group[0][1]).__name__ for group in groups] == ["SwinTransformerBlock", "PatchMerging"]
+    assert len(groups[0]) == 12
+    for name, block in groups[0]:
+        assert model.get_submodule(name) is block
