@@ -7,14 +7,16 @@ from statistics import median
 import pytest
 import torch
 from facts import profile_facts
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from advisor.errors import TargetError
 from advisor.plan import StepPlan
-from advisor.records import Bottleneck, Mode, Profile
+from advisor.records import Block, Bottleneck, Mode, Profile
 from advisor.runtime.step import InferStep, TrainStep
-from advisor.trial.clock import StepClock, batch_samples, measure, steps_in
+from advisor.trial.clock import FEWEST_BLOCKS, StepClock, batch_samples, measure, merge_uneven, steps_in
 from advisor.trial.feed import Feed
 from advisor.trial.phases import measure_phases
 from advisor.trial.probe import PROBE_STEPS, probe_batches, probe_losses, probe_outputs
@@ -40,10 +42,11 @@ class Sleeping:
         self.seconds = list(seconds)
         self.steps = 0
 
-    def __call__(self):
-        time.sleep(self.seconds[min(self.steps, len(self.seconds) - 1)])
-        self.steps += 1
-        return 4
+    def __call__(self, steps):
+        for _ in range(steps):
+            time.sleep(self.seconds[min(self.steps, len(self.seconds) - 1)])
+            self.steps += 1
+        return 4 * steps
 
 
 def clock_of(*seconds):
@@ -69,6 +72,31 @@ def test_measured_blocks_give_the_percentiles_of_steps():
     assert measure(clock, 0.002, 0.05)
     low, middle, high = clock.percentiles()
     assert 2 <= low <= middle <= high
+
+
+def blocks_of(*step_ms):
+    return [Block(1, 4, ms / 1e3) for ms in step_ms]
+
+
+def test_blocks_of_steps_that_are_alike_are_left_as_they_are():
+    blocks = blocks_of(*[10.0, 10.1] * 12)
+    assert merge_uneven(blocks) == blocks
+
+
+def test_where_every_fourth_step_waits_a_block_holds_some_of_each():
+    merged = merge_uneven(blocks_of(*[2.0, 2.0, 2.0, 10.0] * 6))
+    assert len(merged) >= FEWEST_BLOCKS
+    assert [block.step_ms for block in merged] == pytest.approx([4.0] * len(merged))
+    assert sum(block.samples for block in merged) == 24 * 4
+
+
+@given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=40))
+def test_merging_loses_no_step_and_no_time(step_ms):
+    blocks = blocks_of(*step_ms)
+    merged = merge_uneven(blocks)
+    assert sum(block.steps for block in merged) == len(blocks)
+    assert sum(block.seconds for block in merged) == pytest.approx(sum(block.seconds for block in blocks))
+    assert len(merged) >= min(len(blocks), FEWEST_BLOCKS)
 
 
 @pytest.mark.parametrize(("seconds", "step_s", "steps"), [(1.0, 0.1, 10), (0.01, 1.0, 1), (60.0, 1e-6, 2000)])
@@ -129,6 +157,12 @@ def test_what_workers_have_ready_is_consumed_in_warming_up():
     clock, step = clock_of(0.001)
     assert warm_up(clock, limit_s=20.0, at_least=150).steps >= 150
     assert step.steps >= 150
+
+
+def test_a_step_longer_than_the_limit_is_run_once_when_the_probe_ran_some_before():
+    clock, step = clock_of(0.05)
+    warm = warm_up(clock, limit_s=0.01, cold=False)
+    assert (warm.steps, step.steps, warm.steady) == (1, 1, True)
 
 
 # --- the feed -------------------------------------------------------------------------------------------------

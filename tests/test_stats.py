@@ -16,6 +16,7 @@ from advisor.stats import (
     percentile,
     ratio_interval,
     relative_half_width,
+    two_modes,
 )
 
 rates = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=20)
@@ -176,3 +177,32 @@ def test_after_break_even_the_slower_start_has_paid_back(extra_s, old_s, share):
     assert steps is not None
     assert extra_s + steps * new_s <= steps * old_s * (1 + 1e-9)
     assert extra_s + (steps - 1) * new_s > (steps - 1) * old_s * (1 - 1e-9)
+
+
+# --- two kinds of steps ---------------------------------------------------------------------------------------
+
+
+def test_steps_of_two_kinds_are_told_apart():
+    modes = two_modes([3.0, 3.1, 2.9, 9.0] * 10)
+    assert (modes.low, modes.high, modes.high_share) == (3.0, 9.0, 0.25)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [3.0, 9.0] * 4,  # too few to tell
+        [3.0] * 50,
+        [3.0 + 0.01 * index for index in range(50)],  # a slope, not two kinds
+        [3.0] * 49 + [30.0],  # one outlier
+    ],
+)
+def test_steps_of_one_kind_are_not_split(values):
+    assert two_modes(values) is None
+
+
+@given(st.lists(st.floats(0.01, 1e4), min_size=20, max_size=60))
+def test_two_modes_lie_among_the_values(values):
+    modes = two_modes(values)
+    if modes is not None:
+        assert min(values) <= modes.low < modes.high <= max(values)
+        assert 0 < modes.high_share < 1

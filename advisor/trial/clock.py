@@ -1,40 +1,44 @@
 """The clock: blocks of back-to-back steps, timed by the wall and synchronised only at the end of a block.
 
-Nothing else is in a timed block. The spread of single steps comes from a block of its own with an event at each step
-boundary: on an H200 those events made a replayed graph of 0.33 ms 4 % slower.
+Nothing else is in a timed block: not even a function of ours around each step. The spread of single steps comes from a
+block of its own with an event at each step boundary: on an H200 those events made a replayed graph of 0.33 ms 4 %
+slower.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from advisor.records import Block
 from advisor.runtime.batches import tensors_of
-from advisor.stats import percentile, relative_half_width
+from advisor.stats import percentile, relative_half_width, relative_range
 
 BLOCKS_PER_TRIAL = 24
 FEWEST_BLOCKS = 5
 PRECISION = 0.01
 _CHECK_EVERY = 5
 _LONGEST_BLOCK_STEPS = 2000
-_EVENT_BLOCK_S = 0.2
-_FEWEST_EVENT_STEPS = 5
+_SINGLE_STEPS_S = 0.2
+_FEWEST_SINGLE_STEPS = 5
+_MOST_SINGLE_STEPS = 400
+# Blocks whose step times range wider than this, relative to the median, hold too few steps to be alike.
+_UNEVEN = 0.1
 
 
 class StepClock:
-    """Times blocks of ``step()`` calls; ``step`` runs one step and returns the samples in it.
+    """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them.
 
-    ``step_ms`` collects the times of single steps: by events on CUDA, by the blocks on the CPU.
+    ``step_ms`` collects the times of single steps: by events on CUDA, by the host's clock on the CPU.
     """
 
-    def __init__(self, device: torch.device, step: Callable[[], int]) -> None:
+    def __init__(self, device: torch.device, run_steps: Callable[[int], int]) -> None:
         self.device = device
-        self.step = step
+        self.run_steps = run_steps
         self.step_ms: list[float] = []
 
     def synchronize(self) -> None:
@@ -45,20 +49,21 @@ class StepClock:
     def run(self, steps: int) -> Block:
         """Time a block of exactly ``steps`` steps."""
         self.synchronize()
-        samples = 0
         start = time.perf_counter()
-        for _ in range(steps):
-            samples += self.step()
+        samples = self.run_steps(steps)
         self.synchronize()
         return Block(steps, samples, time.perf_counter() - start)
 
-    def run_with_events(self, steps: int) -> None:
-        """Run steps on CUDA with an event at each step boundary, for the spread of single steps."""
+    def time_single_steps(self, steps: int) -> None:
+        """Run steps with a mark at each step boundary, for the spread of single steps: apart from the timed blocks."""
+        if self.device.type != "cuda":
+            self.step_ms += [self.run(1).step_ms for _ in range(steps)]
+            return
         events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
         torch.cuda.synchronize(self.device)
         events[0].record()
         for event in events[1:]:
-            self.step()
+            self.run_steps(1)
             event.record()
         torch.cuda.synchronize(self.device)
         self.step_ms += [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
@@ -77,18 +82,38 @@ def steps_in(seconds: float, step_s: float) -> int:
 def measure(clock: StepClock, step_s: float, measure_s: float) -> list[Block]:
     """Blocks until the interval of the median is narrower than 1 %, or ``measure_s`` is spent.
 
-    At least five blocks are timed while they fit in twice ``measure_s``; at least one always.
+    At least five blocks are timed while they fit in twice ``measure_s``; at least one always. Single steps are timed
+    after them, or, where a step takes long, taken from the blocks.
     """
     steps = steps_in(measure_s / BLOCKS_PER_TRIAL, step_s)
     blocks: list[Block] = []
     start = time.perf_counter()
     while not _enough(blocks, time.perf_counter() - start, measure_s):
         blocks.append(clock.run(steps))
-    if clock.device.type == "cuda":
-        clock.run_with_events(max(_FEWEST_EVENT_STEPS, steps_in(_EVENT_BLOCK_S, step_s)))
-    else:
+    if _FEWEST_SINGLE_STEPS * step_s > measure_s:
         clock.step_ms += [block.step_ms for block in blocks]
-    return blocks
+    else:
+        wanted = steps_in(_SINGLE_STEPS_S, step_s)
+        clock.time_single_steps(min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, wanted)))
+    return merge_uneven(blocks)
+
+
+def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks, or consecutive ones merged into fewer where steps differ from one another.
+
+    A loop whose every fourth step waits for data has no typical step: the median over blocks of one step would name
+    the frequent kind, and hide what the others cost. Longer blocks hold some of each.
+    """
+    merged = list(blocks)
+    while len(merged) >= 2 * FEWEST_BLOCKS and relative_range([block.step_ms for block in merged]) > _UNEVEN:
+        merged = _halved(merged)
+    return merged
+
+
+def batch_samples(batch: Any, fallback: int) -> int:
+    """How many samples a batch holds: the length of its first tensor."""
+    tensor = next(tensors_of(batch), None)
+    return tensor.shape[0] if tensor is not None and tensor.dim() else fallback
 
 
 def _enough(blocks: list[Block], elapsed_s: float, measure_s: float) -> bool:
@@ -100,7 +125,11 @@ def _enough(blocks: list[Block], elapsed_s: float, measure_s: float) -> bool:
     return due and relative_half_width([block.samples_per_s for block in blocks]) < PRECISION / 4
 
 
-def batch_samples(batch: Any, fallback: int) -> int:
-    """How many samples a batch holds: the length of its first tensor."""
-    tensor = next(tensors_of(batch), None)
-    return tensor.shape[0] if tensor is not None and tensor.dim() else fallback
+def _halved(blocks: Sequence[Block]) -> list[Block]:
+    """Half as many blocks: consecutive ones merged, the last three into one where their number is odd."""
+    pairs = [blocks[index : index + 2] for index in range(0, len(blocks) - 1, 2)]
+    if len(blocks) % 2:
+        pairs[-1] = [*pairs[-1], blocks[-1]]
+    return [
+        Block(sum(b.steps for b in part), sum(b.samples for b in part), sum(b.seconds for b in part)) for part in pairs
+    ]

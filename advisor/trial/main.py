@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import sys
 import time
@@ -40,6 +41,7 @@ from advisor.runtime.apply import apply_settings
 from advisor.runtime.batches import mover
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
+from advisor.stats import two_modes
 from advisor.trial.channel import Channel
 from advisor.trial.clock import StepClock, batch_samples, measure, steps_in
 from advisor.trial.feed import Feed
@@ -51,6 +53,9 @@ from advisor.trial.profiler import profile_step
 from advisor.trial.warmup import WarmUp, warm_up
 
 _PROFILE_LIMIT_S = 2.0
+# A warm-up step, two that are timed, and a profile of four; then trials of as many steps each, ten or so.
+_FEWEST_BASELINE_STEPS = 7
+_BUDGET_PER_BASELINE = 8
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 
 
@@ -106,7 +111,10 @@ class Trial:
         del batches
         feed = Feed(_resident(components, step))
         clock = StepClock(device, _stepper(step, feed, components.batch_size or 1))
-        warm = self._warm_up(clock, feed)
+        probed_steps = max(len(losses), PROBE_STEPS if outputs else 0)
+        if self.spec.inspect and probed_steps:
+            self._refuse_hopeless(probed_s, probed_s / probed_steps)
+        warm = self._warm_up(clock, feed, probed_steps)
         load = HostLoad()
         blocks = self._blocks(clock, warm)
         disturbed = load.disturbance()
@@ -122,10 +130,10 @@ class Trial:
             build_s=build_s,
             prepare_s=prepare_s,
             warmup_s=probed_s + warm.seconds,
-            warmup_steps=max(len(losses), PROBE_STEPS if outputs else 0) + warm.steps,
+            warmup_steps=probed_steps + warm.steps,
             losses=losses,
             outputs=outputs,
-            notes=_notes(warm, loop),
+            notes=_notes(warm, loop, clock),
             disturbed=disturbed,
         )
         if self.spec.profile:
@@ -176,12 +184,26 @@ class Trial:
             ) from error
         return time.perf_counter() - started, losses, outputs
 
-    def _warm_up(self, clock: StepClock, feed: Feed) -> WarmUp:
+    def _refuse_hopeless(self, spent_s: float, step_s: float) -> None:
+        """Say at once, not at the time-out, that steps are too long for the budget."""
+        needed_s = spent_s + _FEWEST_BASELINE_STEPS * step_s
+        if needed_s < self.spec.timeout_s:
+            return
+        minutes = math.ceil(_BUDGET_PER_BASELINE * needed_s / 60)
+        raise TargetError(
+            f"one step takes about {step_s:.0f} s: measuring the baseline alone needs {needed_s:.0f} s, more than the "
+            f"{self.spec.timeout_s:.0f} s that the budget leaves for it.",
+            f"Give it time with --budget {minutes}m, or a shorter step with --batch-size.",
+        )
+
+    def _warm_up(self, clock: StepClock, feed: Feed, probed_steps: int) -> WarmUp:
         self._say("warming up")
         gc.collect()
         gc.freeze()
         queued = feed.queued_batches
-        return warm_up(clock, limit_s=self.spec.warmup_limit_s, at_least=queued + 1 if queued else 0)
+        return warm_up(
+            clock, limit_s=self.spec.warmup_limit_s, at_least=queued + 1 if queued else 0, cold=not probed_steps
+        )
 
     def _blocks(self, clock: StepClock, warm: WarmUp) -> list[Block]:
         if not self.spec.interactive:
@@ -244,30 +266,40 @@ def _resident(components: Components, step: Any) -> Any:
     return mover(step.device, memory_format=plan.memory_format)(components.data)
 
 
-def _stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[], int]:
-    """One step of the timed loop, returning its samples. A resident batch is not moved again, as in a plain loop."""
+def _stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[int], int]:
+    """Runs steps of the timed loop, returning the samples in them. A resident batch is not moved again."""
     run = step.run if feed.resident and not isinstance(step, GraphedStep) else step
 
-    def one_step() -> int:
-        batch = feed.next()
-        run(batch)
-        return batch_samples(batch, batch_size)
-
-    def one_resident_step() -> int:
-        run(batch)
+    def run_steps(steps: int) -> int:
+        samples = 0
+        for _ in range(steps):
+            batch = feed.next()
+            run(batch)
+            samples += batch_samples(batch, batch_size)
         return samples
 
+    def run_resident_steps(steps: int) -> int:
+        for _ in range(steps):
+            run(batch)
+        return steps * samples
+
     if not feed.resident:
-        return one_step
+        return run_steps
     batch = feed.next()
     samples = batch_samples(batch, batch_size)
-    return one_resident_step
+    return run_resident_steps
 
 
-def _notes(warm: WarmUp, loop: Loop) -> tuple[str, ...]:
+def _notes(warm: WarmUp, loop: Loop, clock: StepClock) -> tuple[str, ...]:
     notes = list(loop.notes)
     if not warm.steady:
         notes.append("the step time was not steady when the warm-up ended")
+    modes = two_modes(clock.step_ms)
+    if modes is not None:
+        notes.append(
+            f"steps are of two kinds: {1 - modes.high_share:.0%} take about {modes.low:.3g} ms and "
+            f"{modes.high_share:.0%} about {modes.high:.3g} ms; the step time is the mean over both"
+        )
     return tuple(notes)
 
 

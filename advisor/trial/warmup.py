@@ -23,13 +23,16 @@ class WarmUp:
     steady: bool
 
 
-def warm_up(clock: StepClock, *, limit_s: float, at_least: int = 0) -> WarmUp:
+def warm_up(clock: StepClock, *, limit_s: float, at_least: int = 0, cold: bool = True) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
-    The first step is apart: it may compile for minutes. ``at_least`` further steps are run in any case.
+    The first step is apart: it may compile for minutes. ``at_least`` further steps are run in any case. When steps
+    were run before (``cold`` is false), one that takes longer than ``limit_s`` is enough: little warms up beside it.
     """
     start = time.perf_counter()
     first = clock.run(1)
+    if first.seconds > limit_s and not at_least and not cold:
+        return WarmUp(first.seconds, 1, first.seconds, steady=True)
     since = time.perf_counter()
     steps, windows = 1, [first.seconds]
     needed = max(_FEWEST_STEPS, at_least)
