@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import random
+from pathlib import Path
 
 import pytest
 
 from advisor.catalog import load_catalog
 from advisor.records import Block, Candidate, Mode, Numerics, Outcome, TrialResult, Verdict
+from advisor.session.confirmation import Confirmation, Runs
 from advisor.session.judge import Judge, overhead_s, speed
 
 CATALOG = load_catalog()
@@ -164,3 +168,95 @@ def test_what_drifted_meanwhile_is_not_called_slower(judge):
     assert late.verdict is Verdict.SLOWER
     judge.add_null(result(12.1, seed=2).blocks)
     assert judge.again(late).verdict is Verdict.NO_DIFFERENCE
+
+
+# --- close calls: confirmed in turn with the baseline ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(("step_ms", "close"), [(9.5, True), (10.5, True), (9.97, True), (5.0, False), (20.0, False)])
+def test_what_lies_within_reach_of_the_noise_is_a_close_call(judge, step_ms, close):
+    record = judge.record(CANDIDATE, CANDIDATE.settings, result(step_ms, seed=1))
+    assert judge.is_close_call(record) is close
+
+
+def test_what_cannot_be_told_from_the_baseline_is_not_asked_again(judge):
+    assert not judge.is_close_call(judge.record(CANDIDATE, CANDIDATE.settings, result(10.0, seed=1)))
+    assert not judge.is_close_call(judge.record(CANDIDATE, CANDIDATE.settings, TrialResult(Outcome.FAILED, "why")))
+
+
+def test_runs_in_turn_decide_and_the_trial_that_was_picked_is_left_out(judge):
+    lucky = judge.record(CANDIDATE, CANDIDATE.settings, result(9.0, seed=1))
+    assert lucky.verdict is Verdict.FASTER
+    in_turn = Runs((result(10.0, seed=2), result(10.05, seed=3)), (result(10.0, seed=4), result(10.0, seed=5)))
+    confirmed = judge.confirm(lucky, in_turn)
+    assert (confirmed.confirmed, confirmed.verdict) == (True, Verdict.NO_DIFFERENCE)
+    assert confirmed.comparison.speedup == pytest.approx(1.0, abs=0.01)
+    assert len(judge.repeats) == 2
+    assert not judge.is_close_call(confirmed)
+
+
+def test_a_small_true_effect_survives(judge):
+    record = judge.record(CANDIDATE, CANDIDATE.settings, result(9.8, seed=1))
+    in_turn = Runs((result(9.8, seed=2), result(9.78, seed=3)), (result(10.0, seed=4), result(10.02, seed=5)))
+    confirmed = judge.confirm(record, in_turn)
+    assert confirmed.verdict is Verdict.FASTER
+    assert 1.0 < confirmed.comparison.ci_low <= confirmed.comparison.speedup <= confirmed.comparison.ci_high < 1.04
+
+
+def test_drift_between_the_pairs_cancels(judge):
+    record = judge.record(CANDIDATE, CANDIDATE.settings, result(9.0, seed=1))
+    slowed = Runs((result(9.0, seed=2), result(10.8, seed=3)), (result(10.0, seed=4), result(12.0, seed=5)))
+    assert judge.confirm(record, slowed).comparison.speedup == pytest.approx(1 / 0.9, rel=0.01)
+
+
+def test_alternate_blocks_decide_as_well_and_stay_in_force_under_a_new_floor(judge):
+    record = judge.record(CANDIDATE, CANDIDATE.settings, result(9.0, seed=1))
+    old = result(10.0, seed=4)
+    confirmed = judge.confirm(record, Confirmation(result(9.2, seed=2).blocks, old.blocks, result(9.2)))
+    assert confirmed.confirmed
+    assert confirmed.comparison.speedup == pytest.approx(10 / 9.2, rel=0.01)
+    judge.add_null(result(11.5, seed=6).blocks)
+    again = judge.again(confirmed)
+    assert again.comparison.speedup == confirmed.comparison.speedup
+    assert (again.confirmed, again.verdict) == (True, Verdict.NO_DIFFERENCE)
+
+
+RECORDED = json.loads(Path(__file__).with_name("data").joinpath("identical_runs.json").read_text(encoding="utf-8"))
+
+
+def recorded_runs(workload, start):
+    """The runs of a workload in their order in time, from one of them on: as if the session had begun there."""
+    runs = [
+        TrialResult(Outcome.MEASURED, blocks=tuple(Block(*block) for block in blocks), batch_size=8)
+        for blocks in RECORDED[workload]
+    ]
+    return runs[start:] + runs[:start]
+
+
+def false_verdicts(runs):
+    """Candidates that change nothing, judged as a session does: baseline, control, trials with repeats, close calls."""
+    judge = Judge(CATALOG, Mode.TRAIN, runs[0])
+    judge.add_control(runs[1])
+    records = {}
+    for number, run in enumerate(runs[2:], start=2):
+        if number % 7 == 1:
+            judge.add_repeat(run)
+            continue
+        candidate = Candidate("autocast", "precision.autocast", f"number {number}")
+        records[number] = judge.record(candidate, {}, run)
+    following = itertools.cycle(runs)
+    for number, record in records.items():
+        if judge.is_close_call(judge.again(record)):
+            first, second, third, fourth = itertools.islice(following, 4)
+            judge.confirm(record, Runs((second, third), (first, fourth)))
+        records[number] = judge.again(record)
+    final = [judge.again(record).verdict for record in records.values()]
+    return len(final), sum(verdict is not Verdict.NO_DIFFERENCE for verdict in final)
+
+
+def test_of_identical_programs_recorded_on_a_gpu_at_most_one_in_a_hundred_is_called_different():
+    """112 real runs of seven workloads on an H200, two of them bound by launches on a host with slow minutes."""
+    outcomes = [false_verdicts(recorded_runs(workload, start)) for workload in RECORDED for start in range(0, 16, 4)]
+    judged, wrong = (sum(column) for column in zip(*outcomes, strict=True))
+    assert judged >= 300
+    assert wrong <= judged / 100

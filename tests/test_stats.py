@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from advisor.stats import (
     SMALLEST_NOISE_FLOOR,
     break_even_steps,
+    neighbours_ratio_interval,
     noise_floor,
     paired_ratio_interval,
     percentile,
     ratio_interval,
     relative_half_width,
+    resampled_median,
     two_modes,
 )
 
@@ -177,6 +179,27 @@ def test_after_break_even_the_slower_start_has_paid_back(extra_s, old_s, share):
     assert steps is not None
     assert extra_s + steps * new_s <= steps * old_s * (1 + 1e-9)
     assert extra_s + (steps - 1) * new_s > (steps - 1) * old_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 15])
+def test_a_resampled_median_has_the_distribution_of_the_median_of_a_resample(count):
+    ordered = sorted(noisy(10.0, count, spread=0.3))
+    quickly, draw = random.Random(1), random.Random(2)
+    quick = [resampled_median(ordered, quickly) for _ in range(4000)]
+    plain = [median(draw.choices(ordered, k=count)) for _ in range(4000)]
+    assert set(quick) <= {(a + b) / 2 for a in ordered for b in ordered}
+    for share in (0.05, 0.25, 0.5, 0.75, 0.95):
+        near = 0.02 * (ordered[-1] - ordered[0]) + 1e-9
+        below = sum(value <= percentile(plain, share) + near for value in quick) / len(quick)
+        assert share - 0.05 <= below
+
+
+@pytest.mark.parametrize(("new", "low", "high"), [([2.0, 3.0], 2.0, 3.0), ([2.5, 2.5], 2.5, 2.5)])
+def test_runs_in_turn_span_the_pairs(new, low, high):
+    runs = [[rate] * 5 for rate in new]
+    estimate, lower, upper = neighbours_ratio_interval(runs, [[1.0] * 5] * 2)
+    assert (lower, upper) == (low, high)
+    assert estimate == pytest.approx(math.sqrt(new[0] * new[1]))
 
 
 # --- two kinds of steps ---------------------------------------------------------------------------------------

@@ -80,6 +80,7 @@ def _trial(record: TrialRecord) -> Json:
         "reason": record.result.reason,
         "hint": record.result.hint,
         "already_on": record.candidate.already_on,
+        "confirmed": record.confirmed,
         "verdict": record.verdict.value,
         **_effect(record),
     }
@@ -96,6 +97,7 @@ def _skipped(state: SessionState) -> list[Json]:
             "reason": reason,
             "hint": None,
             "already_on": None,
+            "confirmed": None,
             "verdict": Verdict.SKIPPED.value,
             **nothing,
         }
@@ -126,6 +128,7 @@ def _recommendation(item: Recommendation) -> Json:
         "settings": dict(item.record.settings),
         **_comparison(item.record.comparison),
         "verdict": item.record.verdict.value,
+        "confirmed": item.record.confirmed,
         "title": item.title,
         "why": item.why,
         "needs_consent": item.needs_consent,
@@ -149,6 +152,8 @@ def _result(result: TrialResult) -> Json:
     return {
         "batch_size": result.batch_size,
         "disturbed": result.disturbed,
+        "energy_j_per_sample": result.energy_j_per_sample,
+        "gpu": msgspec.to_builtins(result.gpu),
         "event_step_ms": list(result.event_step_ms) if result.event_step_ms else None,
         "peak_allocated_bytes": result.peak_allocated_bytes,
         "peak_reserved_bytes": result.peak_reserved_bytes,

@@ -18,6 +18,9 @@ from advisor.session.bench import Bench, SessionCancelledError
 MOST_PAIRS = 12
 MOST_PAIRS_IN_TURN = 3
 FEWEST_PAIRS = 5
+# A single recommendation is checked, not proven to the last per cent: A B B A once.
+PAIRS_PER_CANDIDATE = 2
+BLOCKS_PER_CANDIDATE = 8
 _MEMORY_MARGIN = 0.9
 _TIMEOUT_FACTOR = 3.0
 
@@ -39,25 +42,27 @@ def fits_together(old: TrialResult, new: TrialResult, available_bytes: int) -> b
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Whole trials of both, run in turn."""
+    """Whole trials of both, run in turn, A B B A."""
 
     new: tuple[TrialResult, ...]
     old: tuple[TrialResult, ...]
 
 
-def confirm_in_turn(bench: Bench, settings: Mapping[str, Value], cost: float) -> Runs | TrialResult:
-    """Trials of the baseline and the stack in turn, A B B A, as many as the budget allows, one of each at least.
+def confirm_in_turn(
+    bench: Bench, settings: Mapping[str, Value], cost: float, *, name: str = "stack", pairs: int = MOST_PAIRS_IN_TURN
+) -> Runs | TrialResult:
+    """Trials of the baseline and the settings in turn, A B B A, as many as the budget allows, one of each at least.
 
     Returns the failed trial's result when one of them fails.
     """
     old: list[TrialResult] = []
     new: list[TrialResult] = []
-    for pair in range(MOST_PAIRS_IN_TURN):
+    for pair in range(pairs):
         started = bench.budget.spent_s
         order = (old, new) if pair % 2 == 0 else (new, old)
         for runs in order:
-            name, values = ("stack, confirmed", settings) if runs is new else ("baseline, beside the stack", {})
-            result = bench.run(_patient(bench, name, values), cost=cost if runs is new else 0.0)
+            trial, values = (f"{name}, confirmed", settings) if runs is new else (f"baseline, beside {name}", {})
+            result = bench.run(_patient(bench, trial, values), cost=cost if runs is new else 0.0)
             if not result.measured:
                 return result
             runs.append(result)
@@ -66,13 +71,15 @@ def confirm_in_turn(bench: Bench, settings: Mapping[str, Value], cost: float) ->
     return Runs(tuple(new), tuple(old))
 
 
-def confirm_side_by_side(bench: Bench, settings: Mapping[str, Value]) -> Confirmation | TrialResult:
-    """Measure the stack against the baseline with both processes alive, each waiting for its turn.
+def confirm_side_by_side(
+    bench: Bench, settings: Mapping[str, Value], *, name: str = "stack", pairs: int = MOST_PAIRS
+) -> Confirmation | TrialResult:
+    """Measure settings against the baseline with both processes alive, each waiting for its turn.
 
     Returns the failed trial's result when one of them fails.
     """
-    old_spec = replace(_patient(bench, "baseline, side by side", {}), interactive=True)
-    new_spec = replace(_patient(bench, "stack, side by side", settings), interactive=True)
+    old_spec = replace(_patient(bench, f"baseline, beside {name}", {}), interactive=True)
+    new_spec = replace(_patient(bench, f"{name}, confirmed", settings), interactive=True)
     bench.announce(new_spec)
     started = bench.budget.spent_s
     with (
@@ -82,7 +89,7 @@ def confirm_side_by_side(bench: Bench, settings: Mapping[str, Value]) -> Confirm
         ended = old.wait_ready() or new.wait_ready()
         if ended is not None:
             return _checked(ended)
-        outcome = _alternate(bench, old, new)
+        outcome = _alternate(bench, old, new, pairs)
         if isinstance(outcome, TrialResult):
             return _checked(outcome)
         old_blocks, new_blocks = outcome
@@ -96,11 +103,11 @@ def _patient(bench: Bench, name: str, settings: Mapping[str, Value]) -> TrialSpe
     return replace(bench.spec(name, settings), timeout_s=timeout_s)
 
 
-def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[Block], list[Block]] | TrialResult:
+def _alternate(bench: Bench, old: Trial, new: Trial, pairs: int) -> tuple[list[Block], list[Block]] | TrialResult:
     old_blocks: list[Block] = []
     new_blocks: list[Block] = []
     seconds = bench.budget.measure_s / 5
-    for pair in range(MOST_PAIRS):
+    for pair in range(pairs):
         order = ((old, old_blocks), (new, new_blocks))
         for trial, blocks in order if pair % 2 == 0 else reversed(order):
             done = trial.measure_block(seconds)

@@ -23,8 +23,21 @@ from advisor.records import (
     TrialResult,
     Value,
 )
+from advisor.session.confirmation import Confirmation, Runs
 from advisor.session.numerics import compare_numerics, finite, relative_difference
-from advisor.stats import break_even_steps, noise_floor, paired_ratio_interval, ratio_interval, runs_ratio_interval
+from advisor.stats import (
+    break_even_steps,
+    neighbours_ratio_interval,
+    noise_floor,
+    paired_ratio_interval,
+    ratio_interval,
+    runs_ratio_interval,
+)
+
+# A difference is within reach of the noise when it is below so many noise floors, or below this share in any case:
+# on a shared host one process can be a tenth slower than the next without any repeat of the baseline showing it.
+_FLOORS_IN_REACH = 4.0
+_SHARE_IN_REACH = 0.15
 
 
 def rates(blocks: Sequence[Block]) -> list[float]:
@@ -38,7 +51,7 @@ class Judge:
 
     ``nulls`` are ratios whose true value is 1: the control's, and the baseline's repeats against its first run.
     ``spread`` is how much the losses of two baselines with other random streams differ. ``earlier_floor`` is the
-    noise floor of the session that this one continues.
+    noise floor of the session that this one continues. ``evidence`` is what confirmed single candidates, by name.
     """
 
     catalog: Catalog
@@ -48,6 +61,7 @@ class Judge:
     repeats: list[TrialResult] = field(default_factory=list)
     spread: float = 0.0
     earlier_floor: float = 0.0
+    evidence: dict[str, Confirmation | Runs] = field(default_factory=dict)
 
     @property
     def noise_floor(self) -> float:
@@ -147,8 +161,39 @@ class Judge:
         return Comparison(speedup, low, high, self.noise_floor)
 
     def again(self, record: TrialRecord) -> TrialRecord:
-        """A record under the present baseline and noise floor."""
-        return self.record(record.candidate, record.settings, record.result)
+        """A record under the present baseline, noise floor and evidence."""
+        fresh = self.record(record.candidate, record.settings, record.result)
+        evidence = self.evidence.get(record.candidate.name)
+        return self._in_turn(fresh, evidence) if evidence and fresh.comparison else fresh
+
+    def is_close_call(self, record: TrialRecord) -> bool:
+        """Whether a single trial has not decided about a candidate: its difference is within reach of the noise."""
+        comparison = record.comparison
+        if comparison is None or record.confirmed or not (comparison.ci_low > 1 or comparison.ci_high < 1):
+            return False
+        reach = max(_FLOORS_IN_REACH * self.noise_floor, _SHARE_IN_REACH)
+        return abs(math.log(comparison.speedup)) < math.log1p(reach)
+
+    def confirm(self, record: TrialRecord, evidence: Confirmation | Runs) -> TrialRecord:
+        """A candidate's record by measurements in turn with the baseline, which are repeats of the baseline as well."""
+        if isinstance(evidence, Runs):
+            for run in evidence.old:
+                self.add_repeat(run)
+        else:
+            self.add_null(evidence.old)
+        self.evidence[record.candidate.name] = evidence
+        return self.again(record)
+
+    def _in_turn(self, record: TrialRecord, evidence: Confirmation | Runs) -> TrialRecord:
+        """The trial that made a candidate interesting is left out: it was picked for being extreme."""
+        if isinstance(evidence, Runs):
+            speedup, low, high = neighbours_ratio_interval(_rates_of(evidence.new), _rates_of(evidence.old))
+            step_ms, rate = _speed_of_runs(evidence.new)
+        else:
+            speedup, low, high = paired_ratio_interval(rates(evidence.new), rates(evidence.old))
+            step_ms, rate = median(block.step_ms for block in evidence.new), median(rates(evidence.new))
+        comparison = Comparison(speedup, low, high, self.noise_floor, paired=True)
+        return replace(record, comparison=comparison, confirmed=True, step_ms=step_ms, samples_per_s=rate)
 
     def break_even(self, result: TrialResult) -> int | None:
         """Steps (of the candidate) after which its slower start has paid back."""

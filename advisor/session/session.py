@@ -26,6 +26,8 @@ from advisor.session import events
 from advisor.session.bench import Bench, SessionCancelledError
 from advisor.session.budget import Budget
 from advisor.session.confirmation import (
+    BLOCKS_PER_CANDIDATE,
+    PAIRS_PER_CANDIDATE,
     Confirmation,
     Runs,
     confirm_in_turn,
@@ -144,6 +146,7 @@ class Session:
         self._stage("confirmation")
         self._confirm(search.stack)
         self._rank()
+        self._confirm_close_calls()
         self._solo_expensive(expensive)
         self._warn_of_noise()
         self._stage("done")
@@ -303,11 +306,44 @@ class Session:
             self._no_stack(stack)
             return
         record = self._known_judge.stack(stack.settings, stack.result, stack.dropped)
-        together = not self._known_facts.on_cuda and fits_together(
-            self._known_judge.baseline, stack.result, self._available_bytes()
-        )
+        together = self._side_by_side(stack.result)
         proven = self._confirmed_side_by_side(record) if together else self._confirmed_in_turn(record)
         self._keep_proven(proven)
+
+    def _confirm_close_calls(self) -> None:
+        """Measure again, in turn with the baseline, what one trial has not decided; what is recommended first."""
+        judge = self._known_judge
+        undecided = [record for record in self._records.values() if record.alone and judge.is_close_call(record)]
+        for record in sorted(undecided, key=_by_interest):
+            name = record.candidate.name
+            if record.candidate.recipe == CONTROL or not self._confirmation_fits(record):
+                continue
+            evidence = self._in_turn_with_baseline(record)
+            if isinstance(evidence, TrialResult):
+                self._say(f"{name} could not be confirmed: {evidence.reason}", "warning")
+                continue
+            self._records[name] = judge.confirm(record, evidence)
+            self._judge_again()
+        self._rank()
+
+    def _confirmation_fits(self, record: TrialRecord) -> bool:
+        once_s = self._budget.expected_s() + max(record.result.wall_s or 0.0, self._budget.expected_s())
+        return self._budget.allows(PAIRS_PER_CANDIDATE * once_s)
+
+    def _in_turn_with_baseline(self, record: TrialRecord) -> Confirmation | Runs | TrialResult:
+        name, settings = record.candidate.name, record.settings
+        if self._side_by_side(record.result):
+            outcome = confirm_side_by_side(self._bench, settings, name=name, pairs=BLOCKS_PER_CANDIDATE)
+            if isinstance(outcome, Confirmation):
+                return outcome
+        cost = self.catalog.cost(settings)
+        return confirm_in_turn(self._bench, settings, cost, name=name, pairs=PAIRS_PER_CANDIDATE)
+
+    def _side_by_side(self, result: TrialResult) -> bool:
+        """Whether two live processes may take turns: not on CUDA, where even an idle one changes the other's times."""
+        if self._known_facts.on_cuda:
+            return False
+        return fits_together(self._known_judge.baseline, result, self._available_bytes())
 
     def _confirmed_side_by_side(self, record: StackRecord) -> StackRecord:
         outcome = confirm_side_by_side(self._bench, record.settings)
@@ -387,6 +423,7 @@ class Session:
     def _retry(self, name: str) -> None:
         candidate = self._records[name].candidate
         self._budget = self._bench.budget = Budget(self.request.budget_s)
+        self._known_judge.evidence.pop(name, None)
         self._solo(candidate)
         self._rank()
 
@@ -530,6 +567,12 @@ class Session:
     def _emit(self, event: events.Event) -> None:
         self._journal.record(event)
         self._post(event)
+
+
+def _by_interest(record: TrialRecord) -> tuple[bool, bool, float]:
+    """Close calls in the order of what a person wants settled: the fastest, then the slower, then the undecided."""
+    speedup = record.comparison.speedup if record.comparison else 0.0
+    return record.verdict is Verdict.NO_DIFFERENCE, record.verdict is not Verdict.FASTER, -speedup
 
 
 def _baseline_problem(result: TrialResult) -> str:
