@@ -45,9 +45,10 @@ from advisor.stats import two_modes
 from advisor.trial.channel import Channel
 from advisor.trial.clock import StepClock, batch_samples, measure, steps_in
 from advisor.trial.feed import Feed
-from advisor.trial.guards import HostLoad
+from advisor.trial.guards import Guards
+from advisor.trial.habits import stop_debugging, with_habits
 from advisor.trial.inspection import inspect_loop, versions
-from advisor.trial.memory import peak_memory
+from advisor.trial.memory import device_uuid, peak_memory
 from advisor.trial.probe import PROBE_STEPS, probe_batches, probe_losses, probe_outputs
 from advisor.trial.profiler import profile_step
 from advisor.trial.warmup import WarmUp, warm_up
@@ -91,6 +92,8 @@ class Trial:
     def run(self) -> TrialResult:
         """Load, prepare, probe, warm up, measure, profile. Raises what the user's code and the recipes raise."""
         self._say("loading the model")
+        # Two that take turns on one GPU would take each other for strangers.
+        guards = Guards(watch_gpu=self.spec.target.device != "cpu" and not self.spec.interactive)
         started = time.perf_counter()
         torch.manual_seed(self.spec.seed)
         loop = load_target(self.spec.target)
@@ -110,14 +113,12 @@ class Trial:
         probed_s, losses, outputs = self._probe(step, components.plan, batches)
         del batches
         feed = Feed(_resident(components, step))
-        clock = StepClock(device, _stepper(step, feed, components.batch_size or 1))
+        clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
         probed_steps = max(len(losses), PROBE_STEPS if outputs else 0)
         if self.spec.inspect and probed_steps:
             self._refuse_hopeless(probed_s, probed_s / probed_steps)
         warm = self._warm_up(clock, feed, probed_steps)
-        load = HostLoad()
-        blocks = self._blocks(clock, warm)
-        disturbed = load.disturbance()
+        blocks = self._blocks(clock, warm, guards)
         memory = peak_memory(device)
         result = TrialResult(
             outcome=Outcome.MEASURED,
@@ -134,7 +135,9 @@ class Trial:
             losses=losses,
             outputs=outputs,
             notes=_notes(warm, loop, clock),
-            disturbed=disturbed,
+            disturbed=guards.disturbed,
+            energy_j_per_sample=guards.energy_j_per_sample(blocks),
+            gpu=guards.gpu,
         )
         if self.spec.profile:
             self._profile(step, feed, blocks)
@@ -205,15 +208,17 @@ class Trial:
             clock, limit_s=self.spec.warmup_limit_s, at_least=queued + 1 if queued else 0, cold=not probed_steps
         )
 
-    def _blocks(self, clock: StepClock, warm: WarmUp) -> list[Block]:
+    def _blocks(self, clock: StepClock, warm: WarmUp, guards: Guards) -> list[Block]:
+        watching = guards.watching(device_uuid(clock.device) if clock.device.type == "cuda" else None)
         if not self.spec.interactive:
             self._say("measuring")
-            return measure(clock, warm.step_s, self.spec.measure_s)
+            return measure(clock, warm.step_s, self.spec.measure_s, watching)
         self.channel.send(Ready())
         blocks: list[Block] = []
-        while isinstance(command := self.channel.next_command(), MeasureBlock):
-            blocks.append(clock.run(steps_in(command.seconds, warm.step_s)))
-            self.channel.send(BlockDone(blocks[-1]))
+        with watching:
+            while isinstance(command := self.channel.next_command(), MeasureBlock):
+                blocks.append(clock.run(steps_in(command.seconds, warm.step_s)))
+                self.channel.send(BlockDone(blocks[-1]))
         return blocks
 
     def _profile(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
@@ -221,7 +226,9 @@ class Trial:
         eager = step.step if isinstance(step, GraphedStep) else step
         assert isinstance(eager, TrainStep | InferStep)
         step_ms = sorted(block.step_ms for block in blocks)[len(blocks) // 2]
-        self.channel.send(Profiled(profile_step(eager, feed, step_ms, limit_s=_PROFILE_LIMIT_S)))
+        stop_debugging()
+        measured = profile_step(eager, feed, step_ms, limit_s=_PROFILE_LIMIT_S)
+        self.channel.send(Profiled(with_habits(measured, eager, feed)))
 
 
 def _redirect_output(log_path: str) -> None:
@@ -266,7 +273,7 @@ def _resident(components: Components, step: Any) -> Any:
     return mover(step.device, memory_format=plan.memory_format)(components.data)
 
 
-def _stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[int], int]:
+def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[int], int]:
     """Runs steps of the timed loop, returning the samples in them. A resident batch is not moved again."""
     run = step.run if feed.resident and not isinstance(step, GraphedStep) else step
 

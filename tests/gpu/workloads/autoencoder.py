@@ -1,5 +1,7 @@
 """A convolutional autoencoder on images of 128 by 128 pixels, with biased convolutions before batch norms."""
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -17,7 +19,7 @@ def _up(inputs, outputs):
 
 
 def build():
-    pairs = list(zip(WIDTHS, WIDTHS[1:], strict=False))
+    pairs = list(itertools.pairwise(WIDTHS))
     decoder = [_up(outputs, inputs) for inputs, outputs in reversed(pairs[1:])]
     model = nn.Sequential(
         *[_down(*pair) for pair in pairs], *decoder, nn.ConvTranspose2d(WIDTHS[1], 3, 4, stride=2, padding=1)
