@@ -36,14 +36,18 @@ def main():
             except subprocess.CalledProcessError as error:
                 print(f"{workload:16} failed: {error}", flush=True)
                 continue
-        stack = report["stack"]
-        ratio = float(plain.rpartition(" ")[2].rstrip("x"))
-        print(
-            f"{workload:16} {report['session_s']:4.0f} s  "
-            f"{stack['baseline_step_ms']:.3f} to {stack['step_ms']:.3f} ms, {stack['speedup']:.3f}x ({stack['ci_low']:.3f}-{stack['ci_high']:.3f})  plain loop: {plain}  "
-            f"difference {stack['speedup'] / ratio - 1:+.1%}  {stack['settings']}",
-            flush=True,
-        )
+        print(line_of(workload, report, plain), flush=True)
+
+
+def line_of(workload, report, plain):
+    stack, ratio = report["stack"], float(plain.rpartition(" ")[2].rstrip("x"))
+    times = f"{stack['baseline_step_ms']:.3f} to {stack['step_ms']:.3f} ms"
+    speedup = f"{stack['speedup']:.3f}x ({stack['ci_low']:.3f}-{stack['ci_high']:.3f})"
+    difference = f"{stack['speedup'] / ratio - 1:+.1%}"
+    return (
+        f"{workload:16} {report['session_s']:4.0f} s  {times}, {speedup}  plain loop: {plain}  "
+        f"difference {difference}  {stack['settings']}"
+    )
 
 
 if __name__ == "__main__":
