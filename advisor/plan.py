@@ -16,6 +16,9 @@ class StepPlan:
     ``grad_mode`` (inference): ``grad``, ``no_grad`` or ``inference_mode``.
     ``compile_mode``: ``none`` or a mode of ``torch.compile``.
     ``memory_format``: the format that batches of the matching rank are converted to, or ``none``.
+    ``input_dtype``: the type that the floating-point tensors of a batch are converted to, or ``none``.
+    ``attention_backend``: ``auto``, or the one kernel that ``scaled_dot_product_attention`` may use: ``flash``,
+    ``cudnn``, ``efficient`` or ``math``.
     ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
     """
@@ -29,6 +32,8 @@ class StepPlan:
     cuda_graph: bool = False
     non_blocking: bool = False
     memory_format: str = "none"
+    input_dtype: str = "none"
+    attention_backend: str = "auto"
     loss_item: str = "never"
     empty_cache: str = "never"
 

@@ -209,7 +209,8 @@ class WorkloadFacts:
 
     ``families`` counts modules by kind: conv1d, conv2d, conv3d, linear, embedding, batch_norm, layer_norm,
     dropout, attention, recurrent. ``current`` holds the value of every known setting as the user has it.
-    ``input_dims`` has the number of dimensions of each input tensor.
+    ``input_dims`` has the number of dimensions of each input tensor. ``linear_shapes`` has inputs, outputs and count
+    for each size of linear layer.
     """
 
     mode: Mode
@@ -237,6 +238,7 @@ class WorkloadFacts:
     usable_cores: int
     current: dict[str, Value] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    linear_shapes: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def device_type(self) -> str:
@@ -321,8 +323,9 @@ class HabitRow:
 class SyncPlace:
     """A line of the step that makes the host wait for the device.
 
-    ``text`` is the line as it stands in the file. ``blocked_ms`` is how long the host stands there in a step; None
-    where the wait is inside the backward pass, which cannot be timed apart.
+    ``text`` is the line as it stands in the file; where no line of Python is to blame, ``file`` is empty and ``text``
+    says what waits. ``blocked_ms`` is how long the host stands there in a step; None where that cannot be timed apart,
+    as inside the backward pass.
     """
 
     file: str
@@ -330,6 +333,11 @@ class SyncPlace:
     text: str
     calls_per_step: float
     blocked_ms: float | None
+
+    @property
+    def place(self) -> str:
+        """``file:line``, or what waits."""
+        return f"{self.file}:{self.line}" if self.file else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,7 +471,11 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True)
 class GpuReadings:
-    """What NVML said of the GPU while a trial was timed: the highest temperature, the median clock, the mean power."""
+    """What NVML said of the GPU while a trial was timed: the highest temperature, the median clock, the mean power.
+
+    ``samples`` counts the readings. ``foreign_processes`` is the most others that held a compute context at a time,
+    idle ones too; None where NVML does not list processes, so that nobody knows.
+    """
 
     samples: int
     temperature_c: int | None = None
@@ -471,7 +483,7 @@ class GpuReadings:
     sm_clock_lowest_mhz: int | None = None
     power_w: float | None = None
     throttle_reasons: tuple[str, ...] = ()
-    foreign_processes: int = 0
+    foreign_processes: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,7 +540,8 @@ class TrialResult:
     ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state.
     ``losses`` are the first training losses, ``outputs`` a fixed sample of the first inference outputs.
     ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
-    the updates that a gradient scaler skipped in the probe.
+    the updates that a gradient scaler skipped in the probe. ``energy_j_per_sample`` is what the whole GPU took while
+    the blocks were timed, its idle draw and the host's pauses included.
     """
 
     outcome: Outcome

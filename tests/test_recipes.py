@@ -47,8 +47,13 @@ VALUES = {
     "compile": ["none", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"],
     "control": [False, True],
     "cudnn_benchmark": [False, True],
+    "debug_off": ["none", "anomaly", "profiler"],
+    "empty_cache": ["never", "every_step", "every_step_with_del"],
+    "eval_no_grad": ["grad", "no_grad", "inference_mode"],
     "fused_optimizer": ["default", "fused", "foreach", "for-loop"],
+    "host_sync": ["as_written"],
     "inference_mode": ["grad", "no_grad", "inference_mode"],
+    "loss_sync": ["never", "every_step", "accumulated"],
     "num_workers": [0, 1],
     "pin_memory": [False, True],
     "step_graph": [False, True],
@@ -67,6 +72,7 @@ def _global_flags():
     torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = True
+    CATALOG["debug_off"].apply(components(), "none")
 
 
 class Net(nn.Module):
@@ -256,6 +262,9 @@ def test_proposing_imports_no_torch():
         ("step_graph", True, "cuda_graph", True),
         ("step_graph", False, "cuda_graph", False),
         ("zero_grad", "zeros", "zero_grad", "zeros"),
+        ("loss_sync", "every_step", "loss_item", "every_step"),
+        ("empty_cache", "every_step_with_del", "empty_cache", "every_step_with_del"),
+        ("eval_no_grad", "inference_mode", "grad_mode", "inference_mode"),
         ("pin_memory", True, "non_blocking", True),
         ("inference_mode", "no_grad", "grad_mode", "no_grad"),
     ],

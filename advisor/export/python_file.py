@@ -31,6 +31,8 @@ _PLAN_FIELDS = {
     "step.cuda_graph": "cuda_graph",
     "data.pin_memory": "non_blocking",
     "model.memory_format": "memory_format",
+    "loop.loss_item": "loss_item",
+    "loop.empty_cache": "empty_cache",
 }
 
 
@@ -151,7 +153,7 @@ def _train_step(plan: StepPlan) -> str:
         loss=_in_contexts([_autocast(plan)], _LOSS, 8),
         zero_grad=textwrap.indent(_ZERO_GRAD[plan.zero_grad], "        "),
         update=textwrap.indent(_SCALED_UPDATE if plan.scales_gradients else _UPDATE, "        "),
-        last=textwrap.indent((_GRAPHED_TRAIN if plan.cuda_graph else _eager(plan)).strip("\n"), "    "),
+        last=textwrap.indent(_last(plan, _GRAPHED_TRAIN), "    "),
     )
 
 
@@ -159,7 +161,7 @@ def _infer_step(plan: StepPlan) -> str:
     grad = "" if plan.grad_mode == "grad" else f"torch.{plan.grad_mode}()"
     return _INFER_STEP.substitute(
         forward=_in_contexts([grad, _autocast(plan)], _FORWARD, 8),
-        last=textwrap.indent((_GRAPHED_INFER if plan.cuda_graph else _eager(plan)).strip("\n"), "    "),
+        last=textwrap.indent(_last(plan, _GRAPHED_INFER), "    "),
     )
 
 
@@ -174,6 +176,26 @@ def _in_contexts(contexts: list[str], body: str, indent: int) -> str:
     if wanted:
         body = f"with {', '.join(wanted)}:\n{textwrap.indent(body, '    ')}"
     return textwrap.indent(body, " " * indent)
+
+
+def _last(plan: StepPlan, graphed: str) -> str:
+    """How the step function ends: the step itself, then what the loop does after each one."""
+    step = (graphed if plan.cuda_graph else _eager(plan)).strip("\n")
+    habits = _habits(plan) if plan.mode is Mode.TRAIN else ""
+    return f"{step}\n\n{habits}" if habits else f"{step}\n\nreturn step"
+
+
+def _habits(plan: StepPlan) -> str:
+    """A step that does after the update what the plan says; empty for a plan that says nothing."""
+    after = [*_AFTER_LOSS[plan.loss_item], *_AFTER_MEMORY[plan.empty_cache]]
+    if not after:
+        return ""
+    # Deleted or not: a batch that is moved here is still alive when the cache is emptied.
+    before = ["batch = _to_device(batch, device)"] if plan.empty_cache == "every_step" else []
+    body = textwrap.indent("\n".join([*before, "loss = step(batch)", *after, "return loss"]), "    ")
+    total = "loss_sum = None\n\n" if plan.loss_item == "accumulated" else ""
+    shared = "    nonlocal loss_sum\n" if plan.loss_item == "accumulated" else ""
+    return f"{total}def whole_step(batch):\n{shared}{body}\n\nreturn whole_step"
 
 
 def _eager(plan: StepPlan) -> str:
@@ -291,6 +313,18 @@ _ZERO_GRAD = {
 
 _UPDATE = "loss.backward()\noptimizer.step()"
 
+# What the loop does after an update, by the values of loop.loss_item and loop.empty_cache.
+_AFTER_LOSS = {
+    "never": [],
+    "every_step": ["loss.item()  # the host waits for the device"],
+    "accumulated": ["loss_sum = loss.clone() if loss_sum is None else loss_sum.add_(loss)"],
+}
+_AFTER_MEMORY = {
+    "never": [],
+    "every_step": ["torch.cuda.empty_cache()"],
+    "every_step_with_del": ["torch.cuda.empty_cache()  # the batch on the device is gone by now"],
+}
+
 _SCALED_UPDATE = "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
 
 _INFER_STEP = Template('''
@@ -313,8 +347,6 @@ return model(*args, **kwargs)
 _EAGER = """
 def step(batch):
     return run(_to_device(batch, device))
-
-return step
 """
 
 _MARKED_EAGER = """
@@ -322,8 +354,6 @@ def step(batch):
     if device.type == "cuda":
         torch.compiler.cudagraph_mark_step_begin()
     return run(_to_device(batch, device))
-
-return step
 """
 
 _GRAPHED_TRAIN = """
@@ -341,11 +371,11 @@ def after_replay():
     if not update_inside:
         optimizer.step()
 
-return _graphed(device, run, captured, after_replay, parameters)
+step = _graphed(device, run, captured, after_replay, parameters)
 """
 
 _GRAPHED_INFER = """
-return _graphed(device, run, run, lambda: None, [])
+step = _graphed(device, run, run, lambda: None, [])
 """
 
 _TAKES_MODEL = '''

@@ -5,13 +5,14 @@ The phases of a step are methods, so that the instrumented pass times exactly wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.plan import StepPlan
 from advisor.rebuild import optimizer_implementation, optimizer_with
@@ -23,6 +24,14 @@ from advisor.runtime.loss import default_loss, takes_model
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
 EAGER_STEPS_BEFORE_CAPTURE = 3
 _CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
+_ATTENTION = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+# How PyTorch says that none of the permitted attention kernels can run a call.
+_NO_ATTENTION = ("No available kernel", "No viable backend for scaled_dot_product_attention")
 
 Step = Callable[[Any], torch.Tensor]
 
@@ -31,11 +40,24 @@ def finish_components(components: Components) -> None:
     """What follows from the plan for the objects: compile the model, make the optimizer capturable."""
     plan = components.plan
     if plan.compile_mode != "none":
+        if plan.attention_backend != "auto":
+            tell_attention_apart()
         # Module.compile() would keep the model's identity, but leaves a bare nn.Sequential uncompiled: Dynamo skips
         # the frames of torch.nn, and only torch.compile(module) wraps them.
         components.model = torch.compile(components.model, mode=plan.compile_mode)
     if plan.cuda_graph and plan.mode is Mode.TRAIN and components.optimizer is not None:
         components.optimizer = _capturable(components.optimizer, torch.device(plan.device))
+
+
+def tell_attention_apart() -> None:
+    """Switch off the one cache of the compiler, for this process, that does not tell attention kernels apart.
+
+    Its keys leave out the permitted kernels, so a graph that was traced with another one would be taken from the disk
+    (pytorch/pytorch#186458). The cache of generated code, which takes most of the time, stays on.
+    """
+    import torch._functorch.config
+
+    torch._functorch.config.enable_autograd_cache = False
 
 
 def make_step(components: Components, loss: Callable[..., Any] | None) -> TrainStep | InferStep | GraphedStep:
@@ -57,7 +79,7 @@ class TrainStep:
         self.optimizer = optimizer
         self.plan = plan
         self.device = torch.device(plan.device)
-        self.to_device = mover(self.device, non_blocking=plan.non_blocking, memory_format=plan.memory_format)
+        self.to_device = mover_of(plan)
         self.scaler = GradScaler(plan.device_type) if plan.scales_gradients else None
         self._loss = loss or default_loss
         self._loss_takes_model = loss is not None and takes_model(loss)
@@ -65,8 +87,10 @@ class TrainStep:
         # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
         self._split_mapping = splitter(model, with_target=loss is not None)
         self._autocast = _autocast(plan)
+        self._attention = _attention(plan)
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._loss_sum: torch.Tensor | None = None
 
     def zero_grad(self) -> None:
         """Clear the gradients in the way that the plan says."""
@@ -78,7 +102,7 @@ class TrainStep:
 
     def forward(self, batch: Any) -> Any:
         """The model's output; the whole loss when the loss takes the model."""
-        with self._autocast:
+        with self._attention(), self._autocast:
             if self._loss_takes_model:
                 return self._loss(self.model, batch)
             split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
@@ -93,7 +117,9 @@ class TrainStep:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of the (scaled) loss."""
-        (self.scaler.scale(loss) if self.scaler else loss).backward()
+        # Activation checkpoints run parts of the forward pass again: with the same attention kernel.
+        with self._attention():
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
         """The optimizer's step."""
@@ -103,8 +129,22 @@ class TrainStep:
             self.scaler.step(self.optimizer)
             self.scaler.update()
 
+    def after(self, loss: torch.Tensor) -> None:
+        """What the loop does when the update is done, as the plan says; usually nothing."""
+        if self.plan.loss_item == "every_step":
+            loss.item()
+        elif self.plan.loss_item == "accumulated":
+            self._loss_sum = loss.clone() if self._loss_sum is None else self._loss_sum.add_(loss)
+        if self.plan.empty_cache != "never" and self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def run(self, batch: Any) -> torch.Tensor:
         """A whole step on a batch that is on the device already."""
+        loss = self._run(batch)
+        self.after(loss)
+        return loss
+
+    def _run(self, batch: Any) -> torch.Tensor:
         if self._marks_steps:
             torch.compiler.cudagraph_mark_step_begin()
         self.zero_grad()
@@ -115,7 +155,12 @@ class TrainStep:
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """One step: move the batch, run, return the detached loss."""
-        return self.run(self.to_device(batch))
+        moved = self.to_device(batch)
+        loss = self._run(moved)
+        if self.plan.empty_cache == "every_step_with_del":
+            del moved  # what nothing refers to any more, emptying the cache returns to the driver
+        self.after(loss)
+        return loss
 
 
 class InferStep:
@@ -125,14 +170,15 @@ class InferStep:
         self.model = model
         self.plan = plan
         self.device = torch.device(plan.device)
-        self.to_device = mover(self.device, non_blocking=plan.non_blocking, memory_format=plan.memory_format)
+        self.to_device = mover_of(plan)
         self._split = splitter(model, with_target=with_target)
         self._autocast = _autocast(plan)
+        self._attention = _attention(plan)
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
 
     def forward(self, batch: Any) -> Any:
         """The model's output."""
-        with _grad_mode(self.plan.grad_mode), self._autocast:
+        with grad_mode(self.plan.grad_mode), self._attention(), self._autocast:
             split = self._split(batch)
             return self.model(*split.args, **split.kwargs)
 
@@ -170,7 +216,8 @@ class GraphedStep:
 
     def __call__(self, batch: Any) -> Any:
         """One step; replayed when the graph has been captured and the batch has its shapes."""
-        if self._graph is not None and signature_of(batch) == self._signature:
+        signature = signature_of(batch)
+        if self._graph is not None and signature == self._signature:
             copy_into(self._static_batch, batch)
             return self._replay()
         moved = self.to_device(batch)
@@ -178,6 +225,8 @@ class GraphedStep:
         if self._graph is not None or self._calls <= EAGER_STEPS_BEFORE_CAPTURE:
             return self._run_aside(moved)
         self._capture(moved)
+        # Of the batch as it comes: moving it may change its type.
+        self._signature = signature
         return self._replay()
 
     def _run_aside(self, batch: Any) -> Any:
@@ -199,7 +248,6 @@ class GraphedStep:
         return result
 
     def _capture(self, batch: Any) -> None:
-        self._signature = signature_of(batch)
         self._static_batch = map_tensors(torch.clone, batch)
         graph = torch.cuda.CUDAGraph()
         step = self.step
@@ -223,7 +271,42 @@ class GraphedStep:
         if isinstance(self.step, TrainStep) and not self._update_inside:
             self.step.update()
         # The next replay overwrites the graph's own result.
-        return map_tensors(torch.clone, self._static_result)
+        result = map_tensors(torch.clone, self._static_result)
+        if isinstance(self.step, TrainStep):
+            self.step.after(result)
+        return result
+
+
+def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
+    """A function that brings a batch into the place, layout and type that the plan says."""
+    return mover(
+        torch.device(plan.device),
+        non_blocking=plan.non_blocking,
+        memory_format=plan.memory_format,
+        dtype=plan.input_dtype,
+    )
+
+
+def _attention(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:
+    """What makes the context in which only the plan's attention kernel may run; a new one for each use."""
+    if plan.attention_backend == "auto":
+        return nullcontext
+    return lambda: _only_attention(plan.attention_backend)
+
+
+@contextmanager
+def _only_attention(name: str) -> Iterator[None]:
+    """Permit one attention kernel. Raises RuntimeError that says so when it cannot run a call."""
+    try:
+        with sdpa_kernel(_ATTENTION[name]):
+            yield
+    except RuntimeError as error:
+        if not any(text in str(error) for text in _NO_ATTENTION):
+            raise
+        raise RuntimeError(
+            f"the {name} attention kernel cannot run this model's attention: its type, head size, mask or dropout does "
+            "not suit it, or the device; the warnings before this say which"
+        ) from error
 
 
 def _autocast(plan: StepPlan) -> AbstractContextManager[Any]:
@@ -232,7 +315,8 @@ def _autocast(plan: StepPlan) -> AbstractContextManager[Any]:
     return torch.autocast(plan.device_type, dtype=getattr(torch, plan.autocast))
 
 
-def _grad_mode(name: str) -> AbstractContextManager[Any]:
+def grad_mode(name: str) -> AbstractContextManager[Any]:
+    """The context of a grad mode by its name in the plan."""
     modes: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "grad": torch.enable_grad,
         "no_grad": torch.no_grad,

@@ -74,6 +74,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "precision.float32_matmul": _float32_matmul(),
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "model.memory_format": _memory_format(loop.model),
+        "debug.switches": _debug_switch(),
     }
     if loop.loader is not None:
         current["data.num_workers"] = loop.loader.num_workers
@@ -101,6 +102,15 @@ def _float32_matmul() -> str:
     except RuntimeError:
         # The user set the newer per-backend switches; the older one then refuses to answer.
         return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
+
+
+def _debug_switch() -> str:
+    """The debugging aid that is on, by the names of the recipe debug_off."""
+    if torch.is_anomaly_enabled():
+        return "anomaly"
+    if not torch._C._autograd._profiler_enabled():
+        return "none"
+    return "nvtx" if torch._C._autograd._profiler_type().name == "NVTX" else "profiler"
 
 
 def _families(model: nn.Module) -> dict[str, int]:

@@ -38,7 +38,6 @@ from advisor.records import (
     TrialSpec,
 )
 from advisor.runtime.apply import apply_settings
-from advisor.runtime.batches import mover
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.stats import two_modes
@@ -269,8 +268,7 @@ def _resident(components: Components, step: Any) -> Any:
     """The data that the steps consume: a DataLoader as it is; one batch moved to the device once."""
     if components.has_loader:
         return components.data
-    plan = components.plan
-    return mover(step.device, memory_format=plan.memory_format)(components.data)
+    return step.to_device(components.data)
 
 
 def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[int], int]:

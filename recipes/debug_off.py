@@ -1,0 +1,95 @@
+"""Debugging aids left on
+
+What it does
+------------
+Measures what it costs to have left on one of PyTorch's debugging aids, `debug.switches` naming which: `anomaly`
+(`torch.autograd.set_detect_anomaly(True)`), `profiler` (`torch.profiler.profile()` around the loop, without a
+schedule) or `nvtx` (`torch.autograd.profiler.emit_nvtx()`). `none` is the default, and switches off whichever is
+on. `gradcheck` has no switch; where a loop calls it, reading your source finds it.
+
+Why it helps
+------------
+Anomaly detection keeps a Python stack for every operation of the forward pass and searches the result of every
+backward operation for NaN, which makes the host wait each time. The profiler records every operator, and its
+memory grows for as long as it runs. NVTX ranges are made for every operator though nobody reads them.
+
+When it does not
+----------------
+When none of them is on, there is nothing to gain: this row then prices having forgotten one. Leave them on while
+you look for a bug, and out of the loop that trains for days.
+
+Numerics
+--------
+exact: they watch the computation and do not change it.
+
+References
+----------
+PyTorch Performance Tuning Guide, Disable debugging APIs. PyTorch documentation, torch.autograd.set_detect_anomaly,
+torch.profiler.profile, torch.autograd.profiler.emit_nvtx, torch.autograd.gradcheck. NVIDIA ECCV 2020 tuning guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
+
+_CODE: dict[Value, str] = {
+    "none": (
+        "torch.autograd.set_detect_anomaly(False)\n"
+        "# and the loop outside of torch.profiler.profile() and torch.autograd.profiler.emit_nvtx()\n"
+    ),
+    "anomaly": "torch.autograd.set_detect_anomaly(True)\n",
+    "profiler": "profiler = torch.profiler.profile()\nprofiler.start()  # profiler.stop() after the loop\n",
+    "nvtx": (
+        "nvtx_ranges = torch.autograd.profiler.emit_nvtx()\n"
+        "nvtx_ranges.__enter__()  # nvtx_ranges.__exit__(None, None, None) after the loop\n"
+    ),
+}
+
+
+class DebugOff(Recipe):
+    """Anomaly detection, a profiler or NVTX ranges, on and off."""
+
+    id = "debug_off"
+    title = "Debugging aids left on"
+    key = "debug.switches"
+    default = "none"
+    attacks = frozenset({Bottleneck.LAUNCH})
+    numerics = Numerics.EXACT
+    stage = Stage.GLOBAL
+    habit = True
+
+    def __init__(self) -> None:
+        self._running: Any = None
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        records = facts.workload.mode is Mode.TRAIN or facts.current("infer.grad", "grad") == "grad"
+        anomaly = ["anomaly"] if records else []  # it works through autograd: without recording it does nothing
+        return [*anomaly, "profiler", *(["nvtx"] if facts.on_cuda else [])]
+
+    def accepts(self, value: Value) -> bool:
+        return value in _CODE
+
+    def apply(self, workload: Components, value: Value) -> None:
+        import torch
+
+        torch.autograd.set_detect_anomaly(value == "anomaly")
+        if torch._C._autograd._profiler_enabled():
+            torch._C._autograd._disable_profiler()
+        if value == "profiler":
+            self._running = torch.profiler.profile()
+            self._running.start()
+        elif value == "nvtx":
+            self._running = torch.autograd.profiler.emit_nvtx()
+            self._running.__enter__()
+
+    def code(self, value: Value) -> str:
+        return _CODE[value]
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value == "anomaly" and settings.get("step.cuda_graph"):
+            return "anomaly detection asks the host about NaN in every backward operation, which cannot be captured"
+        return None

@@ -1,0 +1,77 @@
+"""Emptying the CUDA cache at every step
+
+What it does
+------------
+Calls `torch.cuda.empty_cache()` after each step, as articles on saving memory recommend, and compares that with
+a loop that never does; once also with `del` of the batch before it, so that the batch's memory is given back too.
+
+Why it helps
+------------
+It does not make a step faster. PyTorch keeps freed memory to hand it out again without asking the driver;
+emptying the cache gives it back, and the next step waits for the device and asks the driver for all of it anew.
+A loop that empties the cache gains what this row measures by leaving it out.
+
+When it does not
+----------------
+PyTorch can use its cached memory for every tensor of its own, so emptying it does not let a larger batch fit;
+deleting tensors that are no longer needed does, without emptying. It has a use when another process needs the
+GPU's memory, or once between two phases whose tensors differ much in size. A step whose memory lives in a CUDA
+graph's own pool keeps it, so there is less to give back.
+
+Numerics
+--------
+exact: it moves no number.
+
+References
+----------
+PyTorch documentation, CUDA semantics, Memory management; torch.cuda.empty_cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.recipe import CUDA, TRAINING, Components, Recipe, Stage
+from advisor.records import Facts, Numerics, Skip, Value
+
+_STEP = """\
+inputs, targets = inputs.to(device), targets.to(device)
+optimizer.zero_grad(set_to_none=True)
+loss = loss_fn(model(inputs), targets)
+loss.backward()
+optimizer.step()
+"""
+_CODE: dict[Value, str] = {
+    "never": f"{_STEP}# no torch.cuda.empty_cache() in the loop\n",
+    "every_step": f"{_STEP}torch.cuda.empty_cache()\n",
+    "every_step_with_del": f"{_STEP}del inputs, targets\ntorch.cuda.empty_cache()\n",
+}
+
+
+class EmptyCache(Recipe):
+    """`torch.cuda.empty_cache()` at every step, with and without `del` of the batch."""
+
+    id = "empty_cache"
+    title = "Emptying the CUDA cache at every step"
+    key = "loop.empty_cache"
+    default = "never"
+    modes = TRAINING
+    devices = CUDA
+    numerics = Numerics.EXACT
+    stage = Stage.STEP
+    habit = True
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        # The one batch of a workload without a loader serves every step: nobody can delete it.
+        deletable = facts.workload.loader is not None
+        return ["every_step", "every_step_with_del"] if deletable else ["every_step"]
+
+    def accepts(self, value: Value) -> bool:
+        return value in _CODE
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, empty_cache=str(value))
+
+    def code(self, value: Value) -> str:
+        return _CODE[value]

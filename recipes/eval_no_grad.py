@@ -1,0 +1,79 @@
+"""Validation with gradients switched off
+
+What it does
+------------
+Runs a validation step (the forward pass and the loss, with the model in evaluation mode) in three ways: under
+`model.eval()` alone, with `torch.no_grad()`, and with `torch.inference_mode()`; and compares their time and the
+memory that each needs at its peak.
+
+Why it helps
+------------
+`model.eval()` switches dropout and batch norm only: autograd goes on recording, and keeps every activation for a
+backward pass that never comes. Without recording each activation is freed as soon as the next layer has read it,
+so validation fits larger batches and often runs faster.
+
+When it does not
+----------------
+Validation that is under one of the two has the gain already. It is a small part of most training runs, and the
+step of training is not touched: that is why the three ways are timed beside each other in the baseline's profile,
+in a table of their own, and are not ranked with the candidates. For an inference workload the forward pass is the
+whole step, and the recipe inference_mode measures it.
+
+Numerics
+--------
+exact: the forward pass computes the same.
+
+References
+----------
+PyTorch documentation, Autograd mechanics, Locally disabling gradient computation; Evaluation Mode. PyTorch
+Performance Tuning Guide, Disable gradient calculation for validation or inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, HabitRow, Mode, Numerics, Skip, Value
+
+_NAMES: dict[Value, str] = {"grad": "eval() alone", "no_grad": "no_grad", "inference_mode": "inference_mode"}
+
+
+class EvalNoGrad(Recipe):
+    """A validation step under `eval()` alone, `torch.no_grad()` and `torch.inference_mode()`."""
+
+    id = "eval_no_grad"
+    title = "Gradients off for validation"
+    key = "loop.eval_grad"
+    default = "no_grad"
+    attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
+    numerics = Numerics.EXACT
+    stage = Stage.STEP
+    habit = True
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if facts.workload.mode is Mode.INFER:
+            return Skip("the row inference_mode prices this: for inference the forward pass is the whole step")
+        rows = [row for row in facts.profile.habits if row.habit == self.id] if facts.profile else []
+        if not rows:
+            return Skip("a validation step is timed in the baseline's profile, and it could not be run there")
+        return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(map(_figures, rows))}")
+
+    def accepts(self, value: Value) -> bool:
+        return value in _NAMES
+
+    def apply(self, workload: Components, value: Value) -> None:
+        # In inference the recipe inference_mode has the say over the same field.
+        if workload.plan.mode is Mode.TRAIN:
+            workload.plan = replace(workload.plan, grad_mode=str(value))
+
+    def code(self, value: Value) -> str:
+        if value == "grad":
+            return "model.eval()\noutput = model(inputs)  # autograd records\n"
+        return f"model.eval()\nwith torch.{value}():\n    output = model(inputs)\n"
+
+
+def _figures(row: HabitRow) -> str:
+    memory = "" if row.memory_bytes is None else f" and {row.memory_bytes / 2**20:.1f} MiB"
+    return f"{_NAMES.get(row.way, row.way)} {row.step_ms or 0.0:.3g} ms{memory}"

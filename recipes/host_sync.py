@@ -1,0 +1,96 @@
+"""Places that make the host wait
+
+What it does
+------------
+Runs the step once more under `torch.cuda.set_sync_debug_mode("warn")` and collects the lines of your own code that
+make the host wait for the GPU, with the calls per step and the time for which the host stands there. It changes
+nothing: what to write instead depends on what the line is for.
+
+Why it helps
+------------
+The host launches kernels ahead of the GPU. `.item()`, `.cpu()`, `nonzero()`, indexing with a mask, `if` on a
+tensor's value and printing a tensor need a number on the host: it waits until the GPU has finished all that was
+launched, and the GPU is idle until the next launch. Such a line also rules out a CUDA graph of the step and splits
+a compiled one.
+
+When it does not
+----------------
+A wait is cheap where the host has caught up with the GPU anyway, which the time beside each line shows. Take a
+wait out by computing on the device (`torch.where` in place of `if`, masks that multiply in place of masks that
+select), by collecting values on the device and reading them after many steps, or by copying with
+`non_blocking=True` into pinned memory. The copy of the batch to the GPU is left to pin_memory, and `loss.item()`
+after the step to loss_sync. PyTorch calls its debug mode experimental: operations on sparse tensors and in
+torch.distributed are not covered.
+
+Numerics
+--------
+exact: the step is run as it is.
+
+References
+----------
+PyTorch documentation, torch.cuda.set_sync_debug_mode. PyTorch Performance Tuning Guide, Avoid unnecessary CPU-GPU
+synchronization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, SyncPlace, Value
+
+_SHOWN = 5
+
+
+class HostSync(Recipe):
+    """The lines of a step at which the host waits for the device; nothing is switched."""
+
+    id = "host_sync"
+    title = "Places that make the host wait"
+    key = "loop.host_sync"
+    default = "as_written"
+    devices = CUDA
+    attacks = frozenset({Bottleneck.LAUNCH})
+    numerics = Numerics.EXACT
+    stage = Stage.STEP
+    habit = True
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        places = facts.profile.sync_places if facts.profile else None
+        if places is None:
+            return Skip(
+                "the baseline's profile did not look for them: the step failed in PyTorch's synchronisation mode"
+            )
+        if not places:
+            return Skip("the step never makes the host wait")
+        return Skip(_sentence(places))
+
+    def accepts(self, value: Value) -> bool:
+        return value == self.default
+
+    def apply(self, workload: Components, value: Value) -> None:
+        pass  # The waits are in the user's own code, which no setting rewrites.
+
+    def code(self, value: Value) -> str:
+        return (
+            'torch.cuda.set_sync_debug_mode("warn")  # PyTorch then warns at each line that makes the host wait\n'
+            "model(inputs)\n"
+            'torch.cuda.set_sync_debug_mode("default")\n'
+        )
+
+
+def _sentence(places: Sequence[SyncPlace]) -> str:
+    """The lines that wait, the dearest first, in the order in which the profile has them."""
+    known_ms = sum(place.blocked_ms or 0.0 for place in places)
+    lines = [_figures(place) for place in places[:_SHOWN]]
+    if len(places) > _SHOWN:
+        lines.append(f"and {len(places) - _SHOWN} more")
+    count = f"{len(places)} {'line makes' if len(places) == 1 else 'lines make'} the host wait"
+    return f"{count}, {known_ms:.3g} ms a step, and only you can rewrite them: {'; '.join(lines)}"
+
+
+def _figures(place: SyncPlace) -> str:
+    wait = "for a time that cannot be told" if place.blocked_ms is None else f"{place.blocked_ms:.3g} ms"
+    times = "" if place.calls_per_step == 1 else f" in {place.calls_per_step:g} calls"
+    text = f" `{place.text}`" if place.text and place.file else ""
+    return f"{place.place}{text} {wait}{times}"

@@ -1,0 +1,80 @@
+"""Reading the loss on the host
+
+What it does
+------------
+Calls `loss.item()` after each step, as loops do that log or sum the loss, and compares that with a loop that
+leaves the loss on the device, and with one that adds it up there (`loss_sum += loss.detach()`) for reading it
+now and then.
+
+Why it helps
+------------
+The host normally runs ahead: while the GPU computes one step, the host launches the next. `item()` makes it wait
+until the GPU has done everything so far, and the GPU then waits in turn until the host has launched again. Adding
+up on the device costs one small kernel and no wait.
+
+When it does not
+----------------
+When something else makes the host wait at every step, or when the host launches a step in far less time than the
+GPU takes for it, little is lost. A loop that reads the loss every hundredth step, or not at all, has the gain
+already: this row prices the habit. There is nothing to wait for on the CPU.
+
+Numerics
+--------
+exact: only the reading of the loss changes. A sum on the device has the loss's own type, so long sums of half
+precision losses belong into float32.
+
+References
+----------
+PyTorch Performance Tuning Guide, Avoid unnecessary CPU-GPU synchronization. PyTorch documentation, CUDA
+semantics, Asynchronous execution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.recipe import CUDA, TRAINING, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+_STEP = """\
+optimizer.zero_grad(set_to_none=True)
+loss = loss_fn(model(inputs), targets)
+loss.backward()
+optimizer.step()
+"""
+_CODE: dict[Value, str] = {
+    "never": f"{_STEP}# log loss.item() every hundredth step, not here\n",
+    "every_step": f"{_STEP}loss_value = loss.item()  # the host waits here, at every step\n",
+    "accumulated": (
+        "loss_sum = torch.zeros((), device=device)  # before the loop\n\n"
+        f"{_STEP}loss_sum += loss.detach()  # loss_sum.item() after the epoch\n"
+    ),
+}
+
+
+class LossSync(Recipe):
+    """`loss.item()` at every step, and a sum on the device in its place."""
+
+    id = "loss_sync"
+    title = "Reading the loss on the host"
+    key = "loop.loss_item"
+    default = "never"
+    modes = TRAINING
+    devices = CUDA
+    attacks = frozenset({Bottleneck.LAUNCH})
+    numerics = Numerics.EXACT
+    stage = Stage.STEP
+    habit = True
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        return ["every_step", "accumulated"]
+
+    def accepts(self, value: Value) -> bool:
+        return value in _CODE
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, loss_item=str(value))
+
+    def code(self, value: Value) -> str:
+        return _CODE[value]
