@@ -74,9 +74,9 @@ class Catalog:
                 )
 
     def in_order(self, settings: Mapping[str, Value]) -> list[tuple[Recipe, Value]]:
-        """Settings with their recipes, in the order of stages in which they are applied."""
+        """Settings with their recipes, in the order in which they are applied: by stage, then by ``order``."""
         pairs = [(self.by_key(key), value) for key, value in settings.items()]
-        return sorted(pairs, key=lambda pair: (pair[0].stage, pair[0].id))
+        return sorted(pairs, key=lambda pair: (pair[0].stage, pair[0].order, pair[0].id))
 
     def conflict(self, settings: Mapping[str, Value]) -> str | None:
         """Why these settings cannot be applied together, or None."""

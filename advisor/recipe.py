@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
 from advisor.plan import StepPlan
@@ -71,6 +72,8 @@ class Recipe(ABC):
     ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
     ``phases``: the phases of a step that it can shorten, when it touches no other:
     they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
+    ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
+    quantized.
     """
 
     id: ClassVar[str]
@@ -82,6 +85,7 @@ class Recipe(ABC):
     attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
     numerics: ClassVar[Numerics] = Numerics.CLOSE
     stage: ClassVar[Stage]
+    order: ClassVar[int] = 0
     ladder: ClassVar[bool] = False
     expensive: ClassVar[bool] = False
     habit: ClassVar[bool] = False
@@ -135,6 +139,23 @@ class Recipe(ABC):
     def describe(self, value: Value) -> str:
         """The setting as a person reads it."""
         return f"{self.key}: {text_of(value)}"
+
+
+def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
+    """Why a recipe that needs an optional package cannot run here, or None when it is installed and new enough.
+
+    The package is not imported. It is expected to be an extra of this project, by the same name.
+    """
+    install = f"`pip install 'perf-advisor[{name}]'`"
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        return Skip(f"{name} is not installed; {install} adds it")
+    numbers = tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
+    if numbers < at_least:
+        wanted = ".".join(map(str, at_least))
+        return Skip(f"{name} {installed} is too old ({wanted} or later is needed); {install} renews it")
+    return None
 
 
 def card(recipe: Recipe) -> str:

@@ -50,23 +50,34 @@ def tensors_of(batch: Any) -> Iterator[torch.Tensor]:
             yield from tensors_of(getattr(batch, field.name))
 
 
-def mover(device: torch.device, *, non_blocking: bool = False, memory_format: str = "none") -> Callable[[Any], Any]:
-    """A function that moves a batch to ``device`` and gives its tensors of the matching rank the memory format."""
+def mover(
+    device: torch.device, *, non_blocking: bool = False, memory_format: str = "none", dtype: str = "none"
+) -> Callable[[Any], Any]:
+    """A function that moves a batch to ``device``.
+
+    Its tensors of the matching rank get the memory format, and its floating-point ones the type, unless it is ``none``.
+    """
     rank = _RANK_OF_FORMAT.get(memory_format)
     layout = getattr(torch, memory_format) if rank else None
+    wanted = None if dtype == "none" else getattr(torch, dtype)
 
     def move_tensor(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() == rank:
-            return tensor.to(device, non_blocking=non_blocking, memory_format=layout)
-        return tensor.to(device, non_blocking=non_blocking)
+            moved = tensor.to(device, non_blocking=non_blocking, memory_format=layout)
+        else:
+            moved = tensor.to(device, non_blocking=non_blocking)
+        # After the copy: converting on the host is slow, and would copy pinned memory into memory that is not.
+        return moved.to(wanted) if wanted is not None and moved.is_floating_point() else moved
 
     return lambda batch: map_tensors(move_tensor, batch)
 
 
 def copy_into(static: Any, batch: Any) -> None:
-    """Copy a batch's tensors into the tensors of a batch of the same structure and shapes."""
+    """Copy a batch's tensors into the tensors of a batch of the same structure and shapes; types are converted."""
     for destination, source in zip(tensors_of(static), tensors_of(batch), strict=True):
-        destination.copy_(source, non_blocking=True)
+        # A copy that converts does so on the host first, and waits.
+        moved = source if source.dtype == destination.dtype else source.to(destination.device, non_blocking=True)
+        destination.copy_(moved, non_blocking=True)
 
 
 def signature_of(batch: Any) -> tuple[Any, ...]:
