@@ -2,8 +2,9 @@
 
 What it does
 ------------
-Tries larger batches, doubling from the present one until the throughput stops rising or the memory is full.
-Everything is compared in samples per second. The value 0 leaves the batch size as it was built.
+Tries larger batches, doubling from the present one until the throughput stops rising or the memory is full, and
+compares everything in samples per second. The size to take is the knee: the smallest one within 3 % of the best
+throughput. A tenth of the device's memory is kept free. The value 0 leaves the batch size as it was built.
 
 Why it helps
 ------------
@@ -14,12 +15,12 @@ When it does not
 ----------------
 Once the device is full, a step takes twice as long for twice the batch, and only memory and latency grow: the
 knee of the curve is the value to take, not its end. A step that waits for its input waits for twice the input.
-In inference, a larger batch also makes every request wait longer.
+In inference, a larger batch also makes every request wait longer: look at the latency beside the throughput.
 
 In training it is another experiment, to be tuned again:
 
-- Learning rate: multiply it by the factor of the batch size for SGD (linear scaling); for Adam and its kin, the square
-  root of the factor is the usual start.
+- Learning rate: multiply it by the factor of the batch size for SGD (linear scaling, Goyal et al.); for Adam and its
+  kin, the square root of the factor is the usual start (Krizhevsky; Malladi et al.).
 - Warm-up: raise the learning rate from the old value to the new one over the first epochs, or training can diverge.
 - Weight decay: fewer updates per epoch decay less in all, so expect to tune it again; leave it off biases and norms.
 - Very large batches need an optimizer made for them (LARS, LAMB), and can end at a lower accuracy all the same.
@@ -31,26 +32,36 @@ exact in inference, where each sample is computed on its own.
 
 References
 ----------
-Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017. NVIDIA ECCV 2020 tuning guide,
-increase the batch size. Hugging Face, Efficient training on a single GPU, batch size choice. You et al., Large
-Batch Optimization for Deep Learning, ICLR 2020. McCandlish et al., An Empirical Model of Large-Batch Training,
-2018.
+Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017. Krizhevsky, One weird trick for
+parallelizing convolutional neural networks, 2014. Malladi et al., On the SDEs and Scaling Rules for Adaptive
+Gradient Algorithms, NeurIPS 2022. You et al., Large Batch Optimization for Deep Learning, ICLR 2020. McCandlish et
+al., An Empirical Model of Large-Batch Training, 2018. NVIDIA ECCV 2020 tuning guide, increase the batch size.
+Hugging Face, Efficient training on a single GPU, batch size choice.
 """
 
 from __future__ import annotations
 
+import math
+import textwrap
 from collections.abc import Sequence
 
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, LoaderFacts, Mode, Numerics, Skip, Value
 
-_TRAINING_FACTORS = (2, 4, 8, 16)
-_INFERENCE_FACTORS = (2, 4, 8, 16, 32, 64)
+_FACTORS = tuple(2**exponent for exponent in range(1, 9))
 _USABLE_MEMORY = 0.9
 # A training step keeps about 12 bytes per output of a layer, and an output takes 500 to 2,000 operations in common
 # models. Few bytes per operation make a low estimate: it leaves out only what cannot fit.
 _ACTIVATION_BYTES_PER_FLOP = 1 / 500
 _BACKWARD_FACTOR = 3  # forward and backward together, in forwards
+# Their update does not grow with the gradient, so the square-root rule is the usual one.
+_ADAPTIVE = ("Adam", "Adagrad", "Adafactor", "Adadelta", "RMSprop", "Lion", "LAMB", "Lamb")
+
+_CODE = """\
+if isinstance(loader, torch.utils.data.DataLoader):
+{rebuilt}
+# without a DataLoader: make your batches of {size} samples
+"""
 
 
 class BatchSize(Recipe):
@@ -71,8 +82,7 @@ class BatchSize(Recipe):
         fixed = _cannot_be_resized(facts)
         if fixed or present is None:
             return fixed or Skip("the batch size cannot be told from the batch")
-        factors = _TRAINING_FACTORS if workload.mode is Mode.TRAIN else _INFERENCE_FACTORS
-        sizes = [present * factor for factor in factors]
+        sizes = [present * factor for factor in _FACTORS]
         filled = [size for size in sizes if size <= _samples(workload.loader)]
         if not filled:
             return Skip(f"the dataset is smaller than two batches of {present}")
@@ -97,7 +107,12 @@ class BatchSize(Recipe):
     def code(self, value: Value) -> str:
         from advisor.rebuild import loader_code
 
-        return loader_code(batch_size=int(value)) if value else "# the batch size stays as it is\n"
+        if not value:
+            return "# the batch size stays as it is\n"
+        return _CODE.format(rebuilt=textwrap.indent(loader_code(batch_size=int(value)).rstrip(), "    "), size=value)
+
+    def why(self, facts: Facts, value: Value) -> str:
+        return f"{super().why(facts, value)}{_advice(facts, int(value))}"
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
         return Numerics.CHANGED if mode is Mode.TRAIN else Numerics.EXACT
@@ -117,13 +132,14 @@ def _cannot_be_resized(facts: Facts) -> Skip | None:
 def _samples(loader: LoaderFacts | None) -> float:
     """The most samples that a batch can have: all of the dataset."""
     if loader is None or loader.length is None or loader.batch_size is None:
-        return float("inf")
+        return math.inf
     return loader.length * loader.batch_size
 
 
 def _memory(facts: Facts) -> float:
-    total = facts.workload.device_memory_bytes
-    return _USABLE_MEMORY * total if total else float("inf")
+    """What a batch may take. On the CPU a batch that is too large ends more than the trial, so that has a limit too."""
+    total = facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
+    return _USABLE_MEMORY * total if total else math.inf
 
 
 def _estimated_bytes(facts: Facts, size: int) -> float:
@@ -137,3 +153,18 @@ def _estimated_bytes(facts: Facts, size: int) -> float:
         return float(fixed)
     forward_flops = profile.flops_per_step / _BACKWARD_FACTOR / workload.batch_size
     return fixed + size * forward_flops * _ACTIVATION_BYTES_PER_FLOP
+
+
+def _advice(facts: Facts, size: int) -> str:
+    """What a larger batch asks of the training recipe, as a sentence after the reason; empty for inference."""
+    workload = facts.workload
+    if workload.mode is not Mode.TRAIN or not size or not workload.batch_size or size <= workload.batch_size:
+        return ""
+    factor = size / workload.batch_size
+    adaptive = workload.optimizer is not None and workload.optimizer.name.startswith(_ADAPTIVE)
+    rule = "square-root scaling" if adaptive else "linear scaling"
+    scaled = math.sqrt(factor) if adaptive else factor
+    return (
+        f" With {size:,} samples in place of {workload.batch_size:,}, start from {scaled:.3g} times the learning rate "
+        f"({rule}), reached by a warm-up over the first epochs, and tune the weight decay again."
+    )

@@ -119,7 +119,7 @@ def _prepared(recipe: Recipe, value: Value) -> Iterator[str]:
         return
     code = _outside_the_loop(recipe.code(value)).strip("\n")
     guard = _GUARDS.get(recipe.stage)
-    if guard and ast.parse(code).body:
+    if guard and not code.startswith(guard) and ast.parse(code).body:
         code = f"{guard}\n{textwrap.indent(code, '    ')}"
     yield f"{label}\n{code}" if code else label
 
