@@ -14,7 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,10 @@ CPU_FEATURES = (
 )
 
 _ON_THE_CPU = "so the session runs on the CPU."
+_OUTSIDE = "a process outside this container"
 
-# What a driver answers to a question that this GPU, this driver or this user cannot have answered.
+# What a driver answers to a question that this GPU, this driver or this user cannot have answered. The last two come
+# from the binding: success with an empty list, and a list that grew between the asking for its size and for itself.
 _UNANSWERED = (
     "NVML_ERROR_NOT_SUPPORTED",
     "NVML_ERROR_FUNCTION_NOT_FOUND",
@@ -49,6 +51,8 @@ _UNANSWERED = (
     "NVML_ERROR_NO_PERMISSION",
     "NVML_ERROR_NOT_FOUND",
     "NVML_ERROR_NOT_READY",
+    "NVML_SUCCESS",
+    "NVML_ERROR_INSUFFICIENT_SIZE",
 )
 
 _OPENING_FAILED = {
@@ -69,6 +73,17 @@ _THROTTLE_WORDS = {
     "ApplicationsClocksSetting": "application clocks set",
     "DisplayClockSetting": "display clocks set",
 }
+
+POWER_CAP = _THROTTLE_WORDS["SwPowerCap"]
+# The reasons that no step earns by itself: heat, and power that the board is not given.
+SLOWDOWNS = frozenset(
+    _THROTTLE_WORDS[name] for name in ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown")
+)
+
+_RECENT_US = 2_000_000
+
+# CUDA keeps this open in every process that computes; NVML does not.
+_CUDA_DEVICE_FILE = "/dev/nvidia-uvm"
 
 
 # --- NVML -----------------------------------------------------------------------------------------------------
@@ -159,7 +174,7 @@ class Nvml:
                 yield _Device(index, _text(uuid), handle)
 
 
-_NVML = Nvml()
+NVML = Nvml()
 
 
 def _why_closed(library: Any, error: Any) -> str:
@@ -174,22 +189,22 @@ def _text(answer: str | bytes) -> str:
 # --- what is asked of the machine -----------------------------------------------------------------------------
 
 
-def inspect_hardware(nvml: Nvml = _NVML) -> Hardware:
+def inspect_hardware(nvml: Nvml = NVML, root: Path = Path("/")) -> Hardware:
     """The host and its GPUs. Never raises: without GPUs ``gpu_note`` says why there are none."""
     gpus: list[GpuInfo] = []
     notes: list[str] = []
     try:
         for device in nvml.devices:
             try:
-                gpus.append(_gpu(nvml, device))
+                gpus.append(_gpu(nvml, device, root))
             except nvml.error as error:
                 notes.append(f"GPU {device.index} does not answer its driver ({error}), so it is left out.")
     except NvmlUnavailableError as error:
         notes.append(str(error))
-    return Hardware(_host(), tuple(gpus), " ".join(notes) or None)
+    return Hardware(_host(root), tuple(gpus), " ".join(notes) or None)
 
 
-def sample_gpus(nvml: Nvml = _NVML) -> tuple[GpuSample, ...]:
+def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuSample, ...]:
     """One reading of every GPU's gauges; empty where NVML cannot be used. A GPU that does not answer is left out."""
     samples = []
     with suppress(NvmlUnavailableError):
@@ -199,7 +214,7 @@ def sample_gpus(nvml: Nvml = _NVML) -> tuple[GpuSample, ...]:
     return tuple(samples)
 
 
-def device_used_bytes(uuid: str, nvml: Nvml = _NVML) -> int | None:
+def device_used_bytes(uuid: str, nvml: Nvml = NVML) -> int | None:
     """Memory in use on the GPU, or the MIG instance, with this UUID, as NVML counts it: all processes together.
 
     The prefix ``GPU-`` or ``MIG-``, which CUDA leaves out, may be missing. None when NVML does not know it.
@@ -213,7 +228,104 @@ def device_used_bytes(uuid: str, nvml: Nvml = _NVML) -> int | None:
     return None
 
 
-def _gpu(nvml: Nvml, device: _Device) -> GpuInfo:
+def compute_pids(nvml: Nvml = NVML) -> frozenset[int]:
+    """The processes that compute on any GPU or MIG instance, as NVML numbers them; empty where it cannot be used."""
+    pids: set[int] = set()
+    with suppress(NvmlUnavailableError):
+        for device in nvml.devices:
+            with suppress(nvml.error):
+                for _, handle in _handles(nvml, device):
+                    pids |= _pids(nvml, handle) or frozenset()
+    return frozenset(pids)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One look at a GPU while something is timed on it; a field that the driver does not tell is None or empty.
+
+    ``pids`` are the compute processes as NVML numbers them. ``sm_percent`` is how busy each of the processes that did
+    anything since the reading before kept the SMs. ``idle`` says that nothing ran, which lets the clocks fall.
+    """
+
+    sm_clock_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    idle: bool = False
+    pids: frozenset[int] | None = None
+    sm_percent: dict[int, int] = field(default_factory=dict)
+
+
+class GpuGauges:
+    """A GPU, or a MIG instance, by its UUID with or without the prefix: its handles are looked up once.
+
+    A MIG instance has processes of its own; clock, temperature and power are those of the whole GPU. Raises
+    NvmlUnavailableError when NVML cannot be used or does not know it.
+    """
+
+    def __init__(self, uuid: str, nvml: Nvml = NVML) -> None:
+        self._nvml = nvml
+        self._gpu, self._instance = _find(nvml, uuid)
+        self._seen_us = 0
+        self.slowdown_c = self._slowdown_c()
+
+    def read(self) -> GpuReading | None:
+        """A reading; None when the GPU does not answer. One thread at a time."""
+        nvml, gpu = self._nvml, self._gpu
+        try:
+            bits = _throttle_bits(nvml, gpu)
+            return GpuReading(
+                sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", gpu, nvml.constant("NVML_CLOCK_SM")),
+                temperature_c=_temperature(nvml, gpu),
+                power_w=_watts(nvml.ask("nvmlDeviceGetPowerUsage", gpu)),
+                throttle_reasons=_throttle_words(nvml, bits),
+                idle=bool(bits & _throttle_bit(nvml, "GpuIdle")),
+                pids=_pids(nvml, self._instance),
+                sm_percent=self._sm_percent(),
+            )
+        except nvml.error:
+            return None
+
+    def energy_j(self) -> float | None:
+        """Joules since the driver was loaded; updated about every 100 ms. None where there is no such counter.
+
+        A MIG instance has none: the counter is that of the whole GPU.
+        """
+        if self._instance is not self._gpu:
+            return None
+        with suppress(self._nvml.error):
+            millijoules = self._nvml.ask("nvmlDeviceGetTotalEnergyConsumption", self._gpu)
+            return None if millijoules is None else millijoules / 1000
+        return None
+
+    def _sm_percent(self) -> dict[int, int]:
+        """The highest utilisation in the driver's samples since the last call, by process."""
+        samples = self._nvml.ask("nvmlDeviceGetProcessUtilization", self._instance, self._seen_us) or ()
+        newest_us = max((sample.timeStamp for sample in samples), default=self._seen_us)
+        # The first call is answered with the last sample of each process, however old it is.
+        since_us = max(self._seen_us, newest_us - _RECENT_US)
+        self._seen_us = newest_us
+        busy: dict[int, int] = {}
+        for sample in samples:
+            # What is no percentage is the sample of a process that has ended.
+            if sample.timeStamp > since_us and sample.smUtil <= 100:
+                busy[sample.pid] = max(busy.get(sample.pid, 0), sample.smUtil)
+        return busy
+
+    def _slowdown_c(self) -> int | None:
+        """Where the GPU starts to slow itself down: its margin says it from Ada on, a threshold before."""
+        nvml, gpu = self._nvml, self._gpu
+        with suppress(nvml.error):
+            margin, now = nvml.ask("nvmlDeviceGetMarginTemperature", gpu), _temperature(nvml, gpu)
+            if margin is not None and now is not None:
+                return int(now + margin)
+            limit = nvml.constant("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN")
+            threshold = nvml.ask("nvmlDeviceGetTemperatureThreshold", gpu, limit)
+            return None if threshold is None else int(threshold)
+        return None
+
+
+def _gpu(nvml: Nvml, device: _Device, root: Path) -> GpuInfo:
     handle = device.handle
     used, total = _memory(nvml, handle)
     sm, memory = nvml.constant("NVML_CLOCK_SM"), nvml.constant("NVML_CLOCK_MEM")
@@ -241,7 +353,7 @@ def _gpu(nvml: Nvml, device: _Device) -> GpuInfo:
         ecc_enabled=_enabled(nvml.ask("nvmlDeviceGetEccMode", handle)),
         mig_enabled=_enabled(nvml.ask("nvmlDeviceGetMigMode", handle)),
         throttle_reasons=_throttle_reasons(nvml, handle),
-        processes=_other_processes(nvml, handle),
+        processes=_other_processes(nvml, handle, root),
     )
 
 
@@ -269,15 +381,33 @@ def _memory(nvml: Nvml, handle: Any) -> tuple[int, int]:
 
 def _handle_of(nvml: Nvml, device: _Device, uuid: str) -> Any:
     """The handle of the device, or of its MIG instance, if it has this UUID."""
-    if _same(device.uuid, uuid):
-        return device.handle
+    return next((handle for found, handle in _handles(nvml, device) if _same(found, uuid)), None)
+
+
+def _handles(nvml: Nvml, device: _Device) -> Iterator[tuple[str, Any]]:
+    """UUID and handle of a GPU and of its MIG instances."""
+    yield device.uuid, device.handle
     if not _enabled(nvml.ask("nvmlDeviceGetMigMode", device.handle)):
-        return None
+        return
     for index in range(nvml.ask("nvmlDeviceGetMaxMigDeviceCount", device.handle) or 0):
         instance = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, index)
-        if instance is not None and _same(_text(nvml.ask("nvmlDeviceGetUUID", instance) or ""), uuid):
-            return instance
-    return None
+        if instance is not None:
+            yield _text(nvml.ask("nvmlDeviceGetUUID", instance) or ""), instance
+
+
+def _find(nvml: Nvml, uuid: str) -> tuple[Any, Any]:
+    """The handle of the GPU, and that of the MIG instance on it if the UUID is an instance's, else the GPU's again."""
+    for device in nvml.devices:
+        with suppress(nvml.error):
+            handle = _handle_of(nvml, device, uuid)
+            if handle is not None:
+                return device.handle, handle
+    raise NvmlUnavailableError(f"NVML knows no GPU {uuid}.")
+
+
+def _pids(nvml: Nvml, handle: Any) -> frozenset[int] | None:
+    running = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle)
+    return None if running is None else frozenset(process.pid for process in running)
 
 
 def _same(uuid: str, other: str) -> bool:
@@ -307,9 +437,17 @@ def _cuda_version(number: int | None) -> str | None:
 
 
 def _throttle_reasons(nvml: Nvml, handle: Any) -> tuple[str, ...]:
+    return _throttle_words(nvml, _throttle_bits(nvml, handle))
+
+
+def _throttle_bits(nvml: Nvml, handle: Any) -> int:
     bits = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
     if bits is None:  # drivers before 535 know the call by its old name only
-        bits = nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle) or 0
+        bits = nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    return bits or 0
+
+
+def _throttle_words(nvml: Nvml, bits: int) -> tuple[str, ...]:
     return tuple(words for name, words in _THROTTLE_WORDS.items() if bits & _throttle_bit(nvml, name))
 
 
@@ -317,31 +455,46 @@ def _throttle_bit(nvml: Nvml, name: str) -> int:
     return nvml.constant(f"nvmlClocksEventReason{name}") or nvml.constant(f"nvmlClocksThrottleReason{name}")
 
 
-def _other_processes(nvml: Nvml, handle: Any) -> tuple[GpuProcess, ...]:
-    """The compute processes on a GPU that are not this process or its descendants."""
+def _other_processes(nvml: Nvml, handle: Any, root: Path) -> tuple[GpuProcess, ...]:
+    """The compute processes on a GPU that are not this process or its descendants.
+
+    Inside a container most drivers number them as the host does. A number that is also that of a process in the
+    container, even of this one, names it only if it computes: its open files show it.
+    """
     running = nvml.ask("nvmlDeviceGetComputeRunningProcesses", handle) or ()
     if not running:
         return ()
-    own = _own_pids()
+    own = own_pids()
     return tuple(
-        GpuProcess(process.pid, _process_name(process.pid), process.usedGpuMemory)
+        GpuProcess(process.pid, process_name(process.pid, root), process.usedGpuMemory)
         for process in running
-        if process.pid not in own
+        if process.pid not in own or _holds_no_cuda(process.pid, root)
     )
 
 
-def _own_pids() -> set[int]:
+def own_pids() -> set[int]:
+    """This process and its descendants, as this process's namespace numbers them."""
     this = psutil.Process()
     return {this.pid, *(child.pid for child in this.children(recursive=True))}
 
 
-def _process_name(pid: int) -> str:
+def process_name(pid: int, root: Path = Path("/")) -> str:
+    """The name of a compute process by the number that NVML gave, or a phrase where it cannot be known."""
     try:
-        return psutil.Process(pid).name()
+        name = psutil.Process(pid).name()
     except psutil.NoSuchProcess:
-        return "a process outside this container"
+        return _OUTSIDE
     except psutil.AccessDenied:
         return "a process of another user"
+    return _OUTSIDE if _holds_no_cuda(pid, root) else name
+
+
+def _holds_no_cuda(pid: int, root: Path) -> bool:
+    """Whether a process of this number certainly does not compute on a GPU; False where its files may not be seen."""
+    try:
+        return _CUDA_DEVICE_FILE not in [_link(file) for file in (root / f"proc/{pid}/fd").iterdir()]
+    except OSError:
+        return False
 
 
 # --- the host -------------------------------------------------------------------------------------------------
@@ -373,8 +526,8 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _cpu_name(cpuinfo: str) -> str:
-    for field in ("model name", "Model", "Hardware", "cpu model", "cpu"):
-        match = re.search(rf"^{field}\s*:\s*(\S.*)$", cpuinfo, re.M)
+    for key in ("model name", "Model", "Hardware", "cpu model", "cpu"):
+        match = re.search(rf"^{key}\s*:\s*(\S.*)$", cpuinfo, re.M)
         if match:
             return " ".join(match[1].split())
     return platform.processor() or platform.machine() or "unknown CPU"
@@ -435,6 +588,14 @@ def _number(*paths: Path) -> int | None:
     """The number in the first of these files that holds one."""
     words = (_read(path).strip() for path in paths)
     return next((int(word) for word in words if word.isdigit()), None)
+
+
+def _link(path: Path) -> str:
+    """Where a link leads; an empty string for one that is gone by now. Raises OSError for one that may not be seen."""
+    try:
+        return str(path.readlink())
+    except FileNotFoundError:
+        return ""
 
 
 def _read(path: Path) -> str:

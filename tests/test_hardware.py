@@ -2,104 +2,25 @@
 
 import threading
 from dataclasses import fields
-from types import SimpleNamespace
 
 import psutil
 import pytest
+from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
 from advisor import hardware
-from advisor.hardware import Nvml, device_used_bytes, inspect_hardware, sample_gpus, usable_cores
+from advisor.hardware import (
+    POWER_CAP,
+    GpuGauges,
+    GpuReading,
+    Nvml,
+    NvmlUnavailableError,
+    compute_pids,
+    device_used_bytes,
+    inspect_hardware,
+    sample_gpus,
+    usable_cores,
+)
 from advisor.records import GpuInfo
-
-UUID = "GPU-8f2c0000-aaaa-bbbb-cccc-000000000001"
-MIG_UUID = "MIG-11110000-aaaa-bbbb-cccc-000000000002"
-GIB = 2**30
-
-
-class NVMLError(Exception):
-    def __init__(self, value):
-        super().__init__(f"code {value}")
-        self.value = value
-
-
-class FakeNvml:
-    """A module of pynvml's shape: one H200; calls named in ``refused`` raise the code given for them."""
-
-    NVMLError = NVMLError
-    NVML_ERROR_NOT_SUPPORTED = 3
-    NVML_ERROR_NO_PERMISSION = 4
-    NVML_ERROR_DRIVER_NOT_LOADED = 9
-    NVML_ERROR_LIBRARY_NOT_FOUND = 12
-    NVML_ERROR_GPU_IS_LOST = 15
-    NVML_CLOCK_SM = 1
-    NVML_CLOCK_MEM = 2
-    NVML_TEMPERATURE_GPU = 0
-    nvmlMemory_v2 = 2
-    nvmlClocksEventReasonSwPowerCap = 4
-    nvmlClocksThrottleReasonHwThermalSlowdown = 64
-
-    def __init__(self, refused=None, count=1, processes=(), mig=False):
-        self.refused = refused or {}
-        self.count = count
-        self.processes = processes
-        self.mig = mig
-        self.opened = 0
-        self.answers = {
-            "nvmlInit": lambda: setattr(self, "opened", self.opened + 1),
-            "nvmlDeviceGetCount": lambda: self.count,
-            "nvmlDeviceGetHandleByIndex": lambda index: f"gpu{index}",
-            "nvmlDeviceGetUUID": lambda handle: MIG_UUID if handle == "mig0" else UUID,
-            "nvmlDeviceGetName": lambda _: b"NVIDIA H200",
-            "nvmlDeviceGetMemoryInfo": self.memory,
-            "nvmlSystemGetDriverVersion": lambda: "570.86.15",
-            "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,
-            "nvmlDeviceGetCudaComputeCapability": lambda _: [9, 0],
-            "nvmlDeviceGetClockInfo": lambda _, kind: {1: 1755, 2: 3201}[kind],
-            "nvmlDeviceGetMaxClockInfo": lambda _, kind: {1: 1980, 2: 3201}[kind],
-            "nvmlDeviceGetTemperature": lambda _, kind: 41,
-            "nvmlDeviceGetPowerUsage": lambda _: 76_500,
-            "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
-            "nvmlDeviceGetCurrPcieLinkGeneration": lambda _: 4,
-            "nvmlDeviceGetMaxPcieLinkGeneration": lambda _: 5,
-            "nvmlDeviceGetCurrPcieLinkWidth": lambda _: 8,
-            "nvmlDeviceGetMaxPcieLinkWidth": lambda _: 16,
-            "nvmlDeviceGetEccMode": lambda _: [1, 1],
-            "nvmlDeviceGetMigMode": lambda _: [int(self.mig), 0],
-            "nvmlDeviceGetMaxMigDeviceCount": lambda _: 7,
-            "nvmlDeviceGetMigDeviceHandleByIndex": self.instance,
-            "nvmlDeviceGetCurrentClocksEventReasons": lambda _: 4 | 64 | 1,
-            "nvmlDeviceGetComputeRunningProcesses": lambda _: list(self.processes),
-            "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=97, memory=40),
-        }
-
-    def memory(self, handle, version=None):
-        return SimpleNamespace(used=GIB if handle == "mig0" else 3 * GIB, total=140 * GIB)
-
-    def instance(self, handle, index):
-        if index:
-            raise NVMLError(self.NVML_ERROR_NOT_SUPPORTED)
-        return "mig0"
-
-    def __getattr__(self, name):
-        if name not in self.__dict__.get("answers", {}):
-            raise AttributeError(name)
-
-        def call(*arguments):
-            if name in self.refused:
-                raise NVMLError(self.refused[name])
-            return self.answers[name](*arguments)
-
-        return call
-
-
-def nvml(**kwargs):
-    library = FakeNvml(**kwargs)
-    return Nvml(lambda: library)
-
-
-def process(pid, used=GIB):
-    return SimpleNamespace(pid=pid, usedGpuMemory=used)
-
 
 # --- GPUs -----------------------------------------------------------------------------------------------------
 
@@ -190,14 +111,45 @@ def test_a_lost_gpu_is_left_out_and_named():
     assert sample_gpus(context) == ()
 
 
-def test_processes_are_named_and_our_own_are_left_out():
-    absent = next(pid for pid in range(2**22 - 1, 0, -1) if not psutil.pid_exists(pid))
-    running = [process(psutil.Process().pid), process(1), process(absent, used=None)]
-    (gpu,) = inspect_hardware(nvml(processes=running)).gpus
-    assert [one.pid for one in gpu.processes] == [1, absent]
+def holding(root, pid, *files):
+    """A root folder in which this process holds these files open."""
+    folder = root / f"proc/{pid}/fd"
+    folder.mkdir(parents=True)
+    for number, file in enumerate(files):
+        (folder / str(number)).symlink_to(file)
+    return root
+
+
+ABSENT = next(pid for pid in range(2**22 - 1, 0, -1) if not psutil.pid_exists(pid))
+OUTSIDE = "a process outside this container"
+
+
+def test_processes_are_named_and_our_own_are_left_out(tmp_path):
+    this = psutil.Process()
+    holding(tmp_path, this.pid, "/dev/null", "/dev/nvidia-uvm")
+    running = [process(this.pid), process(1), process(ABSENT, used=None)]
+    (gpu,) = inspect_hardware(nvml(processes=running), tmp_path).gpus
+    assert [one.pid for one in gpu.processes] == [1, ABSENT]
     assert gpu.processes[0].name == psutil.Process(1).name()
-    assert gpu.processes[1].name == "a process outside this container"
+    assert gpu.processes[1].name == OUTSIDE
     assert gpu.processes[1].used_memory_bytes is None
+
+
+def test_a_number_that_the_host_and_the_container_both_give_is_not_ours(tmp_path):
+    this = psutil.Process()
+    holding(tmp_path, this.pid, "/dev/null", "/dev/nvidia0")  # as NVML does, which computes nothing
+    (gpu,) = inspect_hardware(nvml(processes=[process(this.pid)]), tmp_path).gpus
+    assert [(one.pid, one.name) for one in gpu.processes] == [(this.pid, OUTSIDE)]
+
+
+def test_a_process_whose_files_are_gone_or_open_to_nobody_keeps_its_name(tmp_path):
+    assert hardware.process_name(1, tmp_path) == psutil.Process(1).name()
+    this = psutil.Process()
+    assert hardware.process_name(this.pid, holding(tmp_path, this.pid, "/dev/nvidia-uvm")) == this.name()
+
+
+def test_the_files_of_a_real_process_are_read():
+    assert hardware.process_name(psutil.Process().pid) == OUTSIDE
 
 
 def test_gauges():
@@ -215,6 +167,99 @@ def test_used_memory_of_a_mig_instance_and_of_a_stranger():
     assert device_used_bytes(MIG_UUID.removeprefix("MIG-"), nvml(mig=True)) == GIB
     assert device_used_bytes("GPU-0", nvml(mig=True)) is None
     assert device_used_bytes(MIG_UUID, nvml(mig=False)) is None
+
+
+# --- what a trial watches -------------------------------------------------------------------------------------
+
+
+def test_a_reading_has_all_that_a_trial_watches():
+    library = FakeNvml(processes=[process(7), process(8)])
+    library.samples = [used_sm(7, 90, 1_000)]
+    library.bits = 4 | 64
+    reading = GpuGauges(UUID.removeprefix("GPU-"), nvml_of(library)).read()
+    assert (reading.sm_clock_mhz, reading.temperature_c, reading.power_w) == (1755, 41, 76.5)
+    assert reading.throttle_reasons == (POWER_CAP, "hardware thermal slowdown")
+    assert (reading.idle, reading.pids, reading.sm_percent) == (False, {7, 8}, {7: 90})
+
+
+def test_a_reading_says_whether_the_gpu_idles():
+    library = FakeNvml()
+    library.bits = 1
+    reading = GpuGauges(UUID, nvml_of(library)).read()
+    assert (reading.idle, reading.throttle_reasons) == (True, ())
+
+
+WATCHED = [
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetTemperature",
+    "nvmlDeviceGetPowerUsage",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetProcessUtilization",
+    "nvmlDeviceGetMarginTemperature",
+    "nvmlDeviceGetTemperatureThreshold",
+    "nvmlDeviceGetTotalEnergyConsumption",
+]
+
+
+def test_what_a_driver_does_not_tell_a_trial_is_none_or_empty():
+    gauges = GpuGauges(UUID, nvml(refused=dict.fromkeys(WATCHED, FakeNvml.NVML_ERROR_NOT_SUPPORTED)))
+    assert gauges.read() == GpuReading()
+    assert gauges.slowdown_c is None
+    assert gauges.energy_j() is None
+
+
+def test_a_lost_gpu_gives_no_reading_and_no_energy():
+    library = FakeNvml()
+    gauges = GpuGauges(UUID, nvml_of(library))
+    library.refused = dict.fromkeys(WATCHED, FakeNvml.NVML_ERROR_GPU_IS_LOST)
+    assert gauges.read() is None
+    assert gauges.energy_j() is None
+
+
+def test_energy_is_in_joules():
+    assert GpuGauges(UUID, nvml()).energy_j() == 5000.0
+
+
+def test_a_gpu_slows_down_where_its_margin_ends_or_at_its_threshold():
+    assert GpuGauges(UUID, nvml()).slowdown_c == 41 + 46
+    refused = {"nvmlDeviceGetMarginTemperature": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
+    assert GpuGauges(UUID, nvml(refused=refused)).slowdown_c == 87
+
+
+def test_utilisation_is_what_was_new_since_the_reading_before():
+    library = FakeNvml()
+    gauges = GpuGauges(UUID, nvml_of(library))
+    old, nonsense = used_sm(1, 80, 1_000_000), used_sm(2, 4_000_000, 9_000_000)
+    library.samples = [old, used_sm(3, 50, 8_900_000), used_sm(3, 70, 9_000_000), nonsense]
+    assert gauges.read().sm_percent == {3: 70}
+    assert gauges.read().sm_percent == {}
+    library.samples = [used_sm(1, 20, 9_200_000), *library.samples]
+    assert gauges.read().sm_percent == {1: 20}
+
+
+def test_utilisation_that_the_binding_reports_as_an_error_of_success_is_empty():
+    refused = {"nvmlDeviceGetProcessUtilization": FakeNvml.NVML_SUCCESS}
+    assert GpuGauges(UUID, nvml(refused=refused)).read().sm_percent == {}
+
+
+def test_a_mig_instance_has_no_energy_counter_of_its_own():
+    gauges = GpuGauges(MIG_UUID, nvml(mig=True))
+    assert gauges.energy_j() is None
+    assert gauges.read().sm_clock_mhz == 1755
+
+
+def test_an_unknown_gpu_and_a_machine_without_nvml_cannot_be_read():
+    with pytest.raises(NvmlUnavailableError, match="knows no GPU"):
+        GpuGauges("GPU-0", nvml())
+    with pytest.raises(NvmlUnavailableError, match="no NVIDIA driver"):
+        GpuGauges(UUID, nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND}))
+
+
+def test_the_processes_of_all_gpus_and_instances():
+    assert compute_pids(nvml(processes=[process(7), process(8)], count=2, mig=True)) == {7, 8}
+    assert compute_pids(nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND})) == frozenset()
+    assert compute_pids(nvml(refused={"nvmlDeviceGetComputeRunningProcesses": 15})) == frozenset()
 
 
 def test_nvml_is_opened_once_also_by_many_threads():

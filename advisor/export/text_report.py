@@ -36,6 +36,7 @@ from advisor.records import (
     Recommendation,
     StackRecord,
     TrialRecord,
+    TrialResult,
     Value,
     Verdict,
 )
@@ -303,8 +304,14 @@ def _trial(record: TrialRecord, baseline: BaselineRecord | None, catalog: Catalo
         _memory_change(record, baseline),
         format_seconds(record.result.warmup_s),
         format_numerics(record.numerics),
-        " ".join(f"{record.result.reason} {record.result.hint}".split()),
+        _reason(record.result),
     )
+
+
+def _reason(result: TrialResult) -> str:
+    """Why a trial failed, and what to do; of one that measured, what makes its figures unreliable."""
+    unreliable = f"unreliable: {result.disturbed}" if result.disturbed else ""
+    return " ".join(f"{result.reason} {result.hint} {unreliable}".split())
 
 
 def _skipped(state: SessionState, catalog: Catalog) -> _Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -79,17 +80,20 @@ def steps_in(seconds: float, step_s: float) -> int:
     return max(1, min(_LONGEST_BLOCK_STEPS, round(seconds / step_s)))
 
 
-def measure(clock: StepClock, step_s: float, measure_s: float) -> list[Block]:
+def measure(
+    clock: StepClock, step_s: float, measure_s: float, watching: AbstractContextManager[None] | None = None
+) -> list[Block]:
     """Blocks until the interval of the median is narrower than 1 %, or ``measure_s`` is spent.
 
     At least five blocks are timed while they fit in twice ``measure_s``; at least one always. Single steps are timed
-    after them, or, where a step takes long, taken from the blocks.
+    after them, or, where a step takes long, taken from the blocks. ``watching`` is entered around the blocks alone.
     """
     steps = steps_in(measure_s / BLOCKS_PER_TRIAL, step_s)
     blocks: list[Block] = []
-    start = time.perf_counter()
-    while not _enough(blocks, time.perf_counter() - start, measure_s):
-        blocks.append(clock.run(steps))
+    with watching or nullcontext():
+        start = time.perf_counter()
+        while not _enough(blocks, time.perf_counter() - start, measure_s):
+            blocks.append(clock.run(steps))
     if _FEWEST_SINGLE_STEPS * step_s > measure_s:
         clock.step_ms += [block.step_ms for block in blocks]
     else:

@@ -1,0 +1,530 @@
+"""What disturbs a measurement: real threads and processes; NVML is a small stand-in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+from fake_nvml import UUID, FakeNvml, nvml, nvml_of, process, used_sm
+from planted import TINY_TARGET
+from sample_session import sample_history, sample_request
+
+from advisor.catalog import load_catalog
+from advisor.export.json_report import report
+from advisor.export.text_report import markdown_report
+from advisor.hardware import POWER_CAP, GpuReading
+from advisor.headless import trial_effect
+from advisor.records import Block, GpuReadings, Outcome, TargetSpec, TrialResult, TrialSpec
+from advisor.runner import Runner
+from advisor.session.bench import Bench
+from advisor.session.budget import Budget
+from advisor.session.events import Said, TrialMeasured
+from advisor.session.journal import Journal
+from advisor.session.state import SessionState
+from advisor.trial import guards
+from advisor.trial.guards import CpuClock, GpuWatch, Guards, HostLoad, Ourselves, gpu_disturbance, summarised
+
+ME = os.getpid()
+STRANGER = 4_100_001  # numbers of a host, which are none in this namespace
+HERE, BEFORE = Ourselves(frozenset({ME}), frozenset()), frozenset({STRANGER})
+SOON_S = 30.0  # generous: the machine may be loaded
+
+
+def reading(**changes):
+    """A GPU in full swing with this trial on it alone."""
+    usual = GpuReading(sm_clock_mhz=1980, temperature_c=60, power_w=500.0, pids=frozenset({ME}), sm_percent={ME: 98})
+    return replace(usual, **changes)
+
+
+def disturbance(*changes, ourselves=HERE, slowdown_c=90):
+    return gpu_disturbance([reading(), *(reading(**change) for change in changes)], ourselves, slowdown_c)
+
+
+# --- who is who -----------------------------------------------------------------------------------------------
+
+
+def test_a_trial_knows_itself_and_its_children_by_number():
+    own = frozenset({ME, 12, 13})
+    ourselves = Ourselves.among(frozenset({ME, 13, STRANGER}), BEFORE, own)
+    assert ourselves.listed
+    assert ourselves.others(frozenset({ME, 12, STRANGER})) == 1
+
+
+def test_a_trial_that_the_host_numbers_is_the_one_that_appeared():
+    ourselves = Ourselves.among(frozenset({STRANGER, STRANGER + 1}), BEFORE, frozenset({ME}))
+    assert ourselves.candidates == {STRANGER + 1}
+    assert ourselves.others(frozenset({STRANGER, STRANGER + 1})) == 1
+    assert ourselves.busy_others({STRANGER + 1: 99}) == {}
+    assert ourselves.busy_others({STRANGER + 1: 99, STRANGER: 50}) == {STRANGER: 50}
+
+
+def test_of_two_that_appeared_one_is_the_trial():
+    ourselves = Ourselves.among(frozenset({1, 2}), frozenset(), frozenset({ME}))
+    assert ourselves.others(frozenset({1, 2})) == 1
+    assert ourselves.busy_others({1: 99}) == {}
+    assert ourselves.busy_others({1: 99, 2: 40}) == {2: 40}
+
+
+def test_a_number_listed_before_is_not_ours_even_if_it_is_the_same():
+    ourselves = Ourselves.among(frozenset({ME, STRANGER}), frozenset({ME}), frozenset({ME}))
+    assert ourselves.candidates == BEFORE
+    assert ourselves.others(frozenset({ME, STRANGER})) == 1
+
+
+@pytest.mark.parametrize("pids", [frozenset(), BEFORE])
+def test_a_trial_that_nvml_does_not_list_cannot_count_others(pids):
+    ourselves = Ourselves.among(pids, BEFORE, frozenset({ME}))
+    assert not ourselves.listed
+    unlisted = [reading(pids=pids, sm_percent=dict.fromkeys(pids, 99))] * 3
+    assert summarised(unlisted, ourselves).foreign_processes is None
+    assert gpu_disturbance(unlisted, ourselves, 90) == ""
+
+
+# --- what counts as a disturbance -----------------------------------------------------------------------------
+
+
+def test_an_undisturbed_gpu():
+    assert disturbance({}, {"sm_clock_mhz": 1800, "temperature_c": 87}) == ""
+    assert gpu_disturbance([], HERE, None) == ""
+
+
+def test_another_process_that_computes():
+    beside = {"pids": frozenset({ME, STRANGER}), "sm_percent": {ME: 60, STRANGER: 38}}
+    first = reading(pids=frozenset({ME, STRANGER}))
+    told = gpu_disturbance([first, reading(**beside), reading(**beside)], HERE, 90)
+    assert told == (
+        f"another process (pid {STRANGER}, a process outside this container) "
+        "used up to 38 % of the GPU while it was measured"
+    )
+
+
+def test_a_process_that_computed_before_the_blocks_counts_only_where_nothing_newer_is_known():
+    both = frozenset({ME, STRANGER})
+    first = reading(pids=both, sm_percent={STRANGER: 70})
+    assert gpu_disturbance([first, reading(pids=both)], HERE, 90) == ""
+    assert "70 %" in gpu_disturbance([first, reading(pids=both, sm_percent={})], HERE, 90)
+
+
+def test_a_process_that_only_holds_memory_is_counted_and_is_none():
+    both = [reading(pids=frozenset({ME, STRANGER}), sm_percent={ME: 98, STRANGER: 2})] * 3
+    assert gpu_disturbance(both, HERE, 90) == ""
+    assert summarised(both, HERE).foreign_processes == 1
+
+
+def test_a_desktop_that_is_no_compute_process_is_none():
+    assert disturbance({"sm_percent": {ME: 90, STRANGER: 8}}) == ""
+
+
+@pytest.mark.parametrize(
+    ("pids", "words"),
+    [
+        ([{ME}, {ME, STRANGER}, {ME, STRANGER}], "another process came to the GPU"),
+        ([{ME, STRANGER}, {ME, STRANGER}, {ME}], "another process left the GPU"),
+        ([{ME, STRANGER}, None, {ME, STRANGER}], ""),
+    ],
+)
+def test_a_process_that_comes_or_goes(pids, words):
+    readings = [reading(pids=None if one is None else frozenset(one)) for one in pids]
+    assert gpu_disturbance(readings, HERE, 90) == (f"{words} while it was measured" if words else "")
+
+
+@pytest.mark.parametrize(
+    "reason", ["hardware slowdown", "hardware thermal slowdown", "software thermal slowdown", "hardware power brake"]
+)
+def test_a_slowdown(reason):
+    assert disturbance({"throttle_reasons": (POWER_CAP, reason)}, {}) == f"the GPU slowed itself down ({reason})"
+
+
+def test_a_power_cap_is_reported_and_is_none():
+    capped = [reading(), reading(sm_clock_mhz=1200, throttle_reasons=(POWER_CAP,)), reading(sm_clock_mhz=1300)]
+    assert gpu_disturbance(capped, HERE, 90) == ""
+    assert summarised(capped, HERE).throttle_reasons == (POWER_CAP,)
+
+
+def test_a_clock_that_falls_without_a_power_cap():
+    assert disturbance({"sm_clock_mhz": 1790}, {"sm_clock_mhz": 1410}) == (
+        "the GPU's SM clock fell from 1980 to 1410 MHz without a power cap"
+    )
+    assert disturbance({"sm_clock_mhz": 1790}) == ""
+
+
+def test_a_clock_that_falls_because_the_gpu_waits_is_none_until_it_is_up_again():
+    idle, rising = {"sm_clock_mhz": 345, "idle": True}, {"sm_clock_mhz": 900}
+    assert disturbance(idle, rising, {}) == ""
+    assert "345" not in disturbance(idle, rising, rising)
+    assert "to 900 MHz" in disturbance(idle, rising, rising)
+
+
+def test_a_first_reading_with_a_low_clock_is_none():
+    assert gpu_disturbance([reading(sm_clock_mhz=345), reading(), reading()], HERE, 90) == ""
+
+
+def test_a_gpu_about_to_slow_down():
+    assert disturbance({"temperature_c": 88}) == "the GPU was at 88 °C, and slows itself down at 90 °C"
+    assert disturbance({"temperature_c": 88}, slowdown_c=None) == ""
+
+
+def test_several_disturbances_are_all_said():
+    told = disturbance({"temperature_c": 91, "throttle_reasons": ("hardware thermal slowdown",), "sm_clock_mhz": 900})
+    assert told.count("; ") == 2
+
+
+def test_readings_in_short():
+    readings = [
+        reading(sm_clock_mhz=1980, temperature_c=50, power_w=400.0),
+        reading(sm_clock_mhz=1900, temperature_c=61, power_w=500.0, throttle_reasons=(POWER_CAP,)),
+        reading(sm_clock_mhz=1600, temperature_c=60, power_w=600.0),
+    ]
+    assert summarised(readings, HERE) == GpuReadings(
+        samples=3,
+        temperature_c=61,
+        sm_clock_mhz=1900,
+        sm_clock_lowest_mhz=1600,
+        power_w=500.0,
+        throttle_reasons=(POWER_CAP,),
+        foreign_processes=0,
+    )
+    assert summarised([GpuReading()], Ourselves(frozenset(), frozenset())) == GpuReadings(1, foreign_processes=None)
+
+
+# --- the watch ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def library():
+    """A GPU that works on this trial's steps once the trial has begun to compute."""
+    fake = FakeNvml()
+    fake.bits, fake.celsius = 4, 60
+    return fake
+
+
+def started(library, *others, number=ME):
+    """A watch made before the trial computes, with these processes on the GPU then; ``number`` is NVML's for us."""
+    library.processes = [process(pid) for pid in others]
+    watch = GpuWatch(nvml_of(library))
+    library.processes = [*library.processes, process(number)]
+    return watch
+
+
+def until(met):
+    deadline = time.monotonic() + SOON_S
+    while not met() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert met()
+
+
+def watch_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "gpu-watch"]
+
+
+def test_a_watch_reads_in_a_thread_that_ends_with_it(library):
+    watch = started(library)
+    with watch.reading(UUID):
+        assert len(watch_threads()) == 1
+        until(lambda: watch.summary.samples >= 3)
+    assert watch_threads() == []
+    assert watch.summary.samples >= 4
+    assert watch.summary == replace(
+        GpuReadings(watch.summary.samples, 60, 1755, 1755, 76.5, (POWER_CAP,)), foreign_processes=0
+    )
+    assert watch.disturbance() == ""
+
+
+def test_a_watch_ends_when_what_it_watches_fails(library):
+    watch = started(library)
+    with pytest.raises(RuntimeError, match="mine"), watch.reading(UUID):
+        raise RuntimeError("mine")
+    assert watch_threads() == []
+
+
+@pytest.mark.parametrize("number", [ME, STRANGER + 7])
+def test_a_process_that_appears_midway(library, number):
+    watch = started(library, number=number)
+    with watch.reading(UUID):
+        library.processes = [*library.processes, process(STRANGER)]
+        until(lambda: watch.summary.foreign_processes == 1)
+        library.processes = library.processes[:-1]
+    assert watch.disturbance() == "another process came to the GPU while it was measured"
+    assert watch.summary.foreign_processes == 1
+
+
+@pytest.mark.parametrize("number", [ME, STRANGER + 7])
+def test_a_process_that_computes_all_the_time(library, number):
+    watch = started(library, STRANGER, number=number)
+    with watch.reading(UUID):
+        library.samples = [used_sm(number, 55, 5_000_000), used_sm(STRANGER, 44, 5_000_000)]
+    assert watch.disturbance().startswith(f"another process (pid {STRANGER}, ")
+    assert "44 % of the GPU" in watch.disturbance()
+
+
+@pytest.mark.parametrize("number", [ME, STRANGER + 7])
+def test_a_trial_before_this_one_that_is_gone_by_now_is_none(library, number):
+    watch = started(library, STRANGER, number=number)
+    library.processes = [process(number)]
+    with watch.reading(UUID):
+        pass
+    assert watch.disturbance() == ""
+    assert watch.summary.foreign_processes == 0
+
+
+def test_a_worker_of_ours_that_begins_to_compute_is_no_stranger(library):
+    watch = started(library)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        with watch.reading(UUID):
+            library.processes = [*library.processes, process(child.pid)]
+            readings = watch.summary.samples
+            until(lambda: watch.summary.samples > readings)
+        assert watch.disturbance() == ""
+        assert watch.summary.foreign_processes == 0
+        child.communicate(b"\n")
+
+
+def test_a_slow_gpu_in_the_middle_is_seen(library):
+    watch = started(library)
+    with watch.reading(UUID):
+        library.clock_mhz = 900
+        until(lambda: watch.summary.sm_clock_lowest_mhz == 900)
+        library.bits = 64
+        until(lambda: "hardware thermal slowdown" in watch.summary.throttle_reasons)
+    assert "slowed itself down (hardware thermal slowdown)" in watch.disturbance()
+
+
+def test_the_margin_to_the_slowdown_is_watched(library):
+    watch = started(library)
+    with watch.reading(UUID):
+        library.celsius = 60 + library.margin_c - 1
+    assert watch.disturbance() == "the GPU was at 105 °C, and slows itself down at 106 °C"
+
+
+def test_a_driver_that_lists_no_processes_leaves_the_gauges(library):
+    library.refused = {"nvmlDeviceGetComputeRunningProcesses": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
+    watch = started(library)
+    with watch.reading(UUID):
+        library.samples = [used_sm(STRANGER, 90, 5_000_000)]
+    assert watch.disturbance() == ""
+    assert (watch.summary.temperature_c, watch.summary.foreign_processes) == (60, None)
+
+
+def test_a_machine_without_nvml_is_not_watched():
+    watch = GpuWatch(nvml(refused={"nvmlInit": FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND}))
+    with watch.reading(UUID):
+        assert watch_threads() == []
+    assert (watch.summary, watch.disturbance(), watch.energy_j) == (None, "", None)
+
+
+def test_an_unknown_gpu_is_not_watched():
+    watch = GpuWatch(nvml())
+    with watch.reading("GPU-0"):
+        assert watch_threads() == []
+    assert (watch.summary, watch.disturbance(), watch.energy_j) == (None, "", None)
+
+
+# --- energy ---------------------------------------------------------------------------------------------------
+
+
+class Counter:
+    """An energy counter that moves by 30 J each time that it is read."""
+
+    millijoules = 7_000_000
+
+    def __call__(self):
+        self.millijoules += 30_000
+        return self.millijoules
+
+
+BLOCKS = [Block(steps=2, samples=8, seconds=0.5), Block(steps=1, samples=4, seconds=0.25)]
+
+
+@pytest.fixture
+def guarded(library):
+    """Guards over the fake, after watching for at least this long."""
+
+    def run(seconds=0.0):
+        library.millijoules = Counter()
+        watching = Guards(watch_gpu=True, nvml=nvml_of(library))
+        with watching.watching(UUID):
+            time.sleep(seconds)
+        return watching
+
+    return run
+
+
+def test_energy_is_the_counters_difference_over_the_samples(guarded, monkeypatch):
+    monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", 0.05)
+    watched = guarded(0.06)
+    assert watched.energy_j_per_sample(BLOCKS) == pytest.approx(30.0 / 12)
+    assert watched.energy_j_per_sample([]) is None
+
+
+def test_energy_of_less_than_a_second_is_unknown(guarded, monkeypatch):
+    assert guards._SHORTEST_ENERGY_S == 1.0
+    monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", SOON_S)
+    assert guarded().energy_j_per_sample(BLOCKS) is None
+
+
+def test_energy_without_a_counter_is_unknown(guarded, library, monkeypatch):
+    monkeypatch.setattr(guards, "_SHORTEST_ENERGY_S", 0.0)
+    library.refused = {"nvmlDeviceGetTotalEnergyConsumption": FakeNvml.NVML_ERROR_NOT_SUPPORTED}
+    assert guarded().energy_j_per_sample(BLOCKS) is None
+
+
+def test_energy_of_a_trial_that_is_not_watched_is_unknown():
+    unwatched = Guards(watch_gpu=False)
+    with unwatched.watching(UUID):
+        pass
+    assert unwatched.energy_j_per_sample(BLOCKS) is None
+    assert unwatched.gpu is None
+
+
+# --- the host -------------------------------------------------------------------------------------------------
+
+
+class ScriptedLoad(HostLoad):
+    """The host's load with figures for: seconds by the clock, processor seconds of all, and of this trial."""
+
+    def __init__(self, *readings):
+        self.left = [guards._Reading(*one) for one in readings]
+        super().__init__()
+
+    def _read(self):
+        return self.left.pop(0)
+
+
+def test_work_of_others_disturbs_where_it_leaves_too_little():
+    cores = psutil.cpu_count()
+    full = ScriptedLoad((0, 0, 0), (10, 10 * cores, 10 * (cores - 0.5)))
+    assert full.disturbance() == f"other processes used 0.5 of {cores} cores while it was measured"
+    assert ScriptedLoad((0, 0, 0), (10, 10 * cores, 9.9 * cores)).disturbance() == ""
+    assert ScriptedLoad((0, 0, 0), (10, 5 * cores, 0)).disturbance() == ""
+
+
+def test_the_work_of_this_process_and_its_children_is_its_own():
+    load = HostLoad()
+    before = load._own_s()
+    spin = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    subprocess.run([sys.executable, "-c", spin], check=True)
+    assert load._own_s() - before >= 0.29
+
+
+def kernel_of(root, mhz):
+    """A kernel that tells this clock of every core."""
+    for core in range(psutil.cpu_count()):
+        folder = root / f"sys/devices/system/cpu/cpu{core}/cpufreq"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "scaling_cur_freq").write_text(f"{mhz * 1000}\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("mhz", "said"),
+    [
+        (3600, ""),
+        (3000, ""),
+        (4800, ""),
+        (2100, "the processor's clock fell from 3600 to 2100 MHz while it was measured"),
+    ],
+)
+def test_the_processors_clock(tmp_path, mhz, said):
+    clock = CpuClock(kernel_of(tmp_path, 3600))
+    kernel_of(tmp_path, mhz)
+    assert clock.disturbance() == said
+
+
+def test_idle_cores_may_slow_down(tmp_path):
+    clock = CpuClock(kernel_of(tmp_path, 3600))
+    fast = guards._cores_to_read().pop()
+    kernel_of(tmp_path, 800)
+    (tmp_path / f"sys/devices/system/cpu/cpu{fast}/cpufreq/scaling_cur_freq").write_text("3600000\n")
+    if fast in guards._cores_to_read():  # unless the system has moved this thread meanwhile
+        assert clock.disturbance() == ""
+
+
+def test_a_machine_that_does_not_tell_its_clock(tmp_path):
+    assert CpuClock(tmp_path).disturbance() == ""
+
+
+def test_few_cores_are_read_of_many(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(100, 300)))
+    cores = guards._cores_to_read() - {psutil.Process().cpu_num()}
+    assert 3 <= len(cores) <= 5
+    assert max(cores) - min(cores) >= 100
+
+
+# --- what becomes of it ---------------------------------------------------------------------------------------
+
+
+def test_a_real_trial_on_the_cpu_has_no_gpu_and_no_energy(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    spec = TrialSpec(
+        trial_id="t",
+        target=TargetSpec("target.py", str(tmp_path), device="cpu"),
+        settings={},
+        measure_s=0.1,
+        warmup_limit_s=0.2,
+        timeout_s=120.0,
+        log_path=str(tmp_path / "trial.log"),
+    )
+    Runner.prepare()
+    result = Runner().run(spec, lambda message: None)
+    assert result.outcome is Outcome.MEASURED, result.reason
+    assert (result.gpu, result.energy_j_per_sample) == (None, None)
+
+
+HOT = "the GPU slowed itself down (hardware thermal slowdown)"
+BUSY = "another process came to the GPU while it was measured"
+
+
+class ScriptedRunner:
+    """Trials whose results are known: seconds of a block of one step, and what disturbed it."""
+
+    def __init__(self, *runs):
+        self.left = [TrialResult(Outcome.MEASURED, blocks=(Block(1, 4, s),), disturbed=d) for s, d in runs]
+
+    def run(self, spec, listen):
+        return self.left.pop(0)
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+
+    def make(*runs):
+        said = []
+        journal = Journal.create(sample_request())
+        return Bench(sample_request(), ScriptedRunner(*runs), Budget(600.0), journal, said.append), said
+
+    return make
+
+
+def test_a_trial_that_the_gpu_disturbed_is_measured_again(bench):
+    measuring, said = bench((1.0, HOT), (1.2, ""))
+    result = measuring.run(measuring.spec("tf32=true", {}))
+    assert (result.disturbed, result.blocks[0].seconds) == ("", 1.2)
+    assert Said(f"tf32=true is measured again: {HOT}") in said
+
+
+def test_a_trial_that_is_disturbed_twice_keeps_its_mark(bench):
+    measuring, _ = bench((1.3, HOT), (1.2, BUSY), (1.0, ""))
+    result = measuring.run(measuring.spec("tf32=true", {}))
+    assert (result.disturbed, result.blocks[0].seconds) == (BUSY, 1.2)
+    assert len(measuring.runner.left) == 1
+
+
+def test_the_mark_is_in_the_report_and_in_the_tables():
+    history = sample_history()
+    event = next(event for event in history if isinstance(event, TrialMeasured) and event.record.result.measured)
+    result = replace(event.record.result, disturbed=HOT, gpu=GpuReadings(9, 91), energy_j_per_sample=0.25)
+    record = replace(event.record, result=result)
+    state = SessionState.of([TrialMeasured(record) if one is event else one for one in history])
+    trials = report(state, sample_request(), "0.1.0")["trials"]
+    told = next(trial for trial in trials if trial["disturbed"])
+    assert (told["disturbed"], told["energy_j_per_sample"], told["gpu"]["temperature_c"]) == (HOT, 0.25, 91)
+    assert all(trial["gpu"] is None for trial in trials if trial is not told)
+    assert trial_effect(record).endswith(f"(unreliable: {HOT})")
+    assert f"unreliable: {HOT}" in markdown_report(state, sample_request(), load_catalog())
