@@ -14,7 +14,12 @@ class StepPlan:
     ``autocast``: ``none``, ``bfloat16`` or ``float16``; float16 in training goes with a gradient scaler.
     ``zero_grad``: ``none`` (set_to_none), ``zeros``, or ``manual`` (``param.grad = None`` by hand).
     ``grad_mode`` (inference): ``grad``, ``no_grad`` or ``inference_mode``.
-    ``compile_mode``: ``none`` or a mode of ``torch.compile``.
+    ``compile_mode``: ``none`` or a mode of ``torch.compile``. ``compile_scope``: ``model``, or ``regional`` for its
+    repeated blocks. ``compile_dynamic``: ``auto``, ``true`` or ``false``. ``freezing`` (inference): parameters become
+    constants of the compiled code. Any of these three alone means the mode ``default``.
+    ``compile_optimizer`` (training): the optimizer's step is compiled.
+    ``clip_norm`` (training): what the norm of all gradients is clipped to, or None; ``clip_grad`` is how: ``default``,
+    ``foreach`` or ``for-loop``.
     ``memory_format``: the format that batches of the matching rank are converted to, or ``none``.
     ``input_dtype``: the type that the floating-point tensors of a batch are converted to, or ``none``.
     ``attention_backend``: ``auto``, or the one kernel that ``scaled_dot_product_attention`` may use: ``flash``,
@@ -29,6 +34,12 @@ class StepPlan:
     zero_grad: str = "none"
     grad_mode: str = "grad"
     compile_mode: str = "none"
+    compile_scope: str = "model"
+    compile_dynamic: str = "auto"
+    compile_optimizer: bool = False
+    freezing: bool = False
+    clip_grad: str = "default"
+    clip_norm: float | None = None
     cuda_graph: bool = False
     non_blocking: bool = False
     memory_format: str = "none"
@@ -41,6 +52,17 @@ class StepPlan:
     def device_type(self) -> str:
         """``cuda`` or ``cpu``."""
         return self.device.partition(":")[0]
+
+    @property
+    def compiles_with(self) -> str:
+        """The mode in which the model is compiled, ``none`` when it is not."""
+        asked = self.compile_scope != "model" or self.compile_dynamic != "auto" or self.freezing
+        return "default" if asked and self.compile_mode == "none" else self.compile_mode
+
+    @property
+    def runs_under(self) -> str:
+        """The grad mode of inference: constants are folded only where nothing could ask for their gradients."""
+        return "no_grad" if self.freezing and self.grad_mode == "grad" else self.grad_mode
 
     @property
     def scales_gradients(self) -> bool:

@@ -193,7 +193,7 @@ class LoaderFacts:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
-    """An optimizer: its class and the implementations that its class offers."""
+    """An optimizer: its class and the implementations that its class offers. ``builtin``: a class of torch.optim."""
 
     name: str
     implementation: str
@@ -201,6 +201,7 @@ class OptimizerFacts:
     capturable: bool
     tensors: int
     state_bytes: int = 0
+    builtin: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,10 @@ class WorkloadFacts:
     ``families`` counts modules by kind: conv1d, conv2d, conv3d, linear, embedding, batch_norm, layer_norm,
     dropout, attention, recurrent. ``current`` holds the value of every known setting as the user has it.
     ``input_dims`` has the number of dimensions of each input tensor. ``linear_shapes`` has inputs, outputs and count
-    for each size of linear layer.
+    for each size of linear layer. ``repeated_blocks`` has class and count; ``varying_shapes`` is whether the first
+    batches differ in shape. ``fusable_chains`` counts chains of pointwise operations and ``inplace_activations`` the
+    activations that could write over their input; where there is none because the model cannot be traced, the problem
+    says why. ``clip_norm`` is the norm that the user clips gradients to, None without clipping.
     """
 
     mode: Mode
@@ -239,6 +243,13 @@ class WorkloadFacts:
     current: dict[str, Value] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     linear_shapes: tuple[tuple[int, int, int], ...] = ()
+    repeated_blocks: tuple[tuple[str, int], ...] = ()
+    varying_shapes: bool = False
+    fusable_chains: int = 0
+    fusing_problem: str = ""
+    inplace_activations: int = 0
+    tracing_problem: str = ""
+    clip_norm: float | None = None
 
     @property
     def device_type(self) -> str:

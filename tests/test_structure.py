@@ -5,7 +5,8 @@ import torch
 import torchvision
 from torch import nn
 
-from advisor.structure import REPEATED_BLOCKS_CODE, block_counts, repeated_blocks
+from advisor.portable import source
+from advisor.structure import block_counts, repeated_blocks
 
 
 class Block(nn.Module):
@@ -71,11 +72,10 @@ def test_the_blocks_that_a_model_repeats(make, expected):
 @each_model
 def test_the_exported_search_finds_the_same(make, expected):
     model = make()
-    namespace = {"torch": torch, "model": model}
-    exec(REPEATED_BLOCKS_CODE, namespace)
-    found = sorted(sorted(name for name, _ in group) for group in namespace["groups"])
-    assert found == sorted(sorted(name for name, _ in group) for group in repeated_blocks(model))
-    assert len(found) == len(expected)
+    namespace = {"torch": torch}
+    exec(source("blocks"), namespace)
+    assert namespace["repeated_blocks"](model) == repeated_blocks(model)
+    assert len(repeated_blocks(model)) == len(expected)
 
 
 def test_blocks_come_with_their_names_and_the_largest_first():

@@ -1,0 +1,29 @@
+"""Functions that trials run and exported files contain word for word, so that both do the same.
+
+The modules here import torch when they are imported, so others import them inside functions. They name everything as
+``torch.x.y`` and use no other module of this package but each other.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+
+def source(*names: str) -> str:
+    """The text of these modules as one piece for exported code: without docstrings, and torch already imported."""
+    texts = [Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in names]
+    imports = sorted({line for text in texts for line in _imports(text)})
+    head = "\n".join(imports) + "\n\n\n" if imports else ""
+    return head + "\n\n\n".join(_body(text) for text in texts) + "\n"
+
+
+def _imports(text: str) -> list[str]:
+    found = [node for node in ast.parse(text).body if isinstance(node, ast.Import)]
+    return [ast.unparse(node) for node in found if node.names[0].name != "torch"]
+
+
+def _body(text: str) -> str:
+    """From the first statement that is neither the docstring nor an import."""
+    first = next(node for node in ast.parse(text).body if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom))
+    return "\n".join(text.splitlines()[first.lineno - 1 :]).strip("\n")

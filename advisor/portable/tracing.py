@@ -1,0 +1,109 @@
+"""A model as a graph of its operations, by torch.fx, or the reason why it cannot be one."""
+
+import contextlib
+import inspect
+import time
+import typing
+
+import torch
+
+
+class CannotTraceError(ValueError):
+    """Why a model cannot be traced: the rest of a sentence that begins with the model."""
+
+
+class LimitedTracer(torch.fx.Tracer):
+    """torch.fx's tracer, which gives up after ``limit_s``."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__()
+        self._deadline = time.monotonic() + limit_s
+
+    def create_node(self, *args: typing.Any, **kwargs: typing.Any) -> torch.fx.Node:
+        """One more operation in the graph."""
+        if time.monotonic() > self._deadline:
+            raise CannotTraceError("has too many operations to trace in reasonable time")
+        return super().create_node(*args, **kwargs)
+
+
+def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule:
+    """The model as it runs in its present mode. Raises CannotTraceError where a trace would lose something.
+
+    The graph calls PyTorch's own modules as they are, and shares them and all parameters with the model.
+    """
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        raise CannotTraceError("has a forward with optional arguments, whose absence a trace does not notice")
+    if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
+        raise CannotTraceError("has forward hooks, which a trace would lose")
+    before = {module: dict(vars(module)) for module in model.modules()}
+    try:
+        with own_functions_refused():
+            graph = LimitedTracer(limit_s).trace(model)
+        kept = [module for module, attributes in before.items() if set_in_forward(module, attributes)]
+        traced = None if kept else torch.fx.GraphModule(model, graph, type(model).__name__)
+    except CannotTraceError:
+        raise
+    except Exception as error:
+        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CannotTraceError(f"has a forward that torch.fx cannot follow: {text}") from error
+    finally:
+        for module, attributes in before.items():
+            vars(module).clear()
+            vars(module).update(attributes)
+    if traced is None:
+        raise CannotTraceError("makes tensors of its own or keeps values in its forward, which a trace would freeze")
+    return traced
+
+
+def trace_both(model: torch.nn.Module, limit_s: float = 10.0) -> list[torch.fx.GraphModule]:
+    """The model traced in training and in evaluation mode; its modes are afterwards as they were."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        return [trace(model.train(training), limit_s) for training in (True, False)]
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+@contextlib.contextmanager
+def own_functions_refused() -> typing.Iterator[None]:
+    """Inside this context a custom autograd function raises: a trace would see its forward and lose its backward."""
+    function: typing.Any = torch.autograd.Function
+    usual = vars(function)["apply"]
+
+    def refuse(cls: typing.Any, *args: typing.Any, **kwargs: typing.Any) -> None:
+        raise CannotTraceError(f"uses the autograd function {cls.__name__}, whose backward a trace would lose")
+
+    function.apply = classmethod(refuse)
+    try:
+        yield
+    finally:
+        function.apply = usual
+
+
+def set_in_forward(module: torch.nn.Module, before: dict[str, object]) -> bool:
+    """Whether tracing has added or replaced an attribute of a module."""
+    now = vars(module)
+    return now.keys() != before.keys() or any(now[name] is not value for name, value in before.items())
+
+
+# What makes a new tensor and does not look at it again in its backward pass.
+FRESH_MODULES = (
+    torch.nn.Linear,
+    torch.nn.modules.conv._ConvNd,
+    torch.nn.modules.batchnorm._NormBase,
+    torch.nn.GroupNorm,
+    torch.nn.LayerNorm,
+)
+FRESH_FUNCTIONS = ("add", "sub", "mul", "matmul", "cat", "conv1d", "conv2d", "conv3d", "linear")
+
+
+def is_fresh(node: torch.fx.Node, graph: torch.fx.GraphModule) -> bool:
+    """Whether a tensor is new, read by one operation only, and not needed by the backward pass of what made it."""
+    if len(node.users) != 1:
+        return False
+    if node.op == "call_module":
+        return isinstance(graph.get_submodule(str(node.target)), FRESH_MODULES)
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    return node.op in ("call_function", "call_method") and name in FRESH_FUNCTIONS
