@@ -19,6 +19,12 @@ from advisor.records import Mode, Value
 _LOOP_NAMES = frozenset({"inputs", "targets", "output", "loss", "batch"})
 _CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 _RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}
+_ATTENTION = {
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "math": "MATH",
+}
 _GUARDS = {
     Stage.OPTIMIZER: "if optimizer is not None:",
     Stage.DATA: "if isinstance(loader, torch.utils.data.DataLoader):",
@@ -31,6 +37,8 @@ _PLAN_FIELDS = {
     "step.cuda_graph": "cuda_graph",
     "data.pin_memory": "non_blocking",
     "model.memory_format": "memory_format",
+    "precision.weights": "input_dtype",
+    "attention.backend": "attention_backend",
     "loop.loss_item": "loss_item",
     "loop.empty_cache": "empty_cache",
 }
@@ -101,6 +109,8 @@ def _prepare(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> str:
     blocks = [block for recipe, value in chosen for block in _prepared(recipe, value)]
     if plan.cuda_graph and plan.mode is Mode.TRAIN:
         blocks.append(_CAPTURABLE.strip("\n"))
+    if plan.attention_backend != "auto" and plan.compile_mode != "none":
+        blocks.insert(0, _TELL_ATTENTION_APART.strip("\n"))
     if any("device" in block for block in blocks):
         blocks.insert(0, "device = next(model.parameters()).device")
     body = "\n".join([*blocks, "return model, optimizer, loader"])
@@ -150,19 +160,35 @@ def _train_step(plan: StepPlan) -> str:
         before.append('parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]')
     return _TRAIN_STEP.substitute(
         before=textwrap.indent("\n".join(before), "    "),
-        loss=_in_contexts([_autocast(plan)], _LOSS, 8),
+        loss=_in_contexts([_attention(plan), _autocast(plan)], _LOSS, 8),
         zero_grad=textwrap.indent(_ZERO_GRAD[plan.zero_grad], "        "),
-        update=textwrap.indent(_SCALED_UPDATE if plan.scales_gradients else _UPDATE, "        "),
-        last=textwrap.indent(_last(plan, _GRAPHED_TRAIN), "    "),
+        update=textwrap.indent(_update(plan), "        "),
+        last=textwrap.indent(_last(plan, _graphed_train(plan)), "    "),
     )
 
 
 def _infer_step(plan: StepPlan) -> str:
     grad = "" if plan.grad_mode == "grad" else f"torch.{plan.grad_mode}()"
     return _INFER_STEP.substitute(
-        forward=_in_contexts([grad, _autocast(plan)], _FORWARD, 8),
+        forward=_in_contexts([grad, _attention(plan), _autocast(plan)], _FORWARD, 8),
         last=textwrap.indent(_last(plan, _GRAPHED_INFER), "    "),
     )
+
+
+def _update(plan: StepPlan) -> str:
+    """Backward and optimizer step. Activation checkpoints run parts of the forward pass again in the backward one."""
+    scaled = plan.scales_gradients
+    backward = _in_contexts([_attention(plan)], "scaler.scale(loss).backward()" if scaled else "loss.backward()", 0)
+    return f"{backward}\n{_SCALED_STEP if scaled else _STEP}"
+
+
+def _graphed_train(plan: StepPlan) -> str:
+    backward = "    loss.backward()"
+    return _GRAPHED_TRAIN.replace(backward, _in_contexts([_attention(plan)], backward.strip(), 4))
+
+
+def _attention(plan: StepPlan) -> str:
+    return "" if plan.attention_backend == "auto" else "_attention()"
 
 
 def _autocast(plan: StepPlan) -> str:
@@ -210,6 +236,8 @@ def _helpers(plan: StepPlan) -> Iterator[str]:
     else:
         yield _ARGUMENTS
     yield _to_device(plan)
+    if _attention(plan):
+        yield Template(_ONLY_ATTENTION).substitute(backend=_ATTENTION[plan.attention_backend])
     yield _MAP
     if plan.cuda_graph:
         yield _GRAPHED
@@ -218,6 +246,10 @@ def _helpers(plan: StepPlan) -> Iterator[str]:
 def _to_device(plan: StepPlan) -> str:
     arguments = "device, non_blocking=True" if plan.non_blocking else "device"
     rank = _RANK_OF_FORMAT.get(plan.memory_format)
+    if plan.input_dtype != "none":
+        move = _MOVE if rank is None else _MOVE_IN_FORMAT
+        moved = Template(move).substitute(arguments=arguments, rank=rank, format=plan.memory_format)
+        return Template(_TO_DEVICE_AS).substitute(move=textwrap.indent(moved, " " * 8), dtype=plan.input_dtype)
     if rank is None:
         return Template(_TO_DEVICE).substitute(arguments=arguments)
     return Template(_TO_DEVICE_IN_FORMAT).substitute(arguments=arguments, rank=rank, format=plan.memory_format)
@@ -268,6 +300,13 @@ if optimizer is not None and device.type == "cuda":
             state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device=device)
 """
 
+_TELL_ATTENTION_APART = """
+# This cache of the compiler would take a graph of another attention kernel for this one (pytorch/pytorch#186458).
+from torch._functorch import config as autograd_config
+
+autograd_config.enable_autograd_cache = False
+"""
+
 _TRAIN_STEP = Template('''
 def train_step(model, optimizer, loss_fn=None):
     """A callable ``step(batch) -> detached loss``. Pass what ``prepare`` returned.
@@ -311,7 +350,7 @@ _ZERO_GRAD = {
     "manual": "for parameter in parameters:\n    parameter.grad = None",
 }
 
-_UPDATE = "loss.backward()\noptimizer.step()"
+_STEP = "optimizer.step()"
 
 # What the loop does after an update, by the values of loop.loss_item and loop.empty_cache.
 _AFTER_LOSS = {
@@ -325,7 +364,7 @@ _AFTER_MEMORY = {
     "every_step_with_del": ["torch.cuda.empty_cache()  # the batch on the device is gone by now"],
 }
 
-_SCALED_UPDATE = "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
+_SCALED_STEP = "scaler.step(optimizer)\nscaler.update()"
 
 _INFER_STEP = Template('''
 def infer_step(model):
@@ -436,6 +475,29 @@ def _to_device(batch, device):
     return _map(move, batch)
 '''
 
+_TO_DEVICE_AS = '''
+def _to_device(batch, device):
+    """The batch with its tensors on the device, and its floating-point ones in the type of the weights."""
+
+    def move(tensor):
+$move
+        return tensor.to(torch.$dtype) if tensor.is_floating_point() else tensor
+
+    return _map(move, batch)
+'''
+
+_MOVE = "tensor = tensor.to($arguments)"
+
+_MOVE_IN_FORMAT = """\
+layout = torch.$format if tensor.dim() == $rank else torch.preserve_format
+tensor = tensor.to($arguments, memory_format=layout)"""
+
+_ONLY_ATTENTION = '''
+def _attention():
+    """A context in which scaled_dot_product_attention uses one kernel only."""
+    return torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.$backend)
+'''
+
 _MAP = '''
 def _map(function, batch):
     """The batch with ``function`` applied to every tensor in it."""
@@ -485,8 +547,7 @@ def _graphed(device, run, captured, after_replay, parameters):
         return result
 
     def capture(batch):
-        nonlocal graph, static_batch, static_result, shapes
-        shapes = shapes_of(batch)
+        nonlocal graph, static_batch, static_result
         static_batch = _map(torch.clone, batch)
         for parameter in parameters:
             parameter.grad = None
@@ -497,16 +558,19 @@ def _graphed(device, run, captured, after_replay, parameters):
         graph = recording
 
     def step(batch):
-        nonlocal calls
+        nonlocal calls, shapes
         if graph is not None and shapes_of(batch) == shapes:
             for destination, source in zip(tensors(static_batch), tensors(batch)):
+                if source.dtype != destination.dtype:
+                    source = source.to(device, non_blocking=True)  # converted there, not on the host
                 destination.copy_(source, non_blocking=True)
         else:
             calls += 1
-            batch = _to_device(batch, device)
+            moved = _to_device(batch, device)
             if graph is not None or calls <= 3:
-                return run_aside(batch)
-            capture(batch)
+                return run_aside(moved)
+            capture(moved)
+            shapes = shapes_of(batch)
         graph.replay()
         after_replay()
         # The next replay overwrites the graph's own result.
