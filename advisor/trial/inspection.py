@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections import Counter
 from typing import Any
 
 import torch
@@ -62,6 +63,7 @@ def inspect_loop(loop: Loop, device: torch.device, target_batch: Any) -> Workloa
         usable_cores=usable_cores(),
         current=current_settings(loop),
         notes=tuple(loop.notes),
+        linear_shapes=_linear_shapes(loop.model),
     )
 
 
@@ -72,6 +74,11 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     """
     current: dict[str, Value] = {
         "precision.float32_matmul": _float32_matmul(),
+        "precision.weights": _weights(loop.model),
+        "precision.bf16_reduction": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        "attention.backend": _attention_backend(),
+        "backends.deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
+        "cpu.flush_denormal": _flushes_denormals(),
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "model.memory_format": _memory_format(loop.model),
         "debug.switches": _debug_switch(),
@@ -102,6 +109,37 @@ def _float32_matmul() -> str:
     except RuntimeError:
         # The user set the newer per-backend switches; the older one then refuses to answer.
         return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
+
+
+def _weights(model: nn.Module) -> str:
+    """The half-precision type that all floating-point parameters have, or ``float32``."""
+    types = {str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.is_floating_point()}
+    return next(iter(types)) if types in ({"bfloat16"}, {"float16"}) else "float32"
+
+
+def _attention_backend() -> str:
+    """The one attention kernel that is permitted, or ``auto`` when PyTorch may choose among several."""
+    flags = torch.backends.cuda
+    permitted = {
+        "flash": flags.flash_sdp_enabled(),
+        "cudnn": flags.cudnn_sdp_enabled(),
+        "efficient": flags.mem_efficient_sdp_enabled(),
+        "math": flags.math_sdp_enabled(),
+    }
+    names = [name for name, is_permitted in permitted.items() if is_permitted]
+    return names[0] if len(names) == 1 else "auto"
+
+
+def _flushes_denormals() -> bool:
+    """Whether this thread's arithmetic gives zero in place of a number below the smallest normal one."""
+    return bool((torch.full((1,), 1e-30) * 1e-10).item() == 0)
+
+
+def _linear_shapes(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
+    """Inputs, outputs and count of each size of linear layer, the largest first."""
+    sizes = Counter((m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear))
+    ordered = sorted(sizes.items(), key=lambda item: item[0][0] * item[0][1], reverse=True)
+    return tuple((inputs, outputs, count) for (inputs, outputs), count in ordered)
 
 
 def _debug_switch() -> str:
