@@ -26,6 +26,7 @@ from advisor.settings import Settings
 
 ENTRY_POINT_GROUP = "perf_advisor.recipes"
 _PACKAGE = "advisor.recipes"
+_LIBRARIES = "LD_PRELOAD"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -89,6 +90,14 @@ class Catalog:
             if reason:
                 return reason
         return None
+
+    def environment(self, settings: Mapping[str, Value]) -> dict[str, str]:
+        """The variables that these settings need before Python starts; lists of libraries are joined."""
+        wanted: dict[str, str] = {}
+        for recipe, value in self.in_order(settings):
+            for name, text in recipe.environment(value).items():
+                wanted[name] = f"{wanted[name]}:{text}" if name == _LIBRARIES and name in wanted else text
+        return wanted
 
     def cost(self, settings: Mapping[str, Value]) -> float:
         """How long a trial's compilation takes relative to the usual one; 0 when nothing is compiled."""

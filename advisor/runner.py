@@ -248,7 +248,11 @@ class Trial:
 
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
-    """The child's first function."""
+    """The child's first function. Settings that live in the environment need an interpreter that starts with them."""
+    if spec.environment:
+        from advisor.trial.fresh import replace_program
+
+        replace_program(spec, connection, asked_at)
     from advisor.trial.main import trial_main
 
     trial_main(spec, connection, asked_at)

@@ -136,6 +136,35 @@ def test_settings_are_applied_over_the_users_own(trial):
     assert tuned.losses == pytest.approx(plain.losses, rel=0.05)
 
 
+def test_an_environment_gets_a_fresh_interpreter_that_is_the_same_process(trial, tmp_path, capfd):
+    body = """
+    with open('seen.txt', 'w') as seen:
+        seen.write(f"{os.environ['PLANTED']} {os.environ.get('LD_PRELOAD')} {os.getpid()} {os.getpgid(0)}")
+    print("from the fresh interpreter", file=sys.stderr)
+    """
+    text = building(body).replace("'seen.txt'", repr(str(tmp_path / "seen.txt")))
+    result, messages = trial(text, environment={"PLANTED": "a value"})
+    assert result.outcome is Outcome.MEASURED
+    value, again, preload, pid, group = (tmp_path / "seen.txt").read_text().split()
+    assert (f"{value} {again}", preload) == ("a value", "None")
+    assert pid == group != str(os.getpid())
+    assert [type(message) for message in messages[:2]] == [Started, Activity]
+    assert "from the fresh interpreter" in (tmp_path / "logs" / "trial.log").read_text()
+    assert "fresh interpreter" not in capfd.readouterr().err
+    assert gone(int(pid))
+
+
+def test_a_fresh_interpreter_is_cancelled_and_timed_out_like_any(trial):
+    result, _ = trial(building("time.sleep(600)"), environment={"PLANTED": "1"}, timeout_s=12.0)
+    assert result.outcome is Outcome.TIMED_OUT
+
+
+def test_a_library_that_cannot_be_preloaded_is_named_in_the_log(trial, tmp_path):
+    result, _ = trial(TINY_TARGET, environment={"LD_PRELOAD": "/nowhere/libmissing.so"})
+    assert result.outcome is Outcome.MEASURED
+    assert "libmissing.so" in (tmp_path / "logs" / "trial.log").read_text()
+
+
 def test_output_of_the_target_lands_in_the_log(trial, tmp_path, capfd):
     trial(
         building(

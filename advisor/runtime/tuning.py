@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import chain
@@ -18,6 +21,7 @@ from advisor.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode, Value
 from advisor.runtime.apply import apply_settings
+from advisor.runtime.loader import loop_loader
 from advisor.runtime.step import Step, make_step
 from advisor.settings import Settings
 
@@ -54,15 +58,24 @@ class Tuning:
         optimizer = _only(objects, torch.optim.Optimizer)
         loader = _only(objects, DataLoader)
         components = self._apply(model, optimizer, loader, Mode.INFER if optimizer is None else Mode.TRAIN)
-        back = {id(model): components.model, id(optimizer): components.optimizer, id(loader): components.data}
+        data = loop_loader(components.data, components.plan)
+        back = {id(model): components.model, id(optimizer): components.optimizer, id(loader): data}
         prepared = tuple(back.get(id(item), item) for item in objects)
         return prepared[0] if len(prepared) == 1 else prepared
 
-    def train_step(self, model: nn.Module, optimizer: Any, loss: Callable[..., Any] | None = None) -> Step:
+    def train_step(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        loss: Callable[..., Any] | None = None,
+        *,
+        clip_grad: float | None = None,
+    ) -> Step:
         """A callable ``step(batch) -> detached loss``: moving the batch, autocast, scaler, zero_grad and graph inside.
 
-        ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``. Pass what ``prepare`` returned. The model is put
-        into training mode now, once: a loop that validates in between switches with ``eval()`` and ``train()``.
+        ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; ``clip_grad`` is the norm that gradients are
+        clipped to before the update. Pass what ``prepare`` returned. The model is put into training mode now, once: a
+        loop that validates in between switches with ``eval()`` and ``train()``.
         """
         plan = self._plan_of(model)
         if plan.mode is not Mode.TRAIN:
@@ -71,7 +84,7 @@ class Tuning:
                 "tuning.prepare(model, optimizer)`, and train with the one that comes back"
             )
         model.train()
-        return make_step(Components(model, optimizer, None, plan), loss)
+        return make_step(Components(model, optimizer, None, replace(plan, clip_norm=clip_grad)), loss)
 
     def infer(self, model: nn.Module) -> Step:
         """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet."""
@@ -95,7 +108,9 @@ class Tuning:
     def _apply(self, model: nn.Module, optimizer: Any, loader: Any, mode: Mode) -> Components:
         plan = StepPlan(mode=mode, device=str(_device_of(model)))
         components = Components(model, optimizer, loader, plan, getattr(loader, "batch_size", None))
-        apply_settings(self._catalog, components, self._settings_for(components, mode))
+        settings = self._settings_for(components, mode)
+        _warn_of_missing(self._catalog.environment(settings))
+        apply_settings(self._catalog, components, settings)
         self._prepared[components.model] = components.plan
         return components
 
@@ -118,6 +133,17 @@ class Tuning:
                 "this model has not been prepared: call `model, optimizer, loader = tuning.prepare(model, optimizer, "
                 "loader)` first"
             ) from None
+
+
+def _warn_of_missing(environment: Mapping[str, str]) -> None:
+    """What has to be in the environment before Python starts cannot be applied any more: say what to set."""
+    missing = {name: text for name, text in environment.items() if text not in os.environ.get(name, "")}
+    if missing:
+        assignments = " ".join(f"{name}={shlex.quote(text)}" for name, text in missing.items())
+        warnings.warn(
+            f"some settings need environment variables from the start: run your script as `{assignments} python ...`",
+            stacklevel=4,
+        )
 
 
 def _only(objects: tuple[Any, ...], kind: type) -> Any:

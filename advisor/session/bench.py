@@ -30,12 +30,23 @@ class SessionCancelledError(Exception):
 
 
 class Bench:
-    """Makes trial specs, runs them, and learns how long they take."""
+    """Makes trial specs, runs them, and learns how long they take.
+
+    ``environment`` gives the variables that settings need before Python starts.
+    """
 
     def __init__(
-        self, request: Request, runner: Runner, budget: Budget, journal: Journal, emit: Callable[[Event], None]
+        self,
+        request: Request,
+        runner: Runner,
+        budget: Budget,
+        journal: Journal,
+        emit: Callable[[Event], None],
+        *,
+        environment: Callable[[Mapping[str, Value]], dict[str, str]] = lambda settings: {},
     ) -> None:
         self.request = request
+        self._environment = environment
         self.runner = runner
         self.budget = budget
         self._journal = journal
@@ -57,6 +68,7 @@ class Bench:
             recipe_folders=self.request.recipe_folders,
             seed=self.request.seed,
             stream_seed=self.request.seed,
+            environment=self._environment(settings),
         )
 
     def run(self, spec: TrialSpec, *, cost: float = 0.0) -> TrialResult:
@@ -81,8 +93,9 @@ class Bench:
         if result.outcome is Outcome.CANCELLED:
             raise SessionCancelledError
         wall_s = self.budget.spent_s - started
-        # The baseline's wall has the fork server's start and the profile in it: no measure of other trials.
-        if result.measured and not spec.profile:
+        # The baseline's wall has the fork server's start and the profile in it, that of a fresh interpreter its start:
+        # no measure of other trials.
+        if result.measured and not spec.profile and not spec.environment:
             self.budget.saw(wall_s, cost=cost)
         return replace(result, wall_s=wall_s)
 

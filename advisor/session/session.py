@@ -76,7 +76,7 @@ class Session:
         self._journal = journal
         self._past = SessionState.of(past.events) if past else None
         self._budget = Budget(request.budget_s)
-        self._bench = Bench(request, runner, self._budget, journal, self._emit)
+        self._bench = Bench(request, runner, self._budget, journal, self._emit, environment=self.catalog.environment)
         self._records: dict[str, TrialRecord] = {}
         self._decisions: dict[str, Decision] = {}
         self._lock = threading.Lock()

@@ -38,6 +38,7 @@ from advisor.records import (
     TrialSpec,
 )
 from advisor.runtime.apply import apply_settings
+from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.stats import two_modes
@@ -62,7 +63,8 @@ _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 def trial_main(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
     """Run one trial and send its messages. ``asked_at`` is the parent's ``time.monotonic()`` when it asked."""
     startup_s = time.monotonic() - asked_at
-    os.setsid()
+    if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
+        os.setsid()
     channel = Channel(connection)
     channel.send(Started(startup_s))
     _redirect_output(spec.log_path)
@@ -106,7 +108,7 @@ class Trial:
         step = make_step(components, loop.loss)
         prepare_s = time.perf_counter() - started
 
-        batches = probe_batches(components.data, self.spec.seed)
+        batches = probe_batches(components.data, self.spec.seed, components.plan)
         if self.spec.inspect:
             self._inspect(loop, device, batches)
         probed_s, losses, outputs = self._probe(step, components.plan, batches)
@@ -267,7 +269,7 @@ def _device(name: str) -> torch.device:
 def _resident(components: Components, step: Any) -> Any:
     """The data that the steps consume: a DataLoader as it is; one batch moved to the device once."""
     if components.has_loader:
-        return components.data
+        return loop_loader(components.data, components.plan)
     return step.to_device(components.data)
 
 
