@@ -67,6 +67,7 @@ def _baseline(baseline: BaselineRecord | None, phases: dict[str, float]) -> Json
         "step_ms": baseline.step_ms,
         "samples_per_s": baseline.samples_per_s,
         "noise_floor": baseline.noise_floor,
+        "cpu_step_ms": baseline.cpu_step_ms,
         "phases": dict(phases),
         **_result(baseline.result),
     }

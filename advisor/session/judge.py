@@ -52,6 +52,7 @@ class Judge:
     ``nulls`` are ratios whose true value is 1: the control's, and the baseline's repeats against its first run.
     ``spread`` is how much the losses of two baselines with other random streams differ. ``earlier_floor`` is the
     noise floor of the session that this one continues. ``evidence`` is what confirmed single candidates, by name.
+    ``cpu_step_ms`` is the baseline's step on the CPU, when a GPU session has tried it.
     """
 
     catalog: Catalog
@@ -62,6 +63,7 @@ class Judge:
     spread: float = 0.0
     earlier_floor: float = 0.0
     evidence: dict[str, Confirmation | Runs] = field(default_factory=dict)
+    cpu_step_ms: float | None = None
 
     @property
     def noise_floor(self) -> float:
@@ -82,7 +84,7 @@ class Judge:
         """The baseline as the session reports it."""
         blocks = [block for run in (self.baseline, *self.repeats) for block in run.blocks]
         step_ms = median(block.step_ms for block in blocks)
-        return BaselineRecord(self.baseline, step_ms, self.baseline_rate, self.noise_floor)
+        return BaselineRecord(self.baseline, step_ms, self.baseline_rate, self.noise_floor, self.cpu_step_ms)
 
     def add_repeat(self, result: TrialResult) -> None:
         """Take a repeat of the baseline into account: its difference is noise, unless others are known to cause it."""

@@ -36,7 +36,7 @@ from advisor.session.confirmation import (
 )
 from advisor.session.control import Decision
 from advisor.session.journal import Journal, PastSession
-from advisor.session.judge import Judge
+from advisor.session.judge import Judge, speed
 from advisor.session.numerics import finite
 from advisor.session.ranking import CONTROL, best_per_recipe, may_enter, recommend
 from advisor.session.request import Request
@@ -50,6 +50,9 @@ _LARGEST_RESERVE = 0.35
 # A ladder that gains less than this from one value to the next has passed its knee.
 _SMALLEST_CLIMB = 0.02
 _NOISY = 0.1
+# A step that the CPU does not finish a few times in so long is not waited for.
+_CPU_TRIAL_S = 20.0
+_CPU_MEASURE_S = 0.5
 # Solo trials between two measurements of the baseline: what drifts meanwhile counts as noise.
 _TRIALS_PER_BASELINE = 6
 
@@ -148,6 +151,7 @@ class Session:
         self._rank()
         self._confirm_close_calls()
         self._solo_expensive(expensive)
+        self._measure_on_the_cpu()
         self._warn_of_noise()
         self._stage("done")
 
@@ -189,6 +193,17 @@ class Session:
         judge.add_control(result)
         self._keep(judge.record(candidate, candidate.settings, result))
         self._emit(events.BaselineMeasured(judge.baseline_record()))
+
+    def _measure_on_the_cpu(self) -> None:
+        """The baseline's step on the CPU, when a GPU session has time left: what the GPU is worth."""
+        if not self._known_facts.on_cuda or not self._budget.allows(_CPU_TRIAL_S):
+            return
+        spec = self._bench.spec("the same step on the CPU", {})
+        target = replace(spec.target, device="cpu")
+        result = self._bench.run(replace(spec, target=target, measure_s=_CPU_MEASURE_S, timeout_s=_CPU_TRIAL_S))
+        if result.measured:
+            self._known_judge.cpu_step_ms = speed(result)[0]
+            self._emit(events.BaselineMeasured(self._known_judge.baseline_record()))
 
     def _plan(self) -> tuple[list[Candidate], list[Candidate]]:
         """Cheap and expensive candidates, each in the order in which they are tried."""
