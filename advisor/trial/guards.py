@@ -52,7 +52,7 @@ class Guards:
 
     Made at the trial's start, before it touches CUDA; ``watching`` goes around what is timed. ``watch_gpu`` is False
     for a trial on the CPU, and for one that takes turns with another on the same GPU, whose process is no stranger.
-    Opening NVML for it costs the trial a few milliseconds of its start, which are in no other figure.
+    NVML is opened for it, once in a trial's process; that time is in the trial's wall seconds and in no other figure.
     """
 
     def __init__(self, *, watch_gpu: bool, nvml: Nvml = NVML) -> None:

@@ -1,0 +1,227 @@
+"""What NVML says of real trials: alone on the GPU, beside another process, and what they take of energy."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import subprocess
+import sys
+import time
+
+import pytest
+
+from advisor.hardware import GpuGauges, Nvml, compute_pids, inspect_hardware
+from advisor.records import Activity, Mode, Outcome, TargetSpec, TrialSpec
+from advisor.runner import Runner
+
+pytestmark = pytest.mark.gpu
+
+MATMULS = """
+import torch
+from torch import nn
+
+def build():
+    model = nn.Sequential(*[nn.Linear(4096, 4096, bias=False) for _ in range(8)]).bfloat16()
+    return model, (torch.randn(4096, 4096).bfloat16(),)
+"""
+
+# Says a line when it is ready, waits for one, and then computes until it is killed, or holds its memory.
+NEIGHBOUR = """
+import sys, time
+import torch
+print("ready", flush=True)
+sys.stdin.readline()
+a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+torch.cuda.synchronize()
+print("on the GPU", flush=True)
+while True:
+    {work}
+"""
+COMPUTE = "a @ a; torch.cuda.synchronize()"
+HOLD = "time.sleep(1)"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fork_server():
+    Runner.prepare()
+
+
+@pytest.fixture
+def trial(tmp_path):
+    """Run the matmuls as a trial; ``listen`` hears its messages."""
+
+    def run(listen=lambda message: None, measure_s=3.0):
+        (tmp_path / "target.py").write_text(MATMULS, encoding="utf-8")
+        spec = TrialSpec(
+            trial_id="t",
+            target=TargetSpec("target.py", str(tmp_path), mode=Mode.INFER, device="cuda"),
+            settings={},
+            measure_s=measure_s,
+            warmup_limit_s=2.0,
+            timeout_s=300.0,
+            log_path=str(tmp_path / "trial.log"),
+        )
+        result = Runner().run(spec, listen)
+        assert result.outcome is Outcome.MEASURED, result.reason
+        return result
+
+    return run
+
+
+class Neighbour:
+    """Another process, that waits until it is told to go to the GPU."""
+
+    def __init__(self, work):
+        code = NEIGHBOUR.format(work=work)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert self.process.stdout.readline() == "ready\n"
+
+    def go(self):
+        self.process.stdin.write("\n")
+
+    def arrive(self):
+        """Go, and wait until NVML lists it; a test that needs that is skipped where NVML lists nobody."""
+        before = compute_pids()
+        self.go()
+        assert self.process.stdout.readline() == "on the GPU\n"
+        deadline = time.monotonic() + 5
+        while not compute_pids() - before and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if not compute_pids() - before:
+            pytest.skip("NVML does not list the processes of this machine one by one")
+
+
+@pytest.fixture
+def neighbour():
+    with contextlib.ExitStack() as stack:
+
+        def start(work):
+            other = Neighbour(work)
+            stack.callback(other.process.wait)
+            stack.callback(other.process.kill)
+            return other
+
+        yield start
+
+
+def first_gpu():
+    """The UUID of CUDA's first device, asked in another process: this one stays off the GPU."""
+    code = "import torch; print(torch.cuda.get_device_properties(0).uuid)"
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_readings_of_a_trial_are_plausible(trial):
+    others = compute_pids()
+    result = trial()
+    gpu, info = result.gpu, inspect_hardware().gpu_by_uuid(first_gpu())
+    assert gpu.samples >= 2 + sum(block.seconds for block in result.blocks) / 0.3
+    assert 20 <= gpu.temperature_c <= 100
+    assert 0.3 * info.sm_clock_max_mhz <= gpu.sm_clock_lowest_mhz <= gpu.sm_clock_mhz <= info.sm_clock_max_mhz
+    assert 0.1 * info.power_limit_w <= gpu.power_w <= 1.2 * info.power_limit_w
+    assert gpu.foreign_processes in (None, len(others))
+
+
+def test_a_trial_alone_is_not_disturbed_by_its_gpu(trial):
+    assert "GPU" not in trial().disturbed
+    assert "GPU" not in trial().disturbed  # the trial before it has left no trace
+
+
+def test_a_process_that_computes_beside_a_trial_marks_it(trial, neighbour):
+    neighbour(COMPUTE).arrive()
+    gauges = GpuGauges(first_gpu(), Nvml())
+    deadline = time.monotonic() + 5
+    while not (told := gauges.read().sm_percent) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if not told:
+        pytest.skip("this driver does not tell which process keeps the GPU busy")
+    result = trial()
+    assert "another process (pid " in result.disturbed
+    assert "% of the GPU while it was measured" in result.disturbed
+    assert result.gpu.foreign_processes >= 1
+
+
+def test_a_process_that_comes_while_a_trial_measures_marks_it(trial, neighbour):
+    neighbour(HOLD).arrive()  # skips where processes are not listed
+    other = neighbour(COMPUTE)
+
+    def listen(message):
+        if isinstance(message, Activity) and message.text == "measuring":
+            other.go()
+
+    result = trial(listen, measure_s=15.0)
+    assert "another process" in result.disturbed
+    assert "GPU" in result.disturbed
+    assert result.gpu.foreign_processes >= 2
+
+
+def test_a_process_that_only_holds_memory_is_counted_and_does_not_disturb(trial, neighbour):
+    neighbour(HOLD).arrive()
+    result = trial()
+    assert "GPU" not in result.disturbed
+    assert result.gpu.foreign_processes >= 1
+
+
+def test_energy_per_sample_agrees_with_the_power(trial):
+    result = trial()
+    seconds, samples = (sum(getattr(block, field) for block in result.blocks) for field in ("seconds", "samples"))
+    by_power = result.gpu.power_w * seconds / samples
+    print(f"{result.energy_j_per_sample:.4g} J per sample by the counter, {by_power:.4g} by the mean power")
+    assert 0.2 * by_power <= result.energy_j_per_sample <= 2 * by_power
+
+
+def test_opening_nvml_and_a_reading_take_little():
+    uuid = first_gpu()
+    started = time.perf_counter()
+    nvml = Nvml()
+    compute_pids(nvml)
+    opened_s = time.perf_counter() - started
+    gauges = GpuGauges(uuid, nvml)
+    times = []
+    for _ in range(50):
+        started = time.perf_counter()
+        assert gauges.read() is not None
+        times.append(time.perf_counter() - started)
+    print(f"NVML opened and asked in {1e3 * opened_s:.1f} ms, a reading in {1e6 * statistics.median(times):.0f} us")
+    assert opened_s < 1.0
+    assert statistics.median(times) < 0.02
+
+
+# A loop that launches small kernels, which is what a thread that takes Python's lock can slow down at all. In a process
+# of its own: this one stays off the GPU.
+COST = """
+import statistics, time
+import torch
+from advisor.hardware import NVML
+from advisor.trial.guards import GpuWatch
+from advisor.trial.memory import device_uuid
+
+def block(steps):
+    started = time.perf_counter()
+    for _ in range(steps):
+        y = x
+        for _ in range(50):
+            y = y * 1.0
+    torch.cuda.synchronize()
+    return (time.perf_counter() - started) / steps
+
+watches = [GpuWatch(NVML) for _ in range(10)]
+device = torch.device("cuda", 0)
+x = torch.ones(256, device=device)
+block(100)
+steps = max(1, int(0.5 / block(100)))
+plain, watched = [], []
+for watch in watches:
+    plain.append(block(steps))
+    with watch.reading(device_uuid(device)):
+        watched.append(block(steps))
+print(statistics.median(watched) / statistics.median(plain))
+"""
+
+
+def test_the_watch_costs_a_launch_bound_loop_next_to_nothing():
+    done = subprocess.run([sys.executable, "-c", COST], check=True, capture_output=True, text=True)
+    ratio = float(done.stdout)
+    print(f"a launch-bound loop takes {ratio:.4f} times as long while it is watched")
+    assert ratio < 1.05
