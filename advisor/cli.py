@@ -124,10 +124,10 @@ def _keep_traceback() -> str:
     """Write the traceback of the present exception to a file, and say where it is and what to do with it."""
     import tempfile
 
-    from advisor.session.journal import sessions_folder
+    from advisor.state_folder import state_folder
 
     text = traceback.format_exc()
-    for folder in (sessions_folder().parent, Path(tempfile.gettempdir())):
+    for folder in (state_folder(), Path(tempfile.gettempdir())):
         path = folder / f"crash-{os.getpid()}.log"
         try:
             folder.mkdir(parents=True, exist_ok=True)

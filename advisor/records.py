@@ -282,12 +282,13 @@ class OperatorRow:
 class Ceilings:
     """What the machine can do at most, measured on it: the roof that a step is compared with.
 
-    ``matmul_flops_per_s`` is by type: float32, tf32, bfloat16, float16. ``host_to_device_bytes_per_s`` is for pageable
-    and pinned memory; both are empty or None where they do not apply. ``measured_on`` is the date.
+    ``matmul_flops_per_s`` is by type: float32, tf32, bfloat16, float16. ``copy_bytes_per_s`` counts bytes read and
+    written. ``host_to_device_bytes_per_s`` is for pageable and pinned memory. What does not apply, or found no room
+    beside the model, is left out or None. ``measured_on`` is the date.
     """
 
     matmul_flops_per_s: dict[str, float]
-    copy_bytes_per_s: float
+    copy_bytes_per_s: float | None = None
     host_to_device_bytes_per_s: dict[str, float] = field(default_factory=dict)
     call_overhead_s: float | None = None
     measured_on: str = ""
@@ -356,10 +357,13 @@ class Profile:
     """The instrumented pass: ms per phase of a step, the top operators, and how far the step is from the roof.
 
     ``phases`` is measured with a synchronisation at each boundary, so its sum can exceed ``step_ms``;
-    ``device_phases`` is the device's busy time in each, by the profiler. ``calls_per_step`` counts operator calls and
-    ``call_overhead_s`` is what one costs on no data to speak of. ``by_shape`` is the operator table grouped by input
-    shapes. ``trace_path`` is a Chrome trace of the profiled steps. ``habits`` prices ways of doing the same thing;
-    ``sync_places`` is None where nobody looked (there is no device that the host could wait for).
+    ``device_phases`` is the time of the kernels and copies that each launched, by the profiler. ``calls_per_step``
+    counts operator calls and ``call_overhead_s`` is what one costs on no data to speak of. ``by_shape`` is the operator
+    table grouped by input shapes. ``tensor_core_share`` is the share of the kernels' time in those whose names say that
+    they use tensor cores. ``host_to_device_bytes`` are copied to the device in each step, ``moved_bytes_per_step`` is
+    what its operators read and write when each of their tensors is counted once. ``trace_path`` is a Chrome trace of
+    the profiled steps, gzipped. ``habits`` prices ways of doing the same thing; ``sync_places`` is None where nobody
+    looked (there is no device that the host could wait for).
     """
 
     step_ms: float
@@ -379,6 +383,7 @@ class Profile:
     device_phases: dict[str, float] = field(default_factory=dict)
     tensor_core_share: float | None = None
     host_to_device_bytes: int | None = None
+    moved_bytes_per_step: int | None = None
     ceilings: Ceilings | None = None
     clock: ClockCheck | None = None
     trace_path: str = ""

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
-from platformdirs import user_state_path
 
 from advisor.errors import UsageError
 from advisor.session.events import Event, ProgressMade, TrialActivity
 from advisor.session.request import Request
+from advisor.state_folder import state_folder
 
 SCHEMA = 1
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
@@ -25,9 +25,8 @@ _UNRECORDED = (ProgressMade, TrialActivity)
 
 
 def sessions_folder() -> Path:
-    """Where the journals are. ``PERF_ADVISOR_STATE`` overrides the user's state folder."""
-    override = os.environ.get("PERF_ADVISOR_STATE")
-    return (Path(override) if override else user_state_path("perf-advisor")) / "sessions"
+    """Where the journals are: in the state folder."""
+    return state_folder() / "sessions"
 
 
 class Journal:

@@ -1,0 +1,36 @@
+"""The folder in which perf-advisor keeps what outlives a process: the journals, and this machine's ceilings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from platformdirs import user_state_path
+
+
+def state_folder() -> Path:
+    """The user's state folder; ``PERF_ADVISOR_STATE`` names another. It need not exist yet."""
+    override = os.environ.get("PERF_ADVISOR_STATE")
+    return Path(override) if override else user_state_path("perf-advisor")
+
+
+def replace_file(path: Path, text: str) -> bool:
+    """Write a file of ours in one piece: who reads it meanwhile sees the old text or the new. Whether it worked.
+
+    What is kept here can be made again, so a disk that is full or not writable is no error.
+    """
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except OSError:
+        if temporary:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+        return False
+    return True
