@@ -25,6 +25,7 @@ class Workload:
         optimizer: an instance, or a callable on parameters such as ``torch.optim.AdamW``.
         mode: ``train`` or ``infer``; by default train when there is a loss, an optimizer or a target in the batch.
         current: the settings that the loop has already, for example ``{"precision.autocast": "float16"}``.
+        clip_grad: the norm that the loop clips its gradients to before each update, if it does.
     """
 
     model: nn.Module
@@ -33,3 +34,4 @@ class Workload:
     optimizer: Any = None
     mode: str | None = None
     current: Mapping[str, Value] = field(default_factory=dict)
+    clip_grad: float | None = None

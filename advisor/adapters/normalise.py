@@ -18,7 +18,7 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.loss import describe_loss
 from advisor.workload import Workload
 
-_NAMES = ("model", "data", "loss", "optimizer", "mode", "current")
+_NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad")
 _ALIASES = {"batch": "data", "loader": "data", "dataloader": "data", "criterion": "loss"}
 _SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
 _DEFAULT_LEARNING_RATE = 1e-3
@@ -40,6 +40,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         make_batch=make_batch,
         current=dict(workload.current),
         notes=notes,
+        clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
     )
     if mode is Mode.TRAIN:
         loop.optimizer = _optimizer(workload, notes)
@@ -78,6 +79,9 @@ def _checked(workload: Workload) -> Workload:
         )
     if workload.mode not in (None, *(mode.value for mode in Mode)):
         raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
+    clip = workload.clip_grad
+    if clip is not None and not (isinstance(clip, int | float) and clip > 0):
+        raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
     return workload
 
 

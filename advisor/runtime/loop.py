@@ -18,6 +18,7 @@ class Loop:
 
     ``data`` is a DataLoader or one batch; ``make_batch`` makes a batch of another size when the user gave a callable.
     ``current`` are the settings that the user declared. ``notes`` say what was assumed on the user's behalf.
+    ``clip_norm`` is what the user clips the norm of all gradients to, None without clipping.
     """
 
     model: nn.Module
@@ -30,6 +31,7 @@ class Loop:
     loss_text: str = ""
     current: dict[str, Value] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    clip_norm: float | None = None
 
     @property
     def loader(self) -> DataLoader[Any] | None:

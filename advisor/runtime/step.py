@@ -19,11 +19,13 @@ from advisor.rebuild import optimizer_implementation, optimizer_with
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.batches import copy_into, map_tensors, mover, signature_of, splitter
+from advisor.runtime.compilation import compiled, compiled_step, with_tensor_rates
 from advisor.runtime.loss import default_loss, takes_model
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
 EAGER_STEPS_BEFORE_CAPTURE = 3
 _CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
+_CLIP_FOREACH = {"default": None, "foreach": True, "for-loop": False}
 _ATTENTION = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -39,12 +41,12 @@ Step = Callable[[Any], torch.Tensor]
 def finish_components(components: Components) -> None:
     """What follows from the plan for the objects: compile the model, make the optimizer capturable."""
     plan = components.plan
-    if plan.compile_mode != "none":
+    if plan.compiles_with != "none":
         if plan.attention_backend != "auto":
             tell_attention_apart()
-        # Module.compile() would keep the model's identity, but leaves a bare nn.Sequential uncompiled: Dynamo skips
-        # the frames of torch.nn, and only torch.compile(module) wraps them.
-        components.model = torch.compile(components.model, mode=plan.compile_mode)
+        components.model = compiled(components.model, plan)
+    if plan.compile_optimizer and components.optimizer is not None:
+        components.optimizer = with_tensor_rates(components.optimizer, torch.device(plan.device))
     if plan.cuda_graph and plan.mode is Mode.TRAIN and components.optimizer is not None:
         components.optimizer = _capturable(components.optimizer, torch.device(plan.device))
 
@@ -90,6 +92,7 @@ class TrainStep:
         self._attention = _attention(plan)
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._optimizer_step = compiled_step(optimizer) if plan.compile_optimizer else optimizer.step
         self._loss_sum: torch.Tensor | None = None
 
     def zero_grad(self) -> None:
@@ -122,12 +125,21 @@ class TrainStep:
             (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
-        """The optimizer's step."""
+        """The optimizer's step, after clipping the gradients where the plan says so."""
         if self.scaler is None:
-            self.optimizer.step()
+            self._clip()
+            self._optimizer_step()
         else:
+            if self.plan.clip_norm is not None:
+                self.scaler.unscale_(self.optimizer)
+            self._clip()
             self.scaler.step(self.optimizer)
             self.scaler.update()
+
+    def _clip(self) -> None:
+        """No host is asked whether the norm is finite, so that a step can be captured."""
+        if self.plan.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._parameters, self.plan.clip_norm, foreach=_CLIP_FOREACH[self.plan.clip_grad])
 
     def after(self, loss: torch.Tensor) -> None:
         """What the loop does when the update is done, as the plan says; usually nothing."""
@@ -178,7 +190,7 @@ class InferStep:
 
     def forward(self, batch: Any) -> Any:
         """The model's output."""
-        with grad_mode(self.plan.grad_mode), self._attention(), self._autocast:
+        with grad_mode(self.plan.runs_under), self._attention(), self._autocast:
             split = self._split(batch)
             return self.model(*split.args, **split.kwargs)
 

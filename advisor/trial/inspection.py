@@ -5,18 +5,24 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from advisor.hardware import usable_cores
+from advisor.portable import inplace, pointwise
+from advisor.portable.tracing import CannotTraceError
 from advisor.rebuild import optimizer_implementation, optimizer_implementations
 from advisor.records import LoaderFacts, OptimizerFacts, Value, WorkloadFacts
-from advisor.runtime.batches import describe, tensors_of
+from advisor.runtime.batches import describe, signature_of, tensors_of
 from advisor.runtime.loop import Loop
+from advisor.structure import block_counts
 from advisor.trial.memory import device_uuid
+from advisor.trial.pickling import pickle_problem
 
+_TRACING_LIMIT_S = 5.0
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -31,8 +37,11 @@ _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
 }
 
 
-def inspect_loop(loop: Loop, device: torch.device, target_batch: Any) -> WorkloadFacts:
-    """The facts of a loop whose model is on ``device``; ``target_batch`` is one of its batches."""
+def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> WorkloadFacts:
+    """The facts of a loop whose model is on ``device``; ``batches`` are its first ones, at least one."""
+    target_batch = batches[0]
+    fusable_chains, fusing_problem = _traced(pointwise.fusable_chains, loop.model)
+    inplace_activations, tracing_problem = _traced(lambda *a: len(inplace.inplace_sites(*a)), loop.model)
     parameters = list(loop.model.parameters())
     trainable = [p for p in parameters if p.requires_grad]
     on_cuda = device.type == "cuda"
@@ -61,6 +70,13 @@ def inspect_loop(loop: Loop, device: torch.device, target_batch: Any) -> Workloa
         loader=_loader_facts(loop),
         threads=torch.get_num_threads(),
         usable_cores=usable_cores(),
+        repeated_blocks=block_counts(loop.model),
+        varying_shapes=len({signature_of(batch) for batch in batches}) > 1,
+        fusable_chains=fusable_chains,
+        fusing_problem=fusing_problem,
+        inplace_activations=inplace_activations,
+        tracing_problem=tracing_problem,
+        clip_norm=loop.clip_norm,
         current=current_settings(loop),
         notes=tuple(loop.notes),
         linear_shapes=_linear_shapes(loop.model),
@@ -86,9 +102,21 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     if loop.loader is not None:
         current["data.num_workers"] = loop.loader.num_workers
         current["data.pin_memory"] = bool(loop.loader.pin_memory)
+        current["data.persistent_workers"] = bool(loop.loader.persistent_workers)
+        current["data.prefetch_factor"] = loop.loader.prefetch_factor or 2
+        if loop.loader.multiprocessing_context is not None:
+            current["data.multiprocessing_context"] = loop.loader.multiprocessing_context.get_start_method()
     if loop.optimizer is not None:
         current["optimizer.implementation"] = optimizer_implementation(loop.optimizer)
     return {**current, **loop.current}
+
+
+def _traced(count: Callable[[nn.Module, float], int], model: nn.Module) -> tuple[int, str]:
+    """A number that tracing a model gives, or 0 with the reason why it cannot be traced."""
+    try:
+        return count(model, _TRACING_LIMIT_S), ""
+    except CannotTraceError as error:
+        return 0, str(error)
 
 
 def versions() -> dict[str, str]:
@@ -181,6 +209,7 @@ def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
         implementations=optimizer_implementations(type(optimizer)),
         capturable="capturable" in inspect.signature(type(optimizer)).parameters,
         tensors=sum(len(group["params"]) for group in optimizer.param_groups),
+        builtin=type(optimizer).__module__.startswith("torch.optim"),
     )
 
 
@@ -203,4 +232,5 @@ def _loader_facts(loop: Loop) -> LoaderFacts | None:
         iterable_dataset=iterable,
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         drop_last=bool(loader.drop_last),
+        pickle_problem=pickle_problem(loader) if loader.num_workers else "",
     )

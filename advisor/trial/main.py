@@ -44,6 +44,7 @@ from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.stats import two_modes
 from advisor.trial.channel import Channel
 from advisor.trial.clock import StepClock, batch_samples, measure, steps_in
+from advisor.trial.compilation import compilation_notes, compile_mark
 from advisor.trial.feed import Feed
 from advisor.trial.guards import Guards
 from advisor.trial.habits import stop_debugging, with_habits
@@ -119,6 +120,7 @@ class Trial:
         if self.spec.inspect and probed_steps:
             self._refuse_hopeless(probed_s, probed_s / probed_steps)
         warm = self._warm_up(clock, feed, probed_steps)
+        warm_mark = compile_mark()
         blocks = self._blocks(clock, warm, guards)
         memory = peak_memory(device)
         result = TrialResult(
@@ -135,7 +137,7 @@ class Trial:
             warmup_steps=probed_steps + warm.steps,
             losses=losses,
             outputs=outputs,
-            notes=_notes(warm, loop, clock),
+            notes=(*_notes(warm, loop, clock), *compilation_notes(warm_mark)),
             disturbed=guards.disturbed,
             energy_j_per_sample=guards.energy_j_per_sample(blocks),
             gpu=guards.gpu,
@@ -150,10 +152,10 @@ class Trial:
     def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
         if not batches:
             raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
-        self.channel.send(Inspected(inspect_loop(loop, device, batches[0]), versions()))
+        self.channel.send(Inspected(inspect_loop(loop, device, batches), versions()))
 
     def _components(self, loop: Loop, device: torch.device) -> Components:
-        plan = StepPlan(mode=loop.mode, device=str(device))
+        plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
         data = loop.make_batch or loop.data
         components = Components(loop.model, loop.optimizer, data, plan, loop.batch_size)
         apply_settings(self.catalog, components, {**loop.current, **self.spec.settings})
@@ -166,7 +168,7 @@ class Trial:
         self, step: Any, plan: StepPlan, batches: list[Any]
     ) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
         """Seconds taken, losses, outputs. The first steps also compile, so they count as warm-up."""
-        self._say("first steps" if plan.compile_mode == "none" else "compiling")
+        self._say("first steps" if plan.compiles_with == "none" else "compiling")
         started = time.perf_counter()
         losses: tuple[float, ...] = ()
         outputs: tuple[float, ...] = ()

@@ -1,0 +1,76 @@
+"""What the compiler had to say: graph breaks, and compilations while steps were being timed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+_REASONS_SHOWN = 3
+_LONGEST_REASON = 120
+_LIMIT = "recompile limit exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class CompileMark:
+    """A moment in the compiler's life: how many frames it had compiled, and which of those compilations are listed."""
+
+    frames: int = 0
+    listed: tuple[Any, ...] = ()
+
+
+def compile_mark() -> CompileMark:
+    """Now. Costs nothing where nothing has been compiled."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None:
+        return CompileMark()
+    return CompileMark(dynamo.counters["frames"]["total"], tuple(dynamo.get_compilation_metrics()))
+
+
+def compilation_notes(warm: CompileMark) -> tuple[str, ...]:
+    """Plain notes on what was compiled in this process. ``warm`` was taken when the warm-up ended."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None or not dynamo.counters["frames"]["total"]:
+        return ()
+    problems = {**dynamo.counters["graph_break"], **dynamo.counters["unimplemented"]}
+    gave_up = any(_LIMIT in problem for problem in problems)
+    breaks = [problem for problem in problems if _LIMIT not in problem]
+    recompiled = dynamo.counters["frames"]["total"] - warm.frames
+    return (
+        *_break_note(max(len(breaks), len(dynamo.counters["resumes"])), breaks),
+        *_recompile_note(recompiled, _recompile_reasons(dynamo, warm)),
+        *(["the compiler gave up on a function that it had compiled too often; that runs eagerly"] if gave_up else []),
+    )
+
+
+def _break_note(count: int, problems: Iterable[str]) -> list[str]:
+    if not count:
+        return []
+    return [f"{count} graph break{'' if count == 1 else 's'}{_listed(map(_headline, problems))}"]
+
+
+def _recompile_note(count: int, reasons: Iterable[str]) -> list[str]:
+    if not count:
+        return []
+    times = "once" if count == 1 else f"{count} times"
+    return [f"recompiled {times} after the warm-up{_listed(reasons)}"]
+
+
+def _listed(reasons: Iterable[str]) -> str:
+    distinct = list(dict.fromkeys(reason for reason in reasons if reason))
+    more = f" and {len(distinct) - _REASONS_SHOWN} more" if len(distinct) > _REASONS_SHOWN else ""
+    return f": {'; '.join(distinct[:_REASONS_SHOWN])}{more}" if distinct else ""
+
+
+def _recompile_reasons(dynamo: Any, warm: CompileMark) -> list[str]:
+    """Why what was compiled since then had to be: ``0/1: tensor 'x' size mismatch...  # source (HINT: ...)``."""
+    listed = set(map(id, warm.listed))
+    found = [metrics for metrics in dynamo.get_compilation_metrics() if id(metrics) not in listed]
+    reasons = [_headline(getattr(metrics, "recompile_reason", None) or "") for metrics in found]
+    return [reason.partition(": ")[2].partition("  ")[0].strip() for reason in reasons]
+
+
+def _headline(text: str) -> str:
+    line = text.strip().partition("\n")[0].strip()
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
