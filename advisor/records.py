@@ -178,7 +178,12 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
-    """A DataLoader as the user built it. ``length`` is in batches, None for an iterable dataset."""
+    """A DataLoader as the user built it. ``length`` is in batches, None for an iterable dataset.
+
+    ``pickle_problem`` says what of a loader with workers cannot be pickled, empty for nothing. ``movable_transforms``
+    are the transforms at the end of the dataset's that could run on whole batches on the device; where there is none,
+    ``transforms_problem`` says why.
+    """
 
     batch_size: int | None
     num_workers: int
@@ -189,6 +194,9 @@ class LoaderFacts:
     iterable_dataset: bool
     custom_batch_sampler: bool
     drop_last: bool
+    pickle_problem: str = ""
+    movable_transforms: tuple[str, ...] = ()
+    transforms_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,13 +427,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that a recipe may look at when it proposes candidates."""
+    """All that a recipe may look at when it proposes candidates. The peaks are the baseline's."""
 
     hardware: Hardware
     workload: WorkloadFacts
     profile: Profile | None = None
     versions: dict[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
 
     @property
     def on_cuda(self) -> bool:
@@ -554,7 +564,9 @@ class TrialResult:
 
     ``event_step_ms`` holds the 5th, 50th and 95th percentile of single steps by the device's events.
     ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state.
-    ``losses`` are the first training losses, ``outputs`` a fixed sample of the first inference outputs.
+    ``losses`` are the first training losses. ``outputs`` are the sum and a fixed sample of the model's outputs, in
+    training those of the first step. ``weights`` are the squared norm of the parameters before the first of these
+    steps and after each.
     ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
     the updates that a gradient scaler skipped in the probe. ``energy_j_per_sample`` is what the whole GPU took while
     the blocks were timed, its idle draw and the host's pauses included.
@@ -578,6 +590,7 @@ class TrialResult:
     wall_s: float | None = None
     losses: tuple[float, ...] = ()
     outputs: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     disturbed: str = ""
     skipped_steps: int = 0
@@ -590,13 +603,19 @@ class TrialResult:
         """Whether the trial produced timings."""
         return self.outcome is Outcome.MEASURED and bool(self.blocks)
 
+    @property
+    def probed(self) -> bool:
+        """Whether the trial produced losses or outputs; one in a higher precision produces nothing else."""
+        return self.outcome is Outcome.MEASURED and bool(self.losses or self.outputs)
+
 
 @dataclass(frozen=True, slots=True)
 class NumericsResult:
     """Measured numerics against the baseline. ``difference`` is relative (0 when bit-equal), None if not comparable.
 
     ``from_reference`` is the relative difference from the same steps in a higher precision, and
-    ``baseline_from_reference`` the baseline's; None where there is no such reference.
+    ``baseline_from_reference`` the baseline's; None where there is no such reference. ``as_baselines`` when two runs of
+    the baseline differ about as much: then nothing speaks against the class that the recipe declares.
     """
 
     measured: Numerics
@@ -605,11 +624,17 @@ class NumericsResult:
     text: str
     from_reference: float | None = None
     baseline_from_reference: float | None = None
+    as_baselines: bool = False
 
     @property
     def worse_than_declared(self) -> bool:
         """Whether the trial changed more than the recipe promises."""
-        return self.measured.severity > self.declared.severity
+        return self.decisive.severity > self.declared.severity
+
+    @property
+    def decisive(self) -> Numerics:
+        """The class that decides what may be used without consent: as measured, unless the baseline varies as much."""
+        return min(self.measured, self.declared, key=lambda n: n.severity) if self.as_baselines else self.measured
 
 
 @dataclass(frozen=True, slots=True)
