@@ -72,6 +72,7 @@ class Recipe(ABC):
     ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
     ``phases``: the phases of a step that it can shorten, when it touches no other:
     they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
+    ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
     """
@@ -86,6 +87,7 @@ class Recipe(ABC):
     numerics: ClassVar[Numerics] = Numerics.CLOSE
     stage: ClassVar[Stage]
     order: ClassVar[int] = 0
+    package: ClassVar[str] = ""
     ladder: ClassVar[bool] = False
     expensive: ClassVar[bool] = False
     habit: ClassVar[bool] = False
@@ -144,7 +146,7 @@ class Recipe(ABC):
 def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
     """Why a recipe that needs an optional package cannot run here, or None when it is installed and new enough.
 
-    The package is not imported. It is expected to be an extra of this project, by the same name.
+    The package is not imported. An extra of this project by the same name is expected to bring it.
     """
     install = f"`pip install 'perf-advisor[{name}]'`"
     try:

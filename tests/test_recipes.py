@@ -26,6 +26,7 @@ from advisor.catalog import load_catalog
 from advisor.plan import StepPlan
 from advisor.recipe import HEADINGS, Components, Recipe, Stage, card_section
 from advisor.records import Bottleneck, Hardware, Mode, Numerics, Skip
+from advisor.runtime.step import mover_of
 
 CATALOG = load_catalog()
 RECIPES = list(CATALOG)
@@ -48,17 +49,30 @@ VALUES = {
     "control": [False, True],
     "cudnn_benchmark": [False, True],
     "debug_off": ["none", "anomaly", "profiler"],
+    "deterministic_off": [False, True],
     "empty_cache": ["never", "every_step", "every_step_with_del"],
     "eval_no_grad": ["grad", "no_grad", "inference_mode"],
+    "float8": ["none", "tensorwise", "rowwise"],
+    "flush_denormal": [False, True],
     "fused_optimizer": ["default", "fused", "foreach", "for-loop"],
+    "gpu_prefetch": [False, True],
+    "half_weights": ["float32", "bfloat16", "float16"],
     "host_sync": ["as_written"],
     "inference_mode": ["grad", "no_grad", "inference_mode"],
+    "int8_weights": ["none", "int8wo", "int8dq"],
     "loss_sync": ["never", "every_step", "accumulated"],
+    "non_blocking": [False, True],
     "num_workers": [0, 1],
+    "persistent_workers": [False, True],
     "pin_memory": [False, True],
+    "prefetch": [2, 4],
+    "reduced_reduction": [True, False],
+    "sdpa": ["auto", "flash", "cudnn", "efficient", "math"],
     "step_graph": [False, True],
     "tf32": ["highest", "high", "medium"],
     "threads": [0, 1],
+    "worker_context": ["default", "fork", "forkserver", "spawn"],
+    "worker_threads": [0, 2],
     "zero_grad": ["none", "zeros", "manual"],
 }
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
@@ -72,6 +86,8 @@ def _global_flags():
     torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = True
+    for recipe_id in ("deterministic_off", "flush_denormal", "reduced_reduction"):
+        CATALOG[recipe_id].apply(components(), CATALOG[recipe_id].default)
     CATALOG["debug_off"].apply(components(), "none")
 
 
@@ -212,13 +228,16 @@ def test_no_value_conflicts_with_nothing(recipe, value):
 
 @each_value()
 def test_applying_keeps_the_workload_whole(recipe: Recipe, value):
+    if recipe.package and value != recipe.default:
+        pytest.importorskip(recipe.package)
     workload = components(mode_for(recipe))
     shapes = {name: tensor.shape for name, tensor in workload.model.state_dict().items()}
     recipe.apply(workload, value)
     assert {name: tensor.shape for name, tensor in workload.model.state_dict().items()} == shapes
     images, labels = next(iter(workload.data))
     assert len(images) == len(labels) == workload.batch_size
-    assert workload.model(images).shape == (len(images), 2)
+    moved = mover_of(workload.plan)(images)
+    assert workload.model(moved).shape == (len(images), 2)
 
 
 def test_importing_the_recipes_imports_no_torch():
@@ -267,6 +286,8 @@ def test_proposing_imports_no_torch():
         ("eval_no_grad", "inference_mode", "grad_mode", "inference_mode"),
         ("pin_memory", True, "non_blocking", True),
         ("inference_mode", "no_grad", "grad_mode", "no_grad"),
+        ("half_weights", "bfloat16", "input_dtype", "bfloat16"),
+        ("sdpa", "efficient", "attention_backend", "efficient"),
     ],
 )
 def test_the_plan_says_how_the_step_runs(recipe_id, value, field, expected):
@@ -645,5 +666,7 @@ def test_the_graphs_code_trains_as_eager_steps_do(optimizer_class):
 @pytest.mark.gpu
 @each_value()
 def test_code_runs_on_a_gpu(recipe, value):
+    if recipe.package and value != recipe.default:
+        pytest.importorskip(recipe.package)
     run_code(recipe, value, components(mode_for(recipe), "cuda"))
     torch.cuda.synchronize()

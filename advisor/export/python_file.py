@@ -12,11 +12,13 @@ from advisor.catalog import Catalog
 from advisor.errors import UsageError
 from advisor.formatting import format_setting
 from advisor.plan import StepPlan
+from advisor.portable import source
 from advisor.recipe import Recipe, Stage
 from advisor.records import Mode, Value
 
 # What exists only inside a step; statements of a recipe's code that read these belong to the loop, not to prepare().
 _LOOP_NAMES = frozenset({"inputs", "targets", "output", "loss", "batch"})
+_TRANSFORMS = "data.transforms_on_device"
 _CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
 _RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}
 _ATTENTION = {
@@ -36,6 +38,8 @@ _PLAN_FIELDS = {
     "compile.mode": "compile_mode",
     "step.cuda_graph": "cuda_graph",
     "data.pin_memory": "non_blocking",
+    "data.non_blocking": "non_blocking",
+    "data.device_prefetch": "device_prefetch",
     "model.memory_format": "memory_format",
     "precision.weights": "input_dtype",
     "attention.backend": "attention_backend",
@@ -58,11 +62,12 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
         raise UsageError(f"these settings cannot be combined: {conflict}.", "Leave one of them out.")
     chosen = [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
     plan = _plan(chosen, mode)
+    wrapper = _device_loader(chosen, plan)
     parts = [
-        _header(chosen, mode),
-        _prepare(chosen, plan),
+        _header(chosen, mode, typed=bool(wrapper)),
+        _prepare(chosen, plan, wrapper),
         _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan),
-        *_helpers(plan),
+        *_helpers(plan, wrapped=bool(wrapper)),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
 
@@ -78,21 +83,28 @@ def _plan(chosen: list[tuple[Recipe, Value]], mode: Mode) -> StepPlan:
 # --- the head of the file -------------------------------------------------------------------------------------
 
 
-def _header(chosen: list[tuple[Recipe, Value]], mode: Mode) -> str:
+def _header(chosen: list[tuple[Recipe, Value]], mode: Mode, *, typed: bool) -> str:
     lines = [format_setting(recipe.key, value) for recipe, value in sorted(chosen, key=lambda pair: pair[0].key)]
     usage = _TRAIN_USAGE if mode is Mode.TRAIN else _INFER_USAGE
     text = _HEADER.substitute(
         version=advisor.__version__,
+        packages=_packages(chosen),
         settings=textwrap.indent("\n".join(lines or ["none"]), "    "),
         usage=usage.strip("\n"),
     )
     head = text.replace("\\", "\\\\").replace('"""', r"\"\"\"").join(('"""', '\n"""'))
-    return f"{head}\n\n{_imports(chosen)}"
+    return f"{head}\n\n{_imports(chosen, typed=typed)}"
 
 
-def _imports(chosen: list[tuple[Recipe, Value]]) -> str:
+def _packages(chosen: list[tuple[Recipe, Value]]) -> str:
+    """What the file needs installed."""
+    extra = sorted({recipe.package for recipe, value in chosen if recipe.package and value != recipe.default})
+    return " and ".join(["torch", *extra]) if extra else "torch and nothing else"
+
+
+def _imports(chosen: list[tuple[Recipe, Value]], *, typed: bool) -> str:
     """What the file imports; before torch, what must be in the environment when torch is imported."""
-    standard = "import inspect\nfrom collections.abc import Mapping"
+    standard = "import inspect\n" + ("import typing\n" if typed else "") + "from collections.abc import Mapping"
     environment = [
         f"# {_label(recipe, value)}\n{recipe.code(value).strip()}"
         for recipe, value in chosen
@@ -105,8 +117,10 @@ def _imports(chosen: list[tuple[Recipe, Value]]) -> str:
 # --- prepare --------------------------------------------------------------------------------------------------
 
 
-def _prepare(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> str:
+def _prepare(chosen: list[tuple[Recipe, Value]], plan: StepPlan, wrapper: str) -> str:
     blocks = [block for recipe, value in chosen for block in _prepared(recipe, value)]
+    if wrapper:
+        blocks.append(wrapper)
     if plan.cuda_graph and plan.mode is Mode.TRAIN:
         blocks.append(_CAPTURABLE.strip("\n"))
     if plan.attention_backend != "auto" and plan.compile_mode != "none":
@@ -143,6 +157,19 @@ def _outside_the_loop(code: str) -> str:
         if names & _LOOP_NAMES:
             dropped |= set(range(statement.lineno - 1, statement.end_lineno or statement.lineno))
     return "\n".join(line for place, line in enumerate(lines) if place not in dropped)
+
+
+def _device_loader(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> str:
+    """The loader wrapped so that its batches arrive on the device; empty when nothing asks for that."""
+    transforms = any(recipe.key == _TRANSFORMS and value for recipe, value in chosen)
+    if not (plan.device_prefetch or transforms):
+        return ""
+    move = "_to_device(batch, device)"
+    moved = f"device_transform({move})" if transforms else move
+    return (
+        f"# Batches arrive on the device.\n{_GUARDS[Stage.DATA]}\n"
+        f"    loader = DeviceLoader(loader, device, lambda batch: {moved}, {plan.device_prefetch})"
+    )
 
 
 def _label(recipe: Recipe, value: Value) -> str:
@@ -229,7 +256,9 @@ def _eager(plan: StepPlan) -> str:
     return _MARKED_EAGER if marks else _EAGER
 
 
-def _helpers(plan: StepPlan) -> Iterator[str]:
+def _helpers(plan: StepPlan, *, wrapped: bool) -> Iterator[str]:
+    if wrapped:
+        yield source("device_loader").removeprefix("import typing")
     if plan.mode is Mode.TRAIN:
         yield _TAKES_MODEL
         yield _SPLIT
@@ -244,7 +273,7 @@ def _helpers(plan: StepPlan) -> Iterator[str]:
 
 
 def _to_device(plan: StepPlan) -> str:
-    arguments = "device, non_blocking=True" if plan.non_blocking else "device"
+    arguments = "device, non_blocking=True" if plan.non_blocking or plan.device_prefetch else "device"
     rank = _RANK_OF_FORMAT.get(plan.memory_format)
     if plan.input_dtype != "none":
         move = _MOVE if rank is None else _MOVE_IN_FORMAT
@@ -257,7 +286,7 @@ def _to_device(plan: StepPlan) -> str:
 
 # --- the text of the file -------------------------------------------------------------------------------------
 
-_HEADER = Template("""What perf-advisor $version measured to be faster, as plain PyTorch. Needs torch and nothing else.
+_HEADER = Template("""What perf-advisor $version measured to be faster, as plain PyTorch. Needs $packages.
 
 The settings:
 

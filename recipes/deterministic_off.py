@@ -1,0 +1,65 @@
+"""Deterministic algorithms switched off
+
+What it does
+------------
+Switches off `torch.use_deterministic_algorithms` and `torch.backends.cudnn.deterministic`, where the program has
+them on. `CUBLAS_WORKSPACE_CONFIG` in the environment is left as it is: it concerns the order of sums in cuBLAS, and
+is read once, when CUDA starts.
+
+Why it helps
+------------
+Deterministic algorithms avoid atomic additions and keep cuDNN from choosing its fastest kernels; scatter and
+index operations, interpolation and the backward passes of convolutions pay the most. New tensors are also filled
+before they are used, which costs a write of each.
+
+When it does not
+----------------
+A model of matrix products and pointwise operations uses deterministic kernels anyway. While a difference between
+two runs is being hunted down, keep it on: this row is what that costs.
+
+Numerics
+--------
+close: sums are added up in another order, and from now on in another one at each run.
+
+References
+----------
+PyTorch documentation, Reproducibility; torch.use_deterministic_algorithms; torch.utils.deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+
+class DeterministicOff(Recipe):
+    """`torch.use_deterministic_algorithms(False)` and `torch.backends.cudnn.deterministic = False`."""
+
+    id = "deterministic_off"
+    title = "Deterministic algorithms off"
+    key = "backends.deterministic"
+    default = False
+    attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    numerics = Numerics.CLOSE
+    stage = Stage.GLOBAL
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if not facts.current(self.key, self.default):
+            return Skip("determinism is off already")
+        return [False]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        import torch
+
+        torch.use_deterministic_algorithms(bool(value))
+        torch.backends.cudnn.deterministic = bool(value)
+
+    def code(self, value: Value) -> str:
+        return (
+            f"torch.use_deterministic_algorithms({bool(value)})\ntorch.backends.cudnn.deterministic = {bool(value)}\n"
+        )
+
+    def why(self, facts: Facts, value: Value) -> str:
+        return "Your program asks for deterministic algorithms; this is what they cost."

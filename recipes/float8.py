@@ -1,0 +1,147 @@
+"""Float8 products in linear layers
+
+What it does
+------------
+Computes the products of large linear layers in float8, with torchao. Each input is scaled to the range of the type
+at every step: by one factor for the whole tensor (`tensorwise`), or by one for each row (`rowwise`). Training keeps the
+parameters as they are and casts them on the way (`convert_to_float8_training`); inference also stores the weights in
+float8 (`quantize_`).
+
+Why it helps
+------------
+Tensor cores of Ada, Hopper and later GPUs multiply float8 twice as fast as bfloat16, and the operands take half the
+bytes.
+
+When it does not
+----------------
+Finding the scales and casting costs a pass over every operand: without torch.compile to fuse it, and for layers of
+less than about a million weights, that is dearer than the product it saves. Only layers whose sizes are
+multiples of 16 are converted, and in training the number of rows (samples times tokens) must be one too. Convolutions,
+attention and normalization stay as they are. Rowwise needs bfloat16 weights or autocast to bfloat16.
+
+Numerics
+--------
+close: operands are rounded to 4 bits of precision (3 for gradients, tensorwise); sums stay in float32. What that does
+to training shows in the loss after many steps, not in the first few.
+
+References
+----------
+torchao documentation, torchao.float8; torchao.quantization.Float8DynamicActivationFloat8WeightConfig. Micikevicius et
+al., FP8 Formats for Deep Learning, 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from advisor.recipe import CUDA, Components, Recipe, Stage, without_package
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
+
+# The hardware's products take sizes in multiples of 16; smaller layers lose more to the casts than they gain.
+_MULTIPLE = 16
+_LARGE = 2**20
+_GRANULARITY = {"tensorwise": "PerTensor", "rowwise": "PerRow"}
+
+_CODE = """\
+def is_large(module, name):
+    if not isinstance(module, torch.nn.Linear):
+        return False
+    sizes = module.in_features, module.out_features
+    return all(size % {multiple} == 0 for size in sizes) and sizes[0] * sizes[1] >= {large}
+
+
+if optimizer is not None:
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig.from_recipe_name("{value}")
+    model = convert_to_float8_training(model, config=config, module_filter_fn=is_large)
+else:
+    from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, {granularity}, quantize_
+
+    config = Float8DynamicActivationFloat8WeightConfig(granularity={granularity}())
+    quantize_(model, config, filter_fn=is_large)
+"""
+
+
+class Float8(Recipe):
+    """`convert_to_float8_training` in training, `quantize_` in inference; both of torchao."""
+
+    id = "float8"
+    title = "Float8 products"
+    key = "precision.float8"
+    default = "none"
+    devices = CUDA
+    attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    partners = frozenset({"autocast", "compile", "half_weights"})
+    numerics = Numerics.CLOSE
+    stage = Stage.MODEL
+    order = 1
+    package = "torchao"
+    phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        workload = facts.workload
+        capability = workload.capability or (0, 0)
+        if not any(_fits(inputs, outputs) for inputs, outputs, _ in workload.linear_shapes):
+            return Skip(
+                f"no linear layer has sizes in multiples of {_MULTIPLE} and at least {_LARGE:,} weights; "
+                "smaller ones lose more to the casts than they gain"
+            )
+        if capability < (8, 9):
+            have = ".".join(map(str, capability))
+            return Skip(f"compute capability {have} has no float8 tensor cores (8.9 and later have)")
+        missing = without_package(self.package, at_least=(0, 14))
+        if missing:
+            return missing
+        return ["tensorwise", "rowwise"] if _in_bfloat16(facts) else ["tensorwise"]
+
+    def accepts(self, value: Value) -> bool:
+        return value == self.default or value in _GRANULARITY
+
+    def apply(self, workload: Components, value: Value) -> None:
+        if value == self.default:
+            return
+        if workload.plan.mode is Mode.TRAIN:
+            workload.model = _for_training(workload.model, str(value))
+        else:
+            _for_inference(workload.model, str(value))
+
+    def code(self, value: Value) -> str:
+        if value == self.default:
+            return "# the linear layers keep their type\n"
+        return _CODE.format(multiple=_MULTIPLE, large=_LARGE, value=value, granularity=_GRANULARITY[str(value)])
+
+    def rounding(self, value: Value) -> float:
+        return 2.0**-4 if value in _GRANULARITY else 0.0
+
+
+def _fits(inputs: int, outputs: int) -> bool:
+    return inputs % _MULTIPLE == 0 and outputs % _MULTIPLE == 0 and inputs * outputs >= _LARGE
+
+
+def _is_large(module: Any, name: str) -> bool:
+    from torch import nn
+
+    return isinstance(module, nn.Linear) and _fits(module.in_features, module.out_features)
+
+
+def _for_training(model: Any, value: str) -> Any:
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig.from_recipe_name(value)
+    return convert_to_float8_training(model, config=config, module_filter_fn=_is_large)
+
+
+def _for_inference(model: Any, value: str) -> None:
+    from torchao import quantization
+
+    granularity = getattr(quantization, _GRANULARITY[value])()
+    config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=granularity)
+    quantization.quantize_(model, config, filter_fn=_is_large)
+
+
+def _in_bfloat16(facts: Facts) -> bool:
+    """Whether the linear layers compute in bfloat16 as the user has it: of weights, or in training by autocast."""
+    by_autocast = facts.workload.mode is Mode.TRAIN and facts.current("precision.autocast", "none") == "bfloat16"
+    return by_autocast or facts.workload.parameter_dtypes == ("bfloat16",)

@@ -1,0 +1,126 @@
+"""Half-precision weights
+
+What it does
+------------
+Converts the whole model to bfloat16 or float16 (`model.to(torch.bfloat16)`), and the floating-point tensors of every
+batch with it. Unlike autocast, nothing is kept in float32: parameters, normalization layers and, when training,
+gradients and the optimizer's state take the type too.
+
+Why it helps
+------------
+Weights take half the bytes to keep and to read, and products run on the half-precision units without a cast before
+each of them.
+
+When it does not
+----------------
+GPUs without fast units for the type, and CPUs without AVX-512 BF16 or AMX, gain memory only. Where autocast is on
+already, the products run in half precision either way, so the two are not combined. Training this way has no float32
+copy of the weights to add small updates to: an update below 1/256 of a weight is lost in bfloat16, so compare whole
+training runs before you keep it. Float16 is not offered for training: it also loses small gradients.
+
+Numerics
+--------
+close in inference: weights and activations are rounded to 8 (bfloat16) or 11 (float16) bits of precision.
+changed in training: updates are rounded too.
+
+References
+----------
+PyTorch documentation, torch.nn.Module.to. Micikevicius et al., Mixed Precision Training, ICLR 2018, on why training
+keeps a float32 copy of the weights. Kalamkar et al., A Study of BFLOAT16 for Deep Learning Training, 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
+
+_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+_FAST_ON_CPU = frozenset({"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"})
+
+
+class HalfWeights(Recipe):
+    """`model.to(torch.bfloat16)` or `model.to(torch.float16)`, and the same for every batch."""
+
+    id = "half_weights"
+    title = "Half-precision weights"
+    key = "precision.weights"
+    default = "float32"
+    attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
+    partners = frozenset({"channels_last", "compile", "step_graph", "sdpa", "fused_optimizer"})
+    numerics = Numerics.CLOSE
+    stage = Stage.MODEL
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        workload = facts.workload
+        present = facts.current(self.key, self.default)
+        if present == self.default and workload.parameter_dtypes != ("float32",):
+            have = ", ".join(workload.parameter_dtypes) or "no type: there are none"
+            return Skip(f"the parameters are not all in float32 (they have {have})")
+        autocast = facts.current("precision.autocast", "none")
+        if autocast != "none":
+            return Skip(f"{_CASTS_ALREADY.format(autocast)}; switch it off to compare the two")
+        if facts.on_cuda:
+            return _for_gpu(workload.capability or (0, 0), workload.mode)
+        if not _FAST_ON_CPU & set(facts.hardware.host.cpu_features):
+            return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
+        return ["bfloat16"]
+
+    def accepts(self, value: Value) -> bool:
+        return value in ("float32", *_ROUNDING)
+
+    def apply(self, workload: Components, value: Value) -> None:
+        import torch
+
+        _check_real(workload.model, str(value))
+        workload.model = workload.model.to(getattr(torch, str(value)))
+        optimizer = workload.optimizer
+        if optimizer is not None and optimizer.state:
+            # Loading brings the state into the type that the parameters have now.
+            optimizer.load_state_dict(optimizer.state_dict())
+        workload.plan = replace(workload.plan, input_dtype=str(value))
+
+    def code(self, value: Value) -> str:
+        return (
+            f"model = model.to(torch.{value})\n"
+            "if optimizer is not None and optimizer.state:\n"
+            "    optimizer.load_state_dict(optimizer.state_dict())  # its state in the parameters' type\n"
+            f"# in the loop: inputs = inputs.to(device).to(torch.{value}), and targets unless they are whole numbers\n"
+        )
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        autocast = settings.get("precision.autocast", "none")
+        if value == self.default or autocast == "none":
+            return None
+        return f"{_CASTS_ALREADY.format(autocast)}, so half-precision weights would add rounding and no speed"
+
+    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
+        return Numerics.CHANGED if mode is Mode.TRAIN else Numerics.CLOSE
+
+    def rounding(self, value: Value) -> float:
+        return _ROUNDING.get(str(value), 0.0)
+
+
+_CASTS_ALREADY = "precision.autocast: {} casts the products to half precision already"
+
+
+def _for_gpu(capability: tuple[int, int], mode: Mode) -> Sequence[Value] | Skip:
+    if capability >= (8, 0):
+        return ["bfloat16"] if mode is Mode.TRAIN else ["bfloat16", "float16"]
+    have = ".".join(map(str, capability))
+    if mode is Mode.TRAIN:
+        return Skip(f"compute capability {have} has no bfloat16 units (8.0 and later have)")
+    if capability >= (7, 0):
+        return ["float16"]
+    return Skip(f"compute capability {have} has no half-precision tensor cores (7.0 and later have)")
+
+
+def _check_real(model: Any, dtype: str) -> None:
+    """Raise ValueError for a model that holds complex numbers: the conversion would drop their imaginary parts."""
+    held = [*model.named_parameters(), *model.named_buffers()]
+    name = next((name for name, tensor in held if tensor.is_complex()), None)
+    if name is not None:
+        raise ValueError(f"{name} is complex, and converting the model to {dtype} would make it real")

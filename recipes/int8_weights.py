@@ -1,0 +1,118 @@
+"""Integer weights for inference
+
+What it does
+------------
+Stores the weights of linear layers as integers, with torchao's `quantize_`: `int8wo` keeps 8-bit weights and computes
+in the model's type; `int8dq` also rounds each row of the input to 8 bits and multiplies integers; `int4wo` keeps
+4-bit weights in groups of 128 that share a scale.
+
+Why it helps
+------------
+Reading the weights is most of the work where few rows meet large layers, as in generating text one token at a time:
+a quarter or an eighth of the bytes is read in that much less time. Integer tensor cores multiply twice as fast as
+bfloat16 ones, which `int8dq` uses on large batches.
+
+When it does not
+----------------
+Without torch.compile the weights are expanded in an operation of their own before each product, which costs more than
+it saves. With many rows per layer the products are the work, and weight-only values slow them down. Convolutions
+and embeddings stay as they are. `int4wo` needs bfloat16 parameters and a GPU of compute capability 8.0.
+
+Numerics
+--------
+changed: weights are rounded to 256 or 16 levels. Measure the accuracy of your task before you serve it.
+
+References
+----------
+torchao documentation, torchao.quantization, Int8WeightOnlyConfig, Int8DynamicActivationInt8WeightConfig,
+Int4WeightOnlyConfig. Dettmers et al., LLM.int8(), NeurIPS 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from advisor.recipe import INFERENCE, Components, Recipe, Stage, without_package
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+
+_CONFIGS = {
+    "int8wo": "Int8WeightOnlyConfig",
+    "int8dq": "Int8DynamicActivationInt8WeightConfig",
+    "int4wo": "Int4WeightOnlyConfig",
+}
+_LEVELS = {"int8wo": 2.0**-8, "int8dq": 2.0**-8, "int4wo": 2.0**-4}
+_INT4_GROUP = 128
+# Of the packings, the one whose kernel is a part of PyTorch.
+_INT4_OPTIONS = {"group_size": _INT4_GROUP, "int4_packing_format": "tile_packed_to_4d"}
+
+
+class Int8Weights(Recipe):
+    """torchao's `quantize_` over all linear layers."""
+
+    id = "int8_weights"
+    title = "Integer weights"
+    key = "precision.quantize"
+    default = "none"
+    modes = INFERENCE
+    attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
+    partners = frozenset({"compile", "half_weights"})
+    numerics = Numerics.CHANGED
+    stage = Stage.MODEL
+    order = 1
+    package = "torchao"
+    phases = frozenset({Phase.FORWARD})
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if not facts.workload.linear_shapes:
+            return Skip("the model has no linear layers, and only those are quantized")
+        missing = without_package(self.package, at_least=(0, 14))
+        if missing:
+            return missing
+        return ["int8wo", "int8dq", "int4wo"] if _has_int4(facts) else ["int8wo", "int8dq"]
+
+    def accepts(self, value: Value) -> bool:
+        return value == self.default or value in _CONFIGS
+
+    def apply(self, workload: Components, value: Value) -> None:
+        if value == self.default:
+            return
+        if value == "int4wo":
+            _check_bfloat16(workload.model)
+        from torchao import quantization
+
+        options: dict[str, Any] = _INT4_OPTIONS if value == "int4wo" else {}
+        quantization.quantize_(workload.model, getattr(quantization, _CONFIGS[str(value)])(**options))
+
+    def code(self, value: Value) -> str:
+        if value == self.default:
+            return "# the linear layers keep their weights\n"
+        config = _CONFIGS[str(value)]
+        options = ", ".join(f"{name}={option!r}" for name, option in _INT4_OPTIONS.items()) if value == "int4wo" else ""
+        quoted = options.replace("'", '"')
+        return f"from torchao.quantization import {config}, quantize_\n\nquantize_(model, {config}({quoted}))\n"
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value != self.default and settings.get("precision.float8", "none") != "none":
+            return "precision.quantize and precision.float8 both replace the weights of the linear layers"
+        if value == "int4wo" and settings.get("precision.weights", "bfloat16") != "bfloat16":
+            return "the int4 product computes in bfloat16, so precision.weights must be bfloat16"
+        return None
+
+    def rounding(self, value: Value) -> float:
+        return _LEVELS.get(str(value), 0.0)
+
+
+def _has_int4(facts: Facts) -> bool:
+    """Whether the int4 product can run: in bfloat16, on a GPU that has it, for inputs in whole groups."""
+    workload = facts.workload
+    suits = any(inputs % _INT4_GROUP == 0 for inputs, _, _ in workload.linear_shapes)
+    capable = facts.on_cuda and (workload.capability or (0, 0)) >= (8, 0)
+    return suits and capable and workload.parameter_dtypes == ("bfloat16",)
+
+
+def _check_bfloat16(model: Any) -> None:
+    import torch
+
+    if any(m.weight.dtype != torch.bfloat16 for m in model.modules() if isinstance(m, torch.nn.Linear)):
+        raise ValueError("int4 weights need bfloat16 parameters: set precision.weights: bfloat16 as well")

@@ -1,0 +1,79 @@
+"""Reductions of half-precision products
+
+What it does
+------------
+Says whether cuBLAS may add up the partial sums of a bfloat16 or float16 matrix product in that type too
+(`torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction` and its float16 twin). PyTorch allows it by
+default; the other value keeps every sum in float32.
+
+Why it helps
+------------
+When a long sum is divided among several blocks, their partial results take half the bytes in the reduced type, and
+more of cuBLAS's kernels may be chosen.
+
+When it does not
+----------------
+Only products whose sum is long against their output are divided at all; for the others the switch changes nothing.
+It matters little on recent GPUs, where the usual result is no measurable difference: then the exact sums are free,
+and the better choice. Nothing changes where no product runs in half precision.
+
+Numerics
+--------
+close: allowed, partial sums are rounded to 8 (bfloat16) or 11 (float16) bits, and float16 ones can overflow above
+65,504. Not allowed, they are kept in float32.
+
+References
+----------
+PyTorch documentation, Numerical accuracy, Reduced Precision Reduction for FP16 and BF16 GEMMs; torch.backends.cuda.
+NVIDIA cuBLAS documentation, cublasMath_t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+_HALF = frozenset({"bfloat16", "float16"})
+
+
+class ReducedReduction(Recipe):
+    """`torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction`, and the same for float16."""
+
+    id = "reduced_reduction"
+    title = "Reductions in half precision"
+    key = "precision.bf16_reduction"
+    default = True
+    devices = CUDA
+    attacks = frozenset({Bottleneck.COMPUTE})
+    partners = frozenset({"autocast", "half_weights"})
+    numerics = Numerics.CLOSE
+    stage = Stage.GLOBAL
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        workload = facts.workload
+        if not workload.has("linear", "attention", "recurrent"):
+            return Skip("the model has no linear, attention or recurrent layers, whose products this concerns")
+        in_half = _HALF & {*workload.parameter_dtypes, facts.current("precision.autocast", "none")}
+        # Of a float32 model, autocast or half-precision weights may still make one: the switch is tried beside them.
+        may_be_in_half = "float32" in workload.parameter_dtypes and (workload.capability or (0, 0)) >= (7, 0)
+        if not in_half and not may_be_in_half:
+            return Skip("no product runs in bfloat16 or float16, or could run so on this GPU")
+        return [False, True]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        import torch
+
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = bool(value)
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = bool(value)
+
+    def code(self, value: Value) -> str:
+        return (
+            f"torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = {bool(value)}\n"
+            f"torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = {bool(value)}\n"
+        )
+
+    def rounding(self, value: Value) -> float:
+        # Either way the products' results are in the half type; another order of the sums moves them by its last bit.
+        return 2.0**-8

@@ -1,0 +1,106 @@
+"""Attention kernel
+
+What it does
+------------
+Permits one kernel only for `scaled_dot_product_attention`: flash (FlashAttention-2), cudnn (cuDNN's fused attention),
+efficient (memory-efficient attention) or math (products and softmax one after the other). Left alone (`auto`),
+PyTorch takes the first in its order that can run the call.
+
+Why it helps
+------------
+The order is fixed for all shapes, and the fused kernels overtake each other with sequence length, head size, mask and
+GPU; none of them writes the matrix of scores to memory, as math does.
+
+When it does not
+----------------
+PyTorch's choice is often the fastest already, and attention over short sequences is a small part of a step. Flash and
+cudnn need float16 or bfloat16; flash takes no arbitrary mask. A kernel that cannot run one of the model's calls
+fails the trial with that reason. Math prices the habit of attention written by hand from products and softmax; on a
+CPU, where only flash and math exist, it can win on very short sequences.
+
+Numerics
+--------
+close: each kernel adds up in another order, and draws the random numbers of dropout in another way.
+
+References
+----------
+PyTorch documentation, torch.nn.attention.sdpa_kernel; torch.nn.functional.scaled_dot_product_attention. Dao,
+FlashAttention-2, ICLR 2024. Rabe and Staats, Self-attention Does Not Need O(n^2) Memory, 2021. Hugging Face,
+Efficient training on a single GPU, attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+
+_BACKENDS = {
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "math": "MATH",
+}
+_HALF = frozenset({"bfloat16", "float16"})
+# Parts of the names of the operators behind scaled_dot_product_attention.
+_OPERATORS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention")
+_SWITCHES = ("flash", "cudnn", "mem_efficient", "math")
+
+
+class Sdpa(Recipe):
+    """`torch.nn.attention.sdpa_kernel` around the forward pass, and the backward one for what it computes again."""
+
+    id = "sdpa"
+    title = "Attention kernel"
+    key = "attention.backend"
+    default = "auto"
+    attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    partners = frozenset({"autocast", "half_weights", "compile"})
+    numerics = Numerics.CLOSE
+    stage = Stage.STEP
+    phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if not (facts.workload.has("attention") or _is_called(facts)):
+            return Skip("the profile shows no scaled_dot_product_attention, and the model has no nn.MultiheadAttention")
+        if not facts.on_cuda:
+            return ["flash", "math"]
+        capability = facts.workload.capability or (0, 0)
+        if _in_half(facts) and capability >= (8, 0):
+            return ["flash", "cudnn", "efficient", "math"]
+        return ["efficient", "math"]
+
+    def accepts(self, value: Value) -> bool:
+        return value == self.default or value in _BACKENDS
+
+    def apply(self, workload: Components, value: Value) -> None:
+        import torch
+
+        if value == self.default:
+            for name in _SWITCHES:
+                getattr(torch.backends.cuda, f"enable_{name}_sdp")(True)
+        workload.plan = replace(workload.plan, attention_backend=str(value))
+
+    def code(self, value: Value) -> str:
+        if value == self.default:
+            return "".join(f"torch.backends.cuda.enable_{name}_sdp(True)\n" for name in _SWITCHES)
+        return (
+            f"with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.{_BACKENDS[str(value)]}):\n"
+            "    output = model(inputs)\n"
+            "    # with activation checkpoints, loss.backward() too: it runs parts of the forward pass again\n"
+        )
+
+
+def _is_called(facts: Facts) -> bool:
+    if facts.profile is None:
+        return False
+    rows = (*facts.profile.operators, *facts.profile.by_shape)
+    return any(word in row.name for row in rows for word in _OPERATORS)
+
+
+def _in_half(facts: Facts) -> bool:
+    """Whether attention is computed in half precision as the user has it."""
+    autocast = facts.current("precision.autocast", "none")
+    return autocast in _HALF or set(facts.workload.parameter_dtypes) <= _HALF
