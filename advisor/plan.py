@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from advisor.records import Mode
 
@@ -15,11 +17,15 @@ class StepPlan:
     ``zero_grad``: ``none`` (set_to_none), ``zeros``, or ``manual`` (``param.grad = None`` by hand).
     ``grad_mode`` (inference): ``grad``, ``no_grad`` or ``inference_mode``.
     ``compile_mode``: ``none`` or a mode of ``torch.compile``. ``compile_scope``: ``model``, or ``regional`` for its
-    repeated blocks. ``compile_dynamic``: ``auto``, ``true`` or ``false``. ``freezing`` (inference): parameters become
+    repeated blocks. ``compile_dynamic``: ``auto``, True or False. ``freezing`` (inference): parameters become
     constants of the compiled code. Any of these three alone means the mode ``default``.
     ``compile_optimizer`` (training): the optimizer's step is compiled.
     ``clip_norm`` (training): what the norm of all gradients is clipped to, or None; ``clip_grad`` is how: ``default``,
     ``foreach`` or ``for-loop``.
+    ``accumulate`` (training): how many batches make one update.
+    ``create_on_device``: what the model and the loss create without naming a device is created on this one.
+    ``device_prefetch``: the loader's next batch is copied while the present one is computed on. ``device_transform``:
+    what is applied to the loader's batches once they are on the device, or None.
     ``memory_format``: the format that batches of the matching rank are converted to, or ``none``.
     ``input_dtype``: the type that the floating-point tensors of a batch are converted to, or ``none``.
     ``attention_backend``: ``auto``, or the one kernel that ``scaled_dot_product_attention`` may use: ``flash``,
@@ -35,13 +41,17 @@ class StepPlan:
     grad_mode: str = "grad"
     compile_mode: str = "none"
     compile_scope: str = "model"
-    compile_dynamic: str = "auto"
+    compile_dynamic: str | bool = "auto"
     compile_optimizer: bool = False
     freezing: bool = False
     clip_grad: str = "default"
     clip_norm: float | None = None
     cuda_graph: bool = False
     non_blocking: bool = False
+    accumulate: int = 1
+    create_on_device: bool = False
+    device_prefetch: bool = False
+    device_transform: Callable[[Any], Any] | None = None
     memory_format: str = "none"
     input_dtype: str = "none"
     attention_backend: str = "auto"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import textwrap
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,11 @@ def loader_code(**changes: object) -> str:
         "loader = torch.utils.data.DataLoader(loader.dataset, **options)",
     ]
     return "\n".join(lines) + "\n"
+
+
+def worker_code(**changes: object) -> str:
+    """As :func:`loader_code`, for options that only a loader with workers takes."""
+    return "if loader.num_workers:\n" + textwrap.indent(loader_code(**changes), "    ")
 
 
 def _check_batch_size(loader: DataLoader[Any], changes: Mapping[str, Any]) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader
-
 from advisor.errors import TargetError
+from advisor.runtime.loader import is_loader
 
 
 class Feed:
-    """Batches from a DataLoader, epoch after epoch, or the one resident batch again and again."""
+    """Batches from a loader, epoch after epoch, or the one resident batch again and again."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
-        self._loader = data if isinstance(data, DataLoader) else None
+        self._loader: Any = data if is_loader(data) else None
         self._iterator: Iterator[Any] | None = None
 
     def next(self) -> Any:
@@ -43,4 +42,4 @@ class Feed:
         """How many batches workers may have ready before the first step: they must be consumed before timing."""
         if self._loader is None or self._loader.num_workers == 0:
             return 0
-        return self._loader.num_workers * (self._loader.prefetch_factor or 2)
+        return int(self._loader.num_workers * (self._loader.prefetch_factor or 2))

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from advisor.plan import StepPlan
 from advisor.rebuild import loader_with
 from advisor.runtime.batches import tensors_of
+from advisor.runtime.loader import loop_loader
 
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
@@ -19,14 +21,18 @@ _SAMPLED_OUTPUTS = 2048
 _MOST_SKIPPED_STEPS = 24
 
 
-def probe_batches(data: Any, seed: int) -> list[Any]:
-    """The batches that the probe runs on: the loader's first, drawn in this process: every trial sees the same."""
+def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[Any]:
+    """The batches that the probe runs on: the loader's first, drawn in this process: every trial sees the same.
+
+    With a plan they come the way that the loop gets them: copied and transformed as the plan says.
+    """
     if not isinstance(data, DataLoader):
         return [data] * PROBE_STEPS
     torch.manual_seed(seed)
     started = time.perf_counter()
     batches = []
-    for batch in itertools.islice(loader_with(data, num_workers=0), PROBE_STEPS):
+    loader = loader_with(data, num_workers=0)
+    for batch in itertools.islice(loop_loader(loader, plan) if plan else loader, PROBE_STEPS):
         batches.append(batch)
         if time.perf_counter() - started > PROBE_LIMIT_S:
             break

@@ -1,0 +1,33 @@
+"""The loader that a loop iterates over: the user's, or one that hands out batches on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from advisor.plan import StepPlan
+from advisor.portable.device_loader import DeviceLoader
+from advisor.runtime.step import mover_of
+
+
+def loop_loader(data: Any, plan: StepPlan) -> Any:
+    """``data`` as the loop gets it: a DataLoader wrapped as the plan says; anything else as it is."""
+    if not isinstance(data, DataLoader) or not (plan.device_prefetch or plan.device_transform):
+        return data
+    return DeviceLoader(data, torch.device(plan.device), _move(plan), plan.device_prefetch)
+
+
+def is_loader(data: Any) -> bool:
+    """Whether ``data`` yields batches, wrapped or not."""
+    return isinstance(data, DataLoader | DeviceLoader)
+
+
+def _move(plan: StepPlan) -> Callable[[Any], Any]:
+    """Moves a batch and then runs the transforms that were left for the device."""
+    move = mover_of(replace(plan, non_blocking=plan.non_blocking or plan.device_prefetch))
+    transform = plan.device_transform
+    return move if transform is None else lambda batch: transform(move(batch))

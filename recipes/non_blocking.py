@@ -1,0 +1,61 @@
+"""Copies that do not block the host
+
+What it does
+------------
+Copies batches to the GPU with `non_blocking=True`, for a loader that pins its memory already.
+
+Why it helps
+------------
+The host goes on to launch the step's kernels, and to fetch the next batch, while the copy is under way. A blocking
+copy makes it wait for the copy and for every kernel launched before it.
+
+When it does not
+----------------
+From memory that is not pinned, the copy blocks whatever the flag says: pin_memory sets both together. A step that is
+bound by the GPU's computing gains little, as the host has time to wait.
+
+Numerics
+--------
+exact: the step's kernels run behind the copy in the same stream, so they see the whole batch.
+
+References
+----------
+PyTorch documentation, torch.Tensor.to; CUDA semantics, Use pinned memory buffers. PyTorch tutorial, A guide on good
+usage of non_blocking and pin_memory().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+
+class NonBlocking(Recipe):
+    """`tensor.to(device, non_blocking=True)` for every batch."""
+
+    id = "non_blocking"
+    title = "Copies that do not block the host"
+    key = "data.non_blocking"
+    default = False
+    devices = CUDA
+    attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
+    numerics = Numerics.EXACT
+    stage = Stage.STEP
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        loader = facts.workload.loader
+        if loader is None:
+            return Skip("the data does not come from a DataLoader: one batch stays on the GPU")
+        if not loader.pin_memory:
+            return Skip("the loader does not pin its memory, so copies block anyway; pin_memory tries both together")
+        return [True]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, non_blocking=bool(value))
+
+    def code(self, value: Value) -> str:
+        flag = ", non_blocking=True" if value else ""
+        return f"inputs = inputs.to(device{flag})\ntargets = targets.to(device{flag})\n"

@@ -1,0 +1,86 @@
+"""Workers that live on from epoch to epoch
+
+What it does
+------------
+Keeps the DataLoader's workers alive when an epoch ends (`persistent_workers=True`) instead of ending them and
+starting new ones.
+
+Why it helps
+------------
+Starting workers takes tens of milliseconds each, much more where they import packages or open files, and after the
+start the queue of batches is empty: the first steps of every epoch wait. Short epochs pay that often.
+
+When it does not
+----------------
+It shows at the ends of epochs only, so in epochs of minutes it cannot be measured. The workers, and what their
+datasets have cached, stay in memory between epochs. A dataset that is changed from outside between two epochs is not
+changed in workers that live on. The loader that num_workers makes has persistent workers already.
+
+Numerics
+--------
+exact: the same batches in the same order. Augmentation in the workers goes on with its random numbers instead of
+beginning anew, so the single samples differ as they do between two seeds.
+
+References
+----------
+PyTorch documentation, torch.utils.data.DataLoader, persistent_workers. PyTorch Performance Tuning Guide, Enable
+asynchronous data loading and augmentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+# A trial measures for a few seconds; of longer epochs it sees no end.
+_LONGEST_EPOCH_S = 10.0
+
+
+class PersistentWorkers(Recipe):
+    """A loader rebuilt with `persistent_workers`."""
+
+    id = "persistent_workers"
+    title = "Workers that live on between epochs"
+    key = "data.persistent_workers"
+    default = False
+    attacks = frozenset({Bottleneck.INPUT})
+    numerics = Numerics.EXACT
+    stage = Stage.DATA
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        loader = facts.workload.loader
+        if loader is None:
+            return Skip("the data does not come from a DataLoader")
+        if not loader.num_workers:
+            return Skip("the loader has no workers; the ones that num_workers tries are persistent")
+        epoch_s = _epoch_s(facts)
+        if epoch_s is not None and epoch_s > _LONGEST_EPOCH_S:
+            return Skip(
+                f"an epoch takes about {epoch_s:.0f} s, beside which starting the workers anew cannot be measured"
+            )
+        return [True]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.rebuild import loader_with
+
+        if workload.has_loader and workload.data.num_workers:
+            workload.data = loader_with(workload.data, persistent_workers=bool(value))
+
+    def code(self, value: Value) -> str:
+        from advisor.rebuild import worker_code
+
+        return worker_code(persistent_workers=bool(value))
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        alone = bool(value) and settings.get("data.num_workers") == 0
+        return "data.persistent_workers is about workers, and data.num_workers is 0" if alone else None
+
+
+def _epoch_s(facts: Facts) -> float | None:
+    """How long an epoch takes; None when its length is not known."""
+    loader, profile = facts.workload.loader, facts.profile
+    if loader is None or loader.length is None or profile is None:
+        return None
+    return loader.length * profile.step_ms / 1e3

@@ -1,0 +1,79 @@
+"""Batches that each worker prepares ahead
+
+What it does
+------------
+Sets how many batches every DataLoader worker has ready or in preparation before they are asked for
+(`prefetch_factor`). PyTorch's default is 2.
+
+Why it helps
+------------
+When some batches take much longer to prepare than others, a longer queue bridges the slow ones and the step does not
+wait for them.
+
+When it does not
+----------------
+Workers that are too slow on average stay too slow: the queue runs empty whatever its length, and more workers help.
+Each batch in the queue takes host memory, pinned memory too when the loader pins. Without workers there is no queue.
+
+Numerics
+--------
+exact: the same batches in the same order.
+
+References
+----------
+PyTorch documentation, torch.utils.data.DataLoader, prefetch_factor. PyTorch Performance Tuning Guide, Enable
+asynchronous data loading and augmentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+_DEFAULT = 2
+_LEAST_SHARE = 0.01
+
+
+class Prefetch(Recipe):
+    """A loader rebuilt with another `prefetch_factor`."""
+
+    id = "prefetch"
+    title = "Batches prepared ahead by each worker"
+    key = "data.prefetch_factor"
+    default = _DEFAULT
+    attacks = frozenset({Bottleneck.INPUT})
+    partners = frozenset({"num_workers"})
+    numerics = Numerics.EXACT
+    stage = Stage.DATA
+    ladder = True
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        loader = facts.workload.loader
+        if loader is None:
+            return Skip("the data does not come from a DataLoader")
+        if not loader.num_workers:
+            return Skip(
+                "the loader has no workers, and only workers prepare batches ahead: set data.num_workers first "
+                "(num_workers tries it), then run again"
+            )
+        return [4, 8]
+
+    def accepts(self, value: Value) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.rebuild import loader_with
+
+        if workload.has_loader and workload.data.num_workers:
+            workload.data = loader_with(workload.data, prefetch_factor=int(value))
+
+    def code(self, value: Value) -> str:
+        from advisor.rebuild import worker_code
+
+        return worker_code(prefetch_factor=int(value))
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        alone = value != self.default and settings.get("data.num_workers") == 0
+        return "data.prefetch_factor is about workers, and data.num_workers is 0" if alone else None

@@ -1,0 +1,88 @@
+"""How workers are started
+
+What it does
+------------
+Starts the DataLoader's workers by `fork`, `forkserver` or `spawn` (`multiprocessing_context`). On Linux PyTorch takes
+Python's own choice: fork up to Python 3.13, forkserver from 3.14 on.
+
+Why it helps
+------------
+A forked worker is a copy of the training process: each first write to a shared page copies it, Python's reference
+counts are such writes, and garbage collection in the worker goes through objects of the trainer. A worker from a fork
+server or a fresh interpreter has its own dataset and nothing else.
+
+When it does not
+----------------
+In the steady state workers do the same work however they were started: expect no difference, except in memory. Fork
+starts fastest. It copies a process that already has threads and CUDA, though: a lock that a thread held stays locked
+for ever in the worker, and CUDA cannot be used there at all. The others import the program anew in every worker,
+which takes seconds, and send the dataset there by pickling: every part of it must be picklable, and a large one is
+copied.
+
+Numerics
+--------
+exact: the sampler decides the order and the base seed the augmentation, as before.
+
+References
+----------
+Python documentation, multiprocessing, Contexts and start methods. PyTorch documentation, torch.utils.data,
+Platform-specific behaviors; Multiprocessing best practices, CUDA in multiprocessing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+
+_METHODS = ("fork", "forkserver", "spawn")
+_LEAST_SHARE = 0.01
+
+
+class WorkerContext(Recipe):
+    """A loader rebuilt with another `multiprocessing_context`."""
+
+    id = "worker_context"
+    title = "How workers are started"
+    key = "data.multiprocessing_context"
+    default = "default"
+    attacks = frozenset({Bottleneck.INPUT})
+    phases = frozenset({Phase.DATA_WAIT})
+    numerics = Numerics.EXACT
+    stage = Stage.DATA
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        loader = facts.workload.loader
+        if loader is None:
+            return Skip("the data does not come from a DataLoader")
+        if not loader.num_workers:
+            return Skip("the loader has no workers that could be started in another way")
+        waiting = facts.profile.share(Phase.DATA_WAIT) if facts.profile else 1.0
+        if waiting < _LEAST_SHARE:
+            return Skip(f"data wait is {waiting:.1%} of the step".replace("%", " %"))
+        if loader.pickle_problem:
+            return Skip(f"forkserver and spawn need a dataset that can be pickled: {loader.pickle_problem}")
+        return ["forkserver", "spawn"]
+
+    def accepts(self, value: Value) -> bool:
+        return value == "default" or value in _METHODS
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.rebuild import loader_with
+
+        if workload.has_loader and workload.data.num_workers:
+            workload.data = loader_with(workload.data, multiprocessing_context=_argument(value))
+
+    def code(self, value: Value) -> str:
+        from advisor.rebuild import worker_code
+
+        return worker_code(multiprocessing_context=_argument(value))
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        alone = value != self.default and settings.get("data.num_workers") == 0
+        return "data.multiprocessing_context is about workers, and data.num_workers is 0" if alone else None
+
+
+def _argument(value: Value) -> str | None:
+    return None if value == "default" else str(value)

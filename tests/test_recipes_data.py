@@ -1,0 +1,330 @@
+"""Recipes of the input pipeline."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import pytest
+import torch
+from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
+
+from advisor.catalog import load_catalog
+from advisor.export.python_file import python_source
+from advisor.plan import StepPlan
+from advisor.portable.device_loader import DeviceLoader
+from advisor.recipe import Components
+from advisor.records import Mode
+from advisor.runtime.loader import loop_loader
+from advisor.runtime.tuning import Tuning
+from advisor.trial.feed import Feed
+from advisor.trial.pickling import pickle_problem
+from advisor.trial.probe import probe_batches
+
+CATALOG = load_catalog()
+WAITS_LITTLE = profile_facts(phases={"data wait": 0.2, "host-to-device": 0.1, "forward": 99.7})
+OF_WORKERS = ["persistent_workers", "prefetch", "worker_context", "worker_threads"]
+
+
+def proposed(recipe_id, facts):
+    return [candidate.value for candidate in CATALOG.propose(facts, only=[recipe_id]).candidates]
+
+
+def reason(recipe_id, facts):
+    proposals = CATALOG.propose(facts, only=[recipe_id])
+    assert not proposals.candidates
+    return proposals.skipped[recipe_id]
+
+
+class Numbers(Dataset):
+    def __getitem__(self, index):
+        return torch.tensor(float(index)), torch.get_num_threads()
+
+    def __len__(self):
+        return 10
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(10.0))
+
+
+@dataclass
+class Pair:
+    inputs: torch.Tensor
+    threads: torch.Tensor
+
+
+def as_pair(samples):
+    return Pair(*(torch.stack([torch.as_tensor(sample[part]) for sample in samples]) for part in (0, 1)))
+
+
+def mark_worker(worker_id):
+    torch.manual_seed(100 + worker_id)
+
+
+LOADERS = {
+    "map-style": lambda: DataLoader(Numbers(), batch_size=4, num_workers=1),
+    "iterable": lambda: DataLoader(Stream(), batch_size=4, num_workers=1),
+    "batch sampler": lambda: DataLoader(
+        Numbers(), batch_sampler=BatchSampler(SequentialSampler(range(10)), 4, drop_last=False), num_workers=1
+    ),
+    "dataclass": lambda: DataLoader(Numbers(), batch_size=4, num_workers=1, collate_fn=as_pair),
+    "whole batches": lambda: DataLoader(Stream(), batch_size=None, num_workers=1),
+}
+
+
+def first_tensor(batch):
+    if isinstance(batch, Pair):
+        return batch.inputs
+    return batch if isinstance(batch, torch.Tensor) else batch[0]
+
+
+def samples_of(loader):
+    return torch.cat([first_tensor(batch).reshape(-1) for batch in loader]).tolist()
+
+
+def applied(recipe_id, value, loader):
+    parts = Components(nn.Linear(1, 1), None, loader, StepPlan(Mode.TRAIN, "cpu"))
+    CATALOG[recipe_id].apply(parts, value)
+    return parts.data
+
+
+def by_code(recipe_id, value, loader):
+    names = {"torch": torch, "loader": loader, "device": torch.device("cpu")}
+    exec(CATALOG[recipe_id].code(value), names)
+    return names["loader"]
+
+
+both_ways = pytest.mark.parametrize("change", [applied, by_code], ids=["apply", "code"])
+every_loader = pytest.mark.parametrize("kind", LOADERS)
+
+
+# --- workers --------------------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_workers_get_their_options(change):
+    assert change("prefetch", 5, LOADERS["map-style"]()).prefetch_factor == 5
+    assert change("persistent_workers", True, LOADERS["map-style"]()).persistent_workers is True
+    loader = change("worker_context", "spawn", LOADERS["map-style"]())
+    assert loader.multiprocessing_context.get_start_method() == "spawn"
+    assert change("worker_context", "default", loader).multiprocessing_context is None
+
+
+@both_ways
+@every_loader
+def test_every_kind_of_loader_yields_the_same_samples(change, kind):
+    loader = LOADERS[kind]()
+    for recipe_id, value in (("prefetch", 3), ("persistent_workers", True), ("worker_threads", 2)):
+        loader = change(recipe_id, value, loader)
+    assert loader.num_workers == 1
+    assert samples_of(loader) == [float(number) for number in range(10)]
+
+
+@both_ways
+def test_threads_are_set_in_the_workers_and_the_users_own_start_runs(change):
+    here = torch.get_num_threads()
+    loader = DataLoader(Numbers(), batch_size=4, num_workers=1, worker_init_fn=mark_worker)
+    own_start = loader.worker_init_fn
+    threads = next(iter(change("worker_threads", 2, loader)))[1]
+    assert threads.tolist() == [2] * 4
+    assert torch.get_num_threads() == here
+    assert loader.worker_init_fn is own_start
+    seeds = []
+    start = change(
+        "worker_threads", torch.get_num_threads(), DataLoader(Numbers(), num_workers=1, worker_init_fn=seeds.append)
+    ).worker_init_fn
+    start(3)
+    assert seeds == [3]
+
+
+@both_ways
+@pytest.mark.parametrize("recipe_id", OF_WORKERS)
+def test_a_loader_without_workers_is_left_alone(change, recipe_id):
+    loader = DataLoader(Numbers(), batch_size=4)
+    value = {"prefetch": 4, "persistent_workers": True, "worker_context": "spawn", "worker_threads": 2}[recipe_id]
+    assert change(recipe_id, value, loader) is loader
+    key = CATALOG[recipe_id].key
+    assert "about workers" in CATALOG.conflict({key: value, "data.num_workers": 0})
+    assert CATALOG.conflict({key: value, "data.num_workers": 2}) is None
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_workers_that_are_started_afresh_set_their_threads_too(method):
+    loader = applied("worker_threads", 2, applied("worker_context", method, LOADERS["map-style"]()))
+    assert pickle_problem(loader) == ""
+    assert next(iter(loader))[1].tolist() == [2] * 4
+    both = {"data.worker_threads": 2, "data.multiprocessing_context": method}
+    assert "inside prepare()" in CATALOG.conflict(both)
+
+
+@pytest.mark.parametrize("recipe_id", OF_WORKERS)
+def test_workers_are_needed(recipe_id):
+    assert "no workers" in reason(recipe_id, cpu_facts(loader=loader_facts()))
+    assert "does not come from a DataLoader" in reason(recipe_id, cpu_facts())
+
+
+def test_values_for_a_loader_with_workers():
+    short = loader_facts(num_workers=4, length=20)
+    facts = cpu_facts(loader=short, profile=profile_facts())
+    assert proposed("prefetch", facts) == [4, 8]
+    assert proposed("persistent_workers", facts) == [True]
+    assert proposed("worker_context", facts) == ["forkserver", "spawn"]
+    assert proposed("worker_threads", facts) == [2, 4]
+
+
+def test_what_the_user_has_is_measured_off():
+    current = {"data.prefetch_factor": 8, "data.persistent_workers": True, "data.multiprocessing_context": "spawn"}
+    facts = cpu_facts(loader=loader_facts(num_workers=4, length=20), profile=profile_facts(), current=current)
+    assert proposed("prefetch", facts) == [4, 2]
+    assert proposed("persistent_workers", facts) == [False]
+    assert proposed("worker_context", facts) == ["forkserver", "default"]
+
+
+def test_what_cannot_be_measured_or_cannot_gain_is_skipped():
+    assert "an epoch takes about 100 s" in reason(
+        "persistent_workers", cpu_facts(loader=loader_facts(num_workers=2, length=1000), profile=profile_facts())
+    )
+    waits_little = cpu_facts(loader=loader_facts(num_workers=2), profile=WAITS_LITTLE)
+    assert reason("worker_context", waits_little) == "data wait is 0.2 % of the step"
+    assert reason("worker_threads", waits_little) == "data wait is 0.2 % of the step"
+    assert "leave no cores idle" in reason("worker_threads", cpu_facts(loader=loader_facts(num_workers=9)))
+    unpicklable = loader_facts(num_workers=2, pickle_problem="dataset: a lambda")
+    assert "dataset: a lambda" in reason("worker_context", cpu_facts(loader=unpicklable))
+
+
+class _Odd(Dataset):
+    def __init__(self, **parts):
+        vars(self).update(parts)
+
+
+def test_what_cannot_be_pickled_is_named():
+    assert pickle_problem(DataLoader(TensorDataset(torch.zeros(2)))) == ""
+    assert "dataset" in pickle_problem(DataLoader(_Odd(transform=lambda x: x)))
+    assert pickle_problem(DataLoader(_Odd(), collate_fn=lambda x: x)).startswith("collate fn")
+    assert "worker init fn" in pickle_problem(DataLoader(_Odd(), num_workers=1, worker_init_fn=lambda x: x))
+
+
+def test_a_large_dataset_is_not_pickled_to_its_end():
+    class Wide:
+        def __reduce__(self):
+            reads.append(1)
+            return bytes, (b"x" * 2**22,)
+
+    reads = []
+    assert pickle_problem(DataLoader(_Odd(parts=[Wide() for _ in range(40)]))) == ""
+    assert len(reads) < 40
+    tensors = torch.zeros(2**26)  # a quarter of a gibibyte, which is not copied either
+    assert pickle_problem(DataLoader(_Odd(data=tensors, transform=None))) == ""
+
+
+# --- batches on the device ------------------------------------------------------------------------------------
+
+
+def plan_of(**changes):
+    return StepPlan(Mode.TRAIN, "cpu", **changes)
+
+
+def test_a_loader_is_wrapped_only_when_the_plan_says_so():
+    loader, batch = LOADERS["map-style"](), torch.ones(3)
+    assert loop_loader(loader, plan_of()) is loader
+    assert loop_loader(batch, plan_of(device_prefetch=True)) is batch
+    wrapped = loop_loader(loader, plan_of(device_prefetch=True))
+    assert (len(wrapped), wrapped.batch_size, wrapped.dataset) == (3, 4, loader.dataset)
+    assert wrapped.num_workers == 1
+    assert copy.copy(wrapped).batch_size == 4
+    with pytest.raises(AttributeError):
+        _ = wrapped.no_such_thing
+
+
+@every_loader
+def test_a_wrapped_loader_yields_the_same_batches_every_epoch(kind):
+    loader = loop_loader(LOADERS[kind](), plan_of(device_prefetch=True))
+    for _ in range(2):
+        assert samples_of(loader) == [float(number) for number in range(10)]
+
+
+def test_what_is_left_for_the_device_is_done_there_and_in_the_probe():
+    plan = plan_of(device_transform=lambda batch: [batch[0] + 100, batch[1]])
+    loader = DataLoader(Numbers(), batch_size=4)
+    assert samples_of(loop_loader(loader, plan))[:2] == [100.0, 101.0]
+    assert first_tensor(probe_batches(loader, 0, plan)[0])[0] == 100.0
+    feed = Feed(loop_loader(loader, plan))
+    assert not feed.resident
+    assert [len(feed.next()[0]) for _ in range(4)] == [4, 4, 2, 4]
+
+
+def test_prepare_returns_a_loader_that_the_loop_can_use_as_before():
+    model = nn.Linear(1, 1)
+    tuning = Tuning({"data.device_prefetch": True})
+    _, same = tuning.prepare(model, LOADERS["map-style"]())
+    assert isinstance(same, DataLoader)  # on the CPU there is nothing to copy ahead
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (gpu_facts(), "DataLoader"),
+        (gpu_facts(loader=loader_facts(), profile=WAITS_LITTLE), "0.3 % of the step"),
+        (cpu_facts(loader=loader_facts()), "needs a CUDA GPU"),
+    ],
+)
+def test_copying_ahead_is_skipped_where_nothing_is_copied(facts, expected):
+    assert expected in reason("gpu_prefetch", facts)
+
+
+def test_copying_ahead_is_tried_where_copies_show():
+    assert proposed("gpu_prefetch", gpu_facts(loader=loader_facts(), profile=profile_facts())) == [True]
+
+
+def test_copies_that_do_not_block_need_pinned_memory():
+    assert proposed("non_blocking", gpu_facts(loader=loader_facts(pin_memory=True))) == [True]
+    assert "pin_memory tries both" in reason("non_blocking", gpu_facts(loader=loader_facts()))
+    assert "DataLoader" in reason("non_blocking", gpu_facts())
+
+
+def test_the_setting_of_its_own_decides_over_pinned_memory():
+    parts = Components(nn.Linear(1, 1), None, DataLoader(Numbers()), StepPlan(Mode.TRAIN, "cuda"))
+    for recipe, value in CATALOG.in_order({"data.pin_memory": True, "data.non_blocking": False}):
+        recipe.apply(parts, value)
+    assert parts.data.pin_memory is True
+    assert parts.plan.non_blocking is False
+
+
+# --- the exported file ----------------------------------------------------------------------------------------
+
+
+def exported(settings, mode="train"):
+    names = {}
+    source = python_source(CATALOG, settings, mode)
+    exec(compile(source, "tuned.py", "exec"), names)
+    return source, names
+
+
+@every_loader
+def test_the_exported_file_wraps_the_loader(kind):
+    source, names = exported({"data.device_prefetch": True})
+    assert "non_blocking=True" in source
+    assert source.count("import typing") == 1
+    assert source.index("import typing") < source.index("import torch")
+    _, _, loader = names["prepare"](nn.Linear(1, 1), None, LOADERS[kind]())
+    assert type(loader).__name__ == "DeviceLoader"
+    assert samples_of(loader) == [float(number) for number in range(10)]
+    assert names["prepare"](nn.Linear(1, 1), None, [1])[2] == [1]
+
+
+def test_the_exported_file_sets_up_the_workers():
+    settings = {"data.prefetch_factor": 3, "data.persistent_workers": True, "data.worker_threads": 2}
+    _, names = exported({**settings, "data.num_workers": 2})
+    _, _, loader = names["prepare"](nn.Linear(1, 1), None, DataLoader(Numbers(), batch_size=5))
+    assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (2, 3, True)
+    assert {count for _, threads in loader for count in threads.tolist()} == {2}
+
+
+def test_the_device_loader_of_the_file_is_the_one_of_the_trials():
+    source, _ = exported({"data.device_prefetch": True})
+    assert "class DeviceLoader" in source
+    assert DeviceLoader.copied_ahead.__name__ in source
