@@ -12,7 +12,7 @@ from advisor.catalog import Catalog
 from advisor.errors import UsageError
 from advisor.formatting import format_setting
 from advisor.plan import StepPlan
-from advisor.portable import source
+from advisor.portable import FREEZING, compile_source, source
 from advisor.recipe import Recipe, Stage
 from advisor.records import Mode, Value
 
@@ -27,6 +27,7 @@ _ATTENTION = {
     "efficient": "EFFICIENT_ATTENTION",
     "math": "MATH",
 }
+_COMPILE = ("compile.mode", "compile.scope", "compile.dynamic", "compile.freezing")
 _GUARDS = {
     Stage.OPTIMIZER: "if optimizer is not None:",
     Stage.DATA: "if isinstance(loader, torch.utils.data.DataLoader):",
@@ -36,6 +37,11 @@ _PLAN_FIELDS = {
     "step.zero_grad": "zero_grad",
     "infer.grad": "grad_mode",
     "compile.mode": "compile_mode",
+    "compile.scope": "compile_scope",
+    "compile.dynamic": "compile_dynamic",
+    "compile.freezing": "freezing",
+    "compile.optimizer": "compile_optimizer",
+    "step.clip_grad": "clip_grad",
     "step.cuda_graph": "cuda_graph",
     "data.pin_memory": "non_blocking",
     "data.non_blocking": "non_blocking",
@@ -118,17 +124,32 @@ def _imports(chosen: list[tuple[Recipe, Value]], *, typed: bool) -> str:
 
 
 def _prepare(chosen: list[tuple[Recipe, Value]], plan: StepPlan, wrapper: str) -> str:
-    blocks = [block for recipe, value in chosen for block in _prepared(recipe, value)]
+    blocks = [block for recipe, value in chosen if recipe.key not in _COMPILE for block in _prepared(recipe, value)]
+    blocks += _compiled([(recipe, value) for recipe, value in chosen if recipe.key in _COMPILE], plan)
+    if plan.compile_optimizer:
+        blocks.append(_TENSOR_RATES.strip("\n"))
     if wrapper:
         blocks.append(wrapper)
     if plan.cuda_graph and plan.mode is Mode.TRAIN:
         blocks.append(_CAPTURABLE.strip("\n"))
-    if plan.attention_backend != "auto" and plan.compile_mode != "none":
+    if plan.attention_backend != "auto" and plan.compiles_with != "none":
         blocks.insert(0, _TELL_ATTENTION_APART.strip("\n"))
     if any("device" in block for block in blocks):
         blocks.insert(0, "device = next(model.parameters()).device")
     body = "\n".join([*blocks, "return model, optimizer, loader"])
     return _PREPARE.strip("\n") + "\n" + textwrap.indent(body, "    ")
+
+
+def _compiled(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> Iterator[str]:
+    """What compiles the model: one statement for all the settings that say how."""
+    if not chosen:
+        return
+    yield "\n".join(f"# {_label(recipe, value)}" for recipe, value in chosen)
+    if plan.freezing:
+        yield FREEZING.strip("\n")
+    if plan.compiles_with != "none":
+        how = compile_source(mode=plan.compiles_with, scope=plan.compile_scope, dynamic=plan.compile_dynamic)
+        yield how.strip("\n")
 
 
 def _prepared(recipe: Recipe, value: Value) -> Iterator[str]:
@@ -183,19 +204,19 @@ def _train_step(plan: StepPlan) -> str:
     before = ["device = next(model.parameters()).device", "takes_model = _takes_model(loss_fn)"]
     if plan.scales_gradients:
         before.append("scaler = torch.amp.GradScaler(device.type)")
-    if plan.zero_grad == "manual" or plan.cuda_graph:
-        before.append('parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]')
+    before.append('parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]')
     return _TRAIN_STEP.substitute(
         before=textwrap.indent("\n".join(before), "    "),
         loss=_in_contexts([_attention(plan), _autocast(plan)], _LOSS, 8),
         zero_grad=textwrap.indent(_ZERO_GRAD[plan.zero_grad], "        "),
+        apply=textwrap.indent(_apply(plan), "    "),
         update=textwrap.indent(_update(plan), "        "),
         last=textwrap.indent(_last(plan, _graphed_train(plan)), "    "),
     )
 
 
 def _infer_step(plan: StepPlan) -> str:
-    grad = "" if plan.grad_mode == "grad" else f"torch.{plan.grad_mode}()"
+    grad = "" if plan.runs_under == "grad" else f"torch.{plan.runs_under}()"
     return _INFER_STEP.substitute(
         forward=_in_contexts([grad, _attention(plan), _autocast(plan)], _FORWARD, 8),
         last=textwrap.indent(_last(plan, _GRAPHED_INFER), "    "),
@@ -206,7 +227,17 @@ def _update(plan: StepPlan) -> str:
     """Backward and optimizer step. Activation checkpoints run parts of the forward pass again in the backward one."""
     scaled = plan.scales_gradients
     backward = _in_contexts([_attention(plan)], "scaler.scale(loss).backward()" if scaled else "loss.backward()", 0)
-    return f"{backward}\n{_SCALED_STEP if scaled else _STEP}"
+    return f"{backward}\napply_gradients()"
+
+
+def _apply(plan: StepPlan) -> str:
+    """A function that clips the gradients, where the caller wants that, and updates the parameters."""
+    foreach = {"default": "", "foreach": ", foreach=True", "for-loop": ", foreach=False"}[plan.clip_grad]
+    if plan.scales_gradients:
+        return _SCALED_APPLY.substitute(foreach=foreach).strip("\n")
+    step = "compiled_step()" if plan.compile_optimizer else "optimizer.step()"
+    compiled = _COMPILED_STEP if plan.compile_optimizer else ""
+    return (compiled + _APPLY.substitute(foreach=foreach, step=step)).strip("\n")
 
 
 def _graphed_train(plan: StepPlan) -> str:
@@ -336,18 +367,36 @@ from torch._functorch import config as autograd_config
 autograd_config.enable_autograd_cache = False
 """
 
+_TENSOR_RATES = """
+# What changes between steps goes into tensors: a number would be compiled in, and compiled again when it changes.
+if optimizer is not None:
+    capturable = "capturable" in optimizer.defaults
+    on_gpu = device.type == "cuda"
+    for group in optimizer.param_groups:
+        if capturable and on_gpu:
+            group["capturable"] = True
+        if (capturable or type(optimizer) is torch.optim.SGD) and not isinstance(group["lr"], torch.Tensor):
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+    for state in optimizer.state.values():
+        if capturable and on_gpu and "step" in state:
+            state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device=device)
+"""
+
 _TRAIN_STEP = Template('''
-def train_step(model, optimizer, loss_fn=None):
+def train_step(model, optimizer, loss_fn=None, clip_grad=None):
     """A callable ``step(batch) -> detached loss``. Pass what ``prepare`` returned.
 
     ``loss_fn`` is ``loss_fn(output, target)`` or ``loss_fn(model, batch)``; without one the model returns its loss.
-    A batch is ``(inputs, target)``, or a dict of the model's keyword arguments and the target.
+    A batch is ``(inputs, target)``, or a dict of the model's keyword arguments and the target. ``clip_grad`` is what
+    the norm of the gradients is clipped to before the update.
     """
 $before
     model.train()
 
     def compute_loss(batch):
 $loss
+
+$apply
 
     def update(loss):
 $update
@@ -379,7 +428,18 @@ _ZERO_GRAD = {
     "manual": "for parameter in parameters:\n    parameter.grad = None",
 }
 
-_STEP = "optimizer.step()"
+_COMPILED_STEP = """
+@torch.compile
+def compiled_step():
+    optimizer.step()
+"""
+
+_APPLY = Template("""
+def apply_gradients():
+    if clip_grad is not None:
+        torch.nn.utils.clip_grad_norm_(parameters, clip_grad$foreach)
+    $step
+""")
 
 # What the loop does after an update, by the values of loop.loss_item and loop.empty_cache.
 _AFTER_LOSS = {
@@ -393,7 +453,14 @@ _AFTER_MEMORY = {
     "every_step_with_del": ["torch.cuda.empty_cache()  # the batch on the device is gone by now"],
 }
 
-_SCALED_STEP = "scaler.step(optimizer)\nscaler.update()"
+_SCALED_APPLY = Template("""
+def apply_gradients():
+    if clip_grad is not None:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(parameters, clip_grad$foreach)
+    scaler.step(optimizer)
+    scaler.update()
+""")
 
 _INFER_STEP = Template('''
 def infer_step(model):
@@ -432,12 +499,12 @@ def captured(batch):
     loss = compute_loss(batch)
     loss.backward()
     if update_inside:
-        optimizer.step()
+        apply_gradients()
     return loss.detach()
 
 def after_replay():
     if not update_inside:
-        optimizer.step()
+        apply_gradients()
 
 step = _graphed(device, run, captured, after_replay, parameters)
 """

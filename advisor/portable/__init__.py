@@ -1,13 +1,20 @@
 """Functions that trials run and exported files contain word for word, so that both do the same.
 
 The modules here import torch when they are imported, so others import them inside functions. They name everything as
-``torch.x.y`` and use no other module of this package but each other.
+``torch.x.y`` or import names from modules, for an exported file has ``torch`` imported already and contains them inside
+a function; they use no other module of this package but each other.
 """
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
+
+FREEZING = """\
+from torch._inductor import config as inductor_config
+
+inductor_config.freezing = True  # parameters become constants: do not change them afterwards
+"""
 
 
 def source(*names: str) -> str:
@@ -19,11 +26,24 @@ def source(*names: str) -> str:
 
 
 def _imports(text: str) -> list[str]:
-    found = [node for node in ast.parse(text).body if isinstance(node, ast.Import)]
-    return [ast.unparse(node) for node in found if node.names[0].name != "torch"]
+    return [ast.unparse(node) for node in ast.parse(text).body if _is_needed(node)]
+
+
+def _is_needed(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return not (node.module or "").startswith("advisor")
+    return isinstance(node, ast.Import) and node.names[0].name != "torch"
 
 
 def _body(text: str) -> str:
     """From the first statement that is neither the docstring nor an import."""
     first = next(node for node in ast.parse(text).body if not isinstance(node, ast.Expr | ast.Import | ast.ImportFrom))
     return "\n".join(text.splitlines()[first.lineno - 1 :]).strip("\n")
+
+
+def compile_source(*, mode: str = "default", scope: str = "model", dynamic: str | bool = "auto") -> str:
+    """Python that compiles ``model`` as the runtime does: the whole of it, or its repeated blocks in place."""
+    options = f'mode="{mode}"' + ("" if dynamic == "auto" else f", dynamic={dynamic}")
+    if scope == "regional":
+        return f"{source('blocks', 'regions')}\n\ncompile_blocks(model, {options})\n"
+    return f"model = torch.compile(model, {options})\n"

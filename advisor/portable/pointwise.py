@@ -5,7 +5,7 @@ import operator
 import typing
 
 import torch
-import torch.fx.passes.utils.fuser_utils
+from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from advisor.portable.tracing import CannotTraceError, is_fresh, trace_both
 
@@ -130,7 +130,7 @@ def fuse_pointwise_chains(model: torch.nn.Module) -> torch.fx.GraphModule:
     """The model as a graph that shares its modules and parameters, with every pointwise chain compiled."""
     traced = traced_for_fusing(model)
     chains = [dict.fromkeys(chain) for chain in chains_in(traced)]
-    fused = torch.fx.passes.utils.fuser_utils.fuse_by_partitions(traced, chains, prefix="pointwise_chain_")
+    fused = fuse_by_partitions(traced, chains, prefix="pointwise_chain_")
     for name, chain in list(fused.named_children()):
         if name.startswith("pointwise_chain_"):
             setattr(fused, name, torch.compile(chain))

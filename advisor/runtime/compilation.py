@@ -12,8 +12,6 @@ from advisor.plan import StepPlan
 from advisor.portable.regions import compile_blocks
 from advisor.rebuild import optimizer_with
 
-_DYNAMIC = {"auto": None, "true": True, "false": False}
-
 
 def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
     """The compiled model; with the scope ``regional`` the model itself, its blocks compiled in place."""
@@ -21,7 +19,8 @@ def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
         from torch._inductor import config
 
         config.freezing = True
-    options: dict[str, Any] = {"mode": plan.compiles_with, "dynamic": _DYNAMIC[plan.compile_dynamic]}
+    dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
+    options: dict[str, Any] = {"mode": plan.compiles_with, "dynamic": dynamic}
     if plan.compile_scope == "regional":
         compile_blocks(model, **options)
         return model
