@@ -42,6 +42,8 @@ FACTS = {
     "CPU inference, 3-D": cpu_facts(mode=Mode.INFER, families={"conv3d": 3}, input_dims=(5,)),
 }
 VALUES = {
+    "affinity": ["all", "physical", "node"],
+    "allocator": ["default", "expandable_segments", "max_split_size", "cuda_async"],
     "autocast": ["none", "bfloat16", "float16"],
     "batch_size": [0, 8],
     "channels_last": ["contiguous", "channels_last"],
@@ -56,13 +58,16 @@ VALUES = {
     "flush_denormal": [False, True],
     "fused_optimizer": ["default", "fused", "foreach", "for-loop"],
     "gpu_prefetch": [False, True],
+    "grad_accumulation": [1, 2],
     "half_weights": ["float32", "bfloat16", "float16"],
+    "host_allocator": ["malloc", "tcmalloc", "jemalloc"],
     "host_sync": ["as_written"],
     "inference_mode": ["grad", "no_grad", "inference_mode"],
     "int8_weights": ["none", "int8wo", "int8dq"],
     "loss_sync": ["never", "every_step", "accumulated"],
     "non_blocking": [False, True],
     "num_workers": [0, 1],
+    "openmp": ["default", "bind", "iomp"],
     "persistent_workers": [False, True],
     "pin_memory": [False, True],
     "prefetch": [2, 4],
@@ -516,14 +521,14 @@ def test_channels_last_follows_the_convolutions():
 
 
 def test_compile_needs_a_compiler(monkeypatch):
-    compile_recipe = importlib.import_module("advisor.recipes.compile")
+    toolchain = importlib.import_module("advisor.toolchain")
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(compile_recipe.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: f"/bin/{name}")
     assert proposed("compile", cpu_facts()) == ["default", "max-autotune-no-cudagraphs"]
     assert proposed("compile", gpu_facts()) == VALUES["compile"][1:]
     assert "too old for Triton" in reason("compile", gpu_facts(capability=(6, 1)))
-    monkeypatch.setattr(compile_recipe.shutil, "which", lambda name: None)
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
     assert "needs a C++ compiler on the CPU" in reason("compile", cpu_facts())
     assert "install gcc or clang" in reason("compile", gpu_facts())
     monkeypatch.setenv("CXX", "my-compiler")
@@ -533,10 +538,10 @@ def test_compile_needs_a_compiler(monkeypatch):
 
 
 def test_compile_names_the_compiler_that_is_there(monkeypatch):
-    compile_recipe = importlib.import_module("advisor.recipes.compile")
+    toolchain = importlib.import_module("advisor.toolchain")
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(compile_recipe.sys, "platform", "linux")
-    monkeypatch.setattr(compile_recipe.shutil, "which", {"clang++": "/bin/clang++"}.get)
+    monkeypatch.setattr(toolchain.sys, "platform", "linux")
+    monkeypatch.setattr(toolchain.shutil, "which", {"clang++": "/bin/clang++"}.get)
     assert reason("compile", cpu_facts()).endswith("set CXX=clang++ to use that one")
 
 

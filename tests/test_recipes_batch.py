@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from facts import GIB, adamw_facts, cpu_facts, gpu_facts, host
+from facts import GIB, adamw_facts, cpu_facts, gpu_facts, host, profile_facts
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.catalog import load_catalog
+from advisor.export.python_file import python_source
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -22,6 +24,7 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
 )
+from advisor.runtime.tuning import Tuning
 from advisor.sweep import HEADINGS, knee, knee_of, sweep_chart, sweep_points, sweep_rows
 
 CATALOG = load_catalog()
@@ -164,3 +167,99 @@ def test_the_chart_of_inference_sets_throughput_over_latency():
 
 def test_one_point_is_no_chart():
     assert sweep_chart(sweep_points(baseline(), []), Mode.TRAIN) == ""
+
+
+# --- gradient accumulation ------------------------------------------------------------------------------------
+
+
+def batches(count=6, size=4):
+    torch.manual_seed(1)
+    return [(torch.randn(size, 3), torch.randn(size, 2)) for _ in range(count)]
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def tuned_step(settings, model):
+    tuning = Tuning(settings)
+    model, optimizer = tuning.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    return tuning.train_step(model, optimizer, nn.functional.mse_loss)
+
+
+def exported_step(settings, model):
+    names = {}
+    exec(python_source(CATALOG, settings, "train"), names)
+    model, optimizer, _ = names["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
+    return names["train_step"](model, optimizer, nn.functional.mse_loss)
+
+
+def updates_of(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("make_step", [tuned_step, exported_step])
+@pytest.mark.parametrize("zero_grad", ["none", "zeros", "manual"])
+def test_two_batches_make_the_update_of_one_of_twice_the_size(make_step, zero_grad):
+    model, reference = net(), net()
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
+    step = make_step({"step.accumulate": 2, "step.zero_grad": zero_grad}, model)
+    data = batches()
+    for first, second in zip(data[::2], data[1::2], strict=True):
+        before = updates_of(model)
+        loss = step(first)
+        torch.testing.assert_close(loss, nn.functional.mse_loss(model(first[0]), first[1]).detach())
+        assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+        step(second)
+        inputs, targets = (torch.cat(parts) for parts in zip(first, second, strict=True))
+        optimizer.zero_grad()
+        nn.functional.mse_loss(reference(inputs), targets).backward()
+        optimizer.step()
+        for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("make_step", [tuned_step, exported_step])
+def test_scaled_gradients_are_added_up_too(make_step):
+    model = net()
+    step = make_step({"step.accumulate": 4, "precision.autocast": "float16"}, model)
+    before = updates_of(model)
+    changed = []
+    for batch in batches(8):
+        assert torch.isfinite(step(batch))
+        changed.append(any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)))
+        before = updates_of(model)
+    assert changed == [False, False, False, True] * 2
+
+
+def test_the_code_makes_one_update_of_several_batches():
+    model = net()
+    names = {
+        "torch": torch,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "loader": batches(3),
+        "loss_fn": nn.functional.mse_loss,
+        "device": torch.device("cpu"),
+    }
+    expected = net()
+    inputs, targets = (torch.cat(parts) for parts in zip(*batches(3)[:2], strict=True))
+    nn.functional.mse_loss(expected(inputs), targets).backward()
+    exec(CATALOG["grad_accumulation"].code(2), names)
+    for mine, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_accumulation_needs_an_update_to_share():
+    assert proposed("grad_accumulation", gpu_facts(profile=profile_facts())) == [2, 4, 8]
+    small = profile_facts(phases={"forward": 50.0, "backward": 49.0, "optimizer": 1.0})
+    assert "1.0 % of the step" in reason("grad_accumulation", gpu_facts(profile=small))
+    assert "training only" in reason("grad_accumulation", gpu_facts(mode=Mode.INFER))
+
+
+@pytest.mark.parametrize("other", [{"step.cuda_graph": True}, {"compile.mode": "reduce-overhead"}])
+def test_recorded_steps_cannot_add_up(other):
+    assert "step.accumulate" in CATALOG.conflict({"step.accumulate": 2, **other})
+    assert CATALOG.conflict({"step.accumulate": 1, **other}) is None
+    assert CATALOG.conflict({"step.accumulate": 2, "compile.mode": "default"}) is None

@@ -43,6 +43,7 @@ _PLAN_FIELDS = {
     "compile.optimizer": "compile_optimizer",
     "step.clip_grad": "clip_grad",
     "step.cuda_graph": "cuda_graph",
+    "step.accumulate": "accumulate",
     "data.pin_memory": "non_blocking",
     "data.non_blocking": "non_blocking",
     "data.device_prefetch": "device_prefetch",
@@ -204,11 +205,13 @@ def _train_step(plan: StepPlan) -> str:
     before = ["device = next(model.parameters()).device", "takes_model = _takes_model(loss_fn)"]
     if plan.scales_gradients:
         before.append("scaler = torch.amp.GradScaler(device.type)")
+    if plan.accumulate > 1:
+        before.append("accumulated = 0  # batches since the last update")
     before.append('parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]')
     return _TRAIN_STEP.substitute(
         before=textwrap.indent("\n".join(before), "    "),
         loss=_in_contexts([_attention(plan), _autocast(plan)], _LOSS, 8),
-        zero_grad=textwrap.indent(_ZERO_GRAD[plan.zero_grad], "        "),
+        zero_grad=textwrap.indent(_zero_grad(plan), "        "),
         apply=textwrap.indent(_apply(plan), "    "),
         update=textwrap.indent(_update(plan), "        "),
         last=textwrap.indent(_last(plan, _graphed_train(plan)), "    "),
@@ -225,9 +228,21 @@ def _infer_step(plan: StepPlan) -> str:
 
 def _update(plan: StepPlan) -> str:
     """Backward and optimizer step. Activation checkpoints run parts of the forward pass again in the backward one."""
-    scaled = plan.scales_gradients
-    backward = _in_contexts([_attention(plan)], "scaler.scale(loss).backward()" if scaled else "loss.backward()", 0)
-    return f"{backward}\napply_gradients()"
+    several = plan.accumulate > 1
+    part = f"loss / {plan.accumulate}" if several else "loss"
+    unscaled = f"({part}).backward()" if several else "loss.backward()"
+    backward = _in_contexts(
+        [_attention(plan)], f"scaler.scale({part}).backward()" if plan.scales_gradients else unscaled, 0
+    )
+    if not several:
+        return f"{backward}\napply_gradients()"
+    turn = f"accumulated = (accumulated + 1) % {plan.accumulate}"
+    return f"nonlocal accumulated\n{backward}\n{turn}\nif accumulated == 0:\n    apply_gradients()"
+
+
+def _zero_grad(plan: StepPlan) -> str:
+    cleared = _ZERO_GRAD[plan.zero_grad]
+    return f"if accumulated == 0:\n{textwrap.indent(cleared, '    ')}" if plan.accumulate > 1 else cleared
 
 
 def _apply(plan: StepPlan) -> str:

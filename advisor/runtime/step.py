@@ -94,9 +94,12 @@ class TrainStep:
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._optimizer_step = compiled_step(optimizer) if plan.compile_optimizer else optimizer.step
         self._loss_sum: torch.Tensor | None = None
+        self._accumulated = 0  # batches since the last update
 
     def zero_grad(self) -> None:
-        """Clear the gradients in the way that the plan says."""
+        """Clear the gradients in the way that the plan says; those that are being added up stay."""
+        if self._accumulated:
+            return
         if self.plan.zero_grad == "manual":
             for parameter in self._parameters:
                 parameter.grad = None
@@ -119,13 +122,18 @@ class TrainStep:
             return cast("torch.Tensor", self._loss(output, self._split(batch).target))
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Gradients of the (scaled) loss."""
+        """Gradients of the (scaled) loss, or of its part in the update."""
+        if self.plan.accumulate > 1:
+            loss = loss / self.plan.accumulate
         # Activation checkpoints run parts of the forward pass again: with the same attention kernel.
         with self._attention():
             (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
-        """The optimizer's step, after clipping the gradients where the plan says so."""
+        """The optimizer's step, after clipping the gradients where the plan says so, once enough batches are in."""
+        self._accumulated = (self._accumulated + 1) % self.plan.accumulate
+        if self._accumulated:
+            return
         if self.scaler is None:
             self._clip()
             self._optimizer_step()

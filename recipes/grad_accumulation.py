@@ -1,0 +1,95 @@
+"""Gradients of several batches in one update
+
+What it does
+------------
+Adds up the gradients of 2, 4 or 8 batches, each loss divided by their number, before the optimizer updates the
+parameters once and the gradients are cleared. Speed is still counted in samples per second.
+
+Why it helps
+------------
+The optimizer's step and the clearing of the gradients are paid once for several batches. It trains like a batch of
+that many times the size that would not fit into memory.
+
+When it does not
+----------------
+The optimizer is a small share of most steps, and a part of that share is all there is to gain. Gradients live on
+between batches, so the memory does not shrink, and where a larger batch fits, it is faster: its kernels are larger.
+With the same data there are fewer updates: the learning rate, its warm-up and the weight decay want to be tuned as
+for a larger batch. Batch norm still sees the small batches. When an epoch ends between two updates, its last
+gradients count towards the first update of the next.
+
+Numerics
+--------
+changed: each update is made from several batches, and there are fewer of them.
+
+References
+----------
+Hugging Face, Efficient training on a single GPU, gradient accumulation. PyTorch documentation, Automatic Mixed
+Precision examples, Gradient accumulation. Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour,
+2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+
+_LEAST_SHARE = 0.02
+_GRAPH_MODES = ("reduce-overhead", "max-autotune")
+_CODE = """\
+optimizer.zero_grad()
+for _, (inputs, targets) in zip(range({count}), loader):
+    loss = loss_fn(model(inputs.to(device)), targets.to(device))
+    (loss / {count}).backward()
+optimizer.step()
+"""
+
+
+class GradAccumulation(Recipe):
+    """One update from the gradients of several batches."""
+
+    id = "grad_accumulation"
+    title = "Gradients of several batches in one update"
+    key = "step.accumulate"
+    default = 1
+    modes = TRAINING
+    attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
+    phases = frozenset({Phase.OPTIMIZER, Phase.ZERO_GRAD})
+    numerics = Numerics.CHANGED
+    stage = Stage.STEP
+    ladder = True
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if facts.profile is not None:
+            shared = facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD)
+            if shared < _LEAST_SHARE:
+                return Skip(
+                    f"the optimizer and clearing the gradients take {shared:.1%} of the step, ".replace("%", " %")
+                    + "so sharing them among batches gains nothing; it is worth its price only for a batch that would "
+                    "not fit into memory"
+                )
+        return [2, 4, 8]
+
+    def accepts(self, value: Value) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, accumulate=int(value))
+
+    def code(self, value: Value) -> str:
+        return _CODE.format(count=int(value)) if value != 1 else "# every batch makes an update of its own\n"
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value == 1:
+            return None
+        if settings.get("step.cuda_graph"):
+            return "step.cuda_graph records one step with its update, and step.accumulate updates in some steps only"
+        mode = settings.get("compile.mode")
+        if mode in _GRAPH_MODES:
+            return (
+                f"compile.mode {mode} replays CUDA graphs that overwrite their gradients, which step.accumulate adds up"
+            )
+        return None
