@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor.recipe import TRAINING, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 _FUSED_ON_CPU_ONLY = frozenset({"Adagrad"})
 _FLAGS: dict[Value, dict[str, bool | None]] = {
@@ -56,6 +56,7 @@ class FusedOptimizer(Recipe):
     partners = frozenset({"autocast", "compile", "step_graph"})
     numerics = Numerics.CLOSE
     stage = Stage.OPTIMIZER
+    phases = frozenset({Phase.OPTIMIZER})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         optimizer = facts.workload.optimizer

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 _LEAST_SHARE = 0.01
 
@@ -49,6 +49,7 @@ class NumWorkers(Recipe):
     attacks = frozenset({Bottleneck.INPUT})
     numerics = Numerics.EXACT
     stage = Stage.DATA
+    phases = frozenset({Phase.DATA_WAIT})
     ladder = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.recipe import CUDA, Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 
 class PinMemory(Recipe):
@@ -47,6 +47,7 @@ class PinMemory(Recipe):
     attacks = frozenset({Bottleneck.INPUT})
     numerics = Numerics.EXACT
     stage = Stage.DATA
+    phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if facts.workload.loader is None:

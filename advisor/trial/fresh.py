@@ -52,8 +52,8 @@ def resume(payload: IO[bytes], handle: int) -> None:
 
 
 def _merged(wanted: dict[str, str]) -> dict[str, str]:
-    """The environment with these variables; libraries to preload go before the user's own."""
+    """The environment with these variables, without those that are empty; libraries go before the user's own."""
     merged = {**os.environ, **wanted}
-    if _LIBRARIES in wanted and os.environ.get(_LIBRARIES):
+    if wanted.get(_LIBRARIES) and os.environ.get(_LIBRARIES):
         merged[_LIBRARIES] = f"{wanted[_LIBRARIES]}:{os.environ[_LIBRARIES]}"
-    return merged
+    return {name: text for name, text in merged.items() if text or name not in wanted}

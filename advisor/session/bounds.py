@@ -1,0 +1,36 @@
+"""What a candidate can gain at most by the profile, and why one that cannot clear the noise is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from advisor.catalog import Catalog
+from advisor.records import Candidate, Phase, Profile
+from advisor.roof import upper_bound
+
+# However noisy the session: what can gain as much as this is tried.
+_WORTH_TRYING = 0.02
+
+
+def hopeless(
+    catalog: Catalog, profile: Profile | None, candidates: Iterable[Candidate], noise_floor: float
+) -> dict[str, str]:
+    """The recipes among the candidates that cannot gain more than the noise, each with the reason.
+
+    A recipe that is on already is never among them: what it is worth shows when it is off.
+    """
+    if profile is None:
+        return {}
+    reasons: dict[str, str] = {}
+    for candidate in candidates:
+        phases = catalog[candidate.recipe].phases
+        bound = upper_bound(profile, phases)
+        if bound is None or candidate.already_on or bound - 1 > min(noise_floor, _WORTH_TRYING):
+            continue
+        share = sum(profile.phases.get(phase, 0.0) for phase in phases) / profile.step_ms
+        named = " and ".join(phase.value for phase in sorted(phases, key=list(Phase).index))
+        reasons[candidate.recipe] = (
+            f"{named} {'takes' if len(phases) == 1 else 'take'} {share:.2%} of the step, so it can gain no more than "
+            f"that: below {min(noise_floor, _WORTH_TRYING):.1%} nothing can be shown here"
+        )
+    return reasons

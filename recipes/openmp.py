@@ -1,0 +1,101 @@
+"""How OpenMP places its threads
+
+What it does
+------------
+`bind` keeps each of OpenMP's threads on a core of its own (`OMP_PROC_BIND`, `OMP_PLACES`, static schedule). `iomp`
+preloads Intel's OpenMP library in place of GNU's, with compact affinity and a short wait after each parallel part.
+
+Why it helps
+------------
+An operator on the CPU is a parallel loop over a few milliseconds at most. A thread that the system moves between cores
+loses its caches, and one that is asleep when the next loop begins has to be woken first.
+
+When it does not
+----------------
+Bound threads suffer when anything else runs on their cores: DataLoader workers inherit the binding of the process that
+forks them, so `bind` is not tried beside them. On few cores there is little to place. The variables are read when the
+library is loaded: they belong into the environment of the script.
+
+Numerics
+--------
+exact: the same loops with the same number of threads.
+
+References
+----------
+PyTorch Performance Tuning Guide, Utilize OpenMP, and Intel OpenMP Runtime Library. OpenMP 5.2
+specification, chapter 21.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from advisor.recipe import CPU, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+_ONE_API = "/opt/intel/oneapi/compiler/latest/lib"
+_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib", _ONE_API)
+_BIND = {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores", "OMP_SCHEDULE": "static"}
+_IOMP = {"KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
+_VALUES = ("default", "bind", "iomp")
+
+
+class OpenMp(Recipe):
+    """OpenMP's environment variables, and Intel's library."""
+
+    id = "openmp"
+    title = "OpenMP threads"
+    key = "cpu.openmp"
+    default = "default"
+    devices = CPU
+    attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    numerics = Numerics.EXACT
+    stage = Stage.ENVIRONMENT
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if not sys.platform.startswith("linux"):
+            return Skip("threads are bound by OpenMP on Linux only")
+        if facts.workload.usable_cores == 1:
+            return Skip("one core leaves nothing to place")
+        return ["bind", "iomp"] if intel_library() else ["bind"]
+
+    def accepts(self, value: Value) -> bool:
+        return value in _VALUES
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value == "bind" and settings.get("data.num_workers"):
+            return "DataLoader workers would inherit the one core that cpu.openmp: bind leaves the main thread"
+        return None
+
+    def environment(self, value: Value) -> Mapping[str, str]:
+        if value == "bind":
+            return _BIND
+        if value == "iomp":
+            return {"LD_PRELOAD": intel_library() or "libiomp5.so", **_IOMP}
+        # What the user has set is emptied to measure it off; otherwise there is nothing to change.
+        return {name: "" for name in (*_BIND, *_IOMP, "LD_PRELOAD") if os.environ.get(name)} if _already_on() else {}
+
+    def apply(self, workload: Components, value: Value) -> None:
+        """Nothing: OpenMP has read its environment."""
+
+    def code(self, value: Value) -> str:
+        variables = " ".join(f"{name}={text}" for name, text in self.environment(value).items())
+        return f"# start the script with {variables}\n" if variables else "# OpenMP places its threads\n"
+
+
+def _already_on() -> bool:
+    return "OMP_PROC_BIND" in os.environ or "libiomp5" in os.environ.get("LD_PRELOAD", "")
+
+
+@cache
+def intel_library() -> str | None:
+    """The path of Intel's OpenMP library, when it is installed (as the package intel-openmp installs it, too)."""
+    for folder in (f"{sys.prefix}/lib", *_FOLDERS):
+        path = Path(folder, "libiomp5.so")
+        if path.is_file():
+            return str(path)
+    return None

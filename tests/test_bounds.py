@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from facts import profile_facts
+
+from advisor.catalog import load_catalog
+from advisor.records import Candidate
+from advisor.session.bounds import hopeless
+
+CATALOG = load_catalog()
+WORKERS = Candidate("num_workers", "data.num_workers", 4)
+TF32 = Candidate("tf32", "precision.float32_matmul", "high")
+
+
+def profile(**phases):
+    named = {name.replace("_", " "): ms for name, ms in phases.items()}
+    return replace(profile_facts(), step_ms=100.0, phases=named)
+
+
+def test_a_recipe_that_cannot_gain_more_than_the_noise_is_passed_over_with_its_share():
+    reasons = hopeless(CATALOG, profile(data_wait=0.3, forward=60.0), [WORKERS, TF32], 0.006)
+    assert list(reasons) == ["num_workers"]
+    assert "data wait takes 0.30% of the step" in reasons["num_workers"]
+
+
+@pytest.mark.parametrize(("wait_ms", "floor", "tried"), [(2.5, 0.5, True), (0.9, 0.005, True), (0.4, 0.005, False)])
+def test_what_can_gain_two_per_cent_is_tried_however_noisy_it_is(wait_ms, floor, tried):
+    assert (hopeless(CATALOG, profile(data_wait=wait_ms), [WORKERS], floor) == {}) is tried
+
+
+def test_nothing_is_passed_over_without_a_measured_phase():
+    assert hopeless(CATALOG, None, [WORKERS], 0.01) == {}
+    assert hopeless(CATALOG, profile(forward=50.0), [WORKERS], 0.01) == {}
+
+
+def test_what_is_on_already_is_measured_off_whatever_is_left_to_gain():
+    assert hopeless(CATALOG, profile(data_wait=0.1), [replace(WORKERS, value=0, already_on=True)], 0.01) == {}
