@@ -175,6 +175,8 @@ def _outside_the_loop(code: str) -> str:
     lines = code.splitlines()
     dropped: set[int] = {place for place, line in enumerate(lines) if line.startswith("# in the loop")}
     for statement in ast.parse(code).body:
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            continue  # names inside a definition are its own
         names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
         if names & _LOOP_NAMES:
             dropped |= set(range(statement.lineno - 1, statement.end_lineno or statement.lineno))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from torch import nn
 from advisor.hardware import usable_cores
 from advisor.portable import inplace, pointwise
 from advisor.portable.tracing import CannotTraceError
+from advisor.portable.transforms import names_of_moved
 from advisor.rebuild import optimizer_implementation, optimizer_implementations
 from advisor.records import LoaderFacts, OptimizerFacts, Value, WorkloadFacts
 from advisor.runtime.batches import describe, signature_of, tensors_of
@@ -67,7 +69,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
         optimizer=_optimizer_facts(loop.optimizer) if loop.optimizer is not None else None,
-        loader=_loader_facts(loop),
+        loader=_loader_facts(loop, on_cuda=on_cuda),
         threads=torch.get_num_threads(),
         usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
@@ -77,7 +79,11 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         inplace_activations=inplace_activations,
         tracing_problem=tracing_problem,
         clip_norm=loop.clip_norm,
-        current=current_settings(loop),
+        current={
+            # Where some could still be switched, the setting counts as off.
+            "model.inplace_activations": bool(inplace.activations_in_place(loop.model)) and not inplace_activations,
+            **current_settings(loop),
+        },
         notes=tuple(loop.notes),
         linear_shapes=_linear_shapes(loop.model),
     )
@@ -98,6 +104,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "model.memory_format": _memory_format(loop.model),
         "debug.switches": _debug_switch(),
+        **_from_environment(),
     }
     if loop.loader is not None:
         current["data.num_workers"] = loop.loader.num_workers
@@ -109,6 +116,19 @@ def current_settings(loop: Loop) -> dict[str, Value]:
     if loop.optimizer is not None:
         current["optimizer.implementation"] = optimizer_implementation(loop.optimizer)
     return {**current, **loop.current}
+
+
+def _from_environment() -> dict[str, Value]:
+    """The settings that variables of the environment decided before this process started."""
+    preloaded = os.environ.get("LD_PRELOAD", "")
+    allocators = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
+    words = {"expandable_segments:True": "expandable_segments", "max_split_size": "max_split_size"}
+    words["backend:cudaMallocAsync"] = "cuda_async"
+    return {
+        "memory.allocator": next((value for word, value in words.items() if word in allocators), "default"),
+        "cpu.allocator": next((name for name in ("tcmalloc", "jemalloc") if name in preloaded), "malloc"),
+        "cpu.openmp": "iomp" if "libiomp5" in preloaded else "bind" if "OMP_PROC_BIND" in os.environ else "default",
+    }
 
 
 def _traced(count: Callable[[nn.Module, float], int], model: nn.Module) -> tuple[int, str]:
@@ -202,6 +222,16 @@ def _resizable(loop: Loop) -> bool:
     return loop.loader.batch_size is not None
 
 
+def _movable_transforms(loader: torch.utils.data.DataLoader[Any]) -> tuple[tuple[str, ...], str]:
+    """The dataset's last transforms that batches on the device can have instead, or why there are none."""
+    try:
+        return tuple(names_of_moved(loader)), ""
+    except ValueError as error:
+        return (), str(error)
+    except Exception as error:  # it runs the user's dataset and collate function, which may raise anything
+        return (), f"its samples cannot be compared with and without them ({type(error).__name__}: {error})"
+
+
 def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
     return OptimizerFacts(
         name=type(optimizer).__name__,
@@ -213,7 +243,7 @@ def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
     )
 
 
-def _loader_facts(loop: Loop) -> LoaderFacts | None:
+def _loader_facts(loop: Loop, *, on_cuda: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
         return None
@@ -222,6 +252,7 @@ def _loader_facts(loop: Loop) -> LoaderFacts | None:
         length: int | None = len(loader)
     except TypeError:
         length = None
+    movable, problem = _movable_transforms(loader) if on_cuda else ((), "")
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,
@@ -233,4 +264,6 @@ def _loader_facts(loop: Loop) -> LoaderFacts | None:
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         drop_last=bool(loader.drop_last),
         pickle_problem=pickle_problem(loader) if loader.num_workers else "",
+        movable_transforms=movable,
+        transforms_problem=problem,
     )

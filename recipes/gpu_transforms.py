@@ -1,0 +1,90 @@
+"""Transforms on the GPU
+
+What it does
+------------
+Takes the last transforms out of a dataset that uses torchvision's (`ToDtype`, `ConvertImageDtype`, `Normalize`) and
+runs them on whole batches after the copy to the GPU.
+
+Why it helps
+------------
+The workers do less, and where the images stay in uint8 until then, every batch takes a quarter of the bytes in the
+queue, in pinned memory and in the copy. The GPU converts and normalises a batch in one pass over its memory.
+
+When it does not
+----------------
+Decoding and resizing are usually the larger part of the work, and stay where they are. So do random transforms: on a
+whole batch they would change every sample in the same way. A step that does not wait for its data gains nothing. A
+dataset that applies transforms in code of its own, not in an attribute `transform`, cannot be split.
+
+Numerics
+--------
+close: the same formulas, rounded by another device.
+
+References
+----------
+torchvision documentation, Transforming images, videos, boxes and more, Performance considerations. PyTorch
+Performance Tuning Guide, Enable asynchronous data loading and augmentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+
+_LEAST_SHARE = 0.01
+
+
+class GpuTransforms(Recipe):
+    """The dataset's last transforms, run on batches behind the copy."""
+
+    id = "gpu_transforms"
+    title = "Transforms on the GPU"
+    key = "data.transforms_on_device"
+    default = False
+    devices = CUDA
+    attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
+    partners = frozenset({"num_workers", "pin_memory", "gpu_prefetch"})
+    phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
+    numerics = Numerics.CLOSE
+    stage = Stage.DATA
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        loader = facts.workload.loader
+        if loader is None:
+            return Skip("the data does not come from a DataLoader")
+        if not loader.movable_transforms:
+            return Skip(loader.transforms_problem or "the dataset has no transforms of torchvision that could be moved")
+        if facts.profile is not None:
+            waiting = facts.profile.share(Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)
+            if waiting < _LEAST_SHARE:
+                return Skip(f"waiting for data and copying it take {waiting:.1%} of the step".replace("%", " %"))
+        return [True]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.portable.transforms import split_transforms
+        from advisor.rebuild import loader_with
+
+        if value and workload.has_loader:
+            dataset, transform = split_transforms(workload.data)
+            workload.data = loader_with(workload.data, dataset=dataset)
+            workload.plan = replace(workload.plan, device_transform=transform)
+
+    def code(self, value: Value) -> str:
+        from advisor.portable import source
+        from advisor.rebuild import loader_code
+
+        if not value:
+            return "# the dataset runs its transforms, sample by sample\n"
+        rebuilt = loader_code().replace("DataLoader(loader.dataset, ", "DataLoader(dataset, ")
+        return (
+            f"{source('transforms')}\n\ndataset, device_transform = split_transforms(loader)\n{rebuilt}"
+            "# in the loop, when the batch is on the device: batch = device_transform(batch)\n"
+        )
+
+    def why(self, facts: Facts, value: Value) -> str:
+        loader = facts.workload.loader
+        moved = ", ".join(loader.movable_transforms) if loader else ""
+        return f"{super().why(facts, value)} {moved} can be moved." if moved else super().why(facts, value)
