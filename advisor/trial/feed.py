@@ -16,21 +16,36 @@ class Feed:
         self._data = data
         self._loader: Any = data if is_loader(data) else None
         self._iterator: Iterator[Any] | None = None
+        self._served = 0
 
     def next(self) -> Any:
-        """The next batch; a new epoch begins where one ends. Raises TargetError when a loader yields nothing."""
+        """The next batch; a new epoch begins where one ends. Raises TargetError when an epoch yields nothing."""
         if self._loader is None:
             return self._data
         if self._iterator is None:
             self._iterator = iter(self._loader)
         try:
-            return next(self._iterator)
+            batch = next(self._iterator)
         except StopIteration:
             self._iterator = iter(self._loader)
+            batch = self._first_of_epoch()
+        self._served += 1
+        return batch
+
+    def _first_of_epoch(self) -> Any:
+        assert self._iterator is not None
         try:
             return next(self._iterator)
         except StopIteration:
-            raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.") from None
+            raise self._empty() from None
+
+    def _empty(self) -> TargetError:
+        if not self._served:
+            return TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
+        return TargetError(
+            f"the DataLoader yields nothing after its first {self._served} batches: its dataset can be read once only.",
+            "Let the dataset's __iter__ start from the beginning each time, or give build() one batch.",
+        )
 
     @property
     def resident(self) -> bool:
