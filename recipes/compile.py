@@ -33,15 +33,14 @@ Compilation, ASPLOS 2024.
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.toolchain import missing_compiler
 
+_MEAN_COMPILING: dict[str, Value] = {"compile.scope": "model", "compile.dynamic": "auto", "compile.freezing": False}
 _CPU_MODES = ("default", "max-autotune-no-cudagraphs")
 _CUDA_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 
@@ -57,12 +56,10 @@ class Compile(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.COMPILE
     expensive = True
-    partners = frozenset({"autocast", "channels_last", "step_graph"})
+    partners = frozenset({"autocast", "channels_last", "compile_scope", "step_graph"})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if facts.on_cuda:
-            return _no_triton(facts) or list(_CUDA_MODES)
-        return _no_cpp_compiler() or list(_CPU_MODES)
+        return missing_compiler(facts) or list(_CUDA_MODES if facts.on_cuda else _CPU_MODES)
 
     def accepts(self, value: Value) -> bool:
         return value in ("none", *_CUDA_MODES)
@@ -79,36 +76,9 @@ class Compile(Recipe):
         return 4.0 if str(value).startswith("max-autotune") else 1.0
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        others = [key for key, default in _MEAN_COMPILING.items() if settings.get(key, default) != default]
+        if value == "none" and others:
+            return f"{others[0]} says how the model is compiled, and compile.mode none that it is not"
         if value in ("reduce-overhead", "max-autotune") and settings.get("step.cuda_graph"):
             return f"compile.mode {value} records CUDA graphs of its own, which cannot be captured into step.cuda_graph"
         return None
-
-
-def _no_triton(facts: Facts) -> Skip | None:
-    """Triton compiles the kernels itself, and their launchers with a C compiler."""
-    capability = facts.workload.capability or (0, 0)
-    if capability < (7, 0):
-        have = ".".join(map(str, capability))
-        return Skip(f"compute capability {have} is too old for Triton's kernels (7.0 and later work)")
-    named = os.environ.get("CC")
-    if named:
-        return None if shutil.which(named) else Skip(f"the C compiler that $CC names, {named}, is not found")
-    return None if _first_found("gcc", "clang") else Skip("torch.compile needs a C compiler: install gcc or clang")
-
-
-def _no_cpp_compiler() -> Skip | None:
-    """The CPU backend calls the compiler that $CXX names, or the platform's usual one; it looks for no other."""
-    named = os.environ.get("CXX")
-    if named:
-        return None if shutil.which(named) else Skip(f"the C++ compiler that $CXX names, {named}, is not found")
-    usual = "clang++" if sys.platform == "darwin" else "g++"
-    if shutil.which(usual):
-        return None
-    other = _first_found("g++", "clang++", "c++")
-    if other:
-        return Skip(f"torch.compile looks for {usual}, which is not installed; set CXX={other} to use that one")
-    return Skip(f"torch.compile needs a C++ compiler on the CPU: install {usual}, or name another in $CXX")
-
-
-def _first_found(*names: str) -> str | None:
-    return next((name for name in names if shutil.which(name)), None)

@@ -29,7 +29,19 @@ def may_write(node: torch.fx.Node, activation: torch.nn.Module, graph: torch.fx.
     return tells_sign and len(node.all_input_nodes) == 1 and is_fresh(node.all_input_nodes[0], graph)
 
 
+def activations_in_place(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The activations of a model that write over their input already."""
+    kinds = GRADIENT_FROM_OUTPUT + GRADIENT_FROM_INPUT
+    return [module for module in model.modules() if type(module) in kinds and getattr(module, "inplace", False)]
+
+
 def make_activations_inplace(model: torch.nn.Module) -> None:
     """Let every activation that may write over its input do so."""
     for activation in inplace_sites(model):
         vars(activation)["inplace"] = True
+
+
+def make_activations_copy(model: torch.nn.Module) -> None:
+    """Let no activation write over its input."""
+    for activation in activations_in_place(model):
+        vars(activation)["inplace"] = False

@@ -1,0 +1,44 @@
+"""The compilers that PyTorch's compiler calls: whether they are there. Nothing here imports torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+from advisor.records import Facts, Skip
+
+
+def missing_compiler(facts: Facts) -> Skip | None:
+    """Why nothing can be compiled for this session's device, or None."""
+    return _no_triton(facts) if facts.on_cuda else _no_cpp_compiler()
+
+
+def _no_triton(facts: Facts) -> Skip | None:
+    """Triton compiles the kernels itself, and their launchers with a C compiler."""
+    capability = facts.workload.capability or (0, 0)
+    if capability < (7, 0):
+        have = ".".join(map(str, capability))
+        return Skip(f"compute capability {have} is too old for Triton's kernels (7.0 and later work)")
+    named = os.environ.get("CC")
+    if named:
+        return None if shutil.which(named) else Skip(f"the C compiler that $CC names, {named}, is not found")
+    return None if _first_found("gcc", "clang") else Skip("torch.compile needs a C compiler: install gcc or clang")
+
+
+def _no_cpp_compiler() -> Skip | None:
+    """The CPU backend calls the compiler that $CXX names, or the platform's usual one; it looks for no other."""
+    named = os.environ.get("CXX")
+    if named:
+        return None if shutil.which(named) else Skip(f"the C++ compiler that $CXX names, {named}, is not found")
+    usual = "clang++" if sys.platform == "darwin" else "g++"
+    if shutil.which(usual):
+        return None
+    other = _first_found("g++", "clang++", "c++")
+    if other:
+        return Skip(f"torch.compile looks for {usual}, which is not installed; set CXX={other} to use that one")
+    return Skip(f"torch.compile needs a C++ compiler on the CPU: install {usual}, or name another in $CXX")
+
+
+def _first_found(*names: str) -> str | None:
+    return next((name for name in names if shutil.which(name)), None)

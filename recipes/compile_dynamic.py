@@ -1,0 +1,66 @@
+"""Dynamic shapes in torch.compile
+
+What it does
+------------
+Says what the compiler makes of sizes. `auto` compiles for the first sizes it sees, and when one changes compiles once
+more with that size left open. `true` leaves sizes open from the start; `false` compiles anew for every combination of
+sizes. Alone it compiles in the mode `default`; beside `compile.mode` in that one.
+
+Why it helps
+------------
+Batches of many lengths make `auto` compile at least twice, and code for one size is faster than code for any: where
+few sizes occur `false` pays, where many do `true` starts sooner.
+
+When it does not
+----------------
+With batches of one shape there is nothing to choose. With `false`, more than eight shapes reach the compiler's limit,
+and the rest runs uncompiled. Padding the batches to few lengths is better than either.
+
+Numerics
+--------
+close: as for torch.compile, fused kernels round at other places and draw dropout from another stream.
+
+References
+----------
+PyTorch documentation, torch.compile (`dynamic`), and Dynamic shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.portable import compile_source
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.toolchain import missing_compiler
+
+
+class CompileDynamic(Recipe):
+    """`torch.compile(model, dynamic=...)`; the runtime compiles when the step is built."""
+
+    id = "compile_dynamic"
+    title = "Dynamic shapes in torch.compile"
+    key = "compile.dynamic"
+    default = "auto"
+    attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
+    numerics = Numerics.CLOSE
+    stage = Stage.COMPILE
+    expensive = True
+    partners = frozenset({"compile", "compile_scope"})
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if not facts.workload.varying_shapes:
+            return Skip("every batch that was looked at has the same shapes")
+        return missing_compiler(facts) or [True, False]
+
+    def accepts(self, value: Value) -> bool:
+        return value == "auto" or isinstance(value, bool)
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, compile_dynamic=value if isinstance(value, bool) else "auto")
+
+    def code(self, value: Value) -> str:
+        if not isinstance(value, bool):
+            return "# torch.compile finds out which sizes change\n"
+        return compile_source(dynamic=value)

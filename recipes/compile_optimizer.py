@@ -1,0 +1,106 @@
+"""Compiled optimizer step
+
+What it does
+------------
+Compiles `optimizer.step()`: the update of all parameters becomes few generated kernels. Learning rates and step
+counts go into tensors on the device, so that a schedule does not make it compile again; a schedule that assigns plain
+numbers still does.
+
+Why it helps
+------------
+An update of hundreds of small tensors is launched in a few kernels that read and write each value once, as the fused
+implementations do, also for classes that PyTorch has not fused.
+
+When it does not
+----------------
+The optimizer is a small share of most steps, and that share is all there is to gain. Compiling the update of many
+tensors takes tens of seconds. Where the class has a fused implementation, that is as fast without compiling.
+
+Numerics
+--------
+close: the same formula, with intermediate results rounded at other places.
+
+References
+----------
+PyTorch tutorials, Compiling the optimizer with torch.compile, and Running the compiled optimizer with an LR
+scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from advisor.recipe import CUDA, TRAINING, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.toolchain import missing_compiler
+
+_FEWEST_TENSORS = 50
+_NOT_COMPILED = frozenset({"LBFGS", "SparseAdam"})
+_FUSED = "a fused optimizer is one kernel for many tensors already"
+_SCALER = "float16 training asks the GradScaler before each update; use bfloat16"
+
+_CODE = """\
+for group in optimizer.param_groups:
+    if "capturable" in group:
+        group["capturable"] = device.type == "cuda"
+    if "capturable" in group or type(optimizer) is torch.optim.SGD:
+        group["lr"] = torch.as_tensor(group["lr"], device=device)  # a number would be compiled in
+optimizer.load_state_dict(optimizer.state_dict())  # moves step counts to the device
+
+
+@torch.compile
+def optimizer_step():
+    optimizer.step()
+
+
+# in the loop, in place of optimizer.step()
+loss = loss_fn(model(inputs), targets)
+loss.backward()
+optimizer_step()
+"""
+
+
+class CompileOptimizer(Recipe):
+    """`torch.compile` around `optimizer.step`; the runtime compiles when the step is built."""
+
+    id = "compile_optimizer"
+    title = "Compiled optimizer step"
+    key = "compile.optimizer"
+    default = False
+    modes = TRAINING
+    devices = CUDA
+    attacks = frozenset({Bottleneck.LAUNCH})
+    numerics = Numerics.CLOSE
+    stage = Stage.STEP
+    expensive = True
+    phases = frozenset({Phase.OPTIMIZER})
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        optimizer = facts.workload.optimizer
+        if optimizer is None:
+            return Skip("the workload has no optimizer")
+        if not optimizer.builtin or optimizer.name in _NOT_COMPILED:
+            return Skip(f"{optimizer.name} is not among the optimizers of torch.optim that can be compiled")
+        if optimizer.implementation == "fused":
+            return Skip(_FUSED)
+        if facts.current("precision.autocast", "none") == "float16":
+            return Skip(_SCALER)
+        if optimizer.tensors < _FEWEST_TENSORS:
+            return Skip(f"the optimizer updates {optimizer.tensors} tensors only, which is few launches already")
+        return missing_compiler(facts) or [True]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, compile_optimizer=bool(value))
+
+    def code(self, value: Value) -> str:
+        return _CODE if value else "# optimizer.step() is not compiled\n"
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if not value:
+            return None
+        if settings.get("optimizer.implementation") == "fused":
+            return _FUSED
+        if settings.get("step.cuda_graph"):
+            return "a compiled optimizer may compile again while step.cuda_graph records the step"
+        return _SCALER if settings.get("precision.autocast") == "float16" and "infer.grad" not in settings else None

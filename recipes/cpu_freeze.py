@@ -1,0 +1,75 @@
+"""Frozen parameters in compiled CPU inference
+
+What it does
+------------
+Lets the compiler take the parameters as constants: it folds what can be computed from them alone (a batch norm into
+the convolution before it), and stores weights in the order in which the kernels read them. Alone it compiles in the
+mode `default`; beside `compile.mode` in that one. Inference then runs under `no_grad` if nothing else is set.
+
+Why it helps
+------------
+Convolutions and matrix products read packed weights without rearranging them at every call, and folded operations are
+gone.
+
+When it does not
+----------------
+The weights are copied once, so they need memory twice while the original is kept. Parameters that are changed or
+loaded after the first call have no effect. Where the step is spent in other operations there is little to fold.
+
+Numerics
+--------
+close: folded constants are rounded once where the original rounds at every step.
+
+References
+----------
+PyTorch documentation, torch.compiler, Inductor's `freezing` option. PyTorch blog and tutorials on Inductor's CPU
+backend, weight prepacking and constant folding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from advisor.portable import FREEZING, compile_source
+from advisor.recipe import CPU, INFERENCE, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.toolchain import missing_compiler
+
+
+class CpuFreeze(Recipe):
+    """`torch._inductor.config.freezing` with `torch.compile`; the runtime compiles when the step is built."""
+
+    id = "cpu_freeze"
+    title = "Frozen parameters"
+    key = "compile.freezing"
+    default = False
+    modes = INFERENCE
+    devices = CPU
+    attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY, Bottleneck.LAUNCH})
+    numerics = Numerics.CLOSE
+    stage = Stage.COMPILE
+    expensive = True
+    partners = frozenset({"compile", "inference_mode", "autocast"})
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if not facts.workload.has("conv1d", "conv2d", "conv3d", "linear"):
+            return Skip("the model has no convolutions or linear layers whose weights could be packed")
+        return missing_compiler(facts) or [True]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, freezing=bool(value))
+
+    def code(self, value: Value) -> str:
+        if not value:
+            return "# parameters stay parameters\n"
+        return f"{FREEZING}{compile_source()}# in the loop: under torch.no_grad() or torch.inference_mode()\n"
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if not value:
+            return None
+        if settings.get("infer.grad") == "grad":
+            return "parameters can be frozen only where no gradient is recorded; set infer.grad to no_grad"
+        if settings.get("compile.scope") == "regional":
+            return "with frozen parameters no two blocks have the same code, so compile.scope regional saves nothing"
+        return None

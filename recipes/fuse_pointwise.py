@@ -1,0 +1,90 @@
+"""Compiled pointwise chains
+
+What it does
+------------
+Finds chains of two and more pointwise operations by tracing the model (an addition and its activation, a formula
+written out, dropout and the residual sum), and compiles each by itself; everything else runs as before. It is what
+`torch.jit.script` on such functions was for.
+
+Why it helps
+------------
+A chain becomes one kernel that reads its inputs and writes its result once, and compiling a few small functions takes
+seconds where the whole model takes minutes, or does not compile at all.
+
+When it does not
+----------------
+Where the whole model compiles, that fuses the same chains and more. Each chain costs a check of its inputs at every
+call, so chains on small tensors lose. Models whose forward branches on values, takes optional arguments or differs
+between training and evaluation cannot be traced, and are left alone.
+
+Numerics
+--------
+close: intermediate results of a chain are not rounded to memory, and dropout draws from another stream.
+
+References
+----------
+PyTorch documentation, torch.fx and torch.compile. NVIDIA ECCV 2020 tuning guide, fusing pointwise operations with
+PyTorch JIT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from advisor.portable import source
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.toolchain import missing_compiler
+
+_OFF: dict[str, Value] = {
+    "compile.mode": "none",
+    "compile.scope": "model",
+    "compile.dynamic": "auto",
+    "compile.freezing": False,
+}
+
+
+class FusePointwise(Recipe):
+    """The model as a traced graph that shares its parameters, with `torch.compile` around each pointwise chain."""
+
+    id = "fuse_pointwise"
+    title = "Compiled pointwise chains"
+    key = "compile.pointwise_only"
+    default = False
+    attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
+    numerics = Numerics.CLOSE
+    stage = Stage.COMPILE
+    expensive = True
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if facts.workload.fusing_problem:
+            return Skip(f"the model {facts.workload.fusing_problem}")
+        if not facts.workload.fusable_chains:
+            return Skip("the model has no two pointwise operations in a row")
+        return missing_compiler(facts) or [True]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        if value:
+            from advisor.portable.pointwise import fuse_pointwise_chains
+
+            workload.model = fuse_pointwise_chains(workload.model)
+
+    def code(self, value: Value) -> str:
+        if not value:
+            return "# pointwise operations run one by one\n"
+        return f"{source('tracing', 'pointwise')}\n\nmodel = fuse_pointwise_chains(model)\n"
+
+    def cost(self, value: Value) -> float:
+        return 0.5
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if not value:
+            return None
+        on = next((key for key, off in _OFF.items() if settings.get(key, off) != off), None)
+        return f"{on} compiles the whole model, pointwise chains included" if on else None
+
+    def why(self, facts: Facts, value: Value) -> str:
+        count = facts.workload.fusable_chains
+        if not value or not count:
+            return super().why(facts, value)
+        return f"The model has {count} chain{'' if count == 1 else 's'} of pointwise operations that can be one kernel."

@@ -1,0 +1,67 @@
+"""How gradients are clipped
+
+What it does
+------------
+Chooses how `torch.nn.utils.clip_grad_norm_` computes the norm of all gradients and scales them: over many tensors at
+once (`foreach`), or tensor by tensor (`for-loop`). Left alone, PyTorch takes foreach wherever it can.
+
+Why it helps
+------------
+foreach launches a few kernels where the loop launches several for each parameter tensor.
+
+When it does not
+----------------
+Where few tensors are clipped, both take no time. foreach is PyTorch's own choice by now, so mostly this prices the
+loop that it replaced, or a norm that is computed by hand. Reading the norm on the host (`.item()`, or
+`error_if_nonfinite=True`) costs more than either.
+
+Numerics
+--------
+close: the squares are summed in another order, so the norm can differ in its last digits.
+
+References
+----------
+PyTorch documentation, torch.nn.utils.clip_grad_norm_ (`foreach`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+
+_FOREACH: dict[Value, str] = {"default": "", "foreach": ", foreach=True", "for-loop": ", foreach=False"}
+
+
+class GradClip(Recipe):
+    """`clip_grad_norm_(parameters, max_norm, foreach=...)` before the update."""
+
+    id = "grad_clip"
+    title = "How gradients are clipped"
+    key = "step.clip_grad"
+    default = "default"
+    modes = TRAINING
+    attacks = frozenset({Bottleneck.LAUNCH})
+    numerics = Numerics.CLOSE
+    stage = Stage.STEP
+    phases = frozenset({Phase.OPTIMIZER})
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if facts.workload.clip_norm is None:
+            return Skip("the loop does not clip gradients; if it does, say so with advisor.Workload(clip_grad=1.0)")
+        return ["foreach"] if facts.current(self.key, self.default) == "for-loop" else ["for-loop"]
+
+    def accepts(self, value: Value) -> bool:
+        return value in _FOREACH
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, clip_grad=str(value))
+
+    def code(self, value: Value) -> str:
+        return (
+            "loss = loss_fn(model(inputs), targets)\n"
+            "loss.backward()\n"
+            f"torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0{_FOREACH[value]})  # with your own norm\n"
+        )
