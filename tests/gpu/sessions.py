@@ -1,9 +1,12 @@
 """Whole sessions on several workloads, each against a plain loop of the same minutes.
 
-    python tests/gpu/sessions.py 80 resnet50 mlp12 gpt2 small_resnet18 encoder recommender autoencoder
+    python tests/gpu/sessions.py 80 reports resnet50 mlp12 gpt2 small_resnet18 encoder recommender autoencoder
+    python tests/gpu/sessions.py 80 reports jpeg resnet50,infer,1 resnet50,infer,128
 
-The first argument is the budget of each session in seconds. After a session the plain loop and the same loop with the
-exported settings are timed by ``plain_loop.py``, which shares no code with the trials.
+The first argument is the budget of each session in seconds, the second a folder for the JSON reports, from which
+``recipe_table.py`` makes its table. A workload may name a mode and a batch size. After a session that trains on one
+batch, the plain loop and the same loop with the exported settings are timed by ``plain_loop.py``, which shares no code
+with the trials.
 """
 
 from __future__ import annotations
@@ -17,37 +20,48 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
-def compare(workload, budget_s, folder):
-    """The session's report, and the speed-up that plain loops of the next minute show."""
-    target, settings, report = HERE / "workloads" / f"{workload}.py", Path(folder, "t.yaml"), Path(folder, "r.json")
-    command = [sys.executable, "-m", "advisor", f"{target}:build", "--headless", "--budget", f"{budget_s}s"]
-    command += ["--export", str(settings), "--json", str(report)]
+def run_session(workload, budget_s, report, settings):
+    name, _, options = workload.partition(",")
+    command = [sys.executable, "-m", "advisor", f"{HERE / 'workloads' / name}.py:build", "--headless"]
+    command += ["--budget", f"{budget_s}s", "--export", str(settings), "--json", str(report)]
+    if options:
+        mode, _, batch_size = options.partition(",")
+        command += ["--mode", mode, "--batch-size", batch_size]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    plain = subprocess.check_output([sys.executable, HERE / "plain_loop.py", target, settings], text=True)
-    return json.loads(report.read_text(encoding="utf-8")), plain.strip()
+    return json.loads(report.read_text(encoding="utf-8"))
+
+
+def plain_loops(workload, settings):
+    """What plain loops of the next minute show, or an empty text where the plain loop does not know the workload."""
+    if "," in workload or workload == "jpeg":
+        return ""
+    target = HERE / "workloads" / f"{workload}.py"
+    return subprocess.check_output([sys.executable, HERE / "plain_loop.py", target, settings], text=True).strip()
 
 
 def main():
-    budget_s, workloads = int(sys.argv[1]), sys.argv[2:]
+    budget_s, folder, workloads = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    folder.mkdir(parents=True, exist_ok=True)
     for workload in workloads:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as temporary:
+            settings = Path(temporary, "tuned.yaml")
             try:
-                report, plain = compare(workload, budget_s, folder)
+                report = run_session(workload, budget_s, folder / f"{workload.replace(',', '-')}.json", settings)
+                print(line_of(workload, report, plain_loops(workload, settings)), flush=True)
             except subprocess.CalledProcessError as error:
                 print(f"{workload:16} failed: {error}", flush=True)
-                continue
-        print(line_of(workload, report, plain), flush=True)
 
 
 def line_of(workload, report, plain):
-    stack, ratio = report["stack"], float(plain.rpartition(" ")[2].rstrip("x"))
-    times = f"{stack['baseline_step_ms']:.3f} to {stack['step_ms']:.3f} ms"
-    speedup = f"{stack['speedup']:.3f}x ({stack['ci_low']:.3f}-{stack['ci_high']:.3f})"
-    difference = f"{stack['speedup'] / ratio - 1:+.1%}"
-    return (
-        f"{workload:16} {report['session_s']:4.0f} s  {times}, {speedup}  plain loop: {plain}  "
-        f"difference {difference}  {stack['settings']}"
+    stack = report["stack"]
+    line = (
+        f"{workload:16} {report['session_s']:4.0f} s  {stack['baseline_step_ms']:.3f} to {stack['step_ms']:.3f} ms, "
+        f"{stack['speedup']:.3f}x ({stack['ci_low']:.3f}-{stack['ci_high']:.3f})  {stack['settings']}"
     )
+    if not plain:
+        return line
+    difference = stack["speedup"] / float(plain.rpartition(" ")[2].rstrip("x")) - 1
+    return f"{line}\n{'':16}  plain loop: {plain}; reported {difference:+.1%}"
 
 
 if __name__ == "__main__":
