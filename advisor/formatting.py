@@ -7,7 +7,17 @@ A missing number reads ``–``. A speed-up never stands without its interval, an
 
 from __future__ import annotations
 
-from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Value, Verdict, text_of
+from advisor.records import (
+    Comparison,
+    HabitRow,
+    NumericsResult,
+    Outcome,
+    TrialRecord,
+    TrialResult,
+    Value,
+    Verdict,
+    text_of,
+)
 
 MISSING = "–"
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -140,12 +150,20 @@ def format_difference(difference: float | None) -> str:
 
 
 def format_numerics(numerics: NumericsResult | None) -> str:
-    """Measured numerics with the figure: ``exact``, ``close (3.1e-03)``."""
+    """Measured numerics with the figure: ``exact``, ``close (3.1e-03)``, ``changed (0.2), declared close``."""
     if numerics is None:
         return MISSING
-    if not numerics.difference:
-        return numerics.measured.value
-    return f"{numerics.measured.value} ({format_difference(numerics.difference)})"
+    difference = f" ({format_difference(numerics.difference)})" if numerics.difference else ""
+    declared = f", declared {numerics.declared.value}" if numerics.worse_than_declared else ""
+    return f"{numerics.measured.value}{difference}{declared}"
+
+
+def format_class(numerics: NumericsResult | None) -> str:
+    """The measured class alone, beside the declared one where it is worse: ``close``, ``changed (declared close)``."""
+    if numerics is None:
+        return MISSING
+    declared = f" (declared {numerics.declared.value})" if numerics.worse_than_declared else ""
+    return f"{numerics.measured.value}{declared}"
 
 
 def format_outcome(result: TrialResult) -> str:
@@ -167,6 +185,27 @@ def format_break_even(steps: int | None) -> str:
     if steps is None:
         return "never"
     return f"after {format_count(steps)} steps" if steps else "at once"
+
+
+_WAYS = {
+    ("zero_grad", "none"): "zero_grad(), gradients dropped",
+    ("zero_grad", "zeros"): "set_to_none=False, filled with zeros",
+    ("zero_grad", "manual"): "param.grad = None by hand",
+    ("eval_no_grad", "grad"): "eval() alone",
+    ("eval_no_grad", "no_grad"): "eval() and no_grad",
+    ("eval_no_grad", "inference_mode"): "eval() and inference_mode",
+}
+
+
+def format_way(row: HabitRow) -> str:
+    """A way of a habit as a person reads it: ``eval() alone``."""
+    return _WAYS.get((row.habit, row.way), row.way)
+
+
+def format_found(findings: int, files: int) -> str:
+    """``3 habits found in 2 files``."""
+    habits = "no habit" if not findings else "1 habit" if findings == 1 else f"{findings} habits"
+    return f"{habits} found in {'1 file' if files == 1 else f'{files} files'}"
 
 
 def format_setting(key: str, value: Value) -> str:

@@ -25,23 +25,28 @@ from advisor.formatting import (
     format_break_even,
     format_bytes,
     format_bytes_change,
+    format_class,
     format_count,
+    format_found,
     format_interval,
     format_left,
     format_ms,
     format_noise,
     format_numerics,
     format_outcome,
+    format_percent,
     format_rate,
     format_ratio,
     format_seconds,
     format_setting,
+    format_way,
 )
 from advisor.options import Outputs
 from advisor.records import (
     BaselineRecord,
     Comparison,
     Facts,
+    HabitRow,
     Hardware,
     Mode,
     Recommendation,
@@ -51,6 +56,7 @@ from advisor.records import (
 )
 from advisor.session import events
 from advisor.session.control import SessionControl
+from advisor.session.habits import habit_rows, price_of
 from advisor.session.journal import Journal, PastSession
 from advisor.session.request import Request
 from advisor.session.state import SessionState
@@ -201,6 +207,12 @@ class HeadlessReporter:
         return filter(None, (hardware_line(event.hardware), event.hardware.gpu_note))
 
     @_lines.register
+    def _(self, event: events.SourceRead) -> Iterable[str]:
+        if event.files:
+            yield f"read the source: {format_found(len(event.findings), len(event.files))}"
+        yield from event.problems
+
+    @_lines.register
     def _(self, event: events.StageStarted) -> Iterable[str]:
         return () if event.stage == "done" else (_STAGES.get(event.stage, event.stage),)
 
@@ -349,6 +361,10 @@ def _sections(state: SessionState) -> Iterator[tuple[str, RenderableType]]:
         yield "Other trials", _others(others)
     if state.skipped:
         yield "Skipped", _pairs(("recipe", "reason"), _by_reason(state.skipped))
+    if rows := habit_rows(state):
+        yield "Habits, way by way", _habits(rows)
+    if state.findings:
+        yield "Found in your source", _findings(state)
 
 
 def _consent_note(recommendations: Iterable[Recommendation]) -> Iterator[Text]:
@@ -368,7 +384,7 @@ def _ranked(state: SessionState) -> Table:
             Text(format_ratio(record.comparison), style=_STYLES[record.verdict]),
             format_ms(record.step_ms),
             _memory(record, state.baseline),
-            record.numerics.measured.value if record.numerics else MISSING,
+            format_class(record.numerics),
             format_break_even(record.break_even_steps).removeprefix("after "),
             _membership(item),
         )
@@ -413,6 +429,25 @@ def _others(records: Iterable[TrialRecord]) -> Table:
         if record.verdict is Verdict.NO_DIFFERENCE:
             effect = f"{effect}: {format_interval(record.comparison)}"
         made.add_row(Text(plain(record.label)), Text(plain(effect), style=_STYLES[record.verdict]))
+    return made
+
+
+def _habits(rows: Iterable[HabitRow]) -> Table:
+    made = table("habit", "way", "its phase", "step", "share", "memory", right=("its phase", "step", "share", "memory"))
+    for row in rows:
+        figures = (format_ms(row.phase_ms), format_ms(row.step_ms), format_percent(row.share, digits=1))
+        made.add_row(row.habit, format_way(row), *figures, format_bytes(row.memory_bytes))
+    return made
+
+
+def _findings(state: SessionState) -> Table:
+    made = table("where", "what", "instead", "measured")
+    made.columns[0].overflow = "fold"
+    for finding in state.findings:
+        price = price_of(finding, state.trials.values())
+        measured = f"{price.candidate.name} {format_interval(price.comparison)}" if price else MISSING
+        texts = (f"{finding.place} {finding.text}", finding.what, finding.advice, measured)
+        made.add_row(*(Text(plain(text)) for text in texts))
     return made
 
 

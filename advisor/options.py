@@ -230,6 +230,12 @@ def _folder_of(text: str) -> str:
     return str(Path(text).resolve())
 
 
+def _script_of(text: str) -> str:
+    if not Path(text).is_file():
+        raise UsageError(f"there is no file {text}.", "Name the script that trains, .py or .ipynb.")
+    return str(Path(text).resolve())
+
+
 def _gpus_of(text: str) -> int:
     gpus = count_of(text)
     if gpus > 1:
@@ -328,6 +334,14 @@ def _measure_parser() -> _Parser:
     parser.option("--input", metavar="SHAPE", read=shape_of, help="the input's shape, such as 64x3x224x224")
     parser.option("--only", metavar="ID,…", read=names_of, default=(), help="try these recipes and no others")
     parser.option("--skip", metavar="ID,…", read=names_of, default=(), help="leave these recipes out")
+    parser.option(
+        "--script",
+        metavar="FILE",
+        action="append",
+        default=[],
+        read=_script_of,
+        help="your training script, read for habits (not run); may be given again",
+    )
     _add_recipe_folders(parser)
     parser.option(
         "--allow",
@@ -405,6 +419,7 @@ def _request(target: str, options: argparse.Namespace, key_map: dict[str, str]) 
         gpus=options.gpus,
         config_path=str(Path(options.config).resolve()) if options.config else None,
         key_map=key_map,
+        scripts=tuple(options.script),
     )
 
 

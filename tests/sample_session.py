@@ -14,7 +14,9 @@ from advisor.records import (
     Candidate,
     Comparison,
     Facts,
+    Finding,
     GpuInfo,
+    HabitRow,
     Hardware,
     HostInfo,
     LoaderFacts,
@@ -41,6 +43,24 @@ GIB = 2**30
 GPU_UUID = "GPU-5f3c1a52-7d1e-4b0e-9a60-3f2f0c9f5a11"
 H200_NOISE = 0.006
 CPU_NOISE = 0.021
+SAMPLE_FINDINGS = (
+    Finding(
+        "zero_grad",
+        "train.py",
+        33,
+        "optimizer.zero_grad(set_to_none=False)",
+        "zero_grad(set_to_none=False) fills the gradients with zeros",
+        "call zero_grad() as it is: it drops the gradients",
+    ),
+    Finding(
+        "loss_sync",
+        "train.py",
+        41,
+        "total += loss.item()",
+        ".item() makes the host wait for the loss at every step",
+        "read it every hundredth step",
+    ),
+)
 
 
 def sample_history() -> list[events.Event]:
@@ -50,6 +70,9 @@ def sample_history() -> list[events.Event]:
     trials = _resnet_trials(baseline)
     return [
         events.HardwareFound(hardware),
+        events.SourceRead(
+            ("train.py", "data.py"), SAMPLE_FINDINGS, ("data.py cannot be parsed: line 3: invalid syntax",)
+        ),
         events.StageStarted("loading"),
         events.FactsFound(facts),
         events.StageStarted("baseline"),
@@ -229,6 +252,14 @@ def _resnet_profile() -> Profile:
         copy_bytes_per_s=4.02e12,
         bottleneck=Bottleneck.COMPUTE,
         evidence="the GPU is busy 97 % of the step, most of it in convolutions.",
+        habits=(
+            HabitRow("zero_grad", "none", phase_ms=0.05),
+            HabitRow("zero_grad", "zeros", phase_ms=0.21),
+            HabitRow("zero_grad", "manual", phase_ms=0.06),
+            HabitRow("eval_no_grad", "grad", step_ms=8.9, memory_bytes=5 * GIB),
+            HabitRow("eval_no_grad", "no_grad", step_ms=8.3, memory_bytes=GIB // 2),
+        ),
+        sync_places=(),
     )
 
 

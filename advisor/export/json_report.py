@@ -18,6 +18,7 @@ from advisor.records import (
     TrialResult,
     Verdict,
 )
+from advisor.session.habits import habit_rows
 from advisor.session.request import Request
 from advisor.session.state import SessionState
 
@@ -48,6 +49,10 @@ def report(state: SessionState, request: Request, version: str) -> Json:
         "bottleneck": profile.bottleneck.value if profile and profile.bottleneck else None,
         "bottleneck_evidence": profile.evidence if profile else "",
         "profile": msgspec.to_builtins(profile),
+        "habits": [{**msgspec.to_builtins(row), "share": row.share} for row in habit_rows(state)],
+        "findings": [msgspec.to_builtins(finding) for finding in state.findings],
+        "clock": msgspec.to_builtins(profile.clock) if profile else None,
+        "ceilings": msgspec.to_builtins(profile.ceilings) if profile else None,
         "trials": [_trial(record) for record in state.trials.values()] + _skipped(state),
         "recommendations": [_recommendation(item) for item in state.recommendations],
         "stack": _stack(state.stack),
@@ -76,6 +81,7 @@ def _baseline(baseline: BaselineRecord | None, phases: dict[str, float]) -> Json
 def _trial(record: TrialRecord) -> Json:
     return {
         "recipe": record.candidate.recipe,
+        "candidate": record.candidate.settings,
         "settings": dict(record.settings),
         "outcome": record.result.outcome.value,
         "reason": record.result.reason,
@@ -93,6 +99,7 @@ def _skipped(state: SessionState) -> list[Json]:
     return [
         {
             "recipe": recipe,
+            "candidate": {},
             "settings": {},
             "outcome": Outcome.SKIPPED.value,
             "reason": reason,
@@ -187,7 +194,10 @@ def _numerics(numerics: NumericsResult | None) -> Json | None:
     return {
         "class": numerics.measured.value,
         "declared": numerics.declared.value,
+        "worse_than_declared": numerics.worse_than_declared,
         "difference": numerics.difference,
+        "from_reference": numerics.from_reference,
+        "baseline_from_reference": numerics.baseline_from_reference,
         "text": numerics.text,
     }
 

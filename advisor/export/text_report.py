@@ -16,6 +16,7 @@ from advisor.formatting import (
     format_bytes,
     format_bytes_change,
     format_count,
+    format_found,
     format_interval,
     format_ms,
     format_noise,
@@ -27,10 +28,13 @@ from advisor.formatting import (
     format_seconds,
     format_setting,
     format_verdict,
+    format_way,
 )
 from advisor.records import (
     BaselineRecord,
     Facts,
+    Finding,
+    HabitRow,
     Hardware,
     Mode,
     Recommendation,
@@ -40,6 +44,7 @@ from advisor.records import (
     Value,
     Verdict,
 )
+from advisor.session.habits import habit_rows, price_of
 from advisor.session.request import Request
 from advisor.session.state import SessionState
 from advisor.settings import Settings
@@ -175,6 +180,10 @@ def _sections(state: SessionState, request: Request, catalog: Catalog) -> Iterat
         yield _Section("All trials", (_trials(state, catalog),))
     if state.skipped:
         yield _Section("Not tried", (_skipped(state, catalog),))
+    if rows := habit_rows(state):
+        yield _Section("Habits, way by way", (_habits(rows, catalog),))
+    if state.source_files:
+        yield _Section("Found in the source", tuple(_source(state)))
     if state.baseline:
         yield _Section("How the numbers were made", (_Bullets(tuple(_method(state, request))),))
 
@@ -319,6 +328,38 @@ def _skipped(state: SessionState, catalog: Catalog) -> _Table:
     return _Table(("What", "Why not"), rows)
 
 
+def _habits(rows: Sequence[HabitRow], catalog: Catalog) -> _Table:
+    headings = ("Habit", "Way", "Its phase", "Step", "Share of the step", "Memory")
+    cells = tuple(
+        (
+            _name(row.habit, catalog),
+            format_way(row),
+            format_ms(row.phase_ms),
+            format_ms(row.step_ms),
+            format_percent(row.share, digits=1),
+            format_bytes(row.memory_bytes),
+        )
+        for row in rows
+    )
+    return _Table(headings, cells, frozenset(headings[2:]))
+
+
+def _source(state: SessionState) -> Iterator[_Block]:
+    read = ", ".join(state.source_files)
+    yield _Paragraph(f"{format_found(len(state.findings), len(state.source_files))}: {read}. It was read, not run.")
+    if state.source_problems:
+        yield _Bullets(state.source_problems)
+    if state.findings:
+        rows = tuple(_finding(finding, state) for finding in state.findings)
+        yield _Table(("Where", "Line", "What it does", "Instead", "Measured"), rows)
+
+
+def _finding(finding: Finding, state: SessionState) -> tuple[_Inline, ...]:
+    price = price_of(finding, state.trials.values())
+    measured = f"{price.candidate.name}: {format_interval(price.comparison)}" if price else MISSING
+    return finding.place, _Code(finding.text), finding.what, finding.advice, measured
+
+
 def _name(recipe_id: str, catalog: Catalog) -> str:
     recipe = catalog.recipes.get(recipe_id)
     return recipe.title if recipe else recipe_id
@@ -353,7 +394,7 @@ def _method(state: SessionState, request: Request) -> Iterator[str]:
         if on_cuda
         else "Memory is the peak resident set of the trial's process."
     )
-    yield "Numerics compare the first losses or outputs with the baseline's."
+    yield "Numerics compare the first losses, outputs and weights with the baseline's; close is what rounding explains."
     if state.facts and state.facts.profile:
         yield "The phases come from a separate pass with waits between them; their sum can exceed the step."
     if state.finished:

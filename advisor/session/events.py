@@ -8,6 +8,7 @@ from advisor.records import (
     BaselineRecord,
     Candidate,
     Facts,
+    Finding,
     Hardware,
     Recommendation,
     StackRecord,
@@ -20,6 +21,15 @@ class HardwareFound:
     """The machine has been inspected."""
 
     hardware: Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRead:
+    """The user's source has been read for habits. ``problems`` says which files could not be read, and why."""
+
+    files: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +134,7 @@ class SessionFinished:
 
 Event = (
     HardwareFound
+    | SourceRead
     | StageStarted
     | FactsFound
     | BaselineMeasured

@@ -15,6 +15,7 @@ class Request:
 
     ``budget_s``: wall seconds for the whole session. ``allow``: the worst numerics class that may enter the stack
     without the person's consent. ``memory_limit_bytes``: what peak reserved memory may not exceed.
+    ``scripts``: files that are read for habits, beside the target's own.
     """
 
     target: TargetSpec
@@ -29,3 +30,4 @@ class Request:
     seed: int = 0
     config_path: str | None = None
     key_map: dict[str, str] = field(default_factory=dict)
+    scripts: tuple[str, ...] = ()

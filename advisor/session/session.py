@@ -13,6 +13,7 @@ from advisor.hardware import inspect_hardware
 from advisor.records import (
     Candidate,
     Facts,
+    Finding,
     Hardware,
     Outcome,
     StackRecord,
@@ -24,6 +25,7 @@ from advisor.records import (
 from advisor.runner import Runner
 from advisor.session import events
 from advisor.session.bench import Bench, SessionCancelledError
+from advisor.session.bounds import hopeless
 from advisor.session.budget import Budget
 from advisor.session.confirmation import (
     BLOCKS_PER_CANDIDATE,
@@ -37,12 +39,14 @@ from advisor.session.confirmation import (
 from advisor.session.control import Decision
 from advisor.session.journal import Journal, PastSession
 from advisor.session.judge import Judge, speed
-from advisor.session.numerics import finite
+from advisor.session.numerics import finite, own_rounding
 from advisor.session.ranking import CONTROL, best_per_recipe, may_enter, recommend
+from advisor.session.reference import reference_spec
 from advisor.session.request import Request
 from advisor.session.search import Stack, StackSearch
 from advisor.session.state import SessionState
 from advisor.settings import Settings
+from advisor.source import read_sources
 
 # What a session keeps back for the stack and its confirmation while solo trials run.
 _STACK_TRIALS_RESERVED = 2
@@ -88,6 +92,7 @@ class Session:
         self._share = 0.0
         self._hardware: Hardware | None = None
         self._facts: Facts | None = None
+        self._findings: tuple[Finding, ...] = ()
         self._judge: Judge | None = None
         self._stack: StackRecord | None = None
         self.exit_code = ExitCode.OK
@@ -132,9 +137,11 @@ class Session:
             self._say(f"a recipe could not be loaded: {problem}", "warning")
         self._hardware = inspect_hardware()
         self._emit(events.HardwareFound(self._hardware))
+        self._read_source()
         self._stage("baseline")
         self._measure_baseline()
         self._measure_control()
+        self._probe_reference()
         self._stage("trials")
         cheap, expensive = self._plan()
         self._compile_cost = min((self.catalog.cost(candidate.settings) for candidate in expensive), default=0.0)
@@ -155,11 +162,26 @@ class Session:
         self._warn_of_noise()
         self._stage("done")
 
+    def _read_source(self) -> None:
+        """Read the user's files for habits, which the trials then price; nothing in them changes a setting."""
+        target = self.request.target
+        readings = read_sources(target.target, target.directory, self.request.scripts)
+        self._findings = tuple(finding for reading in readings for finding in reading.findings)
+        problems = tuple(reading.problem for reading in readings if reading.problem)
+        self._emit(events.SourceRead(tuple(reading.file for reading in readings), self._findings, problems))
+
     def _measure_baseline(self) -> None:
         if self._past is not None and self._past.baseline is not None and self._past.facts is not None:
-            self._facts = self._past.facts
+            self._facts = replace(self._past.facts, findings=self._findings)
             past = self._past.baseline
-            self._judge = Judge(self.catalog, self._facts.workload.mode, past.result, earlier_floor=past.noise_floor)
+            workload = self._facts.workload
+            self._judge = Judge(
+                self.catalog,
+                workload.mode,
+                past.result,
+                earlier_floor=past.noise_floor,
+                own_rounding=own_rounding(self.catalog, workload),
+            )
             self._emit(events.FactsFound(self._facts))
             self._repeat_baseline()
             return
@@ -172,9 +194,16 @@ class Session:
         inspected, profiled = self._bench.inspected, self._bench.profiled
         assert self._hardware is not None
         self._facts = Facts(
-            self._hardware, inspected.workload, profiled.profile if profiled else None, inspected.versions
+            self._hardware,
+            inspected.workload,
+            profiled.profile if profiled else None,
+            inspected.versions,
+            findings=self._findings,
+            peak_allocated_bytes=result.peak_allocated_bytes,
+            peak_reserved_bytes=result.peak_reserved_bytes,
         )
-        self._judge = Judge(self.catalog, inspected.workload.mode, result)
+        rounding = own_rounding(self.catalog, inspected.workload)
+        self._judge = Judge(self.catalog, inspected.workload.mode, result, own_rounding=rounding)
         self._emit(events.FactsFound(self._facts))
         self._emit(events.BaselineMeasured(self._judge.baseline_record()))
         if not finite(result):
@@ -194,6 +223,16 @@ class Session:
         self._keep(judge.record(candidate, candidate.settings, result))
         self._emit(events.BaselineMeasured(judge.baseline_record()))
 
+    def _probe_reference(self) -> None:
+        """The baseline's first steps in a higher precision, where they fit. A failure only leaves a wider tolerance."""
+        judge = self._known_judge
+        spec = reference_spec(self._bench, self._known_facts, judge.baseline, judge.spread)
+        if spec is not None:
+            result = self._bench.run(spec)
+            judge.add_reference(result)
+            self._emit(events.TrialActivity(spec.trial_id, result.reason or "done"))
+            self._judge_again()
+
     def _measure_on_the_cpu(self) -> None:
         """The baseline's step on the CPU, when a GPU session has time left: what the GPU is worth."""
         if not self._known_facts.on_cuda or not self._budget.allows(_CPU_TRIAL_S):
@@ -210,7 +249,12 @@ class Session:
         facts = self._known_facts
         proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe != CONTROL}
-        ordered = sorted(proposals.candidates, key=self._urgency)
+        candidates = proposals.candidates
+        if not self.request.only:
+            passed_over = hopeless(self.catalog, facts.profile, candidates, self._known_judge.noise_floor)
+            skipped |= passed_over
+            candidates = tuple(c for c in candidates if c.recipe not in passed_over)
+        ordered = sorted(candidates, key=self._urgency)
         self._emit(events.TrialsPlanned(tuple(ordered), skipped))
         cheap = [c for c in ordered if not self.catalog[c.recipe].expensive]
         return cheap, [c for c in ordered if self.catalog[c.recipe].expensive]
@@ -264,7 +308,11 @@ class Session:
         if not self._affordable(reserve_s=0.0):
             return
         judge = self._known_judge
-        judge.add_repeat(self._bench.run(self._bench.spec("baseline", {})))
+        spec = self._bench.spec("baseline", {})
+        if judge.spread.random:
+            # Another draw of what the steps draw: the more are seen, the better their spread is known.
+            spec = replace(spec, stream_seed=self.request.seed + 2 + len(judge.repeats))
+        judge.add_repeat(self._bench.run(spec))
         self._judge_again()
 
     def _judge_again(self) -> None:

@@ -10,6 +10,7 @@ from advisor.records import (
     BaselineRecord,
     Candidate,
     Facts,
+    Finding,
     Hardware,
     Recommendation,
     StackRecord,
@@ -25,6 +26,9 @@ class SessionState:
 
     hardware: Hardware | None = None
     facts: Facts | None = None
+    source_files: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    source_problems: tuple[str, ...] = ()
     stage: str = "starting"
     baseline: BaselineRecord | None = None
     planned: tuple[Candidate, ...] = ()
@@ -63,6 +67,10 @@ class SessionState:
     @apply.register
     def _(self, event: events.HardwareFound) -> None:
         self.hardware = event.hardware
+
+    @apply.register
+    def _(self, event: events.SourceRead) -> None:
+        self.source_files, self.findings, self.source_problems = event.files, event.findings, event.problems
 
     @apply.register
     def _(self, event: events.StageStarted) -> None:
