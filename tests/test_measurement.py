@@ -1,26 +1,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from statistics import median
 
 import pytest
 import torch
-from facts import profile_facts
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from advisor.errors import TargetError
-from advisor.plan import StepPlan
-from advisor.records import Block, Bottleneck, Mode, Profile
-from advisor.runtime.step import InferStep, TrainStep
+from advisor.records import Block
 from advisor.trial.clock import FEWEST_BLOCKS, StepClock, batch_samples, measure, merge_uneven, steps_in
 from advisor.trial.feed import Feed
-from advisor.trial.phases import measure_phases
-from advisor.trial.probe import PROBE_STEPS, probe_batches, probe_losses, probe_outputs
-from advisor.trial.profiler import judge, profile_step, roof_share
+from advisor.trial.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training
 from advisor.trial.warmup import warm_up
 
 CPU = torch.device("cpu")
@@ -206,6 +199,23 @@ def test_a_loader_that_yields_nothing_is_the_targets_fault(loader):
     assert "drop_last" in error.value.hint
 
 
+class ReadOnce(IterableDataset):
+    """A generator made once: a second epoch finds it used up."""
+
+    def __init__(self, size):
+        self.rows = iter(torch.arange(size))
+
+    def __iter__(self):
+        return self.rows
+
+
+def test_a_stream_that_can_be_read_once_only_is_named_as_such():
+    feed = Feed(DataLoader(ReadOnce(5), batch_size=2))
+    assert [len(feed.next()) for _ in range(3)] == [2, 2, 1]
+    with pytest.raises(TargetError, match="nothing after its first 3 batches"):
+        feed.next()
+
+
 def test_batches_that_workers_may_have_ready():
     assert Feed(loader_of(10)).queued_batches == 0
     assert Feed(loader_of(10, num_workers=3)).queued_batches == 6
@@ -234,99 +244,12 @@ def test_the_probes_losses_have_a_stream_of_their_own():
     def step(batch):
         return torch.rand(()) + batch
 
-    assert probe_losses(step, [0, 1], 5) == probe_losses(step, [0, 1], 5) != probe_losses(step, [0, 1], 6)
+    losses = [probe_training(step, [0, 1], seed).losses for seed in (5, 5, 6)]
+    assert losses[0] == losses[1] != losses[2]
 
 
 def test_outputs_are_sampled_behind_their_sum():
-    outputs = probe_outputs(lambda batch: {"a": torch.ones(5000), "b": torch.tensor([2])}, [None], 0)
-    assert outputs[0] == 5002
-    assert len(outputs) == 2049
-    assert probe_outputs(lambda batch: "text", [None], 0) == ()
-
-
-# --- phases and profile ---------------------------------------------------------------------------------------
-
-
-class SlowData(TensorDataset):
-    def __getitem__(self, index):
-        time.sleep(0.002)
-        return super().__getitem__(index)
-
-
-def train_step():
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return TrainStep(model, optimizer, nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu"))
-
-
-def slow_feed():
-    return Feed(DataLoader(SlowData(torch.randn(64, 16), torch.randint(4, (64,))), batch_size=8))
-
-
-def test_the_phases_of_a_training_step_with_a_loader():
-    phases = measure_phases(train_step(), slow_feed(), limit_s=1.0)
-    assert list(phases) == ["data wait", "host-to-device", "zero_grad", "forward", "loss", "backward", "optimizer"]
-    assert phases["data wait"] >= 16
-    assert all(phases[name] > 0 for name in phases)
-
-
-def test_the_phases_of_inference():
-    step = InferStep(nn.Linear(16, 4), StepPlan(mode=Mode.INFER, device="cpu"))
-    assert list(measure_phases(step, Feed(torch.ones(2, 16)), limit_s=0.1)) == [
-        "data wait", "host-to-device", "forward",
-    ]  # fmt: skip
-
-
-def test_the_profile_of_a_small_step():
-    measured = profile_step(train_step(), slow_feed(), step_ms=20.0, limit_s=0.3)
-    assert {"data wait", "forward", "backward", "optimizer"} <= set(measured.phases)
-    assert any("mm" in row.name for row in measured.operators)
-    assert measured.flops_per_step > 2 * 8 * 16 * 32
-    assert measured.ceiling_flops_per_s > 1e8
-    assert measured.ceiling_dtype == "float32"
-    assert measured.copy_bytes_per_s > 1e7
-    assert (measured.device_busy_share, measured.kernels_per_step) == (None, None)
-    assert measured.bottleneck is Bottleneck.INPUT
-    assert measured.evidence
-
-
-def profile(**changes):
-    compute = {"data wait": 1.0, "forward": 40.0, "backward": 60.0}
-    options = {"phases": compute, "flops_per_step": 10**12, "ceiling_flops_per_s": 2e13, "ceiling_dtype": "float32"}
-    return replace(profile_facts(), **{**options, **changes})
-
-
-@pytest.mark.parametrize(
-    ("measured", "bottleneck", "evidence"),
-    [
-        (profile(phases={"data wait": 50.0, "forward": 50.0}), Bottleneck.INPUT, "50%"),
-        (profile(phases={"host-to-device": 50.0, "forward": 50.0}), Bottleneck.INPUT, "copying"),
-        (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "20% of the step"),
-        (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "731 kernels"),
-        (profile(device_busy_share=0.99), Bottleneck.COMPUTE, "50% of this machine's float32"),
-        (profile(), Bottleneck.COMPUTE, "50%"),
-        (profile(flops_per_step=10**10), Bottleneck.MEMORY, "reaches 0%"),
-        (profile(flops_per_step=None), Bottleneck.MEMORY, "an unknown share"),
-        (profile(calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.LAUNCH, "40000 operator calls"),
-        (profile(calls_per_step=400.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50%"),
-        (profile(device_busy_share=0.99, calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50%"),
-        (
-            profile(phases={"data wait": 50.0, "forward": 50.0}, device_busy_share=0.1),
-            Bottleneck.INPUT,
-            "waiting for data",
-        ),
-    ],
-)
-def test_what_a_step_is_bound_by(measured, bottleneck, evidence):
-    found, text = judge(measured)
-    assert found is bottleneck
-    assert evidence in text
-
-
-def test_the_share_of_the_roof():
-    assert roof_share(profile()) == pytest.approx(0.5)
-    assert roof_share(profile(ceiling_flops_per_s=None)) is None
-
-
-def test_a_profile_without_phases_has_no_shares():
-    assert Profile(step_ms=1.0, phases={}).share("forward") == 0
+    probe = probe_inference(lambda batch: {"a": torch.ones(5000), "b": torch.tensor([2.0])}, [None], 0)
+    assert probe.outputs == (5002, *[1] * 256)
+    assert probe.steps == PROBE_STEPS
+    assert probe_inference(lambda batch: "text", [None], 0).outputs == ()

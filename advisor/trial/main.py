@@ -44,17 +44,19 @@ from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.stats import two_modes
 from advisor.trial.channel import Channel
 from advisor.trial.clock import StepClock, batch_samples, measure, steps_in
+from advisor.trial.clock_check import check_clocks
 from advisor.trial.compilation import compilation_notes, compile_mark
 from advisor.trial.feed import Feed
 from advisor.trial.guards import Guards
 from advisor.trial.habits import stop_debugging, with_habits
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.memory import device_uuid, peak_memory
-from advisor.trial.probe import PROBE_STEPS, probe_batches, probe_losses, probe_outputs
+from advisor.trial.probe import Probe, probe_batches, probe_inference, probe_training, scale_of
 from advisor.trial.profiler import profile_step
+from advisor.trial.reference import reference_result
 from advisor.trial.warmup import WarmUp, warm_up
 
-_PROFILE_LIMIT_S = 2.0
+_PHASES_LIMIT_S = 1.0
 # A warm-up step, two that are timed, and a profile of four; then trials of as many steps each, ten or so.
 _FEWEST_BASELINE_STEPS = 7
 _BUDGET_PER_BASELINE = 8
@@ -102,6 +104,9 @@ class Trial:
         device = _device(self.spec.target.device)
         loop.model.to(device).train(loop.mode is Mode.TRAIN)
         build_s = time.perf_counter() - started
+        if self.spec.reference:
+            self._say("first steps in a higher precision")
+            return reference_result(loop, device, self.catalog, self.spec)
 
         self._say("applying the settings")
         started = time.perf_counter()
@@ -112,14 +117,13 @@ class Trial:
         batches = probe_batches(components.data, self.spec.seed, components.plan)
         if self.spec.inspect:
             self._inspect(loop, device, batches)
-        probed_s, losses, outputs = self._probe(step, components.plan, batches)
+        probe = self._probe(step, components.plan, batches)
         del batches
         feed = Feed(_resident(components, step))
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
-        probed_steps = max(len(losses), PROBE_STEPS if outputs else 0)
-        if self.spec.inspect and probed_steps:
-            self._refuse_hopeless(probed_s, probed_s / probed_steps)
-        warm = self._warm_up(clock, feed, probed_steps)
+        if self.spec.inspect and probe.steps:
+            self._refuse_hopeless(probe.seconds, probe.seconds / probe.steps)
+        warm = self._warm_up(clock, feed, probe.steps)
         warm_mark = compile_mark()
         blocks = self._blocks(clock, warm, guards)
         memory = peak_memory(device)
@@ -133,17 +137,19 @@ class Trial:
             device_used_bytes=memory.device_used_bytes,
             build_s=build_s,
             prepare_s=prepare_s,
-            warmup_s=probed_s + warm.seconds,
-            warmup_steps=probed_steps + warm.steps,
-            losses=losses,
-            outputs=outputs,
-            notes=(*_notes(warm, loop, clock), *compilation_notes(warm_mark)),
+            warmup_s=probe.seconds + warm.seconds,
+            warmup_steps=probe.steps + warm.steps,
+            losses=probe.losses,
+            outputs=probe.outputs,
+            weights=probe.weights,
+            skipped_steps=probe.skipped_steps,
+            notes=(*_notes(warm, loop, clock), *_scaler_notes(probe, step), *compilation_notes(warm_mark)),
             disturbed=guards.disturbed,
             energy_j_per_sample=guards.energy_j_per_sample(blocks),
             gpu=guards.gpu,
         )
         if self.spec.profile:
-            self._profile(step, feed, blocks)
+            self._profile(step, feed, clock, blocks)
         return result
 
     def _say(self, text: str) -> None:
@@ -164,19 +170,12 @@ class Trial:
             components.data = loop.make_batch(components.batch_size or 1) if resized else loop.data
         return components
 
-    def _probe(
-        self, step: Any, plan: StepPlan, batches: list[Any]
-    ) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
-        """Seconds taken, losses, outputs. The first steps also compile, so they count as warm-up."""
+    def _probe(self, step: Any, plan: StepPlan, batches: list[Any]) -> Probe:
+        """The first steps. They also compile, so they count as warm-up."""
         self._say("first steps" if plan.compiles_with == "none" else "compiling")
-        started = time.perf_counter()
-        losses: tuple[float, ...] = ()
-        outputs: tuple[float, ...] = ()
+        probe = probe_training if plan.mode is Mode.TRAIN else probe_inference
         try:
-            if plan.mode is Mode.TRAIN:
-                losses = probe_losses(step, batches, self.spec.stream_seed)
-            else:
-                outputs = probe_outputs(step, batches, self.spec.stream_seed)
+            return probe(step, batches, self.spec.stream_seed)
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:
@@ -188,7 +187,6 @@ class Trial:
                 "and a loss that takes the model names its first parameter `model`.",
                 user_frames(error),
             ) from error
-        return time.perf_counter() - started, losses, outputs
 
     def _refuse_hopeless(self, spent_s: float, step_s: float) -> None:
         """Say at once, not at the time-out, that steps are too long for the budget."""
@@ -224,13 +222,15 @@ class Trial:
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks
 
-    def _profile(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
+    def _profile(self, step: Any, feed: Feed, clock: StepClock, blocks: list[Block]) -> None:
         self._say("profiling")
         eager = step.step if isinstance(step, GraphedStep) else step
         assert isinstance(eager, TrainStep | InferStep)
         step_ms = sorted(block.step_ms for block in blocks)[len(blocks) // 2]
         stop_debugging()
-        measured = profile_step(eager, feed, step_ms, limit_s=_PROFILE_LIMIT_S)
+        trace_path = str(Path(self.spec.log_path).with_suffix(".trace.json.gz"))
+        measured = profile_step(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S, trace_path=trace_path)
+        measured = replace(measured, clock=check_clocks(clock, step_ms, measured.kernels_per_step))
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
 
 
@@ -310,6 +310,15 @@ def _notes(warm: WarmUp, loop: Loop, clock: StepClock) -> tuple[str, ...]:
             f"{modes.high_share:.0%} about {modes.high:.3g} ms; the step time is the mean over both"
         )
     return tuple(notes)
+
+
+def _scaler_notes(probe: Probe, step: Any) -> tuple[str, ...]:
+    """What the gradient scaler did in the probe, and whether it found infinities again in warm-up and timing."""
+    scale = scale_of(step)
+    if probe.scale is None or scale is None or scale >= probe.scale or probe.skipped_steps == probe.steps:
+        return probe.notes
+    fell = f"the gradient scaler's scale fell from {probe.scale:.6g} to {scale:.6g} in the steps after those"
+    return (*probe.notes, fell)
 
 
 def _result_of(error: BaseException, channel: Channel) -> TrialResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -16,6 +16,14 @@ from advisor.trial.feed import Feed
 _MOST_STEPS = 20
 _FEWEST_STEPS = 3
 T = TypeVar("T")
+
+
+class RunPhase(Protocol):
+    """Runs a call as a phase of a step and returns what it returns."""
+
+    def __call__(self, phase: Phase, call: Callable[[], T], /) -> T:
+        """``call()``, as this phase."""
+        ...
 
 
 class PhaseTimer:
@@ -46,18 +54,26 @@ def measure_phases(step: TrainStep | InferStep, feed: Feed, *, limit_s: float) -
     for done in range(_MOST_STEPS):
         if done >= _FEWEST_STEPS and time.perf_counter() - started > limit_s:
             break
-        batch = timer.run(Phase.DATA_WAIT, feed.next)
-        _one_step(step, batch, timer)
+        run_in_phases(step, feed, timer.run)
     return timer.medians_ms()
 
 
-def _one_step(step: TrainStep | InferStep, batch: Any, timer: PhaseTimer) -> None:
-    moved = timer.run(Phase.HOST_TO_DEVICE, lambda: step.to_device(batch))
+def run_in_phases(step: TrainStep | InferStep, feed: Feed, run: RunPhase) -> None:
+    """One step of the timed loop in its phases, each of them run by ``run``."""
+    batch = run(Phase.DATA_WAIT, feed.next)
+    moved = run(Phase.HOST_TO_DEVICE, lambda: step.to_device(batch))
+    if step._marks_steps:
+        torch.compiler.cudagraph_mark_step_begin()
     if isinstance(step, InferStep):
-        timer.run(Phase.FORWARD, lambda: step.forward(moved))
-        return
-    timer.run(Phase.ZERO_GRAD, step.zero_grad)
-    output = timer.run(Phase.FORWARD, lambda: step.forward(moved))
-    loss = timer.run(Phase.LOSS, lambda: step.loss(output, moved))
-    timer.run(Phase.BACKWARD, lambda: step.backward(loss))
-    timer.run(Phase.OPTIMIZER, step.update)
+        run(Phase.FORWARD, lambda: step.forward(moved))
+    else:
+        _train_in_phases(step, moved, run)
+
+
+def _train_in_phases(step: TrainStep, batch: Any, run: RunPhase) -> None:
+    run(Phase.ZERO_GRAD, step.zero_grad)
+    output = run(Phase.FORWARD, lambda: step.forward(batch))
+    loss = run(Phase.LOSS, lambda: step.loss(output, batch))
+    run(Phase.BACKWARD, lambda: step.backward(loss))
+    run(Phase.OPTIMIZER, step.update)
+    step.after(loss.detach())

@@ -1,0 +1,224 @@
+"""What torch.profiler records of a few steps: tables of operators, the device's time by phase, and a Chrome trace."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import gzip
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from advisor.records import OperatorRow, Phase
+from advisor.runtime.step import InferStep, TrainStep
+from advisor.trial.feed import Feed
+from advisor.trial.phases import run_in_phases
+
+RECORDED_STEPS = 3
+ROWS = 40
+_SHAPES_WIDTH = 60
+_FAST_COMPRESSION = 1
+_PHASES = frozenset(str(phase) for phase in Phase)
+# Copies between host and device: the device moves them beside its kernels, and computes nothing.
+_TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
+_NO_KERNELS = ("Memcpy", "Memset")
+# The profiler itself waits for the device at its end.
+_OWN_WAIT = "cudaDeviceSynchronize"
+
+_TENSOR_CORES = re.compile(
+    r"nvjet"  # cuBLASLt since CUDA 12.4, on Hopper and later
+    r"|[hwiqd]g?mma|tcgen05"  # hmma, imma, wgmma, wmma: the instructions' names
+    r"|tensorop|tensor\d+x\d+x\d+|warpgroupsize"  # CUTLASS; the xmma kernels of cuBLAS and cuDNN
+    r"|[a-z](884|1688|16816|16832|8816)(?!\d)"  # the instruction's shape: s16816gemm, h884cudnn
+    r"|flash_fwd_(splitkv_)?kernel|flash_bwd_dq_dk_dv|FlashAttn(Fwd|Bwd)|FlashAttention(Forward|Backward)"
+    r"|fmha_cutlass[FB]_(b?f16_\w*sm(70|75|80|90)|f32_\w*sm(80|90))"  # the memory-efficient kernels of PyTorch
+    r"|sdpa_\w*flash_[fb]prop"  # cuDNN's attention
+)
+_NO_TENSOR_CORES = re.compile(r"simt|ffma")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceActivity:
+    """What the device did in one recorded step.
+
+    ``busy_ms`` is the time in which a kernel ran, overlapping ones counted once; transfers between host and device are
+    no part of it. ``phases`` is the summed time of what each phase launched, transfers among it.
+    """
+
+    kernels: float
+    busy_ms: float
+    tensor_core_share: float | None
+    phases: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A few steps as the profiler saw them, per step. ``device`` is None on the CPU; no path when no trace was kept."""
+
+    operators: tuple[OperatorRow, ...]
+    by_shape: tuple[OperatorRow, ...]
+    calls: float
+    device: DeviceActivity | None
+    trace_path: str
+
+
+def record_steps(step: TrainStep | InferStep, feed: Feed, *, trace_path: str = "") -> Recording:
+    """Run a few steps under the profiler, each phase in a range of its name; the first step is not counted."""
+    on_cuda = step.device.type == "cuda"
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_cuda else [])
+    rounds = schedule(wait=0, warmup=1, active=RECORDED_STEPS, repeat=1)
+    with profile(activities=activities, schedule=rounds, record_shapes=True, acc_events=True) as recorded:
+        for number in range(1 + RECORDED_STEPS):
+            run_in_phases(step, feed, _annotated)
+            if on_cuda and number in (0, RECORDED_STEPS):  # no kernel of the first step may reach into the second
+                torch.cuda.synchronize(step.device)
+            recorded.step()
+    averages = recorded.key_averages()
+    events = list(recorded.events() or [])
+    return Recording(
+        operators=operator_rows(averages, on_cuda=on_cuda),
+        by_shape=operator_rows(recorded.key_averages(group_by_input_shape=True), on_cuda=on_cuda),
+        calls=sum(row.count for row in averages if row.key.startswith("aten::")) / RECORDED_STEPS,
+        device=device_activity(events) if on_cuda else None,
+        trace_path=_write_trace(recorded, trace_path) if trace_path else "",
+    )
+
+
+def operator_rows(averages: Iterable[Any], *, on_cuda: bool) -> tuple[OperatorRow, ...]:
+    """The rows that take longest by themselves, per step. Ranges are none: what runs in them has rows of its own."""
+    rows = [
+        OperatorRow(
+            name=row.key,
+            calls=row.count / RECORDED_STEPS,
+            host_ms=_ms_per_step(row.self_cpu_time_total),
+            device_ms=_ms_per_step(row.self_device_time_total),
+            host_total_ms=_ms_per_step(row.cpu_time_total),
+            device_total_ms=_ms_per_step(row.device_time_total),
+            shapes=shapes_text(row.input_shapes or ()),
+        )
+        for row in averages
+        if row.device_type == DeviceType.CPU and not _is_range(row) and not _is_own_wait(row)
+    ]
+    rows.sort(key=lambda row: row.device_ms if on_cuda else row.host_ms, reverse=True)
+    return tuple(rows[:ROWS])
+
+
+def device_activity(events: Sequence[Any]) -> DeviceActivity:
+    """The device's part of the recorded steps, per step. Ranges show up on the device too, and are left out."""
+    on_device = [event for event in events if event.device_type == DeviceType.CUDA and not _is_range(event)]
+    computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
+    kernels = [event for event in computing if not event.name.startswith(_NO_KERNELS)]
+    busy_us = union_length((event.time_range.start, event.time_range.end) for event in computing)
+    return DeviceActivity(
+        kernels=len(computing) / RECORDED_STEPS,
+        busy_ms=_ms_per_step(busy_us),
+        tensor_core_share=tensor_core_share((event.name, event.time_range.elapsed_us()) for event in kernels),
+        phases=_device_phases(events),
+    )
+
+
+def union_length(intervals: Iterable[tuple[float, float]]) -> float:
+    """The length that intervals ``(start, end)`` cover together, overlapping parts counted once."""
+    covered, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
+
+
+def tensor_core_share(kernels: Iterable[tuple[str, float]]) -> float | None:
+    """The share of kernel time, given as ``(name, duration)``, in kernels that use tensor cores; None without kernels.
+
+    It is a reading of names, see :func:`uses_tensor_cores`: kernels of others that do not say so are missed.
+    """
+    total = on_cores = 0.0
+    for name, duration in kernels:
+        total += duration
+        on_cores += duration if uses_tensor_cores(name) else 0.0
+    return on_cores / total if total else None
+
+
+def uses_tensor_cores(kernel: str) -> bool:
+    """Whether a kernel's name says that it multiplies on tensor cores.
+
+    Names that say so: ``nvjet`` (cuBLASLt); an instruction (``hmma``, ``imma``, ``wgmma``) or its shape (``s884``,
+    ``s1688``, ``s16816``) in cuBLAS, cuDNN and CUTLASS; ``tensorop``; an ``xmma`` kernel with ``tensor16x8x16`` or
+    ``warpgroupsize``; the main kernels of FlashAttention, of cuDNN's attention, and of PyTorch's memory-efficient
+    attention where the architecture has cores for the type. ``simt`` and ``ffma`` say the opposite. A kernel that
+    Triton generated tells nothing by its name and counts as one without.
+    """
+    return _TENSOR_CORES.search(kernel) is not None and _NO_TENSOR_CORES.search(kernel) is None
+
+
+def shapes_text(shapes: Sequence[Any]) -> str:
+    """The shapes of an operator's tensors as a person reads them: ``32x64, 64x64``; a list of tensors by its length."""
+    texts = [_shape_text(shape) for shape in shapes if isinstance(shape, list | tuple) and shape]
+    text = ", ".join(texts)
+    return text if len(text) <= _SHAPES_WIDTH else f"{text[: _SHAPES_WIDTH - 1]}…"
+
+
+def _shape_text(shape: Sequence[Any]) -> str:
+    if isinstance(shape[0], list | tuple):
+        return f"{len(shape)} tensors"
+    return "x".join(str(size) for size in shape)
+
+
+def _annotated(phase: Phase, call: Callable[[], T]) -> T:
+    with record_function(str(phase)):
+        return call()
+
+
+def _device_phases(events: Sequence[Any]) -> dict[str, float]:
+    """Milliseconds on the device per step of what was launched in each phase.
+
+    An operator belongs to the phase that the host was in when it started, also in the thread of the backward pass.
+    """
+    spans = sorted(
+        (event.time_range.start, event.time_range.end, event.name)
+        for event in events
+        if event.device_type == DeviceType.CPU and event.name in _PHASES
+    )
+    starts = [start for start, _, _ in spans]
+    times_us = dict.fromkeys((name for _, _, name in spans), 0.0)
+    for event in events:
+        index = bisect.bisect_right(starts, event.time_range.start) - 1
+        if event.device_type != DeviceType.CPU or index < 0 or event.time_range.start > spans[index][1]:
+            continue
+        # A range on the device is listed as a kernel of the range on the host.
+        times_us[spans[index][2]] += sum(kernel.duration for kernel in event.kernels if kernel.name != event.name)
+    return {phase: _ms_per_step(time_us) for phase, time_us in times_us.items()}
+
+
+def _is_range(event: Any) -> bool:
+    """Whether an event or a row is a named range, ours or the user's, and not work."""
+    name: str = event.key
+    return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith("ProfilerStep")
+
+
+def _is_own_wait(row: Any) -> bool:
+    return bool(row.key == _OWN_WAIT and row.count < RECORDED_STEPS)
+
+
+def _ms_per_step(duration_us: float) -> float:
+    return duration_us / 1e3 / RECORDED_STEPS
+
+
+def _write_trace(recorded: profile, path: str) -> str:
+    """Write the Chrome trace, gzipped, and return its path; nothing when the disk does not take it."""
+    with contextlib.suppress(OSError, RuntimeError), tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / "trace.json"
+        recorded.export_chrome_trace(str(plain))
+        with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=_FAST_COMPRESSION) as target:
+            shutil.copyfileobj(source, target)
+        return path
+    return ""

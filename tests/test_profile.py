@@ -1,0 +1,628 @@
+"""The instrumented pass: phases, what the profiler recorded, ceilings, clocks, and the verdict."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+from facts import profile_facts
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.autograd import DeviceType
+from torch.profiler import record_function
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.hardware import inspect_hardware
+from advisor.plan import StepPlan
+from advisor.records import Bottleneck, Ceilings, Mode, Profile
+from advisor.runtime.step import InferStep, TrainStep
+from advisor.trial import ceilings
+from advisor.trial.bottleneck import judge
+from advisor.trial.clock import StepClock
+from advisor.trial.clock_check import check_clocks
+from advisor.trial.feed import Feed
+from advisor.trial.float32 import convolutions_in_tf32, float32_products, products_in_tf32
+from advisor.trial.phases import measure_phases
+from advisor.trial.profiler import count_work, profile_step
+from advisor.trial.recording import (
+    RECORDED_STEPS,
+    ROWS,
+    device_activity,
+    record_steps,
+    shapes_text,
+    tensor_core_share,
+    union_length,
+    uses_tensor_cores,
+)
+from advisor.trial.traffic import TrafficCounter
+
+CPU = torch.device("cpu")
+PHASES = ["data wait", "host-to-device", "zero_grad", "forward", "loss", "backward", "optimizer"]
+KIB = 1024
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Threads of a loaded machine wait for each other for longer than the steps here take."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
+
+
+class SlowData(TensorDataset):
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return super().__getitem__(index)
+
+
+def train_step(model=None):
+    model = model or nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return TrainStep(model, optimizer, nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu"))
+
+
+def slow_feed(**options):
+    data = SlowData(torch.randn(64, 16), torch.randint(4, (64,)))
+    return Feed(DataLoader(data, batch_size=8, **options))
+
+
+def quick_feed():
+    return Feed(DataLoader(TensorDataset(torch.randn(64, 16), torch.randint(4, (64,))), batch_size=8))
+
+
+# --- phases ---------------------------------------------------------------------------------------------------
+
+
+def test_the_phases_of_a_training_step_with_a_loader():
+    phases = measure_phases(train_step(), slow_feed(), limit_s=1.0)
+    assert list(phases) == PHASES
+    assert phases["data wait"] >= 16
+    assert all(phases[name] > 0 for name in phases)
+
+
+def test_the_phases_of_inference():
+    step = InferStep(nn.Linear(16, 4), StepPlan(mode=Mode.INFER, device="cpu"))
+    assert list(measure_phases(step, Feed(torch.ones(2, 16)), limit_s=0.1)) == [
+        "data wait", "host-to-device", "forward",
+    ]  # fmt: skip
+
+
+def test_what_the_loop_does_after_the_update_is_done_but_is_no_phase():
+    step = train_step()
+    step.plan = replace(step.plan, loss_item="accumulated")
+    assert list(measure_phases(step, quick_feed(), limit_s=0.0)) == PHASES
+    assert step._loss_sum.item() > 0
+
+
+def test_a_profile_without_phases_has_no_shares():
+    assert Profile(step_ms=1.0, phases={}).share("forward") == 0
+
+
+# --- the recording --------------------------------------------------------------------------------------------
+
+
+class Annotated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+
+    def forward(self, inputs):
+        with record_function("my own range"):
+            return self.layer(inputs)
+
+
+def test_the_tables_hold_operators_and_no_ranges():
+    recording = record_steps(train_step(Annotated()), quick_feed())
+    names = {row.name for row in recording.operators}
+    assert {"aten::addmm", "aten::mm"} <= names
+    assert not names & {*PHASES, "my own range", "ProfilerStep*", "Optimizer.step#SGD.step"}
+    assert recording.device is None
+    assert recording.trace_path == ""
+
+
+def test_the_tables_are_per_step_and_the_totals_hold_what_an_operator_calls():
+    rows = {row.name: row for row in record_steps(train_step(), quick_feed()).operators}
+    assert rows["aten::addmm"].calls == 2
+    linear = rows["aten::linear"]
+    assert linear.host_total_ms >= rows["aten::addmm"].host_ms
+    assert all(row.host_total_ms >= row.host_ms > -1e-9 for row in rows.values())
+    assert all(row.device_ms == row.device_total_ms == 0 for row in rows.values())
+
+
+def test_the_table_by_shapes_tells_the_layers_apart():
+    rows = [row for row in record_steps(train_step(), quick_feed()).by_shape if row.name == "aten::addmm"]
+    assert {row.shapes for row in rows} == {"32, 8x16, 16x32", "4, 8x32, 32x4"}
+    assert all(row.calls == 1 for row in rows)
+
+
+def test_tables_are_cut_where_nobody_reads_on():
+    layers = [nn.Linear(16 + index, 17 + index) for index in range(60)]
+    recording = record_steps(train_step(nn.Sequential(*layers)), quick_feed())
+    assert len(recording.by_shape) == ROWS
+    times = [row.host_ms for row in recording.by_shape]
+    assert times == sorted(times, reverse=True)
+
+
+def test_the_ranges_add_no_calls():
+    step, feed = train_step(), quick_feed()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as plain:
+        step(feed.next())
+    expected = sum(row.count for row in plain.key_averages() if row.key.startswith("aten::"))
+    assert record_steps(step, feed).calls == pytest.approx(expected, rel=0.1)
+
+
+def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
+    path = str(tmp_path / "000-baseline.trace.json.gz")
+    recording = record_steps(train_step(), quick_feed(), trace_path=path)
+    assert recording.trace_path == path
+    with gzip.open(path) as file:
+        events = json.load(file)["traceEvents"]
+    counts = {name: sum(event.get("name") == name and event["ph"] == "X" for event in events) for name in PHASES}
+    assert counts == dict.fromkeys(PHASES, RECORDED_STEPS)
+
+
+def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path):
+    recording = record_steps(train_step(), quick_feed(), trace_path=str(tmp_path / "gone" / "trace.json.gz"))
+    assert recording.trace_path == ""
+    assert recording.operators
+
+
+@pytest.mark.parametrize(
+    ("shapes", "text"),
+    [
+        ([[32, 64], [64, 64], []], "32x64, 64x64"),
+        ([[7]], "7"),
+        ([[], []], ""),
+        ([[[3, 3], [3]], [5]], "2 tensors, 5"),
+        ([[100, 200, 300]] * 20, "100x200x300, 100x200x300, 100x200x300, 100x200x300, 100x200…"),
+    ],
+)
+def test_shapes_in_short(shapes, text):
+    assert shapes_text(shapes) == text
+
+
+# --- what the device did --------------------------------------------------------------------------------------
+
+
+@dataclass
+class Launched:
+    """A kernel as the event of an operator lists it."""
+
+    name: str
+    duration: float
+
+
+def event(name, start, end, *, device=False, annotation=False, kernels=()):
+    """An event as the profiler gives it; times in microseconds."""
+    return SimpleNamespace(
+        name=name,
+        key=name,
+        device_type=DeviceType.CUDA if device else DeviceType.CPU,
+        time_range=SimpleNamespace(start=start, end=end, elapsed_us=lambda: end - start),
+        is_user_annotation=annotation,
+        kernels=[Launched(*kernel) for kernel in kernels],
+    )
+
+
+STEP = [
+    event("forward", 0, 1000, annotation=True, kernels=[("forward", 5000)]),
+    event("aten::mm", 10, 30, kernels=[("nvjet_sm90_tst_128x8", 3000)]),
+    event("backward", 1000, 2000, annotation=True),
+    event("aten::mm", 1100, 1130, kernels=[("nvjet_sm90_tst_128x8", 3000), ("elementwise_kernel", 3000)]),
+    event("host-to-device", 2000, 2100, annotation=True),
+    event("aten::copy_", 2010, 2090, kernels=[("Memcpy HtoD (Pageable -> Device)", 6000)]),
+    event("aten::mm", 5000, 5001, kernels=[("nvjet_sm90_tst_128x8", 9000)]),
+    event("forward", 100, 5100, device=True, annotation=True),
+    event("nvjet_sm90_tst_128x8", 100, 3100, device=True),
+    event("nvjet_sm90_tst_128x8", 3100, 6100, device=True),
+    event("elementwise_kernel", 5100, 8100, device=True),
+    event("Memset (Device)", 9000, 10000, device=True),
+    event("Memcpy HtoD (Pageable -> Device)", 20_000, 26_000, device=True),
+]
+
+
+def test_the_device_is_busy_while_a_kernel_runs_and_overlapping_ones_count_once():
+    activity = device_activity(STEP)
+    assert activity.busy_ms == pytest.approx((8.0 + 1.0) / RECORDED_STEPS)
+    assert activity.kernels == pytest.approx(4 / RECORDED_STEPS)
+    assert activity.tensor_core_share == pytest.approx(6 / 9)
+
+
+def test_device_time_belongs_to_the_phase_that_launched_it():
+    assert device_activity(STEP).phases == pytest.approx(
+        {"forward": 3 / RECORDED_STEPS, "backward": 6 / RECORDED_STEPS, "host-to-device": 6 / RECORDED_STEPS}
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted)))
+def test_the_union_of_intervals(intervals):
+    covered = {point for start, end in intervals for point in range(start, end)}
+    assert union_length((float(start), float(end)) for start, end in intervals) == len(covered)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "nvjet_sm90_tst_192x192_64x3_2x1_v_bz_coopB_NTN",
+        "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT",
+        "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_nn",
+        "volta_h884gemm_256x64_ldg8_tn",
+        "turing_fp16_s1688cudnn_fp16_256x128_ldg8_relu_filter1x1_stg8_interior_nchw_nn_v1",
+        "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4>(cutlass_80_tensorop_s1688gemm)",
+        "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_stage4_warpsize2x2x1_g1_"
+        "tensor16x8x8_kernel_cudnn",
+        "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel",
+        "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4> >",
+        "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64> >",
+        "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel)",
+        "fmha_cutlassB_f16_aligned_64x64_k64_sm75",
+        "fmha_cutlassF_f32_aligned_64x64_rf_sm80",
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0",
+    ],
+)
+def test_names_that_say_tensor_cores(kernel):
+    assert uses_tensor_cores(kernel)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_aligna4_alignc4_execute",
+        "ampere_sgemm_128x64_nn",
+        "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>",
+        "ampere_scudnn_128x64_relu_medium_nn_v1",
+        "fmha_cutlassF_f32_aligned_64x64_rf_sm75",
+        "void pytorch_flash::flash_bwd_dot_do_o_kernel<true>",
+        "void pytorch_flash::flash_bwd_convert_dq_kernel",
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >",
+        "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernel<float, float>",
+        "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>",
+        "void at::native::lgamma_kernel_cuda",
+        "_layer_norm_fwd_1pass_kernel",
+    ],
+)
+def test_names_that_do_not(kernel):
+    assert not uses_tensor_cores(kernel)
+
+
+def test_without_kernels_there_is_no_share():
+    assert tensor_core_share([]) is None
+    assert tensor_core_share([("elementwise_kernel", 2.0)]) == 0
+
+
+# --- what a step moves ----------------------------------------------------------------------------------------
+
+
+def moved(call):
+    with TrafficCounter() as traffic:
+        call()
+    return traffic.moved_bytes
+
+
+def test_an_operator_reads_its_inputs_and_writes_its_output():
+    one, other = torch.ones(256), torch.ones(256)
+    assert moved(lambda: one + other) == 3 * KIB
+    assert moved(one.exp_) == 2 * KIB
+    assert moved(lambda: one * one) == 2 * KIB
+    assert moved(lambda: torch.ones(256)) == KIB
+    assert moved(lambda: torch._foreach_add_([one, other], 1.0)) == 4 * KIB
+
+
+def test_views_and_allocations_move_nothing_and_overwriting_reads_nothing():
+    tensor = torch.ones(16, 16)
+    assert moved(lambda: (tensor.t(), tensor.view(256), tensor[2:], torch.empty(999), tensor.detach())) == 0
+    assert moved(tensor.zero_) == KIB
+    assert moved(lambda: tensor.copy_(torch.ones(()).expand(16, 16))) == KIB + 4 + 4
+
+
+def test_looking_up_rows_reads_those_rows_only():
+    table, rows = torch.ones(10_000, 64), torch.zeros(4, dtype=torch.int64)
+    assert moved(lambda: nn.functional.embedding(rows, table)) == 2 * 4 * 64 * 4 + 4 * 8
+    assert moved(lambda: table[rows]) == 2 * 4 * 64 * 4 + 4 * 8
+    assert moved(lambda: table.index_add_(0, rows, torch.empty(4, 64))) == 3 * (4 * 64 * 4) + 3 * 4 * 8
+
+
+def test_the_work_of_a_step_is_counted():
+    work = count_work(train_step(), quick_feed())
+    assert work.flops == 2 * 8 * (16 * 32 + 32 * 4) * 3 - 2 * 8 * 16 * 32  # no gradient of the inputs
+    assert work.moved_bytes > 4 * 3 * (16 * 32 + 32 * 4)
+    assert not work.convolving
+
+
+def test_convolutions_that_do_most_of_the_work_are_noted():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+    feed = Feed((torch.randn(2, 3, 16, 16), torch.randint(4, (2,))))
+    assert count_work(train_step(model), feed).convolving
+
+
+# --- float32 --------------------------------------------------------------------------------------------------
+
+
+def test_the_setting_for_float32_products_is_put_back():
+    before = torch.get_float32_matmul_precision()
+    with float32_products(tf32=True):
+        assert products_in_tf32()
+        with float32_products(tf32=False):
+            assert not products_in_tf32()
+        assert products_in_tf32()
+    assert torch.get_float32_matmul_precision() == before
+    assert convolutions_in_tf32() is True
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_either_interface_is_understood(precision):
+    torch.set_float32_matmul_precision(precision)
+    try:
+        assert products_in_tf32() is (precision == "high")
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+# --- ceilings -------------------------------------------------------------------------------------------------
+
+
+def here():
+    return ceilings.machine_name(CPU, inspect_hardware())
+
+
+def made_up(**changes):
+    """Ceilings that no machine has, as measured today."""
+    known = {"float32": 1.0, "bfloat16": 2.0}
+    options = {"copy_bytes_per_s": 3.0, "call_overhead_s": 4.0, "measured_on": date.today().isoformat()}
+    return Ceilings(known, **options | changes)
+
+
+def test_what_this_machine_can_do():
+    measured = ceilings.measure_ceilings(CPU, ["float32", "bfloat16", "float64"], 2**30)
+    assert set(measured.matmul_flops_per_s) == {"float32", "bfloat16", "float64"}
+    assert all(rate > 1e8 for rate in measured.matmul_flops_per_s.values())
+    assert measured.copy_bytes_per_s > 1e8
+    assert 0 < measured.call_overhead_s < 1e-3
+    assert measured.host_to_device_bytes_per_s == {}
+    assert measured.measured_on == date.today().isoformat()
+
+
+def test_what_finds_no_room_or_does_not_exist_is_left_out():
+    cramped = ceilings.measure_ceilings(CPU, ["float32"], 2**18)
+    assert cramped.matmul_flops_per_s == {}
+    assert cramped.copy_bytes_per_s is None
+    assert cramped.call_overhead_s > 0
+    assert "bool" not in ceilings.measure_ceilings(CPU, ["bool"], 2**24).matmul_flops_per_s
+
+
+def test_kept_ceilings_are_not_measured_again():
+    ceilings.keep_ceilings(here(), made_up())
+    assert ceilings.machine_ceilings(CPU, torch.float32) == made_up()
+
+
+def test_a_type_that_is_missing_is_measured_and_the_rest_is_kept():
+    ceilings.keep_ceilings(here(), made_up())
+    measured = ceilings.machine_ceilings(CPU, torch.float64)
+    assert measured.matmul_flops_per_s["float64"] > 1e6
+    assert replace(measured, matmul_flops_per_s={"float32": 1.0, "bfloat16": 2.0}) == made_up()
+
+
+def test_ceilings_of_a_bad_moment_are_measured_anew():
+    ceilings.keep_ceilings(here(), made_up())
+    measured = ceilings.machine_ceilings(CPU, torch.float32, anew=True)
+    assert measured.matmul_flops_per_s["float32"] > 1e6
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "machines": {"a": {"matmul_flops_per_s": 3}}}'])
+def test_a_broken_file_is_as_good_as_none(tmp_path, text):
+    file = tmp_path / "state" / "ceilings.json"
+    file.parent.mkdir()
+    file.write_text(text)
+    assert ceilings.kept_ceilings("a") == Ceilings({})
+    ceilings.keep_ceilings("a", made_up())
+    assert ceilings.kept_ceilings("a") == made_up()
+
+
+def test_a_file_of_another_version_is_as_good_as_none(tmp_path):
+    ceilings.keep_ceilings("a", made_up())
+    file = tmp_path / "state" / "ceilings.json"
+    file.write_text(file.read_text().replace('"schema":1', '"schema":2'))
+    assert ceilings.kept_ceilings("a") == Ceilings({})
+
+
+@pytest.mark.parametrize("days", [-2, 31, 400])
+def test_ceilings_of_another_month_are_as_good_as_none(days):
+    ceilings.keep_ceilings("a", made_up(measured_on=(date.today() - timedelta(days=days)).isoformat()))
+    assert ceilings.kept_ceilings("a") == Ceilings({})
+    ceilings.keep_ceilings("a", made_up(measured_on="yesterday"))
+    assert ceilings.kept_ceilings("a") == Ceilings({})
+
+
+def test_machines_are_kept_side_by_side():
+    ceilings.keep_ceilings("a", made_up())
+    ceilings.keep_ceilings("b", made_up(copy_bytes_per_s=5.0))
+    assert ceilings.kept_ceilings("a") == made_up()
+    assert ceilings.kept_ceilings("b").copy_bytes_per_s == 5.0
+    assert ceilings.kept_ceilings("c") == Ceilings({})
+
+
+def test_threads_make_another_machine():
+    one = here()
+    torch.set_num_threads(2)
+    assert here() != one
+    assert "1 threads" in one
+
+
+def _keep_many(name):
+    for number in range(50):
+        ceilings.keep_ceilings(f"{name}{number}", made_up())
+
+
+def test_sessions_that_write_at_once_leave_a_whole_file():
+    writers = [threading.Thread(target=_keep_many, args=(name,)) for name in "abc"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert any(ceilings.kept_ceilings(f"{name}49") == made_up() for name in "abc")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_is_not_writable_is_no_error(tmp_path):
+    (tmp_path / "state").mkdir(mode=0o500)
+    ceilings.keep_ceilings("a", made_up())
+    assert ceilings.kept_ceilings("a") == Ceilings({})
+
+
+def test_a_state_folder_that_cannot_be_one_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "file"))
+    ceilings.keep_ceilings("a", made_up())
+    assert ceilings.kept_ceilings("a") == Ceilings({})
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------
+
+
+def test_on_the_cpu_every_clock_says_the_same():
+    def run_steps(steps):
+        for _ in range(steps):
+            time.sleep(0.01)
+        return steps
+
+    checked = check_clocks(StepClock(CPU, run_steps), 10.0, None)
+    assert checked.naive_ms >= 10
+    assert checked.synchronized_ms >= 10
+    assert (checked.block_ms, checked.events_ms) == (10.0, None)
+
+
+@pytest.mark.parametrize(("block_ms", "kernels", "most_steps"), [(2000.0, None, 2), (1.0, 2000.0, 23), (0.01, 1.0, 27)])
+def test_comparing_clocks_takes_few_steps(block_ms, kernels, most_steps):
+    taken = []
+
+    def run_steps(steps):
+        taken.append(steps)
+        return steps
+
+    check_clocks(StepClock(CPU, run_steps), block_ms, kernels)
+    assert sum(taken) == most_steps
+
+
+# --- the profile ----------------------------------------------------------------------------------------------
+
+
+def test_the_profile_of_a_small_step(tmp_path):
+    path = str(tmp_path / "baseline.trace.json.gz")
+    measured = profile_step(train_step(), slow_feed(), step_ms=20.0, limit_s=0.3, trace_path=path)
+    assert {"data wait", "forward", "backward", "optimizer"} <= set(measured.phases)
+    assert any("mm" in row.name for row in measured.operators)
+    assert any("8x16" in row.shapes for row in measured.by_shape)
+    assert measured.flops_per_step > 2 * 8 * 16 * 32
+    assert measured.moved_bytes_per_step > 8 * 16 * 4
+    assert measured.ceiling_dtype == "float32"
+    assert measured.ceiling_flops_per_s == measured.ceilings.matmul_flops_per_s["float32"] > 1e8
+    assert measured.copy_bytes_per_s == measured.ceilings.copy_bytes_per_s > 1e7
+    assert measured.call_overhead_s == measured.ceilings.call_overhead_s
+    assert (measured.device_busy_share, measured.kernels_per_step, measured.tensor_core_share) == (None, None, None)
+    assert measured.device_phases == {}
+    assert measured.host_to_device_bytes is None
+    assert measured.trace_path == path
+    assert measured.bottleneck is Bottleneck.INPUT
+    assert measured.evidence
+
+
+def test_a_step_that_beats_a_kept_ceiling_has_it_measured_again():
+    ceilings.keep_ceilings(here(), made_up())
+    measured = profile_step(train_step(), quick_feed(), step_ms=20.0, limit_s=0.0)
+    assert measured.ceiling_flops_per_s > 1e6
+
+
+def test_workers_that_get_ahead_do_not_hide_that_the_loop_waits():
+    feed = slow_feed(num_workers=1)
+    measured = profile_step(train_step(), feed, step_ms=500.0, limit_s=0.0)
+    assert measured.phases["data wait"] > 200
+    assert measured.bottleneck is Bottleneck.INPUT
+
+
+# --- the verdict ----------------------------------------------------------------------------------------------
+
+
+def profile(**changes):
+    """A step that computes, at half of what the machine's products reach."""
+    compute = {"data wait": 1.0, "forward": 40.0, "backward": 60.0}
+    options = {"phases": compute, "flops_per_step": 10**12, "ceiling_flops_per_s": 2e13, "ceiling_dtype": "float32"}
+    return replace(profile_facts(), **{**options, **changes})
+
+
+WAITS = {"data wait": 50.0, "forward": 50.0}
+COPIES = {"data wait": 2.0, "host-to-device": 48.0, "forward": 50.0}
+TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 5.5e10})
+
+
+@pytest.mark.parametrize(
+    ("measured", "bottleneck", "evidence"),
+    [
+        (profile(phases=WAITS), Bottleneck.INPUT, "50%"),
+        (profile(phases=WAITS), Bottleneck.INPUT, "waiting for data takes"),
+        (profile(phases={**WAITS, "host-to-device": 20.0}), Bottleneck.INPUT, "waiting for data and copying it"),
+        (profile(phases=COPIES), Bottleneck.INPUT, "copying"),  # on the CPU there is no device to copy to
+        (profile(phases=WAITS, device_busy_share=0.1), Bottleneck.INPUT, "waiting for data"),
+        (profile(phases=WAITS, device_busy_share=0.99), Bottleneck.COMPUTE, "50%"),  # it waits while the GPU computes
+        (profile(phases=COPIES, device_busy_share=0.5, host_to_device_bytes=2**29), Bottleneck.COPY, "48%"),
+        (
+            profile(phases=COPIES, device_busy_share=0.5, host_to_device_bytes=2**29, ceilings=TRANSFERS),
+            Bottleneck.COPY,
+            "512 MiB in 48.0 ms is 11.2 GB/s; this machine reaches 9.00 GB/s from pageable memory and 55.0 GB/s from "
+            "pinned memory",
+        ),
+        (
+            profile(phases={"data wait": 20.0, "forward": 80.0}, device_busy_share=0.65),
+            Bottleneck.INPUT,
+            "waiting for data takes 20%",
+        ),
+        (
+            profile(phases={"data wait": 10.0, "forward": 90.0}, device_busy_share=0.65, kernels_per_step=9.0),
+            Bottleneck.LAUNCH,
+            "9 kernels",
+        ),
+        (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "20% of the step"),
+        (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "731 kernels"),
+        (profile(device_busy_share=0.99), Bottleneck.COMPUTE, "50% of this machine's float32"),
+        (profile(), Bottleneck.COMPUTE, "50%"),
+        (profile(flops_per_step=10**10), Bottleneck.MEMORY, "reaches 0%"),
+        (profile(flops_per_step=None), Bottleneck.MEMORY, "an unknown share"),
+        (profile(flops_per_step=0), Bottleneck.MEMORY, "multiplies no matrices"),
+        (
+            profile(flops_per_step=10**10, moved_bytes_per_step=2 * 10**11, copy_bytes_per_s=4e12),
+            Bottleneck.MEMORY,
+            "about 186 GiB a step, 2.00 TB/s, 50% of what a copy reaches",
+        ),
+        (
+            profile(flops_per_step=0, moved_bytes_per_step=8 * 10**11, copy_bytes_per_s=4e12),
+            Bottleneck.MEMORY,
+            "more than a copy in memory reaches (4.00 TB/s): caches help",
+        ),
+        (
+            profile(flops_per_step=4 * 10**11, moved_bytes_per_step=10**10, copy_bytes_per_s=4e12),
+            Bottleneck.COMPUTE,
+            "20% of this machine's",
+        ),
+        (profile(calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.LAUNCH, "40000 operator calls"),
+        (profile(calls_per_step=400.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50%"),
+        (profile(device_busy_share=0.99, calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50%"),
+    ],
+)
+def test_what_a_step_is_bound_by(measured, bottleneck, evidence):
+    found, text = judge(measured)
+    assert found is bottleneck
+    assert evidence in text
