@@ -104,6 +104,10 @@ class Catalog:
         costs = [_cost(recipe, value) for recipe, value in self.in_order(settings) if recipe.expensive]
         return max(costs, default=0.0)
 
+    def rounding(self, settings: Mapping[str, Value]) -> float:
+        """The unit round-off of the coarsest arithmetic that these settings bring in; unknown keys bring none."""
+        return max((_rounding(recipe, settings[recipe.key]) for recipe in self if recipe.key in settings), default=0.0)
+
     def why(self, recipe_id: str, facts: Facts, value: Value) -> str:
         """Why a value may help on this workload, in the recipe's words; empty when it cannot say."""
         try:
@@ -257,6 +261,13 @@ def _cost(recipe: Recipe, value: Value) -> float:
         return float(recipe.cost(value))
     except Exception:  # a stranger's code may raise anything; the usual cost is a fair guess
         return 1.0
+
+
+def _rounding(recipe: Recipe, value: Value) -> float:
+    try:
+        return float(recipe.rounding(value))
+    except Exception:  # as above: a recipe that cannot say gets no allowance
+        return 0.0
 
 
 def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:

@@ -87,6 +87,28 @@ def format_bytes_change(new_bytes: int | None, old_bytes: int | None) -> str:
     return "same" if abs(change) < 0.005 else f"{100 * change:+.0f} %"
 
 
+def format_change(new: float | None, old: float | None) -> str:
+    """The relative change of a figure: ``-48 %``, ``same`` below half a per cent."""
+    if new is None or not old:
+        return MISSING
+    change = new / old - 1
+    return "same" if abs(change) < 0.005 else f"{100 * change:+.0f} %"
+
+
+def format_times(factor: float | None) -> str:
+    """How many times one figure is another, without an interval: ``59x``, ``1.3x``."""
+    if factor is None:
+        return MISSING
+    return f"{factor:,.0f}x" if factor >= 9.95 else f"{factor:.1f}x"
+
+
+def format_energy(energy_j: float | None) -> str:
+    """An amount of energy given in joules: ``84.3 mJ``, ``1.92 J``."""
+    if energy_j is None:
+        return MISSING
+    return f"{_three_digits(energy_j * 1e3)} mJ" if abs(energy_j) < 0.995 else f"{_three_digits(energy_j)} J"
+
+
 def format_ms(duration_ms: float | None) -> str:
     """A short duration given in milliseconds: ``84.3 µs``, ``9.21 ms``, ``1.34 s``."""
     if duration_ms is None:

@@ -83,6 +83,9 @@ class Autocast(Recipe):
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
         return Numerics.CLOSE
 
+    def rounding(self, value: Value) -> float:
+        return {"bfloat16": 2.0**-8, "float16": 2.0**-11}.get(str(value), 0.0)
+
 
 def _for_gpu(capability: tuple[int, int]) -> Sequence[Value] | Skip:
     if capability >= (8, 0):

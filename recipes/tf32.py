@@ -83,6 +83,10 @@ class Tf32(Recipe):
             lines.append("torch.backends.cudnn.allow_tf32 = True")
         return "\n".join(lines) + "\n"
 
+    def rounding(self, value: Value) -> float:
+        # `medium` permits bfloat16 products, whatever the kernels of today make of it.
+        return {"high": 2.0**-11, "medium": 2.0**-8}.get(str(value), 0.0)
+
 
 def _multiplies(facts: Facts) -> bool:
     """Whether the profile shows products that no known layer accounts for."""

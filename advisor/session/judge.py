@@ -24,7 +24,7 @@ from advisor.records import (
     Value,
 )
 from advisor.session.confirmation import Confirmation, Runs
-from advisor.session.numerics import compare_numerics, finite, relative_difference
+from advisor.session.numerics import Spread, compare_numerics, spread_between, why_unusable
 from advisor.stats import (
     break_even_steps,
     neighbours_ratio_interval,
@@ -50,9 +50,11 @@ class Judge:
     """Compares results with the baseline.
 
     ``nulls`` are ratios whose true value is 1: the control's, and the baseline's repeats against its first run.
-    ``spread`` is how much the losses of two baselines with other random streams differ. ``earlier_floor`` is the
-    noise floor of the session that this one continues. ``evidence`` is what confirmed single candidates, by name.
-    ``cpu_step_ms`` is the baseline's step on the CPU, when a GPU session has tried it.
+    ``spread`` is how far apart the numerics of any two of the baseline's runs are, the control's random streams
+    included; ``reference`` are the baseline's first steps in a higher precision; ``own_rounding`` is the unit round-off
+    of the user's own arithmetic. ``earlier_floor`` is the noise floor of the session that this one continues.
+    ``evidence`` is what confirmed single candidates, by name. ``cpu_step_ms`` is the baseline's step on the CPU, when a
+    GPU session has tried it.
     """
 
     catalog: Catalog
@@ -60,10 +62,13 @@ class Judge:
     baseline: TrialResult
     nulls: list[float] = field(default_factory=list)
     repeats: list[TrialResult] = field(default_factory=list)
-    spread: float = 0.0
+    spread: Spread = field(default_factory=Spread)
+    own_rounding: float = 0.0
+    reference: TrialResult | None = None
     earlier_floor: float = 0.0
     evidence: dict[str, Confirmation | Runs] = field(default_factory=dict)
     cpu_step_ms: float | None = None
+    _spread_runs: list[TrialResult] = field(default_factory=list)
 
     @property
     def noise_floor(self) -> float:
@@ -88,6 +93,8 @@ class Judge:
 
     def add_repeat(self, result: TrialResult) -> None:
         """Take a repeat of the baseline into account: its difference is noise, unless others are known to cause it."""
+        if result.measured:
+            self._widen_spread(result)
         if result.measured and not result.disturbed:
             self.add_null(result.blocks)
             self.repeats.append(result)
@@ -100,13 +107,22 @@ class Judge:
         """Take the no-op control into account: its speed is noise, and its losses show the spread between streams."""
         if result.measured:
             self.add_null(result.blocks)
-            spread = relative_difference(result, self.baseline) or 0.0
-            self.spread = spread if math.isfinite(spread) else 0.0
+            self._widen_spread(result)
+
+    def add_reference(self, result: TrialResult) -> None:
+        """Take the baseline's steps in a higher precision into account, if they could be run."""
+        if result.probed:
+            self.reference = result
+
+    def _widen_spread(self, run: TrialResult) -> None:
+        for other in (self.baseline, *self._spread_runs):
+            self.spread = self.spread.widened(spread_between(run, other))
+        self._spread_runs.append(run)
 
     def record(self, candidate: Candidate, settings: Mapping[str, Value], result: TrialResult) -> TrialRecord:
         """A candidate's record."""
         result = self.checked(result)
-        record = TrialRecord(candidate, dict(settings), result)
+        record = TrialRecord(candidate, dict(settings), result, numerics=self._failed_numerics(settings, result))
         if not result.measured:
             return record
         return replace(record, **self._effects(settings, result))
@@ -114,7 +130,8 @@ class Judge:
     def stack(self, settings: Mapping[str, Value], result: TrialResult, dropped: Mapping[str, str]) -> StackRecord:
         """A stack's record, from a trial of its own."""
         result = self.checked(result)
-        record = StackRecord(dict(settings), result, dropped=dict(dropped))
+        failed = self._failed_numerics(settings, result)
+        record = StackRecord(dict(settings), result, numerics=failed, dropped=dict(dropped))
         if not result.measured:
             return record
         before = self.baseline_record()
@@ -222,16 +239,28 @@ class Judge:
 
     def numerics(self, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult:
         """The measured numerics of settings against the baseline, and what their recipes declare."""
-        return compare_numerics(result, self.baseline, self.declared(settings), spread=self.spread)
+        return compare_numerics(
+            result,
+            self.baseline,
+            self.declared(settings),
+            rounding=max(self.own_rounding, self.catalog.rounding(settings)),
+            spread=self.spread,
+            reference=self.reference,
+        )
+
+    def _failed_numerics(self, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult | None:
+        """The numerics of what failed by them; None for what failed otherwise, or not at all."""
+        return self.numerics(settings, result) if result.outcome is Outcome.NON_FINITE else None
 
     def checked(self, result: TrialResult) -> TrialResult:
-        """A result whose losses are not finite where the baseline's are is a failure, however fast."""
-        if not result.measured or finite(result) or not finite(self.baseline):
+        """A result that is not finite where the baseline's is is a failure, however fast."""
+        reason = why_unusable(result, self.baseline) if result.measured else ""
+        if not reason:
             return result
         return replace(
             result,
             outcome=Outcome.NON_FINITE,
-            reason="the losses are not finite, the baseline's are",
+            reason=reason,
             hint="Do not use this setting here.",
         )
 

@@ -43,7 +43,7 @@ def recommend(
 def exceeds(catalog: Catalog, facts: Facts, record: TrialRecord, allow: Numerics) -> bool:
     """Whether a candidate changes more than is allowed without consent, by its declaration or as measured."""
     declared = catalog[record.candidate.recipe].numerics_of(record.candidate.value, facts.workload.mode)
-    measured = record.numerics.measured if record.numerics else declared
+    measured = record.numerics.decisive if record.numerics else declared
     return max(declared.severity, measured.severity) > allow.severity
 
 

@@ -143,7 +143,7 @@ class StackSearch:
         if not result.measured or (result.peak_reserved_bytes or 0) > (request.memory_limit_bytes or math.inf):
             return False
         numerics = self._judge.numerics(settings, result)
-        return numerics.measured.severity <= max(request.allow.severity, numerics.declared.severity)
+        return numerics.decisive.severity <= max(request.allow.severity, numerics.declared.severity)
 
     def _affordable(self, settings: Settings, *, at_least_s: float = 0.0) -> bool:
         budget = self._bench.budget

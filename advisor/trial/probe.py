@@ -1,13 +1,16 @@
-"""The numerics probe: the first losses, or a sample of the first outputs, on the same weights and batches."""
+"""The numerics probe: what the first steps compute, on the same weights and batches in every trial."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 from advisor.plan import StepPlan
@@ -17,8 +20,37 @@ from advisor.runtime.loader import loop_loader
 
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
-_SAMPLED_OUTPUTS = 2048
+_SAMPLED_OUTPUTS = 256
 _MOST_SKIPPED_STEPS = 24
+# The norm is summed in float64, in pieces: a copy of a large parameter would show in the peak memory.
+_PIECE_ELEMENTS = 2**22
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the first steps computed. ``seconds`` is what the ``steps`` took, without the looking at what they did.
+
+    ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,
+    because a gradient scaler skipped their update; ``scale`` is that scaler's in the end.
+    """
+
+    seconds: float
+    steps: int
+    losses: tuple[float, ...] = ()
+    outputs: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    skipped_steps: int = 0
+    scale: float | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of the scaler's beginning."""
+        if not self.skipped_steps or self.scale is None:
+            return ()
+        if self.skipped_steps == self.steps:
+            return (f"the gradient scaler skipped all of the first {self.steps} updates",)
+        skipped = f"the gradient scaler skipped {self.skipped_steps} of the first {self.steps} updates"
+        return (f"{skipped}; its scale settled at {self.scale:.6g}",)
 
 
 def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[Any]:
@@ -39,47 +71,174 @@ def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[An
     return batches
 
 
-def probe_losses(step: Callable[[Any], torch.Tensor], batches: list[Any], seed: int) -> tuple[float, ...]:
-    """The losses of the first training steps, one a batch; fewer when they take long.
+def probe_training(
+    step: Callable[[Any], torch.Tensor],
+    batches: list[Any],
+    seed: int,
+    *,
+    limit_s: float = PROBE_LIMIT_S,
+    fewest: int = 2,
+) -> Probe:
+    """The first training steps, one a batch; fewer, but ``fewest`` at least, when they take longer than ``limit_s``.
 
+    The longest step does not count towards the limit: it compiles, and the others are quick then.
     A gradient scaler begins by skipping steps until its scale fits. A skipped step changes no weight: it is run again,
     so that the losses stay comparable, step for step, with those of a loop without a scaler.
     """
+    counted = _CountedStep(step)
+    model = _model_of(step)
     torch.manual_seed(seed)
-    started = time.perf_counter()
     losses: list[float] = []
-    skipped_in_all = 0
-    for batch in batches:
-        loss, skipped = _scaled_step(step, batch)
-        while skipped and skipped_in_all < _MOST_SKIPPED_STEPS:
-            skipped_in_all += 1
-            loss, skipped = _scaled_step(step, batch)
-        losses.append(loss)
-        if time.perf_counter() - started > PROBE_LIMIT_S and len(losses) > 1:
-            break
-    return tuple(losses)
+    weights = [squared_norm(model)] if model is not None else []
+    with contextlib.closing(_FirstOutput(model)) as output:
+        for batch in batches:
+            losses.append(counted.until_it_updates(batch))
+            output.close()
+            if model is not None:
+                weights.append(squared_norm(model))
+            if counted.usual_s > limit_s and len(losses) >= fewest:
+                break
+    return Probe(
+        seconds=counted.seconds,
+        steps=counted.steps,
+        losses=tuple(losses),
+        outputs=output.sample,
+        weights=tuple(weights) if weights and weights[0] else (),
+        skipped_steps=counted.skipped_steps,
+        scale=counted.scale,
+    )
 
 
-def probe_outputs(step: Callable[[Any], Any], batches: list[Any], seed: int) -> tuple[float, ...]:
+def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *, steps: int = PROBE_STEPS) -> Probe:
     """A fixed sample of the outputs for the first batch, preceded by the sum of all of them.
 
     The step runs several times and the last output counts: a captured step is only replayed by then.
     """
     torch.manual_seed(seed)
+    started = time.perf_counter()
     output = None
-    for _ in range(PROBE_STEPS):
+    for _ in range(steps):
         output = step(batches[0])
-    outputs = [t.detach().double().flatten().cpu() for t in tensors_of(output) if t.numel()]
-    if not outputs:
-        return ()
-    flat = torch.cat(outputs)
-    stride = max(1, flat.numel() // _SAMPLED_OUTPUTS)
-    return (float(flat.sum()), *flat[::stride][:_SAMPLED_OUTPUTS].tolist())
+    sample = sample_of(output)  # waits for the device
+    return Probe(time.perf_counter() - started, steps, outputs=sample)
 
 
-def _scaled_step(step: Callable[[Any], torch.Tensor], batch: Any) -> tuple[float, bool]:
-    """One step's loss, and whether the gradient scaler skipped the update: its scale falls then."""
+def scale_of(step: Any) -> float | None:
+    """The present scale of a step's gradient scaler, None where it has none."""
     scaler = getattr(step, "scaler", None)
-    before = scaler.get_scale() if scaler is not None else 0.0
-    loss = float(step(batch))
-    return loss, scaler is not None and scaler.get_scale() < before
+    return float(scaler.get_scale()) if scaler is not None else None
+
+
+@torch.no_grad()
+def sample_of(output: Any) -> tuple[float, ...]:
+    """The sum of all outputs and a fixed sample of them; empty when there are none.
+
+    Floating-point tensors only, when there are any: numbers of classes or of boxes would outweigh them. Nothing of the
+    size of the outputs is allocated for it.
+    """
+    tensors = [_real(tensor.detach()) for tensor in tensors_of(output) if _plain(tensor) and tensor.numel()]
+    tensors = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
+    if not tensors:
+        return ()
+    stride = max(1, sum(tensor.numel() for tensor in tensors) // _SAMPLED_OUTPUTS)
+    sample: list[float] = []
+    first = 0
+    for tensor in tensors:
+        places = torch.arange(first, tensor.numel(), stride, device=tensor.device)
+        sample += tensor[torch.unravel_index(places, tensor.shape)].double().tolist()
+        first = (first - tensor.numel()) % stride
+    return (_total(tensors), *sample[:_SAMPLED_OUTPUTS])
+
+
+@torch.no_grad()
+def squared_norm(model: nn.Module) -> float:
+    """The sum of the squares of all floating-point parameters, in float64."""
+    squares = [
+        torch.linalg.vector_norm(piece, dtype=torch.float64).square()
+        for parameter in model.parameters()
+        if _plain(parameter) and parameter.is_floating_point()
+        for piece in parameter.detach().reshape(-1).split(_PIECE_ELEMENTS)
+    ]
+    return float(sum(float(square) for square in squares))
+
+
+class _CountedStep:
+    """Runs steps and keeps count of them, of their time, and of the updates that a gradient scaler skips."""
+
+    def __init__(self, step: Callable[[Any], torch.Tensor]) -> None:
+        self._step = step
+        self.seconds = self._longest_s = self._last_s = 0.0
+        self.steps = self.skipped_steps = 0
+
+    @property
+    def usual_s(self) -> float:
+        """What these steps and one more take, without the longest."""
+        return self.seconds - self._longest_s + self._last_s
+
+    @property
+    def scale(self) -> float | None:
+        return scale_of(self._step)
+
+    def until_it_updates(self, batch: Any) -> float:
+        """The loss of the first step on this batch whose update was not skipped, or of the last that is tried."""
+        while True:
+            before = self.scale
+            started = time.perf_counter()
+            loss = float(self._step(batch))
+            self._last_s = time.perf_counter() - started
+            self._longest_s = max(self._longest_s, self._last_s)
+            self.seconds += self._last_s
+            self.steps += 1
+            # The scale falls when, and only when, an update is skipped.
+            after = self.scale
+            if before is None or after is None or after >= before:
+                return loss
+            self.skipped_steps += 1
+            if self.skipped_steps > _MOST_SKIPPED_STEPS:
+                return loss
+
+
+class _FirstOutput:
+    """What the model returns in the first step, sampled as soon as it is there: a later step may overwrite it."""
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self.sample: tuple[float, ...] = ()
+        # A model that is compiled in place would trace the hook.
+        hooked = model is not None and getattr(model, "_compiled_call_impl", None) is None
+        self._handle = model.register_forward_hook(self._keep) if model is not None and hooked else None
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if not self.sample:
+            self.sample = sample_of(output)
+
+
+def _model_of(step: Any) -> nn.Module | None:
+    """The model of a step; a captured step holds the step that it captured."""
+    model = getattr(getattr(step, "step", step), "model", None)
+    return model if isinstance(model, nn.Module) else None
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is an ordinary one, all of whose elements are here."""
+    return (
+        tensor.layout is torch.strided
+        and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
+        and (not hasattr(tensor, "full_tensor"))
+    )
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return tensor.reshape(1) if tensor.dim() == 0 else tensor
+
+
+def _total(tensors: list[torch.Tensor]) -> float:
+    # Half precision is summed in float32 without a copy; the sum itself would overflow in float16.
+    half = (torch.float16, torch.bfloat16)
+    return float(sum(float(t.sum(dtype=torch.float32) if t.dtype in half else t.sum()) for t in tensors))

@@ -27,6 +27,7 @@ MARKS_TEXT = (
     ("✗", "$warning", "failed"),
     ("○", "", "skipped"),
     ("★", "$accent", "the stack, or part of it"),
+    ("≠", "", "numerics that are not what the recipe declares"),
 )
 NUMBERS = """\
 Steps run in blocks without synchronising in between; the headline is wall time per step. Warm-up goes on until \
@@ -38,7 +39,8 @@ repeats of the baseline and a control that does nothing. The stack is confirmed 
 A B B A, so that drift cancels.
 
 Memory is the peak that PyTorch reserved on the GPU (on a CPU, the process's peak resident memory). Numerics compare \
-the first losses or outputs with the baseline's under the same seed and batches."""
+the first losses, outputs and weights with the baseline's under the same seed and batches; what rounding explains is \
+close. A run in float64, where there is time and memory for it, shows how much that is."""
 
 
 def help_sections() -> list[tuple[str, Content | FactList]]:

@@ -109,7 +109,9 @@ def _numerics(numerics: NumericsResult | None) -> list[Fact]:
     if numerics is None:
         return [("Numerics", Content.styled("not compared", DIM))]
     style = "$error" if numerics.worse_than_declared else ""
-    head = Content.assemble((format_numerics(numerics), style), (f", declared {numerics.declared.value}", DIM))
+    head = Content.styled(format_numerics(numerics), style)
+    if not numerics.worse_than_declared:
+        head += Content.styled(f", declared {numerics.declared.value}", DIM)
     if numerics.difference is None:
         head += Content.styled(f", {format_difference(None)}", DIM)
     rows: list[Fact] = [("Numerics", head)]

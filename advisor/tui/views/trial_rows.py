@@ -162,9 +162,18 @@ def _measured_cells(
     return {
         "step": Text(format_ms(step_ms), justify="right"),
         "memory": Text(format_bytes(result.peak_reserved_bytes), justify="right"),
-        "numerics": _plain(format_numerics(numerics) if numerics else "", ""),
+        "numerics": _numerics_cell(numerics),
         "start": Text(format_seconds(start_up_s(result)), justify="right"),
     }
+
+
+def _numerics_cell(numerics: NumericsResult | None) -> Text:
+    """The class with its figure; ``changed ≠ close`` when it is worse than the recipe declares."""
+    if numerics is None:
+        return Text("")
+    if numerics.worse_than_declared:
+        return Text(f"{numerics.measured.value} ≠ {numerics.declared.value}", "bold")
+    return _plain(format_numerics(numerics), "")
 
 
 def start_up_s(result: TrialResult) -> float | None:

@@ -1,0 +1,108 @@
+"""The reference: the probe's steps in a higher precision. It measures nothing but how far the others are from it.
+
+How much of a difference is rounding depends on the workload: its depth, its conditioning, and what a few updates make
+of an error. The distance of the user's own steps from the same steps in float64 shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.catalog import Catalog
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.batches import map_tensors
+from advisor.runtime.loop import Loop
+from advisor.runtime.step import make_step
+from advisor.trial.probe import Probe, probe_batches, probe_inference, probe_training
+
+_HALF = (torch.float16, torch.bfloat16)
+# Of the time that the trial has: at most one step more than the limit is run.
+_SHARE_OF_TIME = 0.4
+
+
+def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
+    """The losses and outputs of a loop, whose model is on ``device``, in a higher precision; no blocks.
+
+    Skipped, with the reason, where the steps draw random numbers: the generators draw others for another type.
+    Raises what the user's code raises when it does not work in that precision.
+    """
+    started = time.perf_counter()
+    if any(tensor.is_complex() for tensor in (*loop.model.parameters(), *loop.model.buffers())):
+        return TrialResult(Outcome.SKIPPED, "the model holds complex numbers")
+    precision = _raise_precision(loop, device)
+    plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
+    components = Components(loop.model, loop.optimizer, loop.data, plan, loop.batch_size)
+    apply_settings(catalog, components, _kept(catalog, loop.current))
+    components.plan = replace(components.plan, cuda_graph=False)
+    step = make_step(components, loop.loss)
+    batches = [_cast(batch, precision) for batch in probe_batches(components.data, spec.seed, components.plan)]
+    untouched = _generator_states(device, spec.stream_seed)
+    left_s = spec.timeout_s - (time.perf_counter() - started)
+    probe = _probe(step, loop.mode, batches, spec.stream_seed, limit_s=_SHARE_OF_TIME * left_s)
+    if not all(map(torch.equal, untouched, _generator_states(device))):
+        return TrialResult(Outcome.SKIPPED, "the steps draw random numbers, which are others in another precision")
+    return TrialResult(
+        outcome=Outcome.MEASURED,
+        batch_size=components.batch_size,
+        losses=probe.losses,
+        outputs=probe.outputs,
+        weights=probe.weights,
+        notes=(str(precision).removeprefix("torch."),),
+    )
+
+
+def _probe(step: Any, mode: Mode, batches: list[Any], seed: int, *, limit_s: float) -> Probe:
+    if mode is Mode.TRAIN:
+        return probe_training(step, batches, seed, limit_s=limit_s, fewest=1)
+    return probe_inference(step, batches, seed, steps=1)
+
+
+def _raise_precision(loop: Loop, device: torch.device) -> torch.dtype:
+    """Bring the loop to float64, or to plain float32 when its parameters are in half precision."""
+    half = any(parameter.dtype in _HALF for parameter in loop.model.parameters())
+    precision = torch.float32 if half else torch.float64
+    loop.model.to(precision)
+    if isinstance(loop.loss, nn.Module):
+        loop.loss.to(device=device, dtype=precision)
+    for state in loop.optimizer.state.values() if loop.optimizer is not None else ():
+        for name, value in state.items():
+            # Step counts are scalars, in a type of their own.
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim():
+                state[name] = value.to(precision)
+    # What the model and the loss create as they go.
+    torch.set_default_dtype(precision)
+    with contextlib.suppress(RuntimeError):  # where the user set the newer switches, the older ones are refused
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+    return precision
+
+
+def _kept(catalog: Catalog, current: Mapping[str, Value]) -> dict[str, Value]:
+    """The user's declared settings without those that round, and without compilation, which only takes time here."""
+    return {
+        key: value
+        for key, value in current.items()
+        if not catalog.by_key(key).expensive and not catalog.rounding({key: value})
+    }
+
+
+def _cast(batch: Any, precision: torch.dtype) -> Any:
+    return map_tensors(lambda tensor: tensor.to(precision) if tensor.is_floating_point() else tensor, batch)
+
+
+def _generator_states(device: torch.device, seed: int | None = None) -> list[torch.Tensor]:
+    """The states of the generators that a step can draw from, after seeding them when there is a seed."""
+    if seed is not None:
+        torch.manual_seed(seed)
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
