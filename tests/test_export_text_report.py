@@ -81,6 +81,8 @@ def test_the_sections_in_their_order(text):
         "The settings together",
         "All trials",
         "Not tried",
+        "Habits, way by way",
+        "Found in the source",
         "How the numbers were made",
     ]
     assert "torch | 2.11.0+cu130" in text
@@ -128,7 +130,7 @@ def test_both_forms_say_the_same(catalog, text):
         assert words in text
         assert words in page.text
     rules = [line for line in text.splitlines() if re.fullmatch(r"\|( -+:? \|)+", line)]
-    assert [tag for tag, _ in page.tags].count("table") == len(rules) == 8
+    assert [tag for tag, _ in page.tags].count("table") == len(rules) == 10
 
 
 def test_the_page_stands_alone_in_light_and_dark(catalog):
