@@ -141,6 +141,37 @@ def optimizer_with(optimizer: Optimizer, **changes: Any) -> Optimizer:
     return rebuilt
 
 
+def expected_state_bytes(optimizer: Optimizer) -> int:
+    """Bytes of state that an optimizer keeps once it has made a step; 0 where that cannot be told.
+
+    A copy over tensors without contents makes one step, so shapes and options count and nothing is computed.
+    """
+    import torch
+
+    slow: dict[str, Any] = {name: False for name in ("foreach", "fused", "capturable") if name in optimizer.defaults}
+    try:
+        slow["lr"] = float(optimizer.defaults["lr"])
+        groups = [
+            {**group, **slow, "params": [_without_contents(p) for p in group["params"] if p.requires_grad]}
+            for group in optimizer.param_groups
+        ]
+        stand_in: Any = type(optimizer)(groups, **slow)
+        stand_in.step()
+    except Exception:  # any class may be given, and some ask for values or closures: then it is not known
+        return 0
+    kept = [value for state in stand_in.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in kept)
+
+
+def _without_contents(parameter: Tensor) -> Tensor:
+    """A parameter of the same shape and type with a gradient, neither of which has any contents."""
+    import torch
+
+    empty = torch.empty_like(parameter, device="meta", requires_grad=True)
+    empty.grad = torch.empty_like(empty)
+    return empty
+
+
 def optimizer_implementations(cls: type) -> tuple[str, ...]:
     """The implementations that an optimizer class offers, out of ``for-loop``, ``foreach`` and ``fused``."""
     accepted = _constructor_options(cls)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
-from facts import GIB, adamw_facts, cpu_facts, gpu_facts, host, profile_facts
+from facts import GIB, adamw_facts, cpu_facts, gpu_facts, host, profile_facts, sgd_facts
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -14,6 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.catalog import load_catalog
 from advisor.export.python_file import python_source
+from advisor.plan import StepPlan
+from advisor.rebuild import expected_state_bytes
+from advisor.recipe import Components
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -263,3 +267,129 @@ def test_recorded_steps_cannot_add_up(other):
     assert "step.accumulate" in CATALOG.conflict({"step.accumulate": 2, **other})
     assert CATALOG.conflict({"step.accumulate": 1, **other}) is None
     assert CATALOG.conflict({"step.accumulate": 2, "compile.mode": "default"}) is None
+
+
+# --- optimizers of another class ------------------------------------------------------------------------------
+
+
+def optimizer_of(cls, model, **options):
+    heads, rest = list(model[2].parameters()), list(model[0].parameters())
+    return cls([{"params": heads, "lr": 0.01, "weight_decay": 0.2}, {"params": rest}], lr=0.05, **options)
+
+
+def by_apply(recipe_id, value, model, optimizer):
+    parts = Components(model, optimizer, None, StepPlan(Mode.TRAIN, "cpu"))
+    CATALOG[recipe_id].apply(parts, value)
+    return parts.optimizer
+
+
+def by_file(recipe_id, value, model, optimizer):
+    names = {}
+    exec(python_source(CATALOG, {CATALOG[recipe_id].key: value}, "train"), names)
+    return names["prepare"](model, optimizer)[1]
+
+
+@pytest.mark.parametrize("change", [by_apply, by_file])
+@pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.AdamW])
+def test_adafactor_takes_over_the_groups_and_trains(change, cls):
+    model = net()
+    optimizer = change("optimizer_memory", "adafactor", model, optimizer_of(cls, model))
+    assert type(optimizer) is torch.optim.Adafactor
+    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.05]
+    assert optimizer.param_groups[0]["weight_decay"] == 0.2
+    losses = [float(step_on(model, optimizer)) for _ in range(60)]
+    assert losses[-1] < losses[0]
+
+
+def step_on(model, optimizer):
+    optimizer.zero_grad()
+    (inputs, targets) = batches(1, size=32)[0]
+    loss = nn.functional.mse_loss(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def test_only_adam_is_replaced():
+    model = net()
+    with pytest.raises(ValueError, match="SGD is neither Adam nor AdamW"):
+        by_apply("optimizer_memory", "adafactor", model, torch.optim.SGD(model.parameters()))
+    optimizer = torch.optim.SGD(model.parameters())
+    assert by_apply("optimizer_memory", "full", model, optimizer) is optimizer
+    assert by_apply("large_batch_optimizer", "default", model, optimizer) is optimizer
+
+
+@pytest.mark.skipif(find_spec("timm") is not None, reason="timm is installed")
+def test_a_package_that_is_missing_is_named():
+    model = net()
+    with pytest.raises(ImportError, match="timm"):
+        by_apply("large_batch_optimizer", "lars", model, torch.optim.SGD(model.parameters()))
+    large = gpu_facts(batch_size=8192)
+    assert "pip install timm" in reason("large_batch_optimizer", large)
+
+
+@pytest.mark.skipif(find_spec("timm") is None, reason="timm is not installed")
+@pytest.mark.parametrize(("cls", "value"), [(torch.optim.SGD, "lars"), (torch.optim.AdamW, "lamb")])
+def test_timms_optimizers_take_over_the_groups(cls, value):
+    model = net()
+    optimizer = by_apply("large_batch_optimizer", value, model, optimizer_of(cls, model))
+    assert type(optimizer).__name__.lower() == value
+    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.05]
+    assert optimizer.param_groups[0]["weight_decay"] == 0.2
+    losses = [float(step_on(model, optimizer)) for _ in range(40)]
+    assert losses[-1] < losses[0]
+    facts = gpu_facts(batch_size=8192, optimizer=sgd_facts() if value == "lars" else adamw_facts())
+    assert proposed("large_batch_optimizer", facts) == [value]
+
+
+def test_layer_rates_are_for_large_batches_only():
+    assert "yours has 32" in reason("large_batch_optimizer", gpu_facts())
+    rmsprop = gpu_facts(batch_size=8192, optimizer=sgd_facts(name="RMSprop"))
+    assert "yours is RMSprop" in reason("large_batch_optimizer", rmsprop)
+    assert "no optimizer" in reason("large_batch_optimizer", gpu_facts(batch_size=8192, optimizer=None))
+
+
+def test_less_state_is_tried_where_the_state_is_large():
+    optimizer = adamw_facts(state_bytes=30 * GIB)
+    large = gpu_facts(optimizer=optimizer, parameter_bytes=15 * GIB)
+    assert proposed("optimizer_memory", large)[0] == "adafactor"
+    assert "50 % of the memory" in CATALOG["optimizer_memory"].why(large, "adafactor")
+    beside_activations = replace(large, peak_allocated_bytes=300 * GIB)
+    assert reason("optimizer_memory", beside_activations).startswith("the optimizer's state is 10 % of the memory")
+    assert "the optimizer is SGD" in reason("optimizer_memory", gpu_facts())
+
+
+@pytest.mark.parametrize(
+    "other", [{"optimizer.implementation": "fused"}, {"step.cuda_graph": True}, {"compile.optimizer": True}]
+)
+@pytest.mark.parametrize("setting", [{"optimizer.state": "adafactor"}, {"optimizer.class": "lamb"}])
+def test_another_class_does_not_go_with_what_is_about_the_present_one(setting, other):
+    assert CATALOG.conflict({**setting, **other})
+    assert CATALOG.conflict({**setting, "optimizer.implementation": "default", "step.cuda_graph": False}) is None
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "numbers_each"),
+    [
+        (torch.optim.SGD, {}, 0),
+        (torch.optim.SGD, {"momentum": 0.9}, 1),
+        (torch.optim.Adam, {}, 2),
+        (torch.optim.AdamW, {"amsgrad": True, "foreach": True}, 3),
+    ],
+)
+def test_the_state_is_foretold_without_making_it(cls, options, numbers_each):
+    model = nn.Sequential(nn.Linear(300, 100), nn.Linear(100, 10))
+    optimizer = cls(model.parameters(), lr=0.1, **options)
+    foretold = expected_state_bytes(optimizer)
+    assert not optimizer.state
+    assert all(parameter.grad is None for parameter in model.parameters())
+    model(torch.randn(2, 300)).sum().backward()
+    optimizer.step()
+    kept = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    assert foretold == sum(tensor.numel() * tensor.element_size() for tensor in kept)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert foretold // 4 - parameters * numbers_each in (0, 4)  # and a step count for each tensor
+
+
+def test_a_state_that_cannot_be_foretold_is_not_guessed():
+    assert expected_state_bytes(torch.optim.LBFGS(net().parameters())) == 0

@@ -163,8 +163,9 @@ def changed_places(expected: typing.Any, have: typing.Any) -> list[typing.Any]:
     theirs, places = parts_of(have), []
     for place, part in parts_of(expected).items():
         other = theirs.get(place)
-        both = isinstance(part, torch.Tensor) and isinstance(other, torch.Tensor)
-        if both and (part.dtype != other.dtype or not torch.equal(part, other)):
+        if not isinstance(part, torch.Tensor) or not isinstance(other, torch.Tensor):
+            continue
+        if part.dtype != other.dtype or not torch.equal(part, other):
             places.append(place)
     if not places:
         raise ValueError("the dataset's last transforms change no tensor of the batch")

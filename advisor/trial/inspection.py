@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from advisor.entrypoint import one_line
 from advisor.hardware import usable_cores
-from advisor.portable import inplace, pointwise
+from advisor.portable import conv_bias, fold_norm, inplace, pointwise
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
-from advisor.rebuild import optimizer_implementation, optimizer_implementations
-from advisor.records import LoaderFacts, OptimizerFacts, Value, WorkloadFacts
+from advisor.rebuild import expected_state_bytes, optimizer_implementation, optimizer_implementations
+from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.runtime.batches import describe, signature_of, tensors_of
 from advisor.runtime.loop import Loop
 from advisor.structure import block_counts
@@ -43,6 +44,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
     """The facts of a loop whose model is on ``device``; ``batches`` are its first ones, at least one."""
     target_batch = batches[0]
     fusable_chains, fusing_problem = _traced(pointwise.fusable_chains, loop.model)
+    biased_pairs, folding_pairs, pairs_problem = _norm_pairs(loop)
     inplace_activations, tracing_problem = _traced(lambda *a: len(inplace.inplace_sites(*a)), loop.model)
     parameters = list(loop.model.parameters())
     trainable = [p for p in parameters if p.requires_grad]
@@ -79,6 +81,9 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         inplace_activations=inplace_activations,
         tracing_problem=tracing_problem,
         clip_norm=loop.clip_norm,
+        biased_conv_norm_pairs=biased_pairs,
+        conv_norm_pairs=folding_pairs,
+        norm_pairs_problem=pairs_problem,
         current={
             # Where some could still be switched, the setting counts as off.
             "model.inplace_activations": bool(inplace.activations_in_place(loop.model)) and not inplace_activations,
@@ -137,6 +142,19 @@ def _traced(count: Callable[[nn.Module, float], int], model: nn.Module) -> tuple
         return count(model, _TRACING_LIMIT_S), ""
     except CannotTraceError as error:
         return 0, str(error)
+
+
+def _norm_pairs(loop: Loop) -> tuple[int, int, str]:
+    """Convolutions whose bias a norm cancels and norms to fold, or the reason why the model cannot be traced."""
+    data, limit_s, trained = loop.make_batch or loop.data, _TRACING_LIMIT_S / 2, loop.mode is Mode.TRAIN
+    try:
+        biases = conv_bias.removable_biases(loop.model, trained=trained, data=data, limit_s=limit_s)
+        folds = [] if trained else fold_norm.foldable_pairs(loop.model, data, limit_s)
+    except CannotTraceError as error:
+        return 0, 0, str(error)
+    except Exception as error:  # a model may hold anything; what cannot be looked through is measured all the same
+        return 0, 0, f"cannot be looked through for norms ({one_line(error)})"
+    return len(biases), len(folds), ""
 
 
 def versions() -> dict[str, str]:
@@ -239,6 +257,7 @@ def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
         implementations=optimizer_implementations(type(optimizer)),
         capturable="capturable" in inspect.signature(type(optimizer)).parameters,
         tensors=sum(len(group["params"]) for group in optimizer.param_groups),
+        state_bytes=expected_state_bytes(optimizer),
         builtin=type(optimizer).__module__.startswith("torch.optim"),
     )
 

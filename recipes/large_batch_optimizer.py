@@ -1,0 +1,95 @@
+"""Optimizers for very large batches
+
+What it does
+------------
+Replaces SGD by LARS, or Adam and AdamW by LAMB (both from timm): every tensor gets a learning rate of its own, in
+proportion to the norm of its values over the norm of its update.
+
+Why it helps
+------------
+With a very large batch and the learning rate that goes with it, the layers whose gradients are large beside their
+weights diverge first. A rate for each layer lets the others train on, so batches of tens of thousands of samples
+still reach the accuracy of small ones. It is what makes a larger batch usable; by itself it makes no step faster.
+
+When it does not
+----------------
+The norms cost a pass over all parameters and gradients in every step. Up to some thousand samples, plain SGD or
+AdamW with a scaled learning rate and a warm-up trains as well. The learning rate has to be found anew: LARS wants a
+larger one. The new state begins at nothing: make the change before training starts.
+
+Numerics
+--------
+changed: another rule for the update.
+
+References
+----------
+You et al., Large Batch Training of Convolutional Networks, 2017 (LARS). You et al., Large Batch Optimization for
+Deep Learning: Training BERT in 76 minutes, ICLR 2020 (LAMB). Goyal et al., Accurate, Large Minibatch SGD: Training
+ImageNet in 1 Hour, 2017. NVIDIA ECCV 2020 tuning guide. timm documentation, Optimizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+
+from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.records import Facts, Numerics, Skip, Value
+
+# Goyal et al. train ImageNet with plain SGD up to 8,192 samples a batch.
+_LARGE_BATCH = 4096
+_VALUES: dict[str, Value] = {"SGD": "lars", "Adam": "lamb", "AdamW": "lamb"}
+
+
+class LargeBatchOptimizer(Recipe):
+    """timm's LARS or LAMB in place of SGD or Adam."""
+
+    id = "large_batch_optimizer"
+    title = "Optimizers for very large batches"
+    key = "optimizer.class"
+    default = "default"
+    modes = TRAINING
+    partners = frozenset({"batch_size"})
+    numerics = Numerics.CHANGED
+    stage = Stage.OPTIMIZER
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        optimizer, batch_size = facts.workload.optimizer, facts.workload.batch_size or 0
+        if optimizer is None:
+            return Skip("the workload has no optimizer")
+        if batch_size < _LARGE_BATCH:
+            return Skip(
+                f"it is for batches of about {_LARGE_BATCH:,} samples and more, and yours has {batch_size:,}; "
+                "raise --batch-size first"
+            )
+        if optimizer.name not in _VALUES:
+            return Skip(f"LARS takes the place of SGD and LAMB that of Adam or AdamW; yours is {optimizer.name}")
+        if find_spec("timm") is None:
+            return Skip("LARS and LAMB come from timm, which is not installed: pip install timm")
+        return [_VALUES[optimizer.name]]
+
+    def accepts(self, value: Value) -> bool:
+        return value in ("default", "lars", "lamb")
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.portable.optimizers import with_layer_rates
+
+        if value != "default" and workload.optimizer is not None:
+            workload.optimizer = with_layer_rates(workload.optimizer, str(value))
+
+    def code(self, value: Value) -> str:
+        from advisor.portable import source
+
+        if value == "default":
+            return "# the optimizer stays as it is\n"
+        return f'{source("optimizers")}\n\noptimizer = with_layer_rates(optimizer, "{value}")\n'
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value == "default":
+            return None
+        for key in ("optimizer.implementation", "compile.optimizer"):
+            if settings.get(key, "default") not in ("default", False):
+                return f"optimizer.class replaces the optimizer that {key} is about"
+        if settings.get("step.cuda_graph"):
+            return "LARS and LAMB of timm count and decide on the host, which step.cuda_graph cannot record"
+        return None

@@ -1,0 +1,107 @@
+"""Smaller optimizer state
+
+What it does
+------------
+Replaces Adam or AdamW by an optimizer that remembers less: `adafactor` (`torch.optim.Adafactor`) keeps sums over the
+rows and columns of the second moment and no first moment; `8-bit` keeps both moments in 8 bits, by bitsandbytes or
+torchao, whichever is installed. The new state begins at nothing: make the change before training starts.
+
+Why it helps
+------------
+Adam keeps 8 bytes for every parameter of 4. Freed memory goes to a larger batch, or lets the model fit at all; and
+the update reads and writes fewer bytes.
+
+When it does not
+----------------
+Activations are the larger part of the memory of most convolutional networks and of small models: their peak hardly
+changes. The implementation can be slower than the fused AdamW. Adafactor scales its steps by the size of the
+parameters, so the learning rate wants to be found again.
+
+Numerics
+--------
+changed: another rule for the update; 8-bit AdamW is meant to train to the same result, Adafactor to a similar one.
+
+References
+----------
+Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, 2018. Dettmers et al., 8-bit
+Optimizers via Block-wise Quantization, 2022. Hugging Face, Efficient training on a single GPU, optimizer choice.
+PyTorch documentation, torch.optim.Adafactor. torchao documentation, Low-bit optimizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+
+from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+_ADAM = ("Adam", "AdamW")
+_PACKAGES = ("bitsandbytes", "torchao")
+_LEAST_SHARE = 0.2
+
+
+class OptimizerMemory(Recipe):
+    """Adafactor or an 8-bit Adam in place of Adam."""
+
+    id = "optimizer_memory"
+    title = "Smaller optimizer state"
+    key = "optimizer.state"
+    default = "full"
+    modes = TRAINING
+    attacks = frozenset({Bottleneck.MEMORY})
+    numerics = Numerics.CHANGED
+    stage = Stage.OPTIMIZER
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        optimizer = facts.workload.optimizer
+        if optimizer is None:
+            return Skip("the workload has no optimizer")
+        if optimizer.name not in _ADAM:
+            return Skip(f"the optimizer is {optimizer.name}; what Adam and AdamW keep is what could be made smaller")
+        share = _share_of_memory(facts)
+        if share < _LEAST_SHARE:
+            return Skip(f"the optimizer's state is {share:.0%} of the memory that a step needs".replace("%", " %"))
+        eight_bit = facts.on_cuda and any(find_spec(package) for package in _PACKAGES)
+        return ["adafactor", "8-bit"] if eight_bit else ["adafactor"]
+
+    def accepts(self, value: Value) -> bool:
+        return value in ("full", "adafactor", "8-bit")
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.portable.optimizers import with_small_state
+
+        if value != "full" and workload.optimizer is not None:
+            workload.optimizer = with_small_state(workload.optimizer, str(value))
+
+    def code(self, value: Value) -> str:
+        from advisor.portable import source
+
+        if value == "full":
+            return "# the optimizer keeps its whole state\n"
+        return f'{source("optimizers")}\n\noptimizer = with_small_state(optimizer, "{value}")\n'
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value == "full":
+            return None
+        for key in ("optimizer.implementation", "optimizer.class", "compile.optimizer"):
+            if settings.get(key, "default") not in ("default", False):
+                return f"optimizer.state replaces the optimizer that {key} is about"
+        if settings.get("step.cuda_graph"):
+            return "an optimizer with a smaller state counts its steps on the host, which step.cuda_graph cannot record"
+        return None
+
+    def why(self, facts: Facts, value: Value) -> str:
+        share = f"{_share_of_memory(facts):.0%}".replace("%", " %")
+        installed = any(find_spec(package) for package in _PACKAGES)
+        more = "" if installed or not facts.on_cuda else " For 8-bit states: pip install bitsandbytes, or torchao."
+        return f"The optimizer's state is {share} of the memory that a step needs.{more}"
+
+
+def _share_of_memory(facts: Facts) -> float:
+    """The state's share of the baseline's peak; of parameters, gradients and state where the peak is not known."""
+    workload = facts.workload
+    state_bytes = workload.optimizer.state_bytes if workload.optimizer else 0
+    peak_bytes = facts.peak_allocated_bytes if facts.on_cuda else None
+    needed_bytes = peak_bytes or 2 * workload.parameter_bytes + state_bytes
+    return min(1.0, state_bytes / needed_bytes) if needed_bytes else 0.0
