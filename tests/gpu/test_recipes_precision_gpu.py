@@ -1,0 +1,327 @@
+"""Recipes of precision on a GPU: a transformer of two blocks, by ``apply`` and by the executed ``code``."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from advisor.catalog import load_catalog
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.step import GraphedStep, make_step
+
+pytestmark = pytest.mark.gpu
+
+CATALOG = load_catalog()
+WIDTH, HEADS, LENGTH, CLASSES = 1024, 16, 64, 16
+OPERATORS = {
+    "flash": "aten::_scaled_dot_product_flash_attention",
+    "cudnn": "aten::_scaled_dot_product_cudnn_attention",
+    "efficient": "aten::_scaled_dot_product_efficient_attention",
+    "math": "aten::_scaled_dot_product_attention_math",
+}
+GLOBALS = ("deterministic_off", "reduced_reduction", "sdpa")
+# Relative distance of outputs or losses from float32's that the arithmetic explains, over a few layers and steps.
+CLOSE = {"bfloat16": 0.02, "float16": 0.005, "float8": 0.15, "int8wo": 0.05, "int8dq": 0.05, "int4wo": 0.3}
+
+
+@pytest.fixture(autouse=True)
+def _global_flags():
+    yield
+    for recipe_id in GLOBALS:
+        CATALOG[recipe_id].apply(components(nn.Identity()), CATALOG[recipe_id].default)
+    torch.cuda.synchronize()
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before_attention, self.before_products = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, hidden):
+        parts = self.qkv(self.before_attention(hidden)).chunk(3, dim=-1)
+        queries, keys, values = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
+        attended = nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        hidden = hidden + self.out(attended.transpose(1, 2).flatten(2))
+        return hidden + self.down(nn.functional.gelu(self.up(self.before_products(hidden))))
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(Block(), Block())
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, inputs):
+        return self.head(self.blocks(inputs).mean(1))
+
+
+def transformer(dtype=torch.float32):
+    torch.manual_seed(0)
+    return Transformer().to("cuda", dtype)
+
+
+def batches(count, dtype=torch.float32, device="cuda"):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.randn(8, LENGTH, WIDTH, generator=generator).to(device, dtype),
+            torch.randint(CLASSES, (8,), generator=generator).to(device),
+        )
+        for _ in range(count)
+    ]
+
+
+def components(model, mode=Mode.INFER, optimizer=None):
+    return Components(model.train(mode is Mode.TRAIN), optimizer, None, StepPlan(mode, "cuda:0"), 8)
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.02)
+
+
+def plain_losses(model, optimizer, data):
+    losses = []
+    for inputs, targets in data:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def by_apply(recipe_id, value, model, optimizer=None):
+    parts = components(model, Mode.TRAIN if optimizer else Mode.INFER, optimizer)
+    CATALOG[recipe_id].apply(parts, value)
+    return parts.model
+
+
+def by_code(recipe_id, value, model, optimizer=None):
+    model.train(optimizer is not None)
+    namespace = {"torch": torch, "model": model, "optimizer": optimizer, "device": torch.device("cuda")}
+    exec(compile(CATALOG[recipe_id].code(value), recipe_id, "exec"), namespace)
+    return namespace["model"]
+
+
+both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])
+
+
+def operators_of(work):
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
+        work()
+        torch.cuda.synchronize()
+    return {row.key for row in recorded.key_averages()}
+
+
+def distance(found, expected):
+    return ((found.double() - expected.double()).norm() / expected.double().norm()).item()
+
+
+# --- half-precision weights -----------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize("value", ["bfloat16", "float16"])
+@torch.no_grad()
+def test_half_weights_infer_close_in_half_the_bytes(effect, value):
+    model, inputs = transformer().eval(), batches(1)[0][0]
+    expected = model(inputs)
+    in_float32 = sum(p.numel() * p.element_size() for p in model.parameters())
+    model = effect("half_weights", value, model)
+    assert 2 * sum(p.numel() * p.element_size() for p in model.parameters()) == in_float32
+    output = model(inputs.to(getattr(torch, value)))
+    assert output.dtype is getattr(torch, value)
+    assert 0 < distance(output, expected) < CLOSE[value]
+
+
+@pytest.mark.parametrize("graphed", [False, True])
+def test_half_weights_train_close_from_float32_batches_on_the_host(graphed):
+    data = [tuple(part.pin_memory() for part in batch) for batch in batches(8, device="cpu")]
+    reference = transformer()
+    expected = plain_losses(reference, sgd(reference), [tuple(part.cuda() for part in batch) for batch in data])
+    model = transformer()
+    parts = components(model, Mode.TRAIN, sgd(model))
+    settings = {"precision.weights": "bfloat16", "step.cuda_graph": graphed}
+    apply_settings(CATALOG, parts, settings)
+    step = make_step(parts, nn.functional.cross_entropy)
+    found = [step(batch).item() for batch in data]
+    assert found == pytest.approx(expected, rel=0.05)
+    if graphed:
+        assert isinstance(step, GraphedStep)
+        # Batches that arrive in float32 are replayed, not run eagerly for want of a matching type.
+        assert "cudaGraphLaunch" in operators_of(lambda: step(data[0]))
+
+
+# --- reductions -----------------------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_kept_in_float32_are_no_less_exact(effect, dtype):
+    generator = torch.Generator("cuda").manual_seed(0)
+    left, right = (
+        torch.rand(shape, generator=generator, device="cuda").to(dtype) / 256 for shape in ((64, 32768), (32768, 64))
+    )
+    expected = left.double() @ right.double()
+    errors = {}
+    for value in (True, False):
+        effect("reduced_reduction", value, nn.Identity())
+        assert torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction is value
+        assert torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction is value
+        errors[value] = distance(left @ right, expected)
+    assert errors[False] <= 1.01 * errors[True] < 0.02
+
+
+# --- float8 and integers --------------------------------------------------------------------------------------
+
+
+def needs_float8():
+    pytest.importorskip("torchao")
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("float8 products need compute capability 8.9")
+
+
+@both_ways
+@pytest.mark.parametrize("value", ["tensorwise", "rowwise"])
+def test_float8_trains_close_to_bfloat16(effect, value):
+    needs_float8()
+    data = batches(4, torch.bfloat16)
+    reference, model = transformer(torch.bfloat16), transformer(torch.bfloat16)
+    expected = plain_losses(reference, sgd(reference), data)
+    optimizer = sgd(model)
+    parameters = list(model.parameters())
+    model = effect("float8", value, model, optimizer)
+    assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
+    found = plain_losses(model, optimizer, data)
+    assert found == pytest.approx(expected, rel=CLOSE["float8"])
+    assert "aten::_scaled_mm" in operators_of(lambda: model(data[0][0]))
+
+
+@both_ways
+@pytest.mark.parametrize("value", ["tensorwise", "rowwise"])
+@torch.no_grad()
+def test_float8_infers_close_to_bfloat16(effect, value):
+    needs_float8()
+    model, inputs = transformer(torch.bfloat16).eval(), batches(1, torch.bfloat16)[0][0]
+    expected = model(inputs)
+    model = effect("float8", value, model)
+    assert 0 < distance(model(inputs), expected) < CLOSE["float8"]
+    assert "aten::_scaled_mm" in operators_of(lambda: model(inputs))
+
+
+@torch.no_grad()
+def test_float8_over_half_weights_in_one_set_of_settings():
+    needs_float8()
+    inputs = batches(1)[0][0]
+    expected = transformer().eval()(inputs)
+    parts = components(transformer())
+    apply_settings(CATALOG, parts, {"precision.float8": "rowwise", "precision.weights": "bfloat16"})
+    assert 0 < distance(make_step(parts, None)(inputs), expected) < CLOSE["float8"]
+
+
+@both_ways
+@pytest.mark.parametrize("value", ["int8wo", "int8dq", "int4wo"])
+@torch.no_grad()
+def test_integer_weights_infer_close_in_fewer_bytes(effect, value):
+    pytest.importorskip("torchao")
+    model, inputs = transformer(torch.bfloat16).eval(), batches(1, torch.bfloat16)[0][0]
+    expected = model(inputs)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    model = effect("int8_weights", value, model)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() < before
+    assert 0 < distance(model(inputs), expected) < CLOSE[value]
+
+
+# --- the attention kernel -------------------------------------------------------------------------------------
+
+
+def steps_with(value, mode, **settings):
+    model = transformer(torch.bfloat16)
+    parts = components(model, mode, sgd(model) if mode is Mode.TRAIN else None)
+    apply_settings(CATALOG, parts, {"attention.backend": value, **settings})
+    return make_step(parts, nn.functional.cross_entropy if mode is Mode.TRAIN else None)
+
+
+@pytest.mark.parametrize("value", OPERATORS)
+@pytest.mark.parametrize("mode", list(Mode))
+def test_only_the_chosen_attention_kernel_runs(value, mode):
+    batch = batches(1, torch.bfloat16)[0]
+    step = steps_with(value, mode)
+    ran = operators_of(lambda: step(batch if mode is Mode.TRAIN else batch[0]))
+    assert {name for name, operator in OPERATORS.items() if operator in ran} == {value}
+    if mode is Mode.TRAIN and value != "math":
+        assert any("attention" in name and "backward" in name for name in ran)
+
+
+@pytest.mark.parametrize("value", OPERATORS)
+def test_the_code_runs_the_chosen_attention_kernel(value):
+    model, inputs = transformer(torch.bfloat16), batches(1, torch.bfloat16)[0][0]
+    namespace = {"torch": torch, "model": model, "inputs": inputs}
+    ran = operators_of(lambda: exec(CATALOG["sdpa"].code(value), namespace))
+    assert {name for name, operator in OPERATORS.items() if operator in ran} == {value}
+    assert distance(namespace["output"], model(inputs)) < CLOSE["bfloat16"]
+
+
+@pytest.mark.parametrize("value", OPERATORS)
+def test_a_captured_step_holds_the_chosen_attention_kernel(value):
+    data = batches(8, torch.bfloat16)
+    eager = steps_with(value, Mode.TRAIN)
+    expected = [eager(batch).item() for batch in data]
+    graphed = steps_with(value, Mode.TRAIN, **{"step.cuda_graph": True})
+    assert [graphed(batch).item() for batch in data] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("value", ["flash", "efficient", "math"])
+def test_a_compiled_step_holds_the_chosen_attention_kernel(value):
+    torch._dynamo.reset()
+    step = steps_with(value, Mode.TRAIN, **{"compile.mode": "default"})
+    batch = batches(1, torch.bfloat16)[0]
+    step(batch)
+    ran = operators_of(lambda: step(batch))
+    others = {name for name, operator in OPERATORS.items() if operator in ran} - {value}
+    assert not others
+    assert (OPERATORS[value] in ran) is (value != "math")  # math is compiled into kernels of its own
+
+
+@pytest.mark.parametrize("value", ["flash", "cudnn"])
+def test_half_precision_kernels_refuse_float32_in_plain_words(value):
+    parts = components(transformer())
+    apply_settings(CATALOG, parts, {"attention.backend": value})
+    with pytest.raises(RuntimeError, match=f"the {value} attention kernel cannot run this model's attention"):
+        make_step(parts, None)(batches(1)[0][0])
+
+
+@pytest.mark.parametrize("value", ["flash", "cudnn"])
+def test_under_autocast_they_run(value):
+    parts = components(transformer())
+    apply_settings(CATALOG, parts, {"attention.backend": value, "precision.autocast": "bfloat16"})
+    step = make_step(parts, None)
+    assert OPERATORS[value] in operators_of(lambda: step(batches(1)[0][0]))
+
+
+# --- determinism ----------------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_operations_without_a_deterministic_form_run_again(effect):
+    pooling = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(3)).cuda()
+    images = torch.randn(4, 3, 32, 32, device="cuda")
+    effect("deterministic_off", True, copy.deepcopy(pooling))
+    assert torch.backends.cudnn.deterministic
+    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+        pooling(images).sum().backward()
+    effect("deterministic_off", False, copy.deepcopy(pooling))
+    assert not torch.backends.cudnn.deterministic
+    pooling(images).sum().backward()
+    assert pooling[0].weight.grad.isfinite().all()
