@@ -44,7 +44,7 @@ class PinMemory(Recipe):
     key = "data.pin_memory"
     default = False
     devices = CUDA
-    attacks = frozenset({Bottleneck.INPUT})
+    attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     numerics = Numerics.EXACT
     stage = Stage.DATA
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
