@@ -83,7 +83,10 @@ def test_every_candidate_is_a_trial_and_the_baseline_is_not(full):
     assert best["numerics"] == {
         "class": "close",
         "declared": "close",
+        "worse_than_declared": False,
         "difference": 3.1e-3,
+        "from_reference": None,
+        "baseline_from_reference": None,
         "text": "the first 8 losses differ by 0.31 % at most",
     }
 

@@ -91,13 +91,27 @@ def test_what_was_skipped_is_skipped(judge):
 def test_losses_that_are_not_finite_fail_a_fast_candidate(judge, bad):
     record = judge.record(CANDIDATE, CANDIDATE.settings, result(1.0, losses=(2.3, bad)))
     assert (record.result.outcome, record.verdict) == (Outcome.NON_FINITE, Verdict.FAILED)
-    assert record.result.reason
-    assert judge.stack(CANDIDATE.settings, result(1.0, losses=(bad,)), {}).result.outcome is Outcome.NON_FINITE
+    assert record.result.reason == f"the loss became {bad} at step 2 of 2"
+    assert (record.numerics.measured, record.numerics.text) == (Numerics.CHANGED, record.result.reason)
+    assert record.numerics.worse_than_declared
+    stack = judge.stack(CANDIDATE.settings, result(1.0, losses=(bad,)), {})
+    assert (stack.result.outcome, stack.numerics.measured) == (Outcome.NON_FINITE, Numerics.CHANGED)
 
 
 def test_a_baseline_that_diverges_fails_nobody_else():
     judge = Judge(CATALOG, Mode.TRAIN, result(10.0, losses=(2.3, math.nan)))
     assert verdict(judge, 5.0, losses=(2.3, math.nan)) is Verdict.FASTER
+    record = judge.record(CANDIDATE, CANDIDATE.settings, result(5.0, losses=(2.3, 2.2)))
+    assert (record.numerics.measured, record.numerics.difference) == (Numerics.CLOSE, None)
+    judge.add_control(result(10.0, losses=(2.3, math.nan), seed=3))
+    assert not judge.spread.random
+
+
+def test_a_scaler_that_skips_every_update_fails_its_candidate():
+    judge = Judge(CATALOG, Mode.TRAIN, result(10.0, weights=(4.0, 3.9, 3.8)))
+    record = judge.record(CANDIDATE, CANDIDATE.settings, result(5.0, weights=(4.0, 4.0, 4.0), skipped_steps=26))
+    assert (record.result.outcome, record.verdict) == (Outcome.NON_FINITE, Verdict.FAILED)
+    assert "skipped every update" in record.numerics.text
 
 
 def test_the_worst_class_that_is_declared_counts(judge):
@@ -108,8 +122,40 @@ def test_the_worst_class_that_is_declared_counts(judge):
 
 def test_the_spread_of_the_control_excuses_what_is_within_it(judge):
     judge.add_control(result(10.0, losses=(2.3, 2.0), seed=4))
-    assert judge.spread == pytest.approx(0.2 / 2.2)
+    assert judge.spread.losses == pytest.approx(0.2 / 2.2)
     record = judge.record(CANDIDATE, CANDIDATE.settings, result(5.0, losses=(2.3, 2.05)))
+    assert record.numerics.measured is Numerics.CLOSE
+    assert record.numerics.as_baselines
+
+
+def test_the_spread_is_that_of_all_pairs_of_baseline_runs(judge):
+    judge.add_control(result(10.0, losses=(2.3, 2.1), seed=4))
+    judge.add_repeat(result(10.0, losses=(2.3, 2.4), seed=5))
+    assert judge.spread.losses == pytest.approx(0.3 / 2.1)
+    judge.add_repeat(result(10.0, losses=(2.3, 2.0), seed=6, disturbed="another process ran"))
+    assert judge.spread.losses == pytest.approx(0.4 / 2.0)
+    assert len(judge.repeats) == 1
+
+
+def test_a_reference_tightens_what_counts_as_close(judge):
+    drop = result(10.0, losses=(2.3, 2.2005))
+    fused = Candidate("fused_optimizer", "optimizer.implementation", "fused")
+    assert judge.record(fused, fused.settings, drop).numerics.measured is Numerics.CLOSE
+    judge.add_reference(TrialResult(Outcome.TIMED_OUT))
+    assert judge.reference is None
+    judge.add_reference(TrialResult(Outcome.MEASURED, losses=(2.3 + 1e-7, 2.2), batch_size=8, notes=("float64",)))
+    record = judge.again(judge.record(fused, fused.settings, drop))
+    assert record.numerics.measured is Numerics.CHANGED
+    assert record.numerics.baseline_from_reference == pytest.approx(1e-7 / 2.3, rel=0.01)
+    # What brings bfloat16 with it may round to that.
+    assert judge.record(CANDIDATE, CANDIDATE.settings, drop).numerics.measured is Numerics.CLOSE
+
+
+def test_the_users_own_arithmetic_counts_for_every_candidate(judge):
+    judge.add_reference(TrialResult(Outcome.MEASURED, losses=(2.3, 2.2), batch_size=8))
+    judge.own_rounding = 2.0**-8
+    fused = Candidate("fused_optimizer", "optimizer.implementation", "fused")
+    record = judge.record(fused, fused.settings, result(10.0, losses=(2.3, 2.25)))
     assert record.numerics.measured is Numerics.CLOSE
 
 
