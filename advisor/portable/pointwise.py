@@ -7,7 +7,7 @@ import typing
 import torch
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
-from advisor.portable.tracing import CannotTraceError, is_fresh, trace_both
+from advisor.portable.tracing import IN_PLACE_NAMES, CannotTraceError, is_fresh, trace_both
 
 POINTWISE_MODULES = tuple(
     getattr(torch.nn, name)
@@ -86,7 +86,7 @@ def usual_form(node: torch.fx.Node) -> typing.Any:
         return IN_PLACE_OPERATORS[node.target]
     if node.kwargs.get("inplace") and name in POINTWISE_NAMES:
         return node.target
-    writes = name.endswith("_") and not name.endswith("__")
+    writes = (name.endswith("_") and not name.endswith("__")) or name in IN_PLACE_NAMES
     if node.op == "call_method" and writes and name[:-1] in POINTWISE_NAMES:
         return name[:-1]
     positional = getattr(node.target, "__module__", "") == "torch.nn.functional" and True in node.args

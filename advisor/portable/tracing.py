@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import operator
 import time
 import typing
 
@@ -12,12 +13,36 @@ class CannotTraceError(ValueError):
     """Why a model cannot be traced: the rest of a sentence that begins with the model."""
 
 
+IN_PLACE_NAMES = (
+    *("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul"),
+    *("iand", "ior", "ixor", "ilshift", "irshift"),
+)
+
+
+class WritingProxy(torch.fx.Proxy):
+    """torch.fx's stand-in for a tensor, which takes ``x += y`` for what it is: its own would take it for ``x + y``."""
+
+
+def writing_operator(name: str) -> typing.Callable[[torch.fx.Proxy, object], torch.fx.Proxy]:
+    """The method that records an in-place operator."""
+    function = getattr(operator, name)
+    return lambda proxy, other: proxy.tracer.create_proxy("call_function", function, (proxy, other), {})
+
+
+for in_place_name in IN_PLACE_NAMES:
+    setattr(WritingProxy, f"__{in_place_name}__", writing_operator(in_place_name))
+
+
 class LimitedTracer(torch.fx.Tracer):
-    """torch.fx's tracer, which gives up after ``limit_s``."""
+    """torch.fx's tracer, which sees in-place operators and gives up after ``limit_s``."""
 
     def __init__(self, limit_s: float) -> None:
         super().__init__()
         self._deadline = time.monotonic() + limit_s
+
+    def proxy(self, node: torch.fx.Node) -> torch.fx.Proxy:
+        """The stand-in for what an operation computes."""
+        return WritingProxy(node, self)
 
     def create_node(self, *args: typing.Any, **kwargs: typing.Any) -> torch.fx.Node:
         """One more operation in the graph."""
@@ -106,4 +131,6 @@ def is_fresh(node: torch.fx.Node, graph: torch.fx.GraphModule) -> bool:
     if node.op == "call_module":
         return isinstance(graph.get_submodule(str(node.target)), FRESH_MODULES)
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    if name in ("iadd", "isub"):  # written into a tensor that has to be as free
+        return is_fresh(node.all_input_nodes[0], graph)
     return node.op in ("call_function", "call_method") and name in FRESH_FUNCTIONS
