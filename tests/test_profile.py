@@ -34,7 +34,6 @@ from advisor.trial.float32 import convolutions_in_tf32, float32_products, produc
 from advisor.trial.phases import measure_phases
 from advisor.trial.profiler import count_work, profile_step
 from advisor.trial.recording import (
-    RECORDED_STEPS,
     ROWS,
     device_activity,
     record_steps,
@@ -48,6 +47,7 @@ from advisor.trial.traffic import TrafficCounter
 CPU = torch.device("cpu")
 PHASES = ["data wait", "host-to-device", "zero_grad", "forward", "loss", "backward", "optimizer"]
 KIB = 1024
+STEPS = 3
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +102,20 @@ def test_the_phases_of_inference():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("limit_s", "steps"), [(0.02, 1), (0.05, 3)])
+def test_long_steps_are_timed_less_often(limit_s, steps):
+    taken = []
+
+    class Slow(nn.Module):
+        def forward(self, inputs):
+            taken.append(time.sleep(0.045))
+            return inputs
+
+    step = InferStep(Slow(), StepPlan(mode=Mode.INFER, device="cpu"))
+    measure_phases(step, Feed(torch.ones(2)), limit_s=limit_s)
+    assert len(taken) <= steps
+
+
 def test_what_the_loop_does_after_the_update_is_done_but_is_no_phase():
     step = train_step()
     step.plan = replace(step.plan, loss_item="accumulated")
@@ -127,7 +141,7 @@ class Annotated(nn.Module):
 
 
 def test_the_tables_hold_operators_and_no_ranges():
-    recording = record_steps(train_step(Annotated()), quick_feed())
+    recording = record_steps(train_step(Annotated()), quick_feed(), STEPS)
     names = {row.name for row in recording.operators}
     assert {"aten::addmm", "aten::mm"} <= names
     assert not names & {*PHASES, "my own range", "ProfilerStep*", "Optimizer.step#SGD.step"}
@@ -136,7 +150,7 @@ def test_the_tables_hold_operators_and_no_ranges():
 
 
 def test_the_tables_are_per_step_and_the_totals_hold_what_an_operator_calls():
-    rows = {row.name: row for row in record_steps(train_step(), quick_feed()).operators}
+    rows = {row.name: row for row in record_steps(train_step(), quick_feed(), STEPS).operators}
     assert rows["aten::addmm"].calls == 2
     linear = rows["aten::linear"]
     assert linear.host_total_ms >= rows["aten::addmm"].host_ms
@@ -145,14 +159,14 @@ def test_the_tables_are_per_step_and_the_totals_hold_what_an_operator_calls():
 
 
 def test_the_table_by_shapes_tells_the_layers_apart():
-    rows = [row for row in record_steps(train_step(), quick_feed()).by_shape if row.name == "aten::addmm"]
+    rows = [row for row in record_steps(train_step(), quick_feed(), STEPS).by_shape if row.name == "aten::addmm"]
     assert {row.shapes for row in rows} == {"32, 8x16, 16x32", "4, 8x32, 32x4"}
     assert all(row.calls == 1 for row in rows)
 
 
 def test_tables_are_cut_where_nobody_reads_on():
     layers = [nn.Linear(16 + index, 17 + index) for index in range(60)]
-    recording = record_steps(train_step(nn.Sequential(*layers)), quick_feed())
+    recording = record_steps(train_step(nn.Sequential(*layers)), quick_feed(), STEPS)
     assert len(recording.by_shape) == ROWS
     times = [row.host_ms for row in recording.by_shape]
     assert times == sorted(times, reverse=True)
@@ -163,21 +177,27 @@ def test_the_ranges_add_no_calls():
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as plain:
         step(feed.next())
     expected = sum(row.count for row in plain.key_averages() if row.key.startswith("aten::"))
-    assert record_steps(step, feed).calls == pytest.approx(expected, rel=0.1)
+    assert record_steps(step, feed, STEPS).calls == pytest.approx(expected, rel=0.1)
 
 
 def test_the_trace_is_readable_and_holds_the_phases(tmp_path):
     path = str(tmp_path / "000-baseline.trace.json.gz")
-    recording = record_steps(train_step(), quick_feed(), trace_path=path)
+    recording = record_steps(train_step(), quick_feed(), STEPS, trace_path=path)
     assert recording.trace_path == path
     with gzip.open(path) as file:
         events = json.load(file)["traceEvents"]
     counts = {name: sum(event.get("name") == name and event["ph"] == "X" for event in events) for name in PHASES}
-    assert counts == dict.fromkeys(PHASES, RECORDED_STEPS)
+    assert counts == dict.fromkeys(PHASES, STEPS)
+
+
+def test_a_long_step_is_recorded_once():
+    step = train_step()
+    recording = record_steps(step, quick_feed(), 1)
+    assert {row.name: row.calls for row in recording.operators}["aten::addmm"] == 2
 
 
 def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path):
-    recording = record_steps(train_step(), quick_feed(), trace_path=str(tmp_path / "gone" / "trace.json.gz"))
+    recording = record_steps(train_step(), quick_feed(), STEPS, trace_path=str(tmp_path / "gone" / "trace.json.gz"))
     assert recording.trace_path == ""
     assert recording.operators
 
@@ -219,7 +239,7 @@ def event(name, start, end, *, device=False, annotation=False, kernels=()):
     )
 
 
-STEP = [
+RECORDED = [
     event("forward", 0, 1000, annotation=True, kernels=[("forward", 5000)]),
     event("aten::mm", 10, 30, kernels=[("nvjet_sm90_tst_128x8", 3000)]),
     event("backward", 1000, 2000, annotation=True),
@@ -237,15 +257,15 @@ STEP = [
 
 
 def test_the_device_is_busy_while_a_kernel_runs_and_overlapping_ones_count_once():
-    activity = device_activity(STEP)
-    assert activity.busy_ms == pytest.approx((8.0 + 1.0) / RECORDED_STEPS)
-    assert activity.kernels == pytest.approx(4 / RECORDED_STEPS)
+    activity = device_activity(RECORDED, STEPS)
+    assert activity.busy_ms == pytest.approx((8.0 + 1.0) / STEPS)
+    assert activity.kernels == pytest.approx(4 / STEPS)
     assert activity.tensor_core_share == pytest.approx(6 / 9)
 
 
 def test_device_time_belongs_to_the_phase_that_launched_it():
-    assert device_activity(STEP).phases == pytest.approx(
-        {"forward": 3 / RECORDED_STEPS, "backward": 6 / RECORDED_STEPS, "host-to-device": 6 / RECORDED_STEPS}
+    assert device_activity(RECORDED, STEPS).phases == pytest.approx(
+        {"forward": 3 / STEPS, "backward": 6 / STEPS, "host-to-device": 6 / STEPS}
     )
 
 
@@ -617,6 +637,7 @@ TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 
             Bottleneck.COMPUTE,
             "20% of this machine's",
         ),
+        (profile(flops_per_step=10**13), Bottleneck.COMPUTE, "something else kept the machine busy"),
         (profile(calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.LAUNCH, "40000 operator calls"),
         (profile(calls_per_step=400.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50%"),
         (profile(device_busy_share=0.99, calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50%"),

@@ -26,7 +26,9 @@ FILE = "ceilings.json"
 _SCHEMA = 1
 _KEPT_DAYS = 30
 # Matrices grow until the next size would take too long.
-_SIZES = {"cuda": (2048, 8192), "cpu": (256, 1024, 2048)}
+_SIZES = {"cuda": (2048, 8192), "cpu": (256, 512, 1024, 2048)}
+# Small products say little of a type that every processor multiplies fast; others may take seconds for large ones.
+_SMALLEST_SIZE = 512
 _COPY_BYTES = {"cuda": 2**30, "cpu": 2**27}
 _TRANSFER_BYTES = 2**26
 _SMALLEST_COPY_BYTES = 2**22
@@ -171,7 +173,9 @@ def _product_rate(device: torch.device, name: str, room_bytes: int) -> float | N
 
 
 def _sizes(device: torch.device, item_bytes: int, room_bytes: int) -> Iterator[int]:
-    return (size for size in _SIZES[device.type] if _TENSORS_OF_A_PRODUCT * size**2 * item_bytes <= room_bytes)
+    smallest = _SMALLEST_SIZE if item_bytes >= torch.float32.itemsize else 0
+    sizes = (size for size in _SIZES[device.type] if size >= smallest)
+    return (size for size in sizes if _TENSORS_OF_A_PRODUCT * size**2 * item_bytes <= room_bytes)
 
 
 def _copy_rate(device: torch.device, room_bytes: int) -> float | None:

@@ -57,8 +57,8 @@ from advisor.trial.reference import reference_result
 from advisor.trial.warmup import WarmUp, warm_up
 
 _PHASES_LIMIT_S = 1.0
-# A warm-up step, two that are timed, and a profile of four; then trials of as many steps each, ten or so.
-_FEWEST_BASELINE_STEPS = 7
+# A warm-up step, two that are timed, and a profile of six; then trials of as many steps each, ten or so.
+_FEWEST_BASELINE_STEPS = 9
 _BUDGET_PER_BASELINE = 8
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 

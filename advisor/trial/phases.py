@@ -15,6 +15,8 @@ from advisor.trial.feed import Feed
 
 _MOST_STEPS = 20
 _FEWEST_STEPS = 3
+# Beyond the limit as many times, even the fewest steps are too many.
+_PATIENCE = 2
 T = TypeVar("T")
 
 
@@ -48,11 +50,15 @@ class PhaseTimer:
 
 
 def measure_phases(step: TrainStep | InferStep, feed: Feed, *, limit_s: float) -> dict[str, float]:
-    """Milliseconds per phase, the median over several steps; stops after ``limit_s`` when three steps are done."""
+    """Milliseconds per phase, the median over several steps.
+
+    Stops after ``limit_s`` when three steps are done, after twice that when one is.
+    """
     timer = PhaseTimer(step.device)
     started = time.perf_counter()
     for done in range(_MOST_STEPS):
-        if done >= _FEWEST_STEPS and time.perf_counter() - started > limit_s:
+        elapsed_s = time.perf_counter() - started
+        if elapsed_s > (limit_s if done >= _FEWEST_STEPS else _PATIENCE * limit_s) and done:
             break
         run_in_phases(step, feed, timer.run)
     return timer.medians_ms()

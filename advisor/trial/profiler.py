@@ -17,9 +17,13 @@ from advisor.trial.bottleneck import judge
 from advisor.trial.ceilings import machine_ceilings
 from advisor.trial.feed import Feed
 from advisor.trial.float32 import convolutions_in_tf32, products_in_tf32
+from advisor.trial.host_tensors import host_made_tensors
 from advisor.trial.phases import measure_phases
 from advisor.trial.recording import record_steps
 from advisor.trial.traffic import TrafficCounter
+
+_RECORDED_STEPS = 3
+_LONG_STEP_MS = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ def profile_step(
     phases = measure_phases(step, feed, limit_s=limit_s)
     if feed.queued_batches:
         phases = _with_whole_wait(phases, step_ms)
-    recording = record_steps(step, feed, trace_path=trace_path)
+    steps = _RECORDED_STEPS if step_ms < _LONG_STEP_MS else 1
+    recording = record_steps(step, feed, steps, trace_path=trace_path)
     work = count_work(step, feed)
     device = recording.device
     measured = Profile(
@@ -60,6 +65,7 @@ def profile_step(
         moved_bytes_per_step=work.moved_bytes,
         calls_per_step=recording.calls,
         host_to_device_bytes=_host_to_device_bytes(step, feed),
+        host_made_tensors=host_made_tensors(step, feed),
         trace_path=recording.trace_path,
     )
     measured = _under_the_roof(measured, step, convolving=work.convolving)

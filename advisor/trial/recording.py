@@ -22,7 +22,6 @@ from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.feed import Feed
 from advisor.trial.phases import run_in_phases
 
-RECORDED_STEPS = 3
 ROWS = 40
 _SHAPES_WIDTH = 60
 _FAST_COMPRESSION = 1
@@ -72,58 +71,62 @@ class Recording:
     trace_path: str
 
 
-def record_steps(step: TrainStep | InferStep, feed: Feed, *, trace_path: str = "") -> Recording:
-    """Run a few steps under the profiler, each phase in a range of its name; the first step is not counted."""
+def record_steps(step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_path: str = "") -> Recording:
+    """Run ``steps`` steps under the profiler, each phase in a range of its name.
+
+    Of several a further one before them is not counted: the profiler's own start is in it.
+    """
     on_cuda = step.device.type == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_cuda else [])
-    rounds = schedule(wait=0, warmup=1, active=RECORDED_STEPS, repeat=1)
+    warm_steps = 1 if steps > 1 else 0
+    rounds = schedule(wait=0, warmup=warm_steps, active=steps, repeat=1) if warm_steps else None
     with profile(activities=activities, schedule=rounds, record_shapes=True, acc_events=True) as recorded:
-        for number in range(1 + RECORDED_STEPS):
+        for number in range(warm_steps + steps):
             run_in_phases(step, feed, _annotated)
-            if on_cuda and number in (0, RECORDED_STEPS):  # no kernel of the first step may reach into the second
-                torch.cuda.synchronize(step.device)
+            if on_cuda and number + 1 in (warm_steps, warm_steps + steps):
+                torch.cuda.synchronize(step.device)  # no kernel may reach from one part into the next
             recorded.step()
     averages = recorded.key_averages()
-    events = list(recorded.events() or [])
+    by_shape = recorded.key_averages(group_by_input_shape=True)
     return Recording(
-        operators=operator_rows(averages, on_cuda=on_cuda),
-        by_shape=operator_rows(recorded.key_averages(group_by_input_shape=True), on_cuda=on_cuda),
-        calls=sum(row.count for row in averages if row.key.startswith("aten::")) / RECORDED_STEPS,
-        device=device_activity(events) if on_cuda else None,
+        operators=operator_rows(averages, steps, on_cuda=on_cuda),
+        by_shape=operator_rows(by_shape, steps, on_cuda=on_cuda),
+        calls=sum(row.count for row in averages if row.key.startswith("aten::")) / steps,
+        device=device_activity(list(recorded.events() or []), steps) if on_cuda else None,
         trace_path=_write_trace(recorded, trace_path) if trace_path else "",
     )
 
 
-def operator_rows(averages: Iterable[Any], *, on_cuda: bool) -> tuple[OperatorRow, ...]:
+def operator_rows(averages: Iterable[Any], steps: int, *, on_cuda: bool) -> tuple[OperatorRow, ...]:
     """The rows that take longest by themselves, per step. Ranges are none: what runs in them has rows of its own."""
     rows = [
         OperatorRow(
             name=row.key,
-            calls=row.count / RECORDED_STEPS,
-            host_ms=_ms_per_step(row.self_cpu_time_total),
-            device_ms=_ms_per_step(row.self_device_time_total),
-            host_total_ms=_ms_per_step(row.cpu_time_total),
-            device_total_ms=_ms_per_step(row.device_time_total),
+            calls=row.count / steps,
+            host_ms=_ms_per_step(row.self_cpu_time_total, steps),
+            device_ms=_ms_per_step(row.self_device_time_total, steps),
+            host_total_ms=_ms_per_step(row.cpu_time_total, steps),
+            device_total_ms=_ms_per_step(row.device_time_total, steps),
             shapes=shapes_text(row.input_shapes or ()),
         )
         for row in averages
-        if row.device_type == DeviceType.CPU and not _is_range(row) and not _is_own_wait(row)
+        if row.device_type == DeviceType.CPU and not _is_range(row) and not _is_own_wait(row, steps)
     ]
     rows.sort(key=lambda row: row.device_ms if on_cuda else row.host_ms, reverse=True)
     return tuple(rows[:ROWS])
 
 
-def device_activity(events: Sequence[Any]) -> DeviceActivity:
+def device_activity(events: Sequence[Any], steps: int) -> DeviceActivity:
     """The device's part of the recorded steps, per step. Ranges show up on the device too, and are left out."""
     on_device = [event for event in events if event.device_type == DeviceType.CUDA and not _is_range(event)]
     computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
     kernels = [event for event in computing if not event.name.startswith(_NO_KERNELS)]
     busy_us = union_length((event.time_range.start, event.time_range.end) for event in computing)
     return DeviceActivity(
-        kernels=len(computing) / RECORDED_STEPS,
-        busy_ms=_ms_per_step(busy_us),
+        kernels=len(computing) / steps,
+        busy_ms=_ms_per_step(busy_us, steps),
         tensor_core_share=tensor_core_share((event.name, event.time_range.elapsed_us()) for event in kernels),
-        phases=_device_phases(events),
+        phases=_device_phases(events, steps),
     )
 
 
@@ -178,7 +181,7 @@ def _annotated(phase: Phase, call: Callable[[], T]) -> T:
         return call()
 
 
-def _device_phases(events: Sequence[Any]) -> dict[str, float]:
+def _device_phases(events: Sequence[Any], steps: int) -> dict[str, float]:
     """Milliseconds on the device per step of what was launched in each phase.
 
     An operator belongs to the phase that the host was in when it started, also in the thread of the backward pass.
@@ -196,7 +199,7 @@ def _device_phases(events: Sequence[Any]) -> dict[str, float]:
             continue
         # A range on the device is listed as a kernel of the range on the host.
         times_us[spans[index][2]] += sum(kernel.duration for kernel in event.kernels if kernel.name != event.name)
-    return {phase: _ms_per_step(time_us) for phase, time_us in times_us.items()}
+    return {phase: _ms_per_step(time_us, steps) for phase, time_us in times_us.items()}
 
 
 def _is_range(event: Any) -> bool:
@@ -205,12 +208,13 @@ def _is_range(event: Any) -> bool:
     return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith("ProfilerStep")
 
 
-def _is_own_wait(row: Any) -> bool:
-    return bool(row.key == _OWN_WAIT and row.count < RECORDED_STEPS)
+def _is_own_wait(row: Any, steps: int) -> bool:
+    """Whether a row is the profiler's and our waiting at the end: twice, where a step that waits does it each time."""
+    return bool(row.key == _OWN_WAIT and row.count <= max(2, steps - 1))
 
 
-def _ms_per_step(duration_us: float) -> float:
-    return duration_us / 1e3 / RECORDED_STEPS
+def _ms_per_step(duration_us: float, steps: int) -> float:
+    return duration_us / 1e3 / steps
 
 
 def _write_trace(recorded: profile, path: str) -> str:
