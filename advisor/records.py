@@ -223,6 +223,9 @@ class WorkloadFacts:
     batches differ in shape. ``fusable_chains`` counts chains of pointwise operations and ``inplace_activations`` the
     activations that could write over their input; where there is none because the model cannot be traced, the problem
     says why. ``clip_norm`` is the norm that the user clips gradients to, None without clipping.
+    ``biased_conv_norm_pairs`` counts convolutions whose bias a norm cancels, ``conv_norm_pairs`` batch norms that could
+    be folded (looked for in inference only); where neither could be looked for, ``norm_pairs_problem`` says why.
+    ``paddable_outputs`` has, for a multiple, how many layers could be padded to it, and the outputs of the widest.
     """
 
     mode: Mode
@@ -258,6 +261,10 @@ class WorkloadFacts:
     inplace_activations: int = 0
     tracing_problem: str = ""
     clip_norm: float | None = None
+    biased_conv_norm_pairs: int = 0
+    conv_norm_pairs: int = 0
+    norm_pairs_problem: str = ""
+    paddable_outputs: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def device_type(self) -> str:
@@ -371,7 +378,8 @@ class Profile:
     they use tensor cores. ``host_to_device_bytes`` are copied to the device in each step, ``moved_bytes_per_step`` is
     what its operators read and write when each of their tensors is counted once. ``trace_path`` is a Chrome trace of
     the profiled steps, gzipped. ``habits`` prices ways of doing the same thing; ``sync_places`` is None where nobody
-    looked (there is no device that the host could wait for).
+    looked (there is no device that the host could wait for). ``host_made_tensors`` are those that the model and the
+    loss make on the host in a step and copy to the device.
     """
 
     step_ms: float
@@ -397,6 +405,7 @@ class Profile:
     trace_path: str = ""
     habits: tuple[HabitRow, ...] = ()
     sync_places: tuple[SyncPlace, ...] | None = None
+    host_made_tensors: int | None = None
 
     def share(self, *phases: str) -> float:
         """The share of the instrumented step that these phases take, 0 to 1."""

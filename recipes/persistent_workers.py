@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 # A trial measures for a few seconds; of longer epochs it sees no end.
 _LONGEST_EPOCH_S = 10.0
@@ -46,6 +46,7 @@ class PersistentWorkers(Recipe):
     key = "data.persistent_workers"
     default = False
     attacks = frozenset({Bottleneck.INPUT})
+    phases = frozenset({Phase.DATA_WAIT})
     numerics = Numerics.EXACT
     stage = Stage.DATA
 

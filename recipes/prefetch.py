@@ -30,10 +30,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 _DEFAULT = 2
-_LEAST_SHARE = 0.01
 
 
 class Prefetch(Recipe):
@@ -44,6 +43,7 @@ class Prefetch(Recipe):
     key = "data.prefetch_factor"
     default = _DEFAULT
     attacks = frozenset({Bottleneck.INPUT})
+    phases = frozenset({Phase.DATA_WAIT})
     partners = frozenset({"num_workers"})
     numerics = Numerics.EXACT
     stage = Stage.DATA

@@ -53,6 +53,7 @@ VALUES = {
     "compile_scope": ["model", "regional"],
     "control": [False, True],
     "cpu_freeze": [False, True],
+    "create_on_device": [False, True],
     "cudnn_benchmark": [False, True],
     "debug_off": ["none", "anomaly", "profiler"],
     "deterministic_off": [False, True],

@@ -43,6 +43,7 @@ _PLAN_FIELDS = {
     "compile.optimizer": "compile_optimizer",
     "step.clip_grad": "clip_grad",
     "step.cuda_graph": "cuda_graph",
+    "step.create_on_device": "create_on_device",
     "step.accumulate": "accumulate",
     "data.pin_memory": "non_blocking",
     "data.non_blocking": "non_blocking",
@@ -212,7 +213,7 @@ def _train_step(plan: StepPlan) -> str:
     before.append('parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]')
     return _TRAIN_STEP.substitute(
         before=textwrap.indent("\n".join(before), "    "),
-        loss=_in_contexts([_attention(plan), _autocast(plan)], _LOSS, 8),
+        loss=_in_contexts([_creation(plan), _attention(plan), _autocast(plan)], _LOSS, 8),
         zero_grad=textwrap.indent(_zero_grad(plan), "        "),
         apply=textwrap.indent(_apply(plan), "    "),
         update=textwrap.indent(_update(plan), "        "),
@@ -223,7 +224,7 @@ def _train_step(plan: StepPlan) -> str:
 def _infer_step(plan: StepPlan) -> str:
     grad = "" if plan.runs_under == "grad" else f"torch.{plan.runs_under}()"
     return _INFER_STEP.substitute(
-        forward=_in_contexts([grad, _attention(plan), _autocast(plan)], _FORWARD, 8),
+        forward=_in_contexts([grad, _creation(plan), _attention(plan), _autocast(plan)], _FORWARD, 8),
         last=textwrap.indent(_last(plan, _GRAPHED_INFER), "    "),
     )
 
@@ -260,6 +261,11 @@ def _apply(plan: StepPlan) -> str:
 def _graphed_train(plan: StepPlan) -> str:
     backward = "    loss.backward()"
     return _GRAPHED_TRAIN.replace(backward, _in_contexts([_attention(plan)], backward.strip(), 4))
+
+
+def _creation(plan: StepPlan) -> str:
+    """A device is a context: what is created without naming one is created there."""
+    return "device" if plan.create_on_device else ""
 
 
 def _attention(plan: StepPlan) -> str:

@@ -90,6 +90,7 @@ class TrainStep:
         self._split_mapping = splitter(model, with_target=loss is not None)
         self._autocast = _autocast(plan)
         self._attention = _attention(plan)
+        self._creation = _creation(plan)
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._optimizer_step = compiled_step(optimizer) if plan.compile_optimizer else optimizer.step
@@ -108,7 +109,7 @@ class TrainStep:
 
     def forward(self, batch: Any) -> Any:
         """The model's output; the whole loss when the loss takes the model."""
-        with self._attention(), self._autocast:
+        with self._creation(), self._attention(), self._autocast:
             if self._loss_takes_model:
                 return self._loss(self.model, batch)
             split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
@@ -118,7 +119,7 @@ class TrainStep:
         """The scalar loss of an output."""
         if self._loss_takes_model:
             return cast("torch.Tensor", output)
-        with self._autocast:
+        with self._creation(), self._autocast:
             return cast("torch.Tensor", self._loss(output, self._split(batch).target))
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -194,11 +195,12 @@ class InferStep:
         self._split = splitter(model, with_target=with_target)
         self._autocast = _autocast(plan)
         self._attention = _attention(plan)
+        self._creation = _creation(plan)
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
 
     def forward(self, batch: Any) -> Any:
         """The model's output."""
-        with grad_mode(self.plan.runs_under), self._attention(), self._autocast:
+        with grad_mode(self.plan.runs_under), self._creation(), self._attention(), self._autocast:
             split = self._split(batch)
             return self.model(*split.args, **split.kwargs)
 
@@ -307,6 +309,11 @@ def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
     )
 
 
+def _creation(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:
+    """What makes the context in which tensors are created on the plan's device, if it says so; a new one each time."""
+    return (lambda: torch.device(plan.device)) if plan.create_on_device else nullcontext
+
+
 def _attention(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:
     """What makes the context in which only the plan's attention kernel may run; a new one for each use."""
     if plan.attention_backend == "auto":
@@ -325,7 +332,7 @@ def _only_attention(name: str) -> Iterator[None]:
             raise
         raise RuntimeError(
             f"the {name} attention kernel cannot run this model's attention: its type, head size, mask or dropout does "
-            "not suit it, or the device; the warnings before this say which"
+            "not suit it, or the device does not"
         ) from error
 
 

@@ -1,0 +1,76 @@
+"""Tensors created where they are used
+
+What it does
+------------
+Runs the model and the loss with the GPU as the default device, so that `torch.zeros`, `torch.arange`, `torch.randn`
+and the like create their tensors there instead of on the host. In your own code, pass `device=x.device` to each of
+them: that is better still, and needs no setting.
+
+Why it helps
+------------
+A mask or a range of positions that is made on the host in every step is filled by the CPU, copied to the GPU from
+memory that is not pinned, and the host waits for the copy.
+
+When it does not
+----------------
+Nothing is gained where no tensor is made on the host inside the step: the profile counts them. With a default device
+every function of PyTorch that the model calls passes through Python once more, which a step that is bound by its
+launches feels. Code that counts on a tensor being on the host, to make a NumPy array of it say, fails. A constant that
+is kept on the host and copied anew in every step stays there: register it as a buffer.
+
+Numerics
+--------
+exact: the same values. Only random numbers that are drawn inside the step come from the GPU's generator, and differ.
+
+References
+----------
+PyTorch documentation, torch.device as a context manager, and torch.set_default_device. PyTorch Performance Tuning
+Guide, Create tensors directly on the target device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+
+
+class CreateOnDevice(Recipe):
+    """The model and the loss under `with device:`."""
+
+    id = "create_on_device"
+    title = "Tensors created where they are used"
+    key = "step.create_on_device"
+    default = False
+    devices = CUDA
+    attacks = frozenset({Bottleneck.COPY, Bottleneck.LAUNCH})
+    partners = frozenset({"step_graph"})
+    phases = frozenset({Phase.FORWARD, Phase.LOSS})
+    numerics = Numerics.EXACT
+    stage = Stage.STEP
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        made = facts.profile.host_made_tensors if facts.profile else None
+        if made is None:
+            return Skip("the profile could not follow the step's operators, so it saw no tensor made on the host")
+        if not made:
+            return Skip("the step copies no tensor to the GPU that it made on the host itself")
+        return [True]
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, create_on_device=bool(value))
+
+    def code(self, value: Value) -> str:
+        if not value:
+            return "output = model(inputs)  # tensors are created where the code says\n"
+        return (
+            "with device:  # what is created without a device argument is created there\n    output = model(inputs)\n"
+        )
+
+    def why(self, facts: Facts, value: Value) -> str:
+        made = facts.profile.host_made_tensors if facts.profile else None
+        if not made:
+            return super().why(facts, value)
+        return f"The step makes {made} tensor{'s' if made > 1 else ''} on the host and copies them to the GPU."
