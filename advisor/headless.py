@@ -446,8 +446,7 @@ def _findings(state: SessionState) -> Table:
     for finding in state.findings:
         price = price_of(finding, state.trials.values())
         measured = f"{price.candidate.name} {format_interval(price.comparison)}" if price else MISSING
-        texts = (f"{finding.place} {finding.text}", finding.what, finding.advice, measured)
-        made.add_row(*(Text(plain(text)) for text in texts))
+        made.add_row(*(Text(plain(text)) for text in (finding.place, finding.what, finding.advice, measured)))
     return made
 
 

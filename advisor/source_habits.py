@@ -435,12 +435,11 @@ def _made_on_host(reading: _Reading) -> Iterator[Habit]:
         made_at = flow.made.get(receiver, receiver)
         if flow.kind(receiver) is Kind.FRESH and program.region(made_at) is program.region(call):
             what = "a tensor is made on the host at every step and copied to the device"
-            yield Habit(
-                call, "create_on_device", what, f"make it there: {_factory(program, receiver)}(…, device=device)"
-            )
+            factory = _factory(program, made_at)
+            yield Habit(call, "create_on_device", what, f"make it there: {factory}(…, device=device)")
 
 
-def _factory(program: Program, node: ast.expr) -> str:
+def _factory(program: Program, node: ast.AST) -> str:
     names = [program.called(part) for part in ast.walk(node) if isinstance(part, ast.Call)]
     return next((name for name in names if name in FACTORIES), "torch.zeros")
 

@@ -334,9 +334,9 @@ class Waiting(torch.Tensor):
 
 
 def waiting():
-    """A scalar whose `item` warns, from inside PyTorch's folder, as it does on CUDA in the debug mode."""
+    """A scalar whose `item` warns, from no file of Python, as it does on CUDA in the debug mode."""
     names = {"torch": torch, "warnings": warnings, "SYNC_WARNING": SYNC_WARNING}
-    exec(compile(WAITING, torch.__file__, "exec"), names)
+    exec(compile(WAITING, "<in C>", "exec"), names)
     return torch.ones(()).as_subclass(names["Waiting"])
 
 
@@ -352,6 +352,30 @@ def test_a_wait_is_put_down_to_the_users_line():
     assert (place.line, place.text, place.calls_per_step) == (line, "tensor.item()", 2.0)
     assert place.file.endswith("test_recipes_habits.py")
     assert place.blocked_ms > 0
+
+
+def test_a_wait_of_pytorchs_own_is_put_down_to_its_line():
+    step, recorder = train_step(), SyncRecorder()
+    waits = {"torch": torch, "tensor": waiting()}
+    exec(compile("def wait(*_):\n    tensor.item()", f"{torch.__path__[0]}/amp/scaler.py", "exec"), waits)
+    step.optimizer.register_step_post_hook(waits["wait"])
+    with recording(recorder):
+        step(batch())
+    (place,) = recorder.places(1)
+    assert (place.file, place.line) == ("torch/amp/scaler.py", 2)
+
+
+def test_a_wait_below_a_step_is_put_down_to_the_model():
+    class Net(nn.Linear):
+        def forward(self, x):
+            tensor.item()
+            return super().forward(x)
+
+    tensor, recorder = waiting(), SyncRecorder()
+    step = train_step(model=Net(16, 4))
+    with recording(recorder):
+        step(batch())
+    assert [place.text for place in recorder.places(1)] == ["tensor.item()"]
 
 
 def test_a_wait_outside_of_any_call_has_no_time():

@@ -29,10 +29,12 @@ SYNC_WARNING = "called a synchronizing CUDA operation"
 _STEPS = 3
 _ADVISOR = Path(__file__).parent.parent
 _TORCH = str(Path(torch.__file__).parent) + "/"
-_OURS = (f"{_ADVISOR / 'runtime'}/", f"{_ADVISOR / 'trial'}/")
+_STEP = f"{_ADVISOR / 'runtime'}/"
+_WATCHING = f"{_ADVISOR / 'trial'}/"
 _STANDARD = f"{sysconfig.get_path('stdlib')}/"
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 _IN_BACKWARD = ("", 0, "the backward pass")
+_FAR_MORE_THAN_A_WAIT = (torch.Tensor.backward, torch.autograd.grad)
 
 _Key = tuple[str, int, str]
 
@@ -60,8 +62,7 @@ class SyncRecorder(TorchFunctionMode):
         seen = len(self._untimed)
         start = time.perf_counter()
         result = func(*args, **(kwargs or {}))
-        # The backward pass is one call, and far more than a wait.
-        if len(self._untimed) > seen and func is not torch.Tensor.backward:
+        if len(self._untimed) > seen and func not in _FAR_MORE_THAN_A_WAIT:
             self._timed(self._untimed[seen:], time.perf_counter() - start)
             del self._untimed[seen:]
         return result
@@ -114,6 +115,7 @@ def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...
             with recording(recorder):
                 torch.cuda.set_sync_debug_mode("warn")
                 run(batch)
+                torch.cuda.set_sync_debug_mode("default")
     except Exception:  # user code under a mode that few people run: the profile is worth having without it
         return None
     finally:
@@ -146,13 +148,13 @@ def recording(recorder: SyncRecorder) -> Iterator[None]:
 
 
 def _place_of(frame: FrameType | None) -> _Key:
-    """The innermost line of the user's, or of a library's where none is theirs; of the backward pass, its name."""
+    """The innermost line below the step that is not PyTorch's, else the innermost of PyTorch's, else what waits."""
     in_torch: FrameType | None = None
-    while frame is not None:
+    while frame is not None and not frame.f_code.co_filename.startswith(_STEP):
         path = frame.f_code.co_filename
         if path.startswith(_TORCH):
             in_torch = in_torch or frame
-        elif not path.startswith(_OURS) and not _standard(path):
+        elif not path.startswith(_WATCHING) and not _standard(path):
             return _line(path, frame.f_lineno)
         frame = frame.f_back
     if in_torch is None or in_torch.f_code.co_filename.startswith(f"{_TORCH}autograd/"):
