@@ -52,6 +52,7 @@ VALUES = {
     "compile_optimizer": [False, True],
     "compile_scope": ["model", "regional"],
     "control": [False, True],
+    "conv_bias": [True, False],
     "cpu_freeze": [False, True],
     "create_on_device": [False, True],
     "cudnn_benchmark": [False, True],
@@ -61,6 +62,7 @@ VALUES = {
     "eval_no_grad": ["grad", "no_grad", "inference_mode"],
     "float8": ["none", "tensorwise", "rowwise"],
     "flush_denormal": [False, True],
+    "fold_norm": [False, True],
     "fuse_pointwise": [False, True],
     "fused_optimizer": ["default", "fused", "foreach", "for-loop"],
     "gpu_prefetch": [False, True],
@@ -91,6 +93,8 @@ VALUES = {
     "worker_threads": [0, 2],
     "zero_grad": ["none", "zeros", "manual"],
 }
+# What takes parameters or buffers out of a model.
+LEAVES_STATE_OUT = {"conv_bias", "fold_norm"}
 every_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
 
 
@@ -249,7 +253,8 @@ def test_applying_keeps_the_workload_whole(recipe: Recipe, value):
     workload = components(mode_for(recipe))
     shapes = {name: tensor.shape for name, tensor in workload.model.state_dict().items()}
     recipe.apply(workload, value)
-    assert {name: tensor.shape for name, tensor in workload.model.state_dict().items()} == shapes
+    after = {name: tensor.shape for name, tensor in workload.model.state_dict().items()}
+    assert after == shapes or (recipe.id in LEAVES_STATE_OUT and after.items() < shapes.items())
     images, labels = next(iter(workload.data))
     assert len(images) == len(labels) == workload.batch_size
     moved = mover_of(workload.plan)(images)

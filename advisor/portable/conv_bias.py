@@ -1,0 +1,117 @@
+"""Biases of convolutions that a norm takes off again."""
+
+import typing
+
+import torch
+
+from advisor.portable.norm_pairs import CONVOLUTIONS, View, function_name, layer_before, norms_after, views_of
+
+
+def removable_biases(
+    model: torch.nn.Module, *, trained: bool, data: typing.Any = None, limit_s: float = 5.0
+) -> list[tuple[torch.nn.Parameter, list[torch.Tensor]]]:
+    """Each bias of a convolution that goes to norms only, with the running means that take it in.
+
+    To be trained without it, every norm has to subtract the mean of the batch: a frozen one does not, and the bias
+    then learns. Raises CannotTraceError.
+    """
+    biases = {id(bias): bias for bias in convolution_biases(model)}
+    if not biases or not has_norms(model):
+        return []
+    views = views_of(model, (True, False) if trained else (False,), data, limit_s)
+    means: dict[int, dict[int, torch.Tensor]] = {}
+    refused: set[int] = set()
+    for view in views:
+        refused |= used_elsewhere(view)
+        for node, layer in view.layers.items():
+            norms = norms_after(node, view) if is_convolution(node, view) else []
+            cancelled = all(norm.by_batch or not (trained and view.training) for norm in norms)
+            fits = all(norm.running_mean is None or norm.running_mean.shape == shape_of(layer.bias) for norm in norms)
+            if not norms or not cancelled or not fits:
+                refused.add(id(layer.bias))
+            found = {id(norm.running_mean): norm.running_mean for norm in norms if norm.running_mean is not None}
+            means.setdefault(id(layer.bias), {}).update(found)
+    sources = sources_of_means(views)
+    return [
+        (biases[key], list(found.values()))
+        for key, found in means.items()
+        if key in biases and key not in refused and all(sources[mean] == {key} for mean in found)
+    ]
+
+
+def convolution_biases(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """What may be the bias of a convolution: it stands beside a weight of three dimensions or more."""
+    found = []
+    for module in model.modules():
+        own = [(name, parameter) for name, parameter in module._parameters.items() if parameter is not None]
+        if any(parameter.dim() >= 3 for _, parameter in own):
+            found += [parameter for name, parameter in own if "bias" in name and parameter.dim() == 1]
+    return found
+
+
+def has_norms(model: torch.nn.Module) -> bool:
+    """Whether a model can have a norm that subtracts means: as a module, or by its buffers."""
+    norms = (torch.nn.modules.batchnorm._NormBase,)
+    return any(isinstance(module, norms) or "running_mean" in module._buffers for module in model.modules())
+
+
+def is_convolution(node: torch.fx.Node, view: View) -> bool:
+    """Whether a layer is a convolution rather than a linear layer, whose channels a norm may take for positions."""
+    if node.op == "call_module":
+        return isinstance(view.layers[node].module, torch.nn.modules.conv._ConvNd)
+    return function_name(node) in CONVOLUTIONS
+
+
+def shape_of(bias: torch.Tensor | None) -> torch.Size | None:
+    """The shape of a bias, if there is one."""
+    return None if bias is None else bias.shape
+
+
+def used_elsewhere(view: View) -> set[int]:
+    """Parameters and buffers that a trace uses otherwise than as a layer's bias or a norm's running mean."""
+    found = set()
+    for node, tensor in view.tensors.items():
+        for user in node.users:
+            as_bias = user in view.layers and view.layers[user].bias is tensor
+            as_mean = user in view.norms and view.norms[user].running_mean is tensor
+            if not as_bias and not as_mean:
+                found.add(id(tensor))
+    return found
+
+
+def sources_of_means(views: list[View]) -> dict[int, set[int | None]]:
+    """For each running mean, the biases in what its norm is given; None among them for anything else."""
+    sources: dict[int, set[int | None]] = {}
+    for view in views:
+        elsewhere = used_elsewhere(view)
+        for norm in view.norms.values():
+            layer = layer_before(norm, view)
+            bias = id(view.layers[layer].bias) if layer is not None else None
+            own = id(norm.running_mean)
+            sources.setdefault(own, set()).add(None if own in elsewhere else bias)
+    return sources
+
+
+def remove_conv_biases(model: torch.nn.Module, optimizer: typing.Any = None, data: typing.Any = None) -> None:
+    """Take the biases of convolutions that norms cancel out of a model and its optimizer, in place.
+
+    Each running mean takes its bias off, so that evaluation stays the same. Raises CannotTraceError.
+    """
+    removed = []
+    for bias, means in removable_biases(model, trained=optimizer is not None, data=data):
+        for mean in means:
+            mean.sub_(bias.detach().to(mean.dtype))
+        for module in model.modules():
+            for name in [name for name, parameter in module._parameters.items() if parameter is bias]:
+                module._parameters[name] = None
+        removed.append(bias)
+    forget_parameters(optimizer, removed)
+
+
+def forget_parameters(optimizer: typing.Any, removed: list[torch.nn.Parameter]) -> None:
+    """Take parameters out of an optimizer with their state. Its groups stay, for schedulers know them by place."""
+    gone = set(removed)
+    for group in optimizer.param_groups if optimizer is not None else []:
+        group["params"] = [parameter for parameter in group["params"] if parameter not in gone]
+    for parameter in gone & (optimizer.state.keys() if optimizer is not None else set()):
+        del optimizer.state[parameter]

@@ -1,0 +1,81 @@
+"""No bias before a norm
+
+What it does
+------------
+Takes the bias out of every convolution whose result goes to a batch norm (or an instance norm) and nowhere else, out of
+the model and out of the optimizer. They are found by tracing the model (torch.fx, or torch.export on a batch where that
+fails), not by name. A convolution that something else reads too, that is shared and not always followed by the same
+norm, that has a hook, or in training one before a frozen norm, keeps its bias.
+
+Why it helps
+------------
+The norm subtracts the mean of each channel, and with it whatever the bias has added. The bias costs an addition in the
+forward pass, a sum over the whole gradient in the backward pass, and its part of the optimizer's step.
+
+When it does not
+----------------
+Where the library fuses the bias into the convolution, only the backward pass gains. torch.compile may fuse the rest.
+In inference `model.fold_batch_norm` removes the norm altogether, which is worth more.
+
+Numerics
+--------
+close: the same outputs and gradients up to rounding. Running means take the bias off, so evaluation stays the same
+too. The state dict has fewer entries. To load an older checkpoint into the changed model: load it into the model as it
+was built, then apply the setting. Leaving the old biases out with `strict=False` is not enough, for the running means
+in the checkpoint still contain them. An optimizer's checkpoint fits only an optimizer without these parameters.
+
+References
+----------
+PyTorch Performance Tuning Guide, Disable bias for convolutions directly followed by a batch norm. NVIDIA ECCV 2020
+tuning guide. Ioffe and Szegedy, Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
+Shift, ICML 2015, section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.portable import source
+from advisor.recipe import Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
+
+
+class ConvBias(Recipe):
+    """`bias=None` for convolutions before a norm, where a trace shows that the norm cancels it."""
+
+    id = "conv_bias"
+    title = "No bias before a norm"
+    key = "model.conv_bias_before_norm"
+    default = True
+    attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
+    partners = frozenset({"autocast", "channels_last"})
+    numerics = Numerics.CLOSE
+    stage = Stage.MODEL
+    order = -20  # before layers change their type, and before folding puts a bias back
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        workload = facts.workload
+        if workload.biased_conv_norm_pairs:
+            return [False]
+        if workload.norm_pairs_problem:
+            return Skip(f"the model {workload.norm_pairs_problem}")
+        return Skip("the model has no convolution with a bias whose result goes to a batch norm only")
+
+    def apply(self, workload: Components, value: Value) -> None:
+        if not value:
+            from advisor.portable.conv_bias import remove_conv_biases
+
+            trained = workload.optimizer if workload.plan.mode is Mode.TRAIN else None
+            remove_conv_biases(workload.model, trained, workload.data)
+
+    def code(self, value: Value) -> str:
+        if value:
+            return "# convolutions keep their biases\n"
+        return f"{source('tracing', 'norm_pairs', 'conv_bias')}\n\nremove_conv_biases(model, optimizer, loader)\n"
+
+    def why(self, facts: Facts, value: Value) -> str:
+        count = facts.workload.biased_conv_norm_pairs
+        if value or not count:
+            return super().why(facts, value)
+        subject = "One convolution adds a bias" if count == 1 else f"{count} convolutions add a bias"
+        return f"{subject} that the norm behind subtracts again."

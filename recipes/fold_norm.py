@@ -1,0 +1,86 @@
+"""Batch norms folded
+
+What it does
+------------
+Multiplies each batch norm of inference into the weights of the convolution or linear layer before it, and puts an
+Identity in its place. The pairs are found by tracing the model (torch.fx, or torch.export on a batch where that fails):
+the layer's result has to go to the norm only, and the norm has to get nothing else, so branches and layers that are
+shared with others stay as they are. The model keeps its class.
+
+Why it helps
+------------
+In evaluation a batch norm is a fixed scale and shift for each channel. Folded, it is no operation at all: a kernel
+launch and a pass over the activations less for each.
+
+When it does not
+----------------
+torch.compile with `compile.freezing` does the same, and without it still fuses the norm into what follows. Norms
+before their convolution, or behind an activation, cannot be folded. The folded model can no longer be trained as
+before: fold a copy (`copy.deepcopy(model)`) when you go on training, and fold again from the trained weights.
+
+Numerics
+--------
+close: the products are rounded once more in the folded weights, and once less in the activations; the folding itself
+is in double precision. The state dict loses the norms' entries: load a checkpoint first, then fold.
+
+References
+----------
+PyTorch documentation, torch.nn.utils.fusion. PyTorch tutorial, Building a Convolution/Batch Norm fuser with torch.fx.
+Jacob et al., Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference, CVPR 2018,
+section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from advisor.portable import source
+from advisor.recipe import INFERENCE, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+
+class FoldNorm(Recipe):
+    """Batch norms multiplied into the layers before them, where a trace shows that nobody else reads these."""
+
+    id = "fold_norm"
+    title = "Batch norms folded"
+    key = "model.fold_batch_norm"
+    default = False
+    modes = INFERENCE
+    attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
+    partners = frozenset({"autocast", "channels_last", "half_weights"})
+    numerics = Numerics.CLOSE
+    stage = Stage.MODEL
+    order = -10  # while the weights still have their precision
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        workload = facts.workload
+        if workload.conv_norm_pairs:
+            return [True]
+        if workload.norm_pairs_problem:
+            return Skip(f"the model {workload.norm_pairs_problem}")
+        return Skip("the model has no convolution or linear layer whose result goes to a batch norm only")
+
+    def apply(self, workload: Components, value: Value) -> None:
+        if value:
+            from advisor.portable.fold_norm import fold_batch_norms
+
+            fold_batch_norms(workload.model, workload.data)
+
+    def code(self, value: Value) -> str:
+        if not value:
+            return "# batch norms stay as they are\n"
+        return f"{source('tracing', 'norm_pairs', 'fold_norm')}\n\nfold_batch_norms(model, loader)\n"
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value and settings.get("model.conv_bias_before_norm") is False:
+            return "folding a norm gives its convolution a bias again, so removing that first gains nothing"
+        return None
+
+    def why(self, facts: Facts, value: Value) -> str:
+        count = facts.workload.conv_norm_pairs
+        if not value or not count:
+            return super().why(facts, value)
+        return (
+            f"{count} batch norm{' scales' if count == 1 else 's scale'} what the layer before could give out scaled."
+        )
