@@ -105,8 +105,12 @@ class Catalog:
         return max(costs, default=0.0)
 
     def rounding(self, settings: Mapping[str, Value]) -> float:
-        """The unit round-off of the coarsest arithmetic that these settings bring in; unknown keys bring none."""
-        return max((_rounding(recipe, settings[recipe.key]) for recipe in self if recipe.key in settings), default=0.0)
+        """The unit round-off of the coarsest arithmetic that these settings bring in.
+
+        PyTorch's own values bring none, nor do unknown keys.
+        """
+        known = [(recipe, settings[recipe.key]) for recipe in self if recipe.key in settings]
+        return max((_rounding(recipe, value) for recipe, value in known if value != recipe.default), default=0.0)
 
     def why(self, recipe_id: str, facts: Facts, value: Value) -> str:
         """Why a value may help on this workload, in the recipe's words; empty when it cannot say."""

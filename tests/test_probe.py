@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import copy
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode
+from advisor.runtime.step import TrainStep, make_step
+from advisor.trial.probe import PROBE_STEPS, Probe, probe_training, sample_of, squared_norm
+
+
+def batch():
+    return torch.randn(8, 16, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 4
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+def train_step(model=None, **plan):
+    model = model or net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return TrainStep(model, optimizer, nn.CrossEntropyLoss(), StepPlan(mode=Mode.TRAIN, device="cpu", **plan))
+
+
+class Scaler:
+    """A gradient scaler whose scale falls with each of the first steps."""
+
+    def __init__(self, skips):
+        self.scale, self.left = 65536.0, skips
+
+    def get_scale(self):
+        return self.scale
+
+    def step(self):
+        if self.left:
+            self.left -= 1
+            self.scale /= 2
+            return False
+        return True
+
+
+class ScaledStep:
+    """A step with a scaler; its loss is the number of updates that the scaler let through so far."""
+
+    def __init__(self, skips):
+        self.scaler = Scaler(skips)
+        self.updates = 0
+
+    def __call__(self, batch):
+        loss = float(self.updates)
+        self.updates += self.scaler.step()
+        return loss
+
+
+# --- the first training steps ---------------------------------------------------------------------------------
+
+
+def test_losses_first_outputs_and_weights_are_those_of_the_steps():
+    step, model = train_step(), net()
+    probe = probe_training(step, [batch()] * PROBE_STEPS, 0)
+    with torch.no_grad():
+        outputs = model(batch()[0])
+    assert probe.outputs == pytest.approx([float(outputs.sum()), *outputs.flatten().tolist()])
+    assert probe.losses[0] == pytest.approx(float(nn.functional.cross_entropy(outputs, batch()[1])))
+    assert (len(probe.losses), len(probe.weights), probe.steps) == (PROBE_STEPS, PROBE_STEPS + 1, PROBE_STEPS)
+    assert probe.weights[0] == pytest.approx(sum(float(p.detach().square().sum()) for p in model.parameters()))
+    assert probe.weights[-1] == pytest.approx(sum(float(p.detach().square().sum()) for p in step.model.parameters()))
+    assert probe.losses[-1] < probe.losses[0]
+    assert probe.seconds > 0
+
+
+def test_the_probe_leaves_the_model_as_it_is_and_trains_it_as_a_plain_loop_would():
+    probed, plain = train_step(), train_step()
+    probe_training(probed, [batch()] * 3, 0)
+    torch.manual_seed(0)
+    for _ in range(3):
+        plain(batch())
+    for one, other in zip(probed.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert not probed.model._forward_hooks
+
+
+def test_a_compiled_model_shows_its_first_outputs():
+    model = net()
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    components = Components(torch.compile(model, backend="eager"), optimizer, batch(), plan)
+    step = make_step(components, nn.CrossEntropyLoss())
+    probe = probe_training(step, [batch()] * 3, 0)
+    assert probe.outputs == probe_training(train_step(), [batch()] * 3, 0).outputs
+    assert not components.model._forward_hooks
+
+
+def test_a_model_that_is_compiled_in_place_is_not_hooked():
+    step = train_step()
+    step.model.compile(backend="eager")
+    probe = probe_training(step, [batch()] * 2, 0)
+    assert probe.outputs == ()
+    assert len(probe.losses) == 2
+
+
+def sleeping(*seconds):
+    """A step that takes so long, the last for all that follow."""
+    left = list(seconds)
+
+    def step(batch):
+        time.sleep(left.pop(0) if len(left) > 1 else left[0])
+        return torch.ones(())
+
+    return step
+
+
+def test_slow_steps_are_fewer():
+    assert len(probe_training(sleeping(0.06), [None] * 5, 0, limit_s=0.1).losses) == 2
+    assert len(probe_training(sleeping(0.06), [None] * 5, 0, limit_s=0.01, fewest=1).losses) == 1
+
+
+def test_the_step_that_compiles_does_not_count_towards_the_limit():
+    assert len(probe_training(sleeping(1.0, 0.0), [None] * 5, 0, limit_s=0.9).losses) == 5
+
+
+# --- the gradient scaler --------------------------------------------------------------------------------------
+
+
+def test_skipped_updates_are_run_again_and_counted():
+    probe = probe_training(ScaledStep(3), [None] * PROBE_STEPS, 0)
+    assert probe.losses == (0, 1, 2, 3, 4)
+    assert (probe.skipped_steps, probe.steps, probe.scale) == (3, 8, 8192)
+    assert probe.notes == ("the gradient scaler skipped 3 of the first 8 updates; its scale settled at 8192",)
+
+
+def test_a_scaler_that_never_finds_a_scale_ends():
+    probe = probe_training(ScaledStep(1000), [None] * PROBE_STEPS, 0)
+    assert probe.losses == (0,) * PROBE_STEPS
+    assert probe.skipped_steps == probe.steps
+    assert probe.notes == (f"the gradient scaler skipped all of the first {probe.steps} updates",)
+
+
+def test_a_scaler_that_fits_at_once_and_none_at_all_have_no_note():
+    assert probe_training(ScaledStep(0), [None] * PROBE_STEPS, 0).notes == ()
+    assert Probe(1.0, 5).notes == ()
+
+
+# --- samples and norms ----------------------------------------------------------------------------------------
+
+
+def test_a_sample_is_the_same_in_every_layout():
+    images = torch.randn(4, 3, 20, 20)
+    assert sample_of(images)[1:] == sample_of(images.to(memory_format=torch.channels_last))[1:]
+    assert len(sample_of(images)) == 257
+
+
+def test_a_sample_spans_all_tensors_and_is_exact():
+    parts = [torch.arange(0, 300.0), torch.arange(300.0, 301).reshape(()), torch.arange(301.0, 1024)]
+    total, *sample = sample_of(parts)
+    assert total == 1024 * 1023 / 2
+    assert sample == list(range(0, 1024, 4))
+
+
+def test_counts_do_not_outweigh_scores():
+    assert sample_of({"scores": torch.tensor([0.5]), "boxes": torch.tensor([10_000])}) == (0.5, 0.5)
+    assert sample_of(torch.tensor([7, 8])) == (15.0, 7.0, 8.0)
+    assert sample_of(torch.tensor([1 + 2j])) == (3.0, 1.0, 2.0)
+    assert sample_of(torch.empty(0)) == sample_of("text") == ()
+
+
+def test_half_precision_is_summed_without_overflow():
+    assert sample_of(torch.full((4,), 60_000.0, dtype=torch.float16))[0] == pytest.approx(240_000, rel=1e-3)
+
+
+def test_the_norm_counts_every_floating_point_parameter():
+    model = nn.Module()
+    model.large = nn.Parameter(torch.full((2**22 + 7,), 2.0))
+    model.narrow = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    model.places = nn.Parameter(torch.tensor([9]), requires_grad=False)
+    assert squared_norm(model) == 4 * (2**22 + 7) + 3
+    assert squared_norm(copy.deepcopy(model)) == squared_norm(model)
