@@ -162,6 +162,7 @@ def test_a_sample_spans_all_tensors_and_is_exact():
     total, *sample = sample_of(parts)
     assert total == 1024 * 1023 / 2
     assert sample == list(range(0, 1024, 4))
+    assert len(sample_of([torch.ones(5000), torch.ones(2)])) == 257  # none of the second falls on a place
 
 
 def test_counts_do_not_outweigh_scores():

@@ -144,7 +144,7 @@ def sample_of(output: Any) -> tuple[float, ...]:
     sample: list[float] = []
     first = 0
     for tensor in tensors:
-        places = torch.arange(first, tensor.numel(), stride, device=tensor.device)
+        places = torch.arange(first, max(first, tensor.numel()), stride, device=tensor.device)
         sample += tensor[torch.unravel_index(places, tensor.shape)].double().tolist()
         first = (first - tensor.numel()) % stride
     return (_total(tensors), *sample[:_SAMPLED_OUTPUTS])
