@@ -4,7 +4,6 @@ import copy
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -920,18 +919,3 @@ def test_without_a_compiler_nothing_is_proposed(monkeypatch):
 def test_what_compiles_is_tried_late():
     assert all(CATALOG[recipe_id].expensive for recipe_id in COMPILES)
     assert CATALOG.cost({"compile.scope": "regional"}) < 1 == CATALOG.cost({"compile.mode": "default"})
-
-
-def test_a_model_that_does_not_compile_says_so():
-    class Fails(nn.Module):
-        def forward(self, x):
-            return torch.ops.aten.add(x, x)
-
-    def broken(graph, inputs):
-        raise RuntimeError("no kernel for this")
-
-    components = parts(Fails(), Mode.INFER)
-    components.model = torch.compile(components.model, backend=broken)
-    step = make_step(replace(components), None)
-    with pytest.raises(Exception, match="no kernel for this"):
-        step(torch.ones(2))

@@ -1,0 +1,284 @@
+"""The compile family and the small optimizer recipes on a real GPU, with generated code."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torch._dynamo.utils import counters
+
+from advisor.catalog import load_catalog
+from advisor.export.python_file import python_source
+from advisor.plan import StepPlan
+from advisor.portable.inplace import activations_in_place
+from advisor.recipe import Components
+from advisor.records import Mode
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.step import GraphedStep, make_step
+from advisor.runtime.tuning import Tuning
+
+pytestmark = pytest.mark.gpu
+CATALOG = load_catalog()
+OPTIMIZERS = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+    "AdamW, foreach": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3, foreach=True),
+    "RMSprop": lambda parameters: torch.optim.RMSprop(parameters, lr=1e-3),
+}
+each_optimizer = pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    limit = torch._dynamo.config.recompile_limit
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+    counters.clear()
+    torch._dynamo.config.recompile_limit = limit
+
+
+class Block(nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+        self.norm, self.a, self.b = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + self.b(nn.functional.gelu(self.a(self.norm(x))))
+
+
+class Layers(nn.Module):
+    """Twelve layers: 75 parameter tensors."""
+
+    def __init__(self, make=Block):
+        super().__init__()
+        self.layers = nn.ModuleList(make() for _ in range(12))
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x).mean(1)
+
+
+def encoder_layers():
+    return Layers(lambda: nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True))
+
+
+class Chains(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Linear(8, 4)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, images):
+        x = self.norm(self.conv(images))
+        x += 0.5
+        x = self.relu(x).mean((2, 3))
+        return self.head(torch.sigmoid(x * 1.5) * 2)
+
+
+def batches(count, lengths=(16,)):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (
+            torch.randn(8, lengths[index % len(lengths)], 32, generator=generator).cuda(),
+            torch.randint(4, (8,), generator=generator).cuda(),
+        )
+        for index in range(count)
+    ]
+
+
+def twin(make):
+    torch.manual_seed(0)
+    model = make().cuda().train()
+    return model, copy.deepcopy(model)
+
+
+def stepped(model, settings, make_optimizer=OPTIMIZERS["SGD"], **plan):
+    plan = StepPlan(mode=Mode.TRAIN, device="cuda:0", **plan)
+    components = Components(model, make_optimizer(model.parameters()), None, plan)
+    apply_settings(CATALOG, components, settings)
+    return make_step(components, nn.CrossEntropyLoss()), components
+
+
+def plain_losses(model, make_optimizer, data, *, norm=None, decay=1.0):
+    optimizer = make_optimizer(model.parameters())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, decay)
+    losses = []
+    for inputs, targets in data:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        if norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), norm)
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    return losses
+
+
+# --- the model ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [Layers, encoder_layers], ids=["own blocks", "PyTorch's blocks"])
+@pytest.mark.parametrize("mode", ["none", "default", "reduce-overhead"])
+def test_compiled_blocks_train_as_the_eager_model(make, mode):
+    model, reference = twin(make)
+    data = batches(8)
+    expected = plain_losses(reference, OPTIMIZERS["SGD"], data)
+    settings = {"compile.scope": "regional"} | ({} if mode == "none" else {"compile.mode": mode})
+    step, components = stepped(model, settings)
+    assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
+    assert components.model is model
+    # The first block may differ from the others in whether its input needs a gradient.
+    assert 1 <= counters["frames"]["ok"] <= 2
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("scope", ["model", "regional"])
+def test_batches_of_several_lengths(dynamic, scope):
+    model, reference = twin(Layers)
+    data = batches(6, lengths=(8, 12, 20))
+    expected = plain_losses(reference, OPTIMIZERS["SGD"], data)
+    step, _ = stepped(model, {"compile.dynamic": dynamic, "compile.scope": scope})
+    assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
+
+
+def test_compiled_blocks_can_be_captured_in_a_graph():
+    model, reference = twin(Layers)
+    data = batches(8)
+    expected = plain_losses(reference, OPTIMIZERS["SGD"], data)
+    step, _ = stepped(model, {"compile.scope": "regional", "step.cuda_graph": True})
+    assert isinstance(step, GraphedStep)
+    assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
+
+
+def test_pointwise_chains_train_as_the_eager_model():
+    model, reference = twin(Chains)
+    generator = torch.Generator().manual_seed(2)
+    data = [(torch.randn(8, 3, 16, 16, generator=generator).cuda(), torch.arange(8).cuda() % 4) for _ in range(6)]
+    expected = plain_losses(reference, OPTIMIZERS["SGD"], data)
+    step, _ = stepped(model, {"compile.pointwise_only": True})
+    assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
+    assert counters["frames"]["ok"] == 2
+
+
+def test_activations_in_place_change_no_bit_and_need_less_memory():
+    def make():
+        model = torchvision.models.resnet18(num_classes=4)
+        for module in model.modules():
+            if isinstance(module, nn.ReLU):
+                module.inplace = False
+        return model
+
+    def gradients_and_peak(model, images):
+        model(images).sum().backward()  # the libraries allocate their workspaces
+        model.zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        model(images).square().sum().backward()
+        return [parameter.grad for parameter in model.parameters()], torch.cuda.max_memory_allocated()
+
+    model, reference = twin(make)
+    CATALOG["inplace_activations"].apply(Components(model, None, None, StepPlan(Mode.TRAIN, "cuda")), True)
+    assert len(activations_in_place(model)) == 9
+    images = torch.randn(16, 3, 64, 64, device="cuda")
+    try:
+        torch.backends.cudnn.deterministic = True
+        found, peak = gradients_and_peak(model, images)
+        expected, usual_peak = gradients_and_peak(reference, images)
+    finally:
+        torch.backends.cudnn.deterministic = False
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert peak < usual_peak
+
+
+# --- the update -----------------------------------------------------------------------------------------------
+
+
+@each_optimizer
+def test_a_compiled_optimizer_trains_as_the_eager_one_under_a_schedule(make_optimizer):
+    model, reference = twin(Layers)
+    data = batches(8)
+    expected = plain_losses(reference, make_optimizer, data, decay=0.8)
+    step, components = stepped(model, {"compile.optimizer": True}, make_optimizer)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(components.optimizer, 0.8)
+    losses, compiled = [], []
+    for batch in data:
+        losses.append(step(batch).item())
+        schedule.step()
+        compiled.append(counters["frames"]["total"])
+    assert losses == pytest.approx(expected, rel=1e-3)
+    assert compiled[2] == compiled[-1] > 0, "a schedule makes it compile again"
+
+
+def test_a_compiled_optimizer_goes_on_from_a_state():
+    model, reference = twin(Layers)
+    data = batches(8)
+    optimizer, plain = (torch.optim.AdamW(m.parameters(), lr=1e-3) for m in (model, reference))
+    for chosen, its_model in ((optimizer, model), (plain, reference)):
+        for inputs, targets in data[:3]:
+            chosen.zero_grad()
+            nn.functional.cross_entropy(its_model(inputs), targets).backward()
+            chosen.step()
+    tuning = Tuning({"compile.optimizer": True})
+    model, optimizer = tuning.prepare(model, optimizer)
+    step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+    expected = []
+    for inputs, targets in data:
+        plain.zero_grad()
+        loss = nn.functional.cross_entropy(reference(inputs), targets)
+        loss.backward()
+        plain.step()
+        expected.append(loss.item())
+    assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_exported_file_compiles_the_optimizer():
+    model, reference = twin(Layers)
+    data = batches(6)
+    expected = plain_losses(reference, OPTIMIZERS["Adam"], data, norm=0.5)
+    namespace: dict = {}
+    exec(python_source(CATALOG, {"compile.optimizer": True, "step.clip_grad": "foreach"}, "train"), namespace)
+    model, optimizer, _ = namespace["prepare"](model, OPTIMIZERS["Adam"](model.parameters()))
+    step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss(), clip_grad=0.5)
+    assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("value", ["default", "foreach", "for-loop"])
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "captured"])
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_clipping_is_the_plain_loop_also_when_captured(value, graph, name):
+    model, reference = twin(Layers)
+    data = batches(8)
+    expected = plain_losses(reference, OPTIMIZERS[name], data, norm=0.1)
+    settings = {"step.clip_grad": value, "step.cuda_graph": graph}
+    step, _ = stepped(model, settings, OPTIMIZERS[name], clip_norm=0.1)
+    assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=1e-3)
+
+
+def test_clipping_does_not_make_the_host_wait():
+    model, _ = twin(Layers)
+    step, _ = stepped(model, {"step.clip_grad": "foreach"}, clip_norm=0.1)
+    data = batches(3)
+    step(data[0])
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in data[1:]:
+            step(batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_gradients_are_unscaled_before_they_are_clipped():
+    model, _ = twin(Layers)
+    step, _ = stepped(model, {"precision.autocast": "float16"}, clip_norm=0.1)
+    for batch in batches(3):
+        assert step(batch).isfinite()
+    total = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm()
+    assert total.item() <= 0.1 * (1 + 1e-3)
