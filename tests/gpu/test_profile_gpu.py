@@ -1,0 +1,208 @@
+"""The instrumented pass on a GPU: what bounds a step, ceilings, device time, tensor cores and clocks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+
+import pytest
+import torch
+from profiled import take_profile
+from torch import nn
+
+from advisor.plan import StepPlan
+from advisor.records import Bottleneck, Mode
+from advisor.runner import Runner
+from advisor.runtime.step import InferStep, TrainStep
+from advisor.trial import ceilings
+from advisor.trial.clock import StepClock
+from advisor.trial.clock_check import check_clocks
+from advisor.trial.feed import Feed
+from advisor.trial.recording import record_steps
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 3
+LONGEST_PASS_S = 4.0  # about 2 s on an H200, the first start of CUDA's profiler among them
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fork_server():
+    Runner.prepare()
+
+
+@pytest.fixture
+def cuda(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.mark.parametrize(
+    ("workload", "bottleneck", "evidence"),
+    [
+        ("bound_input", Bottleneck.INPUT, "waiting for data"),
+        ("bound_launch", Bottleneck.LAUNCH, "kernels"),
+        ("bound_memory", Bottleneck.MEMORY, "multiplies no matrices: it moves bytes, about"),
+        ("bound_compute", Bottleneck.COMPUTE, "float32 matrix-product rate"),
+        ("bound_copy", Bottleneck.COPY, "GB/s from pinned memory"),
+    ],
+)
+def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottleneck, evidence):
+    taken = take_profile(workload, tmp_path, device="cuda", clock=time.monotonic)
+    profile = taken.profile
+    print(workload, profile.evidence, profile.phases, profile.device_phases, profile.clock, profile.ceilings, taken)
+    assert profile.bottleneck is bottleneck, profile.evidence
+    assert evidence in profile.evidence
+    assert sum(profile.device_phases.values()) >= 0.9 * profile.device_busy_share * profile.step_ms
+    assert profile.kernels_per_step >= 1
+    with gzip.open(profile.trace_path) as trace:
+        names = {event.get("name") for event in json.load(trace)["traceEvents"]}
+    assert {"data wait", "host-to-device", "forward"} <= names
+
+
+def test_the_whole_pass_is_short(tmp_path):
+    take_profile("mlp12", tmp_path, device="cuda", clock=time.monotonic)  # measures the ceilings
+    taken = take_profile("mlp12", tmp_path, device="cuda", clock=time.monotonic)
+    assert taken.seconds < LONGEST_PASS_S
+
+
+def test_a_naive_clock_times_the_launches(cuda):
+    weight = torch.randn(8192, 8192, device=cuda)
+
+    def run_steps(steps):
+        for _ in range(steps):
+            _ = weight @ weight
+        return steps
+
+    clock = StepClock(cuda, run_steps)
+    clock.run(3)
+    block_ms = clock.run(10).step_ms
+    checked = check_clocks(clock, block_ms, 1.0)
+    assert checked.naive_ms < block_ms / 5
+    assert checked.synchronized_ms == pytest.approx(block_ms, rel=0.2)
+    assert checked.events_ms == pytest.approx(block_ms, rel=0.2)
+
+
+def train_step(device, width, dtype=torch.float32):
+    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).to(device, dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    return TrainStep(model, optimizer, nn.MSELoss(), StepPlan(mode=Mode.TRAIN, device=str(device)))
+
+
+def recorded(device, width=4096, dtype=torch.float32):
+    step = train_step(device, width, dtype)
+    batch = tuple(torch.randn(width, width, device=device, dtype=dtype) for _ in range(2))
+    feed = Feed(batch)
+    step(feed.next())
+    clock = StepClock(device, lambda steps: [step(feed.next()) for _ in range(steps)] and steps)
+    clock.run(3)
+    return record_steps(step, feed, STEPS), clock.run(10).step_ms
+
+
+def test_device_time_adds_up_to_the_step_of_a_busy_device(cuda):
+    recording, step_ms = recorded(cuda)
+    assert recording.device.busy_ms == pytest.approx(step_ms, rel=0.15)
+    phases = recording.device.phases
+    assert sum(phases.values()) == pytest.approx(recording.device.busy_ms, rel=0.05)
+    assert phases["backward"] > phases["forward"] > phases["optimizer"] > 0
+    # Three of the five products are the backward's: the first layer needs no gradient of its inputs.
+    assert phases["backward"] == pytest.approx(1.5 * phases["forward"], rel=0.3)
+
+
+def test_ranges_are_neither_operators_nor_device_time(cuda):
+    recording, _ = recorded(cuda)
+    names = [row.name for row in (*recording.operators, *recording.by_shape)]
+    assert not {"forward", "backward", "optimizer", "data wait", "cudaDeviceSynchronize"} & set(names)
+    operators = sum(row.device_ms for row in recording.operators)
+    assert operators == pytest.approx(sum(recording.device.phases.values()), rel=0.05)
+    mm = next(row for row in recording.operators if row.name == "aten::mm")
+    assert mm.calls == 3
+    assert mm.device_total_ms >= mm.device_ms > 0
+
+
+def test_streams_that_overlap_count_once(cuda):
+    side = torch.cuda.Stream(cuda)
+
+    class TwoStreams(nn.Module):
+        def forward(self, inputs):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(20_000_000)
+            torch.cuda._sleep(20_000_000)
+            torch.cuda.current_stream().wait_stream(side)
+            return inputs + 1
+
+    step = InferStep(TwoStreams(), StepPlan(mode=Mode.INFER, device=str(cuda)))
+    recording = record_steps(step, Feed(torch.ones(4, device=cuda)), STEPS)
+    assert recording.device.busy_ms < 0.7 * sum(recording.device.phases.values())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "low", "high"),
+    [
+        (torch.bfloat16, "highest", 0.8, 1.0),
+        (torch.float16, "highest", 0.8, 1.0),
+        (torch.float32, "high", 0.5, 1.0),
+        (torch.float32, "highest", 0.0, 0.0),
+    ],
+)
+def test_tensor_cores_by_type(cuda, dtype, precision, low, high):
+    torch.set_float32_matmul_precision(precision)
+    try:
+        recording, _ = recorded(cuda, dtype=dtype)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert low <= recording.device.tensor_core_share <= high, [row.name for row in recording.operators]
+
+
+def test_convolutions_on_tensor_cores(cuda):
+    model = nn.Sequential(*[nn.Conv2d(128, 128, 3, padding=1) for _ in range(4)]).to(cuda, torch.bfloat16)
+    model = model.to(memory_format=torch.channels_last)
+    step = InferStep(model, StepPlan(mode=Mode.INFER, device=str(cuda)))
+    batch = torch.randn(32, 128, 56, 56, device=cuda, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    assert record_steps(step, Feed(batch), STEPS).device.tensor_core_share > 0.6
+
+
+@pytest.mark.parametrize("backend", ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION"])
+def test_attention_on_tensor_cores(cuda, backend):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    class Attend(nn.Module):
+        def forward(self, inputs):
+            with sdpa_kernel(getattr(SDPBackend, backend)):
+                return nn.functional.scaled_dot_product_attention(inputs, inputs, inputs)
+
+    step = InferStep(Attend(), StepPlan(mode=Mode.INFER, device=str(cuda)))
+    batch = torch.randn(8, 16, 2048, 64, device=cuda, dtype=torch.bfloat16)
+    assert record_steps(step, Feed(batch), STEPS).device.tensor_core_share > 0.9
+
+
+def test_ceilings_are_quick_plausible_and_kept(cuda):
+    ceilings.machine_ceilings(cuda, torch.float32, anew=True)  # libraries load their kernels
+    started = time.perf_counter()
+    measured = ceilings.machine_ceilings(cuda, torch.float32, anew=True)
+    took_s = time.perf_counter() - started
+    print(measured, took_s)
+    assert took_s < 2
+    products = measured.matmul_flops_per_s
+    assert set(products) == {"float32", "tf32", "bfloat16", "float16"}
+    assert products["float32"] < products["tf32"] < products["bfloat16"]
+    assert products["float16"] == pytest.approx(products["bfloat16"], rel=0.3)
+    transfers = measured.host_to_device_bytes_per_s
+    assert set(transfers) == {"pageable", "pinned"}
+    assert transfers["pageable"] <= 1.1 * transfers["pinned"] < measured.copy_bytes_per_s
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_ceilings_beside_a_model_that_fills_the_gpu(cuda):
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info(cuda)
+    held = torch.empty(free - 2**28, dtype=torch.uint8, device=cuda)
+    try:
+        measured = ceilings.machine_ceilings(cuda, torch.float32, anew=True)
+    finally:
+        del held
+        torch.cuda.empty_cache()
+    assert measured.call_overhead_s > 0
+    assert all(rate > 0 for rate in measured.matmul_flops_per_s.values())

@@ -1,0 +1,50 @@
+"""The profile of a workload as a real trial takes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.records import Activity, Finished, Outcome, Profile, Profiled, TargetSpec, TrialSpec
+from advisor.runner import Runner
+
+WORKLOADS = Path(__file__).parent / "gpu" / "workloads"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A profile, and how long the instrumented pass took with everything in it."""
+
+    profile: Profile
+    seconds: float
+
+
+def take_profile(workload: str, folder: Path, *, device: str, clock) -> Taken:
+    """Run the baseline's trial of a file in ``tests/gpu/workloads`` (or of ``demo``); ``clock`` tells the seconds."""
+    target = workload if workload == "demo" else f"{WORKLOADS / workload}.py:build"
+    at: dict[str, float] = {}
+    profiles: list[Profile] = []
+
+    def listen(message):
+        if isinstance(message, Activity):
+            at[message.text] = clock()
+        elif isinstance(message, Profiled):
+            at["profiled"] = clock()
+            profiles.append(message.profile)
+        elif isinstance(message, Finished):
+            at["finished"] = clock()
+
+    spec = TrialSpec(
+        trial_id="baseline",
+        target=TargetSpec(target, str(folder), device=device),
+        settings={},
+        measure_s=1.0,
+        warmup_limit_s=3.0,
+        timeout_s=250.0,
+        log_path=str(folder / "000-baseline.log"),
+        inspect=True,
+        profile=True,
+    )
+    result = Runner().run(spec, listen)
+    assert result.outcome is Outcome.MEASURED, (result.reason, result.details)
+    return Taken(profiles[0], at["profiled"] - at["profiling"])
