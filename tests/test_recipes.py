@@ -81,6 +81,7 @@ VALUES = {
     "num_workers": [0, 1],
     "openmp": ["default", "bind", "iomp"],
     "optimizer_memory": ["full"],
+    "pad_dims": [1, 8, 64],
     "persistent_workers": [False, True],
     "pin_memory": [False, True],
     "prefetch": [2, 4],

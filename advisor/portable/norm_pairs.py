@@ -345,7 +345,7 @@ def example_calls(
         return [((), {name: samples[name] for name in samples if open_ended or name in names})]
     if not isinstance(samples, (tuple, list)):
         return [((samples,), {})]
-    without_target = (tuple(samples[:-1]), {})
+    without_target: tuple[typing.Any, dict[str, typing.Any]] = (tuple(samples[:-1]), {})
     if with_target:
         return [without_target]
     places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -14,7 +14,7 @@ from torch import nn
 
 from advisor.entrypoint import one_line
 from advisor.hardware import usable_cores
-from advisor.portable import conv_bias, fold_norm, inplace, pointwise
+from advisor.portable import conv_bias, fold_norm, inplace, padding, pointwise
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
 from advisor.rebuild import expected_state_bytes, optimizer_implementation, optimizer_implementations
@@ -84,6 +84,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         biased_conv_norm_pairs=biased_pairs,
         conv_norm_pairs=folding_pairs,
         norm_pairs_problem=pairs_problem,
+        paddable_outputs=_paddable_outputs(loop.model),
         current={
             # Where some could still be switched, the setting counts as off.
             "model.inplace_activations": bool(inplace.activations_in_place(loop.model)) and not inplace_activations,
@@ -142,6 +143,17 @@ def _traced(count: Callable[[nn.Module, float], int], model: nn.Module) -> tuple
         return count(model, _TRACING_LIMIT_S), ""
     except CannotTraceError as error:
         return 0, str(error)
+
+
+def _paddable_outputs(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
+    """Multiple, layers and widest output for each multiple that would pad layers, and not to the same sizes."""
+    found: dict[tuple[int, ...], tuple[int, int, int]] = {}
+    for multiple in (8, 64):
+        outputs = [layer.out_features for layer in padding.layers_to_pad(model, multiple)]
+        sizes = tuple(padding.padded_size(size, multiple) for size in outputs)
+        if sizes:
+            found.setdefault(sizes, (multiple, len(outputs), max(outputs)))
+    return tuple(found.values())
 
 
 def _norm_pairs(loop: Loop) -> tuple[int, int, str]:

@@ -1,0 +1,106 @@
+"""Outputs padded
+
+What it does
+------------
+Gives each linear layer whose number of outputs is off the multiple (8, or 64) rows of zeros up to the next, and returns
+a view of its results without them. So the loss sees the width it knows, and a vocabulary of 50,257 is computed as one
+of 50,304. An embedding that shares its weight with such a layer goes on sharing it. Layers whose size would grow by
+more than an eighth stay as they are, as do those whose weights something else than linear layers and embeddings uses.
+
+Why it helps
+------------
+Tensor cores multiply tiles. With rows that are not a multiple of 16 bytes long the library falls back to slower
+kernels, or copies first; and the next multiple of 64 fills its tiles. It matters in half precision and TF32.
+
+When it does not
+----------------
+In float32 without TF32 no tensor core is used. What follows has to read a view whose rows are not adjacent, and its
+gradient is copied into a wider tensor: for a small layer that can cost more than it gains. Inputs are not padded, for
+they would have to be copied at each call. An index just beyond the vocabulary reads zeros where it was an error before.
+
+Numerics
+--------
+changed in training by its declaration, though outputs and gradients are the same up to rounding: the rows of zeros get
+no gradient and stay zero under SGD, Adam and others that treat each element by itself. But optimizer state has their
+shape, and an optimizer that averages over a tensor (Adafactor) would count them. close in inference. `state_dict` and
+`load_state_dict` keep the usual shapes, so checkpoints of the model fit both ways; those of the optimizer do not.
+
+References
+----------
+NVIDIA Deep Learning Performance, Matrix Multiplication: Tensor Core Requirements. PyTorch Performance Tuning Guide, Use
+mixed precision and AMP. Hugging Face, Efficient training on a single GPU, batch size choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from advisor.portable import source
+from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
+
+_TENSOR_CORES = (7, 0)
+_OTHER_LAYERS: dict[str, str] = {
+    "precision.quantize": "quantized layers have kernels of their own, which take no padding",
+    "precision.float8": "float8 layers replace the padded ones",
+}
+
+
+class PadDims(Recipe):
+    """Linear layers with rows of zeros up to a multiple, and a view of what they return."""
+
+    id = "pad_dims"
+    title = "Outputs padded"
+    key = "model.pad_to_multiple"
+    default = 1
+    devices = CUDA
+    attacks = frozenset({Bottleneck.COMPUTE})
+    partners = frozenset({"autocast", "tf32", "half_weights"})
+    numerics = Numerics.CHANGED
+    stage = Stage.MODEL
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        workload = facts.workload
+        if (workload.capability or (0, 0)) < _TENSOR_CORES:
+            have = ".".join(map(str, workload.capability or (0, 0)))
+            return Skip(f"compute capability {have} has no tensor cores, which the multiples are for")
+        if workload.optimizer is not None and "Adafactor" in workload.optimizer.name:
+            return Skip("Adafactor averages over the rows of a weight, and would count the rows of zeros")
+        multiples = [multiple for multiple, _, _ in workload.paddable_outputs]
+        nothing = (
+            "no linear layer has a number of outputs that is off a multiple of 64 and would grow by an eighth at most"
+        )
+        return multiples or Skip(nothing)
+
+    def accepts(self, value: Value) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+    def apply(self, workload: Components, value: Value) -> None:
+        if value != 1:
+            from advisor.portable.padding import pad_outputs
+
+            pad_outputs(workload.model, int(value), workload.optimizer)
+
+    def code(self, value: Value) -> str:
+        if value == 1:
+            return "# linear layers keep their sizes\n"
+        return f"{source('padding')}\n\npad_outputs(model, {value}, optimizer)\n"
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value == 1:
+            return None
+        if settings.get("optimizer.state") == "adafactor":
+            return "Adafactor averages over the rows of a weight, and would count the rows of zeros"
+        return next((reason for key, reason in _OTHER_LAYERS.items() if settings.get(key, "none") != "none"), None)
+
+    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
+        return Numerics.CHANGED if mode is Mode.TRAIN else Numerics.CLOSE
+
+    def why(self, facts: Facts, value: Value) -> str:
+        found = {multiple: (layers, widest) for multiple, layers, widest in facts.workload.paddable_outputs}
+        if value not in found:
+            return super().why(facts, value)
+        layers, widest = found[int(value)]
+        if layers == 1:
+            return f"A linear layer has {widest:,} outputs, which is no multiple of {value}."
+        return f"{layers} linear layers have outputs off the multiple of {value}; the widest has {widest:,}."
