@@ -151,10 +151,14 @@ def test_every_option_arrives(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "train.yaml"
     config.write_text("trainer:\n  precision: 32\n")
+    scripts = [tmp_path / "train.py", tmp_path / "more.ipynb"]
+    for script in scripts:
+        script.touch()
     line = (
         "m:b --headless --json out.json --export tuned.yaml --config train.yaml --report report.md --budget 90s "
         "--objective memory --memory-limit 16GiB --mode infer --device cuda:1 --gpus 1 --batch-size 32 "
-        "--input 64x3x224x224 --only autocast --recipes . --allow changed --map precision.autocast=trainer.precision"
+        "--input 64x3x224x224 --only autocast --recipes . --allow changed --map precision.autocast=trainer.precision "
+        "--script train.py --script more.ipynb"
     )
     invocation = parse(line.split())
     request, outputs = invocation.request, invocation.outputs
@@ -167,6 +171,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
     assert request.memory_limit_bytes == 16 * 2**30
     assert request.only == ("autocast",)
     assert request.recipe_folders == (str(tmp_path),)
+    assert request.scripts == tuple(map(str, scripts))
     assert request.config_path == str(config)
     assert request.key_map == {"precision.autocast": "trainer.precision"}
     spec = request.target
@@ -210,11 +215,12 @@ def test_resuming(arguments, target, resume):
         (["m:b", "--gpus", "2"], "more than one GPU", "--gpus"),
         (["m:b", "--gpus", "0"], "--gpus: '0'", "64"),
         (["m:b", "--batch-size", "0"], "--batch-size: '0'", "64"),
-        (["m:b", "--only", "autocats"], "--only: there is no recipe 'autocats'", "Did you mean autocast?"),
+        (["m:b", "--only", "autocats"], "--only: there is no recipe 'autocats'", "Did you mean autocast"),
         (["m:b", "--skip", "zzz"], "--skip: there is no recipe 'zzz'", "perf-advisor recipes"),
         (["m:b", "--only", "autocast", "--skip", "autocast"], "both name autocast", "Leave it out"),
         (["m:b", "--only", ","], "--only: an empty list", "ids"),
         (["m:b", "--recipes", "nowhere"], "the folder nowhere does not exist", "recipe files"),
+        (["m:b", "--script", "gone.py"], "--script: there is no file gone.py", "Name the script"),
         (["m:b", "--report", "r.pdf"], "--report: 'r.pdf'", ".md or .html"),
         (["m:b", "--json", "nowhere/x.json"], "--json: the folder nowhere does not exist", "Make it"),
         (["m:b", "--export", "."], "--export: . is a folder", "file in it"),

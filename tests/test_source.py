@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -384,11 +385,24 @@ def test_what_empties_the_cache_in_validation():
     assert found("import torch\nfor x in names:\n    torch.cuda.empty_cache()\n") == []
 
 
-def test_every_finding_names_a_row_of_the_catalogue():
-    others = {"grad_clip", "create_on_device", "deterministic_off"}
-    known = set(load_catalog().recipes) | others
-    text = f"{HEAD}{STEP}    print(loss.item())\n    torch.cuda.empty_cache()\nx = DataLoader(d)\n{EVALUATE}"
-    assert {recipe for recipe, _ in found(text)} <= known
+def test_every_recipe_of_a_finding_is_in_the_catalogue():
+    rules = Path(habits_in.__code__.co_filename).with_name("source_habits.py").read_text()
+    habits = {
+        "create_on_device",
+        "debug_off",
+        "deterministic_off",
+        "empty_cache",
+        "eval_no_grad",
+        "grad_clip",
+        "host_sync",
+        "loss_sync",
+        "num_workers",
+        "pin_memory",
+        "zero_grad",
+    }
+    assert habits <= set(load_catalog().recipes)
+    assert all(f'"{recipe}"' in rules for recipe in habits)
+    assert set(re.findall(r'Habit\(\s*\w+,\s*"(\w+)"', rules)) <= habits
 
 
 # --- files ----------------------------------------------------------------------------------------------------
