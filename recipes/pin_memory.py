@@ -45,6 +45,7 @@ class PinMemory(Recipe):
     default = False
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
+    partners = frozenset({"gpu_prefetch", "num_workers"})
     numerics = Numerics.EXACT
     stage = Stage.DATA
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})

@@ -1,0 +1,338 @@
+"""Recipes of the input pipeline and the batch on a GPU: the same numbers, copied while the step before computes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchvision.datasets import FakeData
+from torchvision.transforms import v2
+
+from advisor.catalog import load_catalog
+from advisor.export.python_file import python_source
+from advisor.plan import StepPlan
+from advisor.portable.device_loader import DeviceLoader
+from advisor.portable.optimizers import with_small_state
+from advisor.records import Inspected, Mode, Outcome, Profiled, TargetSpec, TrialSpec
+from advisor.runner import Runner
+from advisor.runtime.loader import loop_loader
+from advisor.runtime.step import TrainStep
+from advisor.runtime.tuning import Tuning
+from advisor.trial.feed import Feed
+from advisor.trial.host_tensors import host_made_tensors
+
+pytestmark = pytest.mark.gpu
+AHEAD = {"data.device_prefetch": True, "data.pin_memory": True}
+
+
+class Sample(NamedTuple):
+    inputs: torch.Tensor
+    extra: dict[str, torch.Tensor]
+
+
+@dataclass
+class Bundle:
+    inputs: torch.Tensor
+    name: str
+
+
+def plan(**changes):
+    return StepPlan(Mode.TRAIN, "cuda:0", **{"device_prefetch": True, **changes})
+
+
+def numbers(count=23, width=4):
+    return TensorDataset(torch.arange(float(count * width)).view(count, width), torch.arange(count))
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2)).cuda()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+# --- batches copied ahead -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_batch_arrives_whole_and_in_order(pin, workers):
+    loader = DataLoader(numbers(), batch_size=4, pin_memory=pin, num_workers=workers)
+    ahead = loop_loader(loader, plan())
+    for _ in range(2):
+        batches = list(ahead)
+        assert len(batches) == len(loader) == len(ahead)
+        assert all(tensor.is_cuda for batch in batches for tensor in batch)
+        assert torch.cat([labels for _, labels in batches]).tolist() == list(range(23))
+        assert torch.equal(torch.cat([inputs for inputs, _ in batches]).cpu(), numbers().tensors[0])
+        assert len(batches[-1][1]) == 3
+
+
+@pytest.mark.parametrize("make", [lambda x: Sample(x, {"a": x + 1}), lambda x: Bundle(x, "one")])
+def test_nested_batches(make):
+    class Nested(Dataset):
+        def __getitem__(self, index):
+            return make(torch.full((2, 2), float(index)))
+
+        def __len__(self):
+            return 3
+
+    for index, batch in enumerate(loop_loader(DataLoader(Nested(), batch_size=None), plan())):
+        assert type(batch) is type(make(torch.ones(1)))
+        assert batch.inputs.is_cuda
+        assert batch.inputs.unique().tolist() == [index]
+
+
+def test_memory_of_an_earlier_batch_is_not_overwritten_while_a_step_reads_it():
+    """Each step waits on the GPU before it reads, so that the copies run ahead of it as far as they can."""
+    dataset = TensorDataset(torch.arange(40.0).repeat_interleave(2**18).view(40, -1))
+    sums = []
+    for (batch,) in loop_loader(DataLoader(dataset, batch_size=1, pin_memory=True), plan()):
+        torch.cuda._sleep(5_000_000)
+        sums.append(batch.double().mean())
+        del batch
+    assert torch.stack(sums).tolist() == [float(index) for index in range(40)]
+
+
+def test_the_next_batch_is_copied_while_the_step_computes():
+    copied = []
+
+    def move(batch):
+        moved = batch[0].to("cuda", non_blocking=True)
+        copied.append(torch.cuda.Event())
+        copied[-1].record()
+        return moved
+
+    loader = DataLoader(TensorDataset(torch.zeros(4, 2**20)), batch_size=1, pin_memory=True)
+    batches = iter(DeviceLoader(loader, torch.device("cuda:0"), move, True))
+    ends = []
+    for _ in range(2):
+        next(batches)
+        torch.cuda._sleep(4_000_000_000)  # a step of two seconds or so
+        ends.append(torch.cuda.Event())
+        ends[-1].record()
+    assert not ends[0].query()  # the host did not wait for the first step to hand out the second batch
+    ends[0].synchronize()
+    time.sleep(0.2)
+    assert len(copied) == 3
+    assert copied[2].query()  # the third batch is there
+    assert not ends[1].query()  # while the second step is under way
+    torch.cuda.synchronize()
+
+
+def test_what_the_loader_raises_comes_after_the_batches_before_it():
+    class Broken(Dataset):
+        def __getitem__(self, index):
+            if index == 3:
+                raise KeyError("no third")
+            return torch.tensor(index)
+
+        def __len__(self):
+            return 5
+
+    seen = []
+    batches = iter(loop_loader(DataLoader(Broken(), batch_size=1), plan()))
+    with pytest.raises(KeyError, match="no third"):
+        seen.extend(batch.item() for batch in batches)
+    assert seen == [0, 1, 2]
+
+
+def test_a_loop_may_end_early_and_begin_again():
+    ahead = loop_loader(DataLoader(numbers(), batch_size=4, pin_memory=True), plan())
+    for _ in range(3):
+        for _, labels in ahead:
+            assert labels.tolist() == [0, 1, 2, 3]
+            break
+    assert len(list(loop_loader(DataLoader(numbers(0), batch_size=4), plan()))) == 0
+
+
+@pytest.mark.parametrize(
+    "settings", [AHEAD, AHEAD | {"step.cuda_graph": True}, AHEAD | {"precision.autocast": "bfloat16"}]
+)
+def test_training_with_batches_copied_ahead(settings):
+    loader = DataLoader(numbers(), batch_size=4)
+
+    def losses(settings):
+        tuning = Tuning(settings)
+        model = net()
+        model, optimizer, batches = tuning.prepare(model, sgd(model), loader)
+        step = tuning.train_step(model, optimizer, lambda output, target: output.sum(1).sub(target).square().mean())
+        return [step(batch).item() for _ in range(3) for batch in batches]
+
+    without = {key: value for key, value in settings.items() if not key.startswith("data.")}
+    assert losses(settings) == pytest.approx(losses(without), rel=1e-5)
+
+
+def test_the_exported_file_copies_ahead_too():
+    names = {}
+    exec(python_source(load_catalog(), AHEAD, "train"), names)
+    loader = DataLoader(numbers(), batch_size=4)
+    model = net()
+    model, optimizer, batches = names["prepare"](model, sgd(model), loader)
+    assert batches.ahead
+    assert torch.cat([labels for _, labels in batches]).tolist() == list(range(23))
+    step = names["train_step"](model, optimizer, lambda output, target: output.sum(1).sub(target).square().mean())
+    assert all(torch.isfinite(step(batch)) for batch in batches)
+
+
+# --- transforms -----------------------------------------------------------------------------------------------
+
+
+def test_transforms_on_the_gpu_are_close_to_those_of_the_dataset():
+    tail = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.2])]
+    dataset = FakeData(20, (3, 32, 32), transform=v2.Compose([v2.ToImage(), *tail]))
+    loader = DataLoader(dataset, batch_size=8)
+    for settings in ({}, {"data.device_prefetch": True}):
+        tuning = Tuning({"data.transforms_on_device": True, **settings})
+        _, batches = tuning.prepare(nn.Conv2d(3, 4, 3).cuda(), loader)
+        assert next(iter(batches.loader))[0].dtype == torch.uint8
+        for (new, new_labels), (old, old_labels) in zip(batches, loader, strict=True):
+            assert new.is_cuda
+            torch.testing.assert_close(new.cpu(), old, rtol=1e-5, atol=1e-5)
+            assert torch.equal(new_labels.cpu(), old_labels)
+
+
+# --- the step -------------------------------------------------------------------------------------------------
+
+
+class MakesTensors(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, inputs):
+        positions = torch.arange(inputs.shape[0]).float().to(inputs.device)
+        return self.linear(inputs) + positions[:, None] + torch.ones(2).to(inputs.device)
+
+
+def test_tensors_made_on_the_host_are_counted_and_gone_when_created_on_the_device():
+    batch = (torch.randn(4, 4).cuda(), torch.randn(4, 2).cuda())
+    model = MakesTensors().cuda()
+    steps = {
+        created: TrainStep(model, sgd(model), nn.functional.mse_loss, plan(create_on_device=created))
+        for created in (False, True)
+    }
+    assert host_made_tensors(steps[False], Feed(batch)) == 2
+    assert host_made_tensors(steps[True], Feed(batch)) == 0
+    outputs = [step.forward(batch) for step in steps.values()]
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("autocast", ["none", "float16"])
+def test_accumulated_gradients_update_as_one_larger_batch(autocast):
+    torch.manual_seed(1)
+    batches = [(torch.randn(8, 4).cuda(), torch.randn(8, 2).cuda()) for _ in range(8)]
+    models = []
+    for settings, data in (
+        ({"step.accumulate": 4}, batches),
+        ({}, [tuple(torch.cat(parts) for parts in zip(*batches[i : i + 4], strict=True)) for i in (0, 4)]),
+    ):
+        tuning = Tuning({**settings, "precision.autocast": autocast})
+        model = net()
+        model, optimizer = tuning.prepare(model, sgd(model))
+        step = tuning.train_step(model, optimizer, nn.functional.mse_loss)
+        if autocast == "float16":
+            step.scaler = torch.amp.GradScaler("cuda", init_scale=256.0)  # one at which no update is skipped
+        for batch in data:
+            step(batch)
+        models.append(model)
+    for mine, theirs in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-4)
+
+
+def test_adafactor_keeps_less():
+    def state_bytes(optimizer):
+        kept = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+        return sum(tensor.nbytes for tensor in kept)
+
+    model = nn.Linear(1024, 1024).cuda()
+    sizes = []
+    for optimizer in (
+        torch.optim.AdamW(model.parameters()),
+        with_small_state(torch.optim.AdamW(model.parameters()), "adafactor"),
+    ):
+        model(torch.ones(8, 1024, device="cuda")).sum().backward()
+        optimizer.step()
+        sizes.append(state_bytes(optimizer))
+    assert sizes[1] < 0.02 * sizes[0]
+
+
+# --- a whole trial --------------------------------------------------------------------------------------------
+
+TARGET = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchvision.datasets import FakeData
+from torchvision.transforms import v2
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 32, 3)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images):
+        scale = torch.ones(32).to(images.device)
+        return self.head(self.conv(images).relu().mean((2, 3)) * scale)
+
+def build():
+    transform = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.2] * 3)])
+    loader = DataLoader(FakeData(256, (3, 64, 64), transform=transform), batch_size=32, num_workers=4)
+    model = Net()
+    return model, loader, nn.CrossEntropyLoss(), torch.optim.AdamW(model.parameters())
+"""
+
+
+def test_trials_of_the_recipes(tmp_path):
+    (tmp_path / "target.py").write_text(TARGET, encoding="utf-8")
+    Runner.prepare()
+    runner, catalog = Runner(), load_catalog()
+
+    def run(settings, **changes):
+        messages = []
+        spec = TrialSpec(
+            trial_id="t",
+            target=TargetSpec("target.py", str(tmp_path)),
+            settings=settings,
+            measure_s=0.3,
+            warmup_limit_s=1.0,
+            timeout_s=120.0,
+            log_path=str(tmp_path / "trial.log"),
+            **changes,
+        )
+        return runner.run(spec, messages.append), messages
+
+    baseline, messages = run({}, inspect=True, profile=True)
+    assert baseline.measured, baseline.reason
+    facts = next(message.workload for message in messages if isinstance(message, Inspected))
+    profile = next(message.profile for message in messages if isinstance(message, Profiled))
+    assert facts.loader.movable_transforms == ("ToDtype", "Normalize")
+    assert facts.loader.pickle_problem == ""
+    assert profile.host_made_tensors == 1
+    assert facts.optimizer.state_bytes >= 8 * facts.trainable_parameters
+    for settings in (
+        AHEAD,
+        {"data.transforms_on_device": True},
+        {"data.transforms_on_device": True, **AHEAD},
+        {"step.create_on_device": True},
+        {"data.prefetch_factor": 8, "data.persistent_workers": True},
+        {"data.multiprocessing_context": "forkserver"},
+        {"data.worker_threads": 2},
+    ):
+        assert catalog.conflict(settings) is None
+        result, _ = run(settings)
+        assert result.outcome is Outcome.MEASURED, (settings, result.reason)
+        assert result.losses == pytest.approx(baseline.losses, rel=1e-3), settings
+    accumulated, _ = run({"step.accumulate": 2})
+    assert accumulated.losses[0] == pytest.approx(baseline.losses[0], rel=1e-3)
+    too_large, _ = run({"data.batch_size": 256})
+    assert too_large.measured
+    assert too_large.batch_size == 256
