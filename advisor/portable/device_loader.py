@@ -24,6 +24,8 @@ class DeviceLoader:
         self.device = device
         self.move = move
         self.ahead = ahead and device.type == "cuda"
+        # One for all epochs: memory that is freed stays with the stream it was allocated on.
+        self.stream = torch.cuda.Stream(device) if self.ahead else None
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -34,11 +36,11 @@ class DeviceLoader:
         return getattr(self.loader, name)
 
     def __iter__(self) -> typing.Iterator[typing.Any]:
-        return self.copied_ahead() if self.ahead else map(self.move, self.loader)
+        return map(self.move, self.loader) if self.stream is None else self.copied_ahead(self.stream)
 
-    def copied_ahead(self) -> typing.Iterator[typing.Any]:
+    def copied_ahead(self, stream: torch.cuda.Stream) -> typing.Iterator[typing.Any]:
         """The batches, each copied before the one ahead of it is given out."""
-        batches, stream = iter(self.loader), torch.cuda.Stream(self.device)
+        batches = iter(self.loader)
         upcoming, failure = self.copy_of_next(batches, stream)
         while upcoming:
             ready = upcoming.pop()

@@ -111,7 +111,10 @@ def test_the_next_batch_is_copied_while_the_step_computes():
         return moved
 
     loader = DataLoader(TensorDataset(torch.zeros(4, 2**20)), batch_size=1, pin_memory=True)
-    batches = iter(DeviceLoader(loader, torch.device("cuda:0"), move, True))
+    ahead = DeviceLoader(loader, torch.device("cuda:0"), move, True)
+    list(ahead)  # allocating may wait for the GPU: from here on the memory is there
+    copied.clear()
+    batches = iter(ahead)
     ends = []
     for _ in range(2):
         next(batches)
