@@ -23,6 +23,7 @@ from advisor.session.request import DEFAULT_BUDGET_S, Request
 
 STANDARD_OUTPUT = "-"
 REPORT_SUFFIXES = (".md", ".html")
+TRACE_SUFFIXES = (".json", ".json.gz")
 
 _E = TypeVar("_E", bound=StrEnum)
 
@@ -32,6 +33,7 @@ class Outputs:
     """Where the results go. ``json_path`` may be ``-``; ``config_path`` is the user's own file, patched on export.
 
     ``key_map`` names, for a setting's key, the dotted path of the entry in the user's config that holds it.
+    ``trace_path`` is for the profile's Chrome trace, gzipped when it ends in .gz.
     """
 
     json_path: str | None = None
@@ -39,6 +41,7 @@ class Outputs:
     report_path: str | None = None
     config_path: str | None = None
     key_map: Mapping[str, str] = field(default_factory=dict)
+    trace_path: str | None = None
 
     @property
     def json_to_stdout(self) -> bool:
@@ -224,6 +227,16 @@ def report_path_of(text: str) -> str:
     return text
 
 
+def trace_path_of(text: str) -> str:
+    """A path that ends in .json or .json.gz. Raises UsageError for another suffix."""
+    if not text.lower().endswith(TRACE_SUFFIXES):
+        raise UsageError(
+            f"{text!r} is not a trace that can be written.",
+            f"Name a file that ends in {' or '.join(TRACE_SUFFIXES)}.",
+        )
+    return text
+
+
 def _folder_of(text: str) -> str:
     if not Path(text).is_dir():
         raise UsageError(f"the folder {text} does not exist.", "Name a folder of recipe files (.py).")
@@ -316,6 +329,9 @@ def _measure_parser() -> _Parser:
         help="where your config holds a setting, as in precision.autocast=trainer.precision",
     )
     parser.option("--report", metavar="FILE", read=report_path_of, help="write the report, .md or .html")
+    parser.option(
+        "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
+    )
     parser.option(
         "--budget", metavar="TIME", read=seconds_of, default=DEFAULT_BUDGET_S, help="90s, 5m (the default), 1h"
     )
@@ -505,6 +521,7 @@ def _outputs(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs
         report_path=getattr(options, "report", None),
         config_path=config,
         key_map=key_map,
+        trace_path=getattr(options, "trace", None),
     )
     check_outputs(outputs)
     return outputs
@@ -512,7 +529,12 @@ def _outputs(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs
 
 def check_outputs(outputs: Outputs) -> None:
     """Raise UsageError for a file that could not be written at the end, so that no measurement is made in vain."""
-    named = {"--json": outputs.json_path, "--export": outputs.export_path, "--report": outputs.report_path}
+    named = {
+        "--json": outputs.json_path,
+        "--export": outputs.export_path,
+        "--report": outputs.report_path,
+        "--trace": outputs.trace_path,
+    }
     taken: dict[Path, str] = {}
     for option, text in named.items():
         if text is None or (option == "--json" and text == STANDARD_OUTPUT):
@@ -560,6 +582,9 @@ def _parse_report(arguments: Sequence[str]) -> Revisit:
     parser = _Parser("perf-advisor report", "Show a recorded session again, and write its report.")
     parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
     parser.option("--report", metavar="FILE", read=report_path_of, help="write the report, .md or .html")
+    parser.option(
+        "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
+    )
     parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output")
     options = parser.parse(arguments)
     outputs = _outputs(options, {})

@@ -2,6 +2,7 @@
 
 # ruff: noqa: RUF001 - the en dash stands between the ends of an interval
 
+import gzip
 import io
 import json
 import os
@@ -336,3 +337,46 @@ def test_a_disturbed_trial_is_called_unreliable():
     assert "unreliable" not in trial_effect(record)
     disturbed = replace(record, result=replace(record.result, disturbed="other processes used 1.1 of 2 cores"))
     assert trial_effect(disturbed).endswith("(unreliable: other processes used 1.1 of 2 cores)")
+
+
+def traced(path):
+    """A session whose profile left a trace."""
+    state = SessionState.of(sample_history())
+    profile = replace(state.facts.profile, trace_path=str(path))
+    state.apply(events.FactsFound(replace(state.facts, profile=profile)))
+    return state
+
+
+@pytest.fixture
+def kept_trace(tmp_path):
+    path = tmp_path / "000-baseline.trace.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": []}'))
+    return path
+
+
+def test_the_trace_is_copied_as_its_suffix_says(tmp_path, kept_trace):
+    for name, read in (("step.json.gz", gzip.decompress), ("step.json", bytes)):
+        outputs = Outputs(trace_path=str(tmp_path / name))
+        written = write_outputs(traced(kept_trace), sample_request(), outputs, load_catalog())
+        assert (written.sentences, written.errors) == ((f"Trace written to {tmp_path / name}.",), ())
+        assert json.loads(read((tmp_path / name).read_bytes())) == {"traceEvents": []}
+
+
+def test_a_session_that_ended_before_its_profile_says_so(tmp_path):
+    state = SessionState.of([events.StageStarted("baseline")])
+    outputs = Outputs(trace_path=str(tmp_path / "step.json"))
+    written = write_outputs(state, sample_request(), outputs, load_catalog())
+    assert written.sentences == ("The session ended before its profile, so there is no trace to write.",)
+    assert not (tmp_path / "step.json").exists()
+
+
+@pytest.mark.parametrize("content", [None, b"no gzip", gzip.compress(b"cut short" * 99)[:-12]])
+def test_a_trace_that_is_gone_or_broken_is_an_error_of_two_lines(tmp_path, kept_trace, content):
+    kept_trace.unlink() if content is None else kept_trace.write_bytes(content)
+    outputs = Outputs(trace_path=str(tmp_path / "step.json"), export_path=str(tmp_path / "tuned.yaml"))
+    written = write_outputs(traced(kept_trace), sample_request(), outputs, load_catalog())
+    [error] = written.errors
+    assert "the trace" in error.message
+    assert "cannot be read" in error.message
+    assert "Measure again" in error.hint
+    assert (tmp_path / "tuned.yaml").exists()

@@ -158,13 +158,13 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         "m:b --headless --json out.json --export tuned.yaml --config train.yaml --report report.md --budget 90s "
         "--objective memory --memory-limit 16GiB --mode infer --device cuda:1 --gpus 1 --batch-size 32 "
         "--input 64x3x224x224 --only autocast --recipes . --allow changed --map precision.autocast=trainer.precision "
-        "--script train.py --script more.ipynb"
+        "--script train.py --script more.ipynb --trace step.json.gz"
     )
     invocation = parse(line.split())
     request, outputs = invocation.request, invocation.outputs
     assert invocation.headless
     assert outputs == Outputs(
-        "out.json", "tuned.yaml", "report.md", "train.yaml", {"precision.autocast": "trainer.precision"}
+        "out.json", "tuned.yaml", "report.md", "train.yaml", {"precision.autocast": "trainer.precision"}, "step.json.gz"
     )
     assert request.budget_s == 90
     assert (request.objective, request.allow) == (Objective.MEMORY, Numerics.CHANGED)
@@ -333,3 +333,14 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
 
 def test_standard_error_as_a_device_is_a_file_like_any_other():
     check_outputs(Outputs(json_path="/dev/null"))
+
+
+def test_a_trace_is_json_plain_or_gzipped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert parse(["report", "--trace", "step.json"]) == Revisit("", Outputs(trace_path="step.json"), show=True)
+    for name in ("-", "step.txt", "step.gz"):
+        with pytest.raises(UsageError, match="is not a trace") as caught:
+            parse(["demo", "--trace", name])
+        assert ".json.gz" in caught.value.hint
+    with pytest.raises(UsageError, match="name the same file"):
+        parse(["demo", "--trace", "out.json", "--json", "out.json"])

@@ -12,12 +12,13 @@ from advisor.errors import UsageError
 _NEW_FILE_MODE = 0o666
 
 
-def write_atomically(path: str | Path, text: str) -> None:
-    """Write UTF-8 text through a temporary sibling that is synced and renamed; an existing file keeps its mode.
+def write_atomically(path: str | Path, content: str | bytes) -> None:
+    """Write bytes, or text as UTF-8, through a temporary sibling that is synced and renamed; a file keeps its mode.
 
-    A symbolic link stays one: the file it points to is replaced. Line endings are written as they are in ``text``.
+    A symbolic link stays one: the file it points to is replaced. Line endings are written as they are in the text.
     Raises UsageError when the folder is missing or the file cannot be written.
     """
+    raw = content.encode() if isinstance(content, str) else content
     target = Path(path).resolve()
     if target.is_dir():
         raise UsageError(f"{path} is a folder.", "Give the name of a file to write.")
@@ -28,9 +29,9 @@ def write_atomically(path: str | Path, text: str) -> None:
         )
     try:
         if target.is_file() or not Path(path).exists():
-            _replace(target, text.encode())
+            _replace(target, raw)
         else:  # a device or a pipe, such as /dev/stdout: there is nothing to replace
-            Path(path).write_bytes(text.encode())
+            Path(path).write_bytes(raw)
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written: {error.strerror or error}.",

@@ -1,16 +1,18 @@
-"""Writing what the command line asked for: the JSON report, the settings or the patched config, the report."""
+"""Writing what the command line asked for: the JSON report, the settings or patched config, the report, the trace."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import advisor
 from advisor.catalog import Catalog
-from advisor.errors import AdvisorError
+from advisor.errors import AdvisorError, UsageError
 from advisor.export.files import read_exactly, write_atomically
 from advisor.options import STANDARD_OUTPUT, Outputs
 from advisor.records import Mode, Value, Verdict
@@ -28,25 +30,25 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """One file to write: ``text`` makes its content when it is its turn, ``remark`` adds to the sentence about it."""
+    """One file to write: ``content`` makes what it holds at its turn, ``remark`` adds to the sentence about it."""
 
     what: str
     path: str
-    text: Callable[[], str]
+    content: Callable[[], str | bytes]
     remark: str = ""
 
 
 def write_outputs(state: SessionState, request: Request, outputs: Outputs, catalog: Catalog) -> Written:
     """Write every output that was asked for. One that fails does not keep the others from being written.
 
-    A session that measured nothing leaves its JSON report only.
+    A session that measured nothing leaves its JSON report only, and one that was not profiled no trace.
     """
     sentences: list[str] = []
     errors: list[AdvisorError] = []
     wanted = list(_wanted(state, request, outputs, catalog))
     for output in sorted(wanted, key=lambda output: output.path == STANDARD_OUTPUT):  # its reader may have left
         try:
-            _write(output.path, output.text())
+            _write(output.path, output.content())
         except AdvisorError as error:
             errors.append(error)
             continue
@@ -54,6 +56,8 @@ def write_outputs(state: SessionState, request: Request, outputs: Outputs, catal
             sentences.append(f"{output.what} written to {output.path}{output.remark}.")
     if state.baseline is None and (outputs.export_path or outputs.report_path):
         sentences.append("Nothing was measured, so there are no settings and no report to write.")
+    if outputs.trace_path and not _trace_of(state):
+        sentences.append("The session ended before its profile, so there is no trace to write.")
     return Written(tuple(sentences), tuple(errors))
 
 
@@ -65,6 +69,9 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
 def _wanted(state: SessionState, request: Request, outputs: Outputs, catalog: Catalog) -> Iterator[_Output]:
     if outputs.json_path:
         yield _Output("JSON report", outputs.json_path, lambda: json_text(state, request))
+    trace, trace_path = _trace_of(state), outputs.trace_path
+    if trace and trace_path:
+        yield _Output("Trace", trace_path, lambda: trace_content(trace, compressed=trace_path.lower().endswith(".gz")))
     if state.baseline is None:
         return
     if outputs.export_path:
@@ -75,12 +82,17 @@ def _wanted(state: SessionState, request: Request, outputs: Outputs, catalog: Ca
         yield _Output("Report", outputs.report_path, lambda: report_text(state, request, catalog, html=html))
 
 
-def _write(path: str, text: str) -> None:
-    if path == STANDARD_OUTPUT:
-        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+def _write(path: str, content: str | bytes) -> None:
+    if path == STANDARD_OUTPUT and isinstance(content, str):
+        sys.stdout.write(content if content.endswith("\n") else f"{content}\n")
         sys.stdout.flush()
     else:
-        write_atomically(path, text)
+        write_atomically(path, content)
+
+
+def _trace_of(state: SessionState) -> str:
+    """Where the session keeps its profile's trace; empty when there is none."""
+    return state.facts.profile.trace_path if state.facts and state.facts.profile else ""
 
 
 def _remark(state: SessionState) -> str:
@@ -139,3 +151,15 @@ def report_text(state: SessionState, request: Request, catalog: Catalog, *, html
     from advisor.export.text_report import html_report, markdown_report
 
     return (html_report if html else markdown_report)(state, request, catalog)
+
+
+def trace_content(path: str, *, compressed: bool) -> bytes:
+    """The profile's Chrome trace as JSON, gzipped as the session keeps it or not. Raises UsageError when it is gone."""
+    try:
+        content = Path(path).read_bytes()
+        return content if compressed else gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(
+            f"the trace {path} cannot be read: {getattr(error, 'strerror', None) or error}.",
+            "Measure again; sessions keep their traces in the state folder, beside the logs.",
+        ) from error
