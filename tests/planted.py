@@ -105,3 +105,124 @@ def plant(folder: Path, recipe_id: str, **parts: str) -> Path:
 
 def _indented(body: str) -> str:
     return textwrap.indent(textwrap.dedent(body).strip(), " " * 8).strip()
+
+
+# --- numerics -------------------------------------------------------------------------------------------------
+
+BLOCKS_TARGET = """
+import torch
+from torch import nn
+
+WIDTH = 64
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.act, self.drop = nn.GELU(), nn.Dropout({dropout})
+
+    def forward(self, x):
+        return x + self.drop(self.down(self.act(self.up(self.norm(x)))))
+
+
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block() for _ in range(4)), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 10))
+    batch = torch.randn(32, WIDTH), torch.randint(10, (32,))
+    return model, batch, nn.CrossEntropyLoss(), torch.optim.AdamW(model.parameters(), lr=1e-3)
+"""
+
+# The loss and with it every gradient is {scale} times as large; the learning rate makes up for it.
+SCALED_LOSS_TARGET = """
+import torch
+from torch import nn
+
+
+def loss(output, target):
+    return {scale} * nn.functional.cross_entropy(output.float(), target)
+
+
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    batch = torch.randn(8, 16), torch.randint(4, (8,))
+    return model, batch, loss, torch.optim.SGD(model.parameters(), lr=0.1 / {scale})
+"""
+
+# Its activations reach beyond what float16 holds, its losses do not.
+OVERFLOWING_TARGET = """
+import torch
+from torch import nn
+
+
+class Large(nn.Module):
+    def forward(self, x):
+        return 1e5 * x
+
+
+def build():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), Large(), nn.Linear(32, 4))
+    batch = torch.randn(8, 16), torch.randint(4, (8,))
+    return model, batch, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=1e-12)
+"""
+
+# What recipes may do to the blocks above: the bodies of their ``apply``.
+FAULTS = {
+    "wrong_gelu": """
+        for block in list(workload.model)[:-2]:
+            block.act.approximate = "tanh"
+    """,
+    "wrong_norm": """
+        for block in list(workload.model)[:-2]:
+            block.norm.eps = 1e-2
+    """,
+    "dropped_bias": """
+        for block in list(workload.model)[:-2]:
+            block.up.bias.data.zero_()
+    """,
+    "no_decay": """
+        for group in workload.optimizer.param_groups:
+            group["weight_decay"] = 0.0
+    """,
+}
+NO_FAULTS = {
+    "nothing": "pass",
+    "other_order": """
+        import torch
+
+        class Split(torch.nn.Module):
+            # The same product, summed in two halves.
+            def __init__(self, linear):
+                super().__init__()
+                self.linear = linear
+
+            def forward(self, x):
+                half = x.shape[-1] // 2
+                weight = self.linear.weight
+                first, second = x[..., :half] @ weight[:, :half].T, x[..., half:] @ weight[:, half:].T
+                return first + second + self.linear.bias
+
+        for block in list(workload.model)[:-2]:
+            block.up, block.down = Split(block.up), Split(block.down)
+    """,
+    "other_stream": """
+        import torch
+
+        class Draws(torch.nn.Module):
+            def forward(self, x):
+                torch.rand(1, device=x.device)
+                return x
+
+        workload.model = torch.nn.Sequential(Draws(), *workload.model)
+    """,
+}
+
+
+def plant_numerics(folder: Path) -> Path:
+    """A folder of recipes that all declare ``close``: some compute something else, some do not."""
+    for recipe_id, apply in {**FAULTS, **NO_FAULTS}.items():
+        plant(folder, recipe_id, apply=apply)
+    return folder

@@ -31,7 +31,8 @@ outputs, a bias that is dropped 7e-2 to 1, GELU by its tanh formula 8e-5 to 8e-4
 
 Without such a run in a higher precision 2**-8 is the tolerance for losses and outputs, half the error of one chain in
 TensorFloat-32. Where the steps draw random numbers (dropout), a setting may draw others, and no precision tells them
-apart: then the baseline's own runs with other random streams show how much that is.
+apart: then the baseline's own runs with other random streams show how much that is, and a fault that is smaller stays
+hidden behind it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,235 @@
+"""Numerics of real trial processes on the CPU: planted faults, overflow, random streams, a run in float64."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from planted import BLOCKS_TARGET, FAULTS, OVERFLOWING_TARGET, SCALED_LOSS_TARGET, TINY_TARGET, plant_numerics
+from trial_numerics import NumericsBench
+
+from advisor.export.json_report import report
+from advisor.records import Mode, Numerics, Outcome, TargetSpec, Verdict
+from advisor.runner import Runner
+from advisor.session import events
+from advisor.session.journal import Journal
+from advisor.session.reference import REFERENCE
+from advisor.session.request import Request
+from advisor.session.session import Session
+from advisor.session.state import SessionState
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _state(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERF_ADVISOR_STATE", str(tmp_path_factory.mktemp("state")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        Runner.prepare()
+        yield
+
+
+def bench(tmp_path_factory, text, **options):
+    return NumericsBench(tmp_path_factory.mktemp("bench"), text, device="cpu", **options)
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory):
+    return bench(tmp_path_factory, BLOCKS_TARGET.format(dropout=0.0))
+
+
+@pytest.fixture(scope="module")
+def dropping(tmp_path_factory):
+    return bench(tmp_path_factory, BLOCKS_TARGET.format(dropout=0.1))
+
+
+@pytest.fixture(scope="module")
+def inferring(tmp_path_factory):
+    return bench(tmp_path_factory, BLOCKS_TARGET.format(dropout=0.1), mode=Mode.INFER)
+
+
+# --- faults and rounding --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_recipe_that_computes_something_else_is_changed_though_it_declares_close(blocks, fault):
+    record = blocks.record(fault)
+    assert record.result.measured
+    assert (record.numerics.measured, record.numerics.declared) == (Numerics.CHANGED, Numerics.CLOSE)
+    assert record.numerics.worse_than_declared
+    assert record.numerics.from_reference > record.numerics.baseline_from_reference
+    assert "rounding explains" in record.numerics.text
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "no_decay"])
+def test_a_wrong_kernel_is_changed_in_inference_too(inferring, fault):
+    numerics = inferring.record(fault).numerics
+    assert numerics.measured is Numerics.CHANGED
+    assert numerics.text.startswith("the outputs differ by")
+
+
+def test_a_recipe_that_does_nothing_is_exact(blocks, inferring):
+    for one in (blocks, inferring):
+        numerics = one.record("nothing").numerics
+        assert (numerics.measured, numerics.difference) == (Numerics.EXACT, 0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "value", "declared"),
+    [
+        ("other_order", True, Numerics.CLOSE),
+        ("fused_optimizer", "fused", Numerics.CLOSE),
+        ("fused_optimizer", "for-loop", Numerics.CLOSE),
+        ("autocast", "bfloat16", Numerics.CLOSE),
+        ("autocast", "float16", Numerics.CLOSE),
+        ("zero_grad", "manual", Numerics.EXACT),
+        ("zero_grad", "zeros", Numerics.EXACT),
+        ("control", True, Numerics.EXACT),
+        ("threads", 2, Numerics.CLOSE),
+    ],
+)
+def test_what_only_rounds_is_no_worse_than_declared(blocks, recipe, value, declared):
+    record = blocks.record(recipe, value)
+    assert record.result.measured, record.result
+    assert record.numerics.declared is declared
+    assert not record.numerics.worse_than_declared, record.numerics
+    assert record.numerics.measured is not Numerics.CHANGED
+
+
+@pytest.mark.parametrize("value", ["bfloat16", "float16"])
+def test_half_precision_is_close_but_not_exact(blocks, inferring, value):
+    for one in (blocks, inferring):
+        numerics = one.record("autocast", value).numerics
+        assert numerics.measured is Numerics.CLOSE
+        assert numerics.difference > 1e-5
+        assert numerics.from_reference > 10 * numerics.baseline_from_reference
+        assert "from a float64 run the baseline is" in numerics.text
+
+
+def test_the_reference_measures_the_rounding_and_nothing_else(blocks, inferring):
+    for one in (blocks, inferring):
+        reference = one.reference
+        assert reference.probed
+        assert not reference.measured
+        assert reference.blocks == ()
+        assert reference.notes == ("float64",)
+    assert len(blocks.reference.losses) == 5
+    pairs = zip(blocks.reference.losses, blocks.judge.baseline.losses, strict=True)
+    assert 0 < max(abs(a - b) for a, b in pairs) < 1e-5
+
+
+def test_a_target_that_fails_in_float64_has_no_reference(tmp_path_factory):
+    text = TINY_TARGET.replace("return 1.0 * x", "assert x.dtype == torch.float32; return 1.0 * x")
+    one = bench(tmp_path_factory, text)
+    assert (one.reference.outcome, one.judge.reference) == (Outcome.FAILED, None)
+    numerics = one.record("nothing").numerics
+    assert (numerics.measured, numerics.from_reference) == (Numerics.EXACT, None)
+
+
+def test_half_precision_weights_have_a_reference_in_float32(tmp_path_factory):
+    text = TINY_TARGET.replace("nn.Linear(32, 4))", "nn.Linear(32, 4)).bfloat16()").replace(
+        "torch.randn(8, 16)", "torch.randn(8, 16).bfloat16()"
+    )
+    one = bench(tmp_path_factory, text)
+    assert one.reference.notes == ("float32",)
+    assert one.judge.own_rounding == 2.0**-8
+    numerics = one.record("other_stream").numerics
+    assert numerics.measured is Numerics.EXACT
+    assert numerics.baseline_from_reference > 1e-5
+
+
+# --- random streams -------------------------------------------------------------------------------------------
+
+
+def test_steps_that_draw_random_numbers_have_no_reference(dropping):
+    assert dropping.reference.outcome is Outcome.SKIPPED
+    assert "random numbers" in dropping.reference.reason
+    assert dropping.judge.reference is None
+    assert dropping.judge.spread.random
+
+
+def test_another_random_stream_is_close(dropping):
+    numerics = dropping.record("other_stream").numerics
+    assert numerics.measured is Numerics.CLOSE
+    assert numerics.difference > 1e-4
+    assert numerics.as_baselines
+    assert "two baselines do" in numerics.text
+
+
+def test_the_same_stream_is_exact_in_spite_of_the_spread(dropping):
+    assert dropping.record("nothing").numerics.measured is Numerics.EXACT
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_is_smaller_than_what_dropout_does_is_not_called_exact(dropping, fault):
+    numerics = dropping.record(fault).numerics
+    assert numerics.measured in (Numerics.CLOSE, Numerics.CHANGED)
+    assert numerics.measured is Numerics.CHANGED or "two baselines do" in numerics.text
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on the CPU")
+def test_a_compiled_model_with_dropout_is_close(dropping):
+    record = dropping.record("compile", "default")
+    assert record.result.measured, record.result
+    assert record.numerics.measured is Numerics.CLOSE
+
+
+# --- what is not finite ---------------------------------------------------------------------------------------
+
+
+def test_activations_that_overflow_float16_fail_the_trial_and_say_at_which_step(tmp_path_factory):
+    one = bench(tmp_path_factory, OVERFLOWING_TARGET)
+    record = one.record("autocast", "float16")
+    assert (record.result.outcome, record.verdict) == (Outcome.NON_FINITE, Verdict.FAILED)
+    assert record.result.reason in {f"the loss became {what} at step 1 of 5" for what in ("nan", "inf")}
+    assert (record.numerics.measured, record.numerics.text) == (Numerics.CHANGED, record.result.reason)
+    assert one.record("autocast", "bfloat16").numerics.measured is Numerics.CLOSE
+
+
+def test_updates_that_the_scaler_skips_are_noted_and_do_not_count(tmp_path_factory):
+    one = bench(tmp_path_factory, SCALED_LOSS_TARGET.format(scale=1e3))
+    record = one.record("autocast", "float16")
+    assert record.numerics.measured is Numerics.CLOSE
+    skipped = record.result.skipped_steps
+    assert 0 < skipped < 24
+    (note,) = [note for note in record.result.notes if "scaler skipped" in note]
+    assert f"skipped {skipped} of the first {skipped + 5} updates" in note
+    assert note.endswith(f"its scale settled at {65536 / 2**skipped:g}")
+
+
+def test_a_scaler_that_finds_no_scale_fails_the_trial(tmp_path_factory):
+    one = bench(tmp_path_factory, SCALED_LOSS_TARGET.format(scale=1e14))
+    record = one.record("autocast", "float16")
+    assert (record.result.outcome, record.numerics.measured) == (Outcome.NON_FINITE, Numerics.CHANGED)
+    assert "skipped every update" in record.result.reason
+
+
+# --- in a session ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("session")
+    (folder / "target.py").write_text(BLOCKS_TARGET.format(dropout=0.0), encoding="utf-8")
+    recipes = (str(plant_numerics(folder / "recipes")),)
+    target = TargetSpec("target.py", str(folder), device="cpu")
+    request = Request(target, budget_s=60.0, only=("wrong_norm", "nothing"), recipe_folders=recipes)
+    told = []
+    Session(request, Runner(), told.append, Journal.create(request)).run()
+    return request, told
+
+
+def test_a_session_runs_the_reference_once_and_reports_what_it_showed(session):
+    request, told = session
+    started = [event.name for event in told if isinstance(event, events.TrialStarted)]
+    assert started.count(REFERENCE) == 1
+    assert not [event for event in told if isinstance(event, events.SessionFailed)]
+    whole = json.loads(json.dumps(report(SessionState.of(told), request, "0"), allow_nan=False))
+    numerics = {trial["recipe"]: trial["numerics"] for trial in whole["trials"] if trial["numerics"]}
+    assert numerics["wrong_norm"]["class"] == "changed"
+    assert numerics["wrong_norm"]["worse_than_declared"] is True
+    assert numerics["wrong_norm"]["from_reference"] > 1e-4
+    assert numerics["wrong_norm"]["baseline_from_reference"] < 1e-5
+    assert numerics["nothing"]["class"] == "exact"
+    assert numerics["control"]["class"] == "exact"
+    assert numerics["control"]["baseline_from_reference"] is not None

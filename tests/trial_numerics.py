@@ -1,0 +1,55 @@
+"""Trials whose numerics tests look at: real processes, judged as a session judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from planted import plant_numerics
+
+from advisor.catalog import load_catalog
+from advisor.records import Candidate, Inspected, Mode, TargetSpec, TrialRecord, TrialResult, TrialSpec, Value
+from advisor.runner import Runner
+from advisor.session.judge import Judge
+from advisor.session.numerics import own_rounding
+
+
+class NumericsBench:
+    """A target with its baseline, its control and its reference measured, briefly; ``record`` tries settings on it."""
+
+    def __init__(self, folder: Path, text: str, *, device: str, mode: Mode | None = None) -> None:
+        self.folder = folder
+        (folder / "target.py").write_text(text, encoding="utf-8")
+        self.recipes = (str(plant_numerics(folder / "recipes")),)
+        self.target = TargetSpec("target.py", str(folder), device=device, mode=mode)
+        self.catalog = load_catalog(self.recipes)
+        self.runner = Runner()
+        self.told: list[object] = []
+        baseline = self.trial({}, inspect=True)
+        assert baseline.measured, baseline
+        workload = next(message.workload for message in self.told if isinstance(message, Inspected))
+        rounding = own_rounding(self.catalog, workload)
+        self.judge = Judge(self.catalog, workload.mode, baseline, own_rounding=rounding)
+        self.judge.add_control(self.trial({}, stream_seed=1))
+        self.reference = self.trial({}, reference=True)
+        self.judge.add_reference(self.reference)
+
+    def trial(self, settings: Mapping[str, Value], **options: object) -> TrialResult:
+        """Run a trial that measures next to nothing."""
+        spec = TrialSpec(
+            trial_id="numerics",
+            target=self.target,
+            settings=dict(settings),
+            measure_s=0.05,
+            warmup_limit_s=0.05,
+            timeout_s=300.0,
+            log_path=str(self.folder / "trial.log"),
+            recipe_folders=self.recipes,
+            **options,  # type: ignore[arg-type]
+        )
+        return self.runner.run(spec, self.told.append)
+
+    def record(self, recipe: str, value: Value = True) -> TrialRecord:
+        """The record of a recipe's value."""
+        candidate = Candidate(recipe, self.catalog[recipe].key, value)
+        return self.judge.record(candidate, candidate.settings, self.trial(candidate.settings))
