@@ -7,20 +7,36 @@ from collections.abc import Iterable, Mapping
 from advisor.catalog import Catalog
 from advisor.records import Facts, Numerics, Recommendation, TrialRecord, Value, Verdict
 from advisor.session.control import Decision
+from advisor.sweep import KNEE_TOLERANCE, USABLE_MEMORY
+from advisor.sweep import RECIPE as BATCH_SIZE
 
 CONTROL = "control"
 
 
 def best_per_recipe(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """The fastest value of each recipe that is faster than the baseline, the fastest recipe first."""
-    best: dict[str, TrialRecord] = {}
+    """The best value of each recipe that is faster than the baseline, the fastest recipe first.
+
+    The best is the fastest; of numbers (batch sizes, workers, threads) the smallest that is nearly as fast.
+    """
+    faster: dict[str, list[TrialRecord]] = {}
     for record in records:
-        if record.verdict is not Verdict.FASTER or record.candidate.recipe == CONTROL:
-            continue
-        known = best.get(record.candidate.recipe)
-        if known is None or rate(record) > rate(known):
-            best[record.candidate.recipe] = record
-    return sorted(best.values(), key=rate, reverse=True)
+        if record.verdict is Verdict.FASTER and record.candidate.recipe != CONTROL:
+            faster.setdefault(record.candidate.recipe, []).append(record)
+    return sorted((_best(group) for group in faster.values()), key=rate, reverse=True)
+
+
+def _best(group: list[TrialRecord]) -> TrialRecord:
+    fastest = max(group, key=rate)
+    if any(not isinstance(record.candidate.value, int) for record in group):
+        return fastest
+    near = [record for record in group if rate(record) >= (1 - KNEE_TOLERANCE) * rate(fastest)]
+    return min(near, key=lambda record: record.candidate.value)
+
+
+def fills_the_device(facts: Facts, record: TrialRecord) -> bool:
+    """Whether a batch size leaves no room for what a trial does not run: validation, fragmentation, odd batches."""
+    peak, memory = record.result.peak_reserved_bytes, facts.workload.device_memory_bytes
+    return record.candidate.recipe == BATCH_SIZE and bool(peak and memory) and (peak or 0) > USABLE_MEMORY * memory
 
 
 def recommend(
@@ -36,7 +52,9 @@ def recommend(
             needs_consent=exceeds(catalog, facts, record, allow),
             in_stack=stack.get(record.candidate.key) == record.candidate.value,
         )
-        for rank, record in enumerate(best_per_recipe(records), start=1)
+        for rank, record in enumerate(
+            best_per_recipe(record for record in records if not fills_the_device(facts, record)), start=1
+        )
     )
 
 
@@ -58,6 +76,8 @@ def may_enter(
 ) -> bool:
     """Whether a measured candidate may be part of the stack."""
     if decision is Decision.REJECTED or not record.result.measured or record.candidate.recipe == CONTROL:
+        return False
+    if fills_the_device(facts, record):
         return False
     peak = record.result.peak_reserved_bytes
     if memory_limit_bytes is not None and peak is not None and peak > memory_limit_bytes:

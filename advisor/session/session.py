@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from advisor.catalog import Catalog, load_catalog
@@ -21,6 +21,7 @@ from advisor.records import (
     TrialResult,
     Value,
     Verdict,
+    WorkloadFacts,
 )
 from advisor.runner import Runner
 from advisor.session import events
@@ -87,6 +88,9 @@ class Session:
         self._records: dict[str, TrialRecord] = {}
         self._decisions: dict[str, Decision] = {}
         self._lock = threading.Lock()
+        self._planned: tuple[Candidate, ...] = ()
+        self._skipped: dict[str, str] = {}
+        self._passed_over: dict[str, str] = {}
         self._planned_left = 0
         self._compile_cost = 0.0
         self._share = 0.0
@@ -151,7 +155,7 @@ class Session:
         search = self._search()
         search.grow(self._records.values())
         self._compile_cost = 0.0
-        self._try_expensive(search, expensive)
+        self._try_on_top(search, [*self._proposed_for(search.stack), *expensive])
         search.leave_one_out()
         self._stage("confirmation")
         self._confirm(search.stack)
@@ -251,10 +255,11 @@ class Session:
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe != CONTROL}
         candidates = proposals.candidates
         if not self.request.only:
-            passed_over = hopeless(self.catalog, facts.profile, candidates, self._known_judge.noise_floor)
-            skipped |= passed_over
-            candidates = tuple(c for c in candidates if c.recipe not in passed_over)
+            self._passed_over = hopeless(self.catalog, facts.profile, candidates, self._known_judge.noise_floor)
+            skipped |= self._passed_over
+            candidates = tuple(c for c in candidates if c.recipe not in self._passed_over)
         ordered = sorted(candidates, key=self._urgency)
+        self._planned, self._skipped = tuple(ordered), skipped
         self._emit(events.TrialsPlanned(tuple(ordered), skipped))
         cheap = [c for c in ordered if not self.catalog[c.recipe].expensive]
         return cheap, [c for c in ordered if self.catalog[c.recipe].expensive]
@@ -285,7 +290,7 @@ class Session:
                 if measured % _TRIALS_PER_BASELINE == 0:
                     self._repeat_baseline()
                 if self.catalog[candidate.recipe].ladder and not self._climbs(record):
-                    stopped[candidate.recipe] = f"{candidate.name} was no better than the value before it"
+                    stopped[candidate.recipe] = _end_of_ladder(record)
 
     def _solo(self, candidate: Candidate) -> TrialRecord:
         spec = self._bench.spec(candidate.name, candidate.settings, reserve_s=self._confirmation_s())
@@ -333,8 +338,21 @@ class Session:
             progress=self._stack_grew,
         )
 
-    def _try_expensive(self, search: StackSearch, candidates: Iterable[Candidate]) -> None:
-        """Compile on top of the stack, then partners of compilation in the new company."""
+    def _proposed_for(self, stack: Stack) -> list[Candidate]:
+        """What recipes propose in the stack's company only: an attention kernel that needs half precision, say."""
+        facts = replace(self._known_facts, workload=_under(self._known_facts.workload, stack.settings))
+        proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
+        planned = {candidate.name for candidate in self._planned}
+        new = [c for c in proposals.candidates if c.name not in planned and c.key not in stack.settings]
+        added = tuple(c for c in new if not c.already_on and c.recipe not in self._passed_over)
+        if added:
+            proposing = {candidate.recipe for candidate in added}
+            skipped = {recipe: reason for recipe, reason in self._skipped.items() if recipe not in proposing}
+            self._emit(events.TrialsPlanned((*self._planned, *added), skipped))
+        return list(added)
+
+    def _try_on_top(self, search: StackSearch, candidates: Iterable[Candidate]) -> None:
+        """Compile on top of the stack, and try what needs its company; then partners in the new company."""
         tried: list[Candidate] = []
         for candidate in candidates:
             self._progress()
@@ -358,7 +376,8 @@ class Session:
         """What compilation is worth alone, when there is time left: the person wants to know, the stack does not."""
         for candidate in candidates:
             known = self._records.get(candidate.name)
-            if known is None or known.alone or not known.result.measured:
+            skipped = known is not None and known.result.outcome is Outcome.SKIPPED
+            if known is None or not (skipped or (known.result.measured and not known.alone)):
                 continue
             if self._affordable(cost=self.catalog.cost(candidate.settings), reserve_s=0.0):
                 self._solo(candidate)
@@ -630,6 +649,23 @@ class Session:
     def _emit(self, event: events.Event) -> None:
         self._journal.record(event)
         self._post(event)
+
+
+def _under(workload: WorkloadFacts, settings: Mapping[str, Value]) -> WorkloadFacts:
+    """The facts as they are when these settings are applied over the user's own."""
+    loader = workload.loader
+    if loader is not None and "data.num_workers" in settings:
+        loader = replace(loader, num_workers=int(settings["data.num_workers"]))
+    return replace(workload, loader=loader, current={**workload.current, **settings})
+
+
+def _end_of_ladder(record: TrialRecord) -> str:
+    """Why the larger values of a ladder are not tried."""
+    if record.result.outcome is Outcome.OUT_OF_MEMORY:
+        return f"{record.candidate.name} ran out of memory, so larger values would too"
+    if not record.result.measured:
+        return f"{record.candidate.name} failed: {record.result.reason}"
+    return f"{record.candidate.name} was no better than the value before it"
 
 
 def _by_interest(record: TrialRecord) -> tuple[bool, bool, float]:

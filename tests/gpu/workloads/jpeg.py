@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.io import ImageReadMode, decode_jpeg, encode_jpeg
 from torchvision.transforms import v2
 
-IMAGES, SIDE, BATCH, CLASSES = 512, 320, 64, 100
+IMAGES, SIDE, BATCH, CLASSES = 512, 320, 32, 100
 
 
 class Jpegs(Dataset):
