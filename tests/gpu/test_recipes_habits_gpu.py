@@ -191,7 +191,7 @@ def test_reading_the_loss_waits_and_adding_it_up_does_not():
 @pytest.mark.parametrize("value", ["never", "every_step", "every_step_with_del"])
 def test_emptying_the_cache_gives_memory_back(value):
     step = train_step(empty_cache=value)
-    data = torch.randn(4096, 512), torch.randint(4, (4096,))
+    data = torch.randn(16384, 512), torch.randint(4, (16384,))  # a segment of its own: 10 MiB and less share one
     for _ in range(3):
         step(data)
     torch.cuda.synchronize()
@@ -203,8 +203,8 @@ def test_emptying_the_cache_gives_memory_back(value):
     before = torch.cuda.memory_reserved()
     torch.cuda.empty_cache()
     given_back = before - torch.cuda.memory_reserved()
-    # The batch's 8 MiB are still in use when the cache is emptied without `del`.
-    assert (given_back >= 8 * 2**20) is (value != "every_step_with_del")
+    # The batch's 32 MiB are still in use when the cache is emptied without `del`.
+    assert (given_back >= 32 * 2**20) is (value != "every_step_with_del")
 
 
 @pytest.mark.parametrize(
