@@ -373,13 +373,13 @@ class Profile:
 
     ``phases`` is measured with a synchronisation at each boundary, so its sum can exceed ``step_ms``;
     ``device_phases`` is the time of the kernels and copies that each launched, by the profiler. ``calls_per_step``
-    counts operator calls and ``call_overhead_s`` is what one costs on no data to speak of. ``by_shape`` is the operator
-    table grouped by input shapes. ``tensor_core_share`` is the share of the kernels' time in those whose names say that
-    they use tensor cores. ``host_to_device_bytes`` are copied to the device in each step, ``moved_bytes_per_step`` is
-    what its operators read and write when each of their tensors is counted once. ``trace_path`` is a Chrome trace of
-    the profiled steps, gzipped. ``habits`` prices ways of doing the same thing; ``sync_places`` is None where nobody
-    looked (there is no device that the host could wait for). ``host_made_tensors`` are those that the model and the
-    loss make on the host in a step and copy to the device.
+    counts operator calls, without those that operators make themselves, and ``call_overhead_s`` is what one costs on no
+    data to speak of. ``by_shape`` is the operator table grouped by input shapes. ``tensor_core_share`` is the share of
+    the kernels' time in those whose names say that they use tensor cores. ``host_to_device_bytes`` are copied to the
+    device in each step, ``moved_bytes_per_step`` is what its operators read and write when each of their tensors is
+    counted once. ``trace_path`` is a Chrome trace of the profiled steps, gzipped. ``habits`` prices ways of doing the
+    same thing; ``sync_places`` is None where nobody looked (there is no device that the host could wait for).
+    ``host_made_tensors`` are those that the model and the loss make on the host in a step and copy to the device.
     """
 
     step_ms: float

@@ -15,6 +15,7 @@ _MOST_STEPS = 20
 _NAIVE_STEPS = 5
 _QUEUED_LAUNCHES = 1000
 _WARM_STEPS = 2
+_LONG_STEP_MS = 1000.0
 
 
 def check_clocks(clock: StepClock, block_ms: float, kernels_per_step: float | None) -> ClockCheck:
@@ -25,8 +26,8 @@ def check_clocks(clock: StepClock, block_ms: float, kernels_per_step: float | No
     """
     steps = max(_FEWEST_STEPS, min(_MOST_STEPS, round(1e3 * _LIMIT_S / block_ms)))
     naive_steps = max(1, min(_NAIVE_STEPS, steps, int(_QUEUED_LAUNCHES / (kernels_per_step or 1))))
-    if steps > _WARM_STEPS:
-        clock.run(_WARM_STEPS)
+    if block_ms < _LONG_STEP_MS:
+        clock.run(min(_WARM_STEPS, steps))
     return ClockCheck(
         naive_ms=_naive_ms(clock, naive_steps),
         synchronized_ms=median(clock.run(1).step_ms for _ in range(steps)),

@@ -86,13 +86,13 @@ def record_steps(step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_p
             if on_cuda and number + 1 in (warm_steps, warm_steps + steps):
                 torch.cuda.synchronize(step.device)  # no kernel may reach from one part into the next
             recorded.step()
-    averages = recorded.key_averages()
+    events = list(recorded.events() or [])
     by_shape = recorded.key_averages(group_by_input_shape=True)
     return Recording(
-        operators=operator_rows(averages, steps, on_cuda=on_cuda),
+        operators=operator_rows(recorded.key_averages(), steps, on_cuda=on_cuda),
         by_shape=operator_rows(by_shape, steps, on_cuda=on_cuda),
-        calls=sum(row.count for row in averages if row.key.startswith("aten::")) / steps,
-        device=device_activity(list(recorded.events() or []), steps) if on_cuda else None,
+        calls=outermost_calls(events) / steps,
+        device=device_activity(events, steps) if on_cuda else None,
         trace_path=_write_trace(recorded, trace_path) if trace_path else "",
     )
 
@@ -114,6 +114,11 @@ def operator_rows(averages: Iterable[Any], steps: int, *, on_cuda: bool) -> tupl
     ]
     rows.sort(key=lambda row: row.device_ms if on_cuda else row.host_ms, reverse=True)
     return tuple(rows[:ROWS])
+
+
+def outermost_calls(events: Iterable[Any]) -> int:
+    """How many operators were called by something else than an operator: what an operator calls itself costs less."""
+    return sum(_is_operator(event) and not _is_called_by_operator(event) for event in events)
 
 
 def device_activity(events: Sequence[Any], steps: int) -> DeviceActivity:
@@ -200,6 +205,19 @@ def _device_phases(events: Sequence[Any], steps: int) -> dict[str, float]:
         # A range on the device is listed as a kernel of the range on the host.
         times_us[spans[index][2]] += sum(kernel.duration for kernel in event.kernels if kernel.name != event.name)
     return {phase: _ms_per_step(time_us, steps) for phase, time_us in times_us.items()}
+
+
+def _is_called_by_operator(event: Any) -> bool:
+    parent = event.cpu_parent
+    while parent is not None:
+        if _is_operator(parent):
+            return True
+        parent = parent.cpu_parent
+    return False
+
+
+def _is_operator(event: Any) -> bool:
+    return bool(event.name.startswith("aten::"))
 
 
 def _is_range(event: Any) -> bool:
