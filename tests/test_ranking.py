@@ -6,7 +6,16 @@ import pytest
 from facts import GIB, gpu_facts
 
 from advisor.catalog import load_catalog
-from advisor.records import Block, Candidate, Comparison, Numerics, Outcome, TrialRecord, TrialResult
+from advisor.records import (
+    Block,
+    Candidate,
+    Comparison,
+    Numerics,
+    NumericsResult,
+    Outcome,
+    TrialRecord,
+    TrialResult,
+)
 from advisor.session.control import Decision
 from advisor.session.ranking import best_per_recipe, may_enter, recommend
 
@@ -54,3 +63,22 @@ def test_a_changed_recipe_needs_consent(decision, enters):
     [recommendation] = recommend(CATALOG, FACTS, [changed], Numerics.CLOSE, {"data.batch_size": 128})
     assert recommendation.needs_consent
     assert recommendation.in_stack
+
+
+@pytest.mark.parametrize(
+    ("numerics", "allow", "needs_consent"),
+    [
+        pytest.param(NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.5, ""), Numerics.CLOSE, True, id="a fault"),
+        pytest.param(NumericsResult(Numerics.CLOSE, Numerics.EXACT, 1e-6, ""), Numerics.EXACT, True, id="not exact"),
+        pytest.param(
+            NumericsResult(Numerics.CLOSE, Numerics.EXACT, 1e-6, "", as_baselines=True),
+            Numerics.EXACT,
+            False,
+            id="as the baseline itself",
+        ),
+    ],
+)
+def test_what_was_measured_decides_about_consent(numerics, allow, needs_consent):
+    graphed = replace(record("step_graph", True, 200), numerics=numerics)
+    [recommendation] = recommend(CATALOG, FACTS, [graphed], allow, {})
+    assert recommendation.needs_consent is needs_consent
