@@ -27,7 +27,9 @@ MARKS_TEXT = (
     ("✗", "$warning", "failed"),
     ("○", "", "skipped"),
     ("★", "$accent", "the stack, or part of it"),
-    ("≠", "", "numerics that are not what the recipe declares"),
+    ("≠", "$error", "numerics that are not what the recipe declares"),
+    ("!", "$warning", "unreliable: something outside disturbed the trial"),
+    ("⇄", "$primary", "measured again, in turn with the baseline"),
 )
 NUMBERS = """\
 Steps run in blocks without synchronising in between; the headline is wall time per step. Warm-up goes on until \

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from textual.message import Message
 
 from advisor.records import GpuSample
@@ -39,3 +41,12 @@ class RetryWanted(Message):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
+
+
+class TraceSaved(Message):
+    """The trace of the profiled steps has been copied to ``path``; without one, ``problem`` says why it was not."""
+
+    def __init__(self, path: Path | None, problem: str = "") -> None:
+        super().__init__()
+        self.path = path
+        self.problem = problem

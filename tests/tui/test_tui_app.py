@@ -63,7 +63,7 @@ def screen_text(app: AdvisorApp) -> str:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("view", "expected"), [
     ("overview", ["NVIDIA H200", "ResNet", "2.35x (2.32–2.37)", "compute", "32.6 ms"]),
-    ("profile", ["backward", "19.2 ms", "58 %", "cudnn_convol", "Achieved"]),
+    ("profile", ["backward", "19.2 ms", "58 %", "19.0 ms", "cudnn_convol", "host Σ"]),
     ("trials", ["channels_last", "1.39x (1.38–1.40)", "no measurable difference", "float8", "out of memory"]),
     ("advice", ["Channels-last memory format", "1.39x (1.38–1.40)", "Numerics", "in stack", "Why here"]),
     ("export", ["Settings YAML", "model.memory_format: channels_last", "tuned.yaml", "Save"]),

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from advisor.records import (
     BaselineRecord,
     Block,
     Bottleneck,
     Candidate,
+    Ceilings,
+    ClockCheck,
     Comparison,
     Facts,
+    Finding,
     GpuInfo,
     GpuProcess,
+    GpuReadings,
     GpuSample,
+    HabitRow,
     Hardware,
     HostInfo,
     LoaderFacts,
@@ -26,6 +32,7 @@ from advisor.records import (
     Profile,
     Recommendation,
     StackRecord,
+    SyncPlace,
     TrialRecord,
     TrialResult,
     Value,
@@ -117,14 +124,55 @@ PROFILE = Profile(
         "zero_grad": 0.12,
     },
     operators=(
-        OperatorRow("aten::cudnn_convolution", 53, 2.1, 8.9),
-        OperatorRow("aten::convolution_backward", 53, 3.4, 15.2),
-        OperatorRow("aten::native_batch_norm_backward", 53, 1.2, 3.1),
-        OperatorRow("aten::native_batch_norm", 53, 0.9, 2.0),
-        OperatorRow("aten::threshold_backward", 49, 0.6, 1.4),
-        OperatorRow("aten::clamp_min_", 49, 0.5, 1.2),
-        OperatorRow("aten::_foreach_add_", 3, 0.4, 0.8),
-        OperatorRow("aten::copy_", 4.5, 0.05, 1.1),
+        OperatorRow("aten::cudnn_convolution", 53, 2.1, 8.9, 2.4, 8.9),
+        OperatorRow("aten::convolution_backward", 53, 3.4, 15.2, 4.1, 15.2),
+        OperatorRow("aten::native_batch_norm_backward", 53, 1.2, 3.1, 1.5, 3.1),
+        OperatorRow("aten::native_batch_norm", 53, 0.9, 2.0, 6.8, 2.0),
+        OperatorRow("aten::threshold_backward", 49, 0.6, 1.4, 0.7, 1.4),
+        OperatorRow("aten::clamp_min_", 49, 0.5, 1.2, 0.6, 1.2),
+        OperatorRow("aten::_foreach_add_", 3, 0.4, 0.8, 0.5, 0.9),
+        OperatorRow("aten::copy_", 4.5, 0.05, 1.1, 0.08, 1.1),
+    ),
+    by_shape=(
+        OperatorRow(
+            "aten::convolution_backward", 3, 0.2, 2.8, 0.3, 2.8, "[64, 256, 56, 56], [64, 64, 56, 56], [256, 64, 1, 1]"
+        ),
+        OperatorRow("aten::cudnn_convolution", 3, 0.1, 1.7, 0.1, 1.7, "[64, 64, 56, 56], [64, 64, 3, 3]"),
+        OperatorRow("aten::native_batch_norm", 4, 0.1, 0.6, 0.1, 0.6, "[64, 256, 56, 56], [256], [256], [256], [256]"),
+    ),
+    device_phases={
+        "host-to-device": 0.98,
+        "forward": 10.4,
+        "loss": 0.05,
+        "backward": 19.0,
+        "optimizer": 0.92,
+        "zero_grad": 0.04,
+    },
+    tensor_core_share=0.0,
+    host_to_device_bytes=38_535_168,
+    moved_bytes_per_step=58_400_000_000,
+    calls_per_step=1_480,
+    call_overhead_s=4.1e-6,
+    ceilings=Ceilings(
+        {"float32": 5.1e13, "tf32": 3.62e14, "bfloat16": 7.21e14, "float16": 7.08e14},
+        3.9e12,
+        {"pageable": 9.8e9, "pinned": 5.51e10},
+        4.1e-6,
+        "2026-07-14",
+    ),
+    clock=ClockCheck(naive_ms=6.4, synchronized_ms=34.1, block_ms=32.6, events_ms=32.5),
+    trace_path="/nowhere/baseline-trace.json.gz",
+    habits=(
+        HabitRow("zero_grad", "none", phase_ms=0.12),
+        HabitRow("zero_grad", "zeros", phase_ms=0.41),
+        HabitRow("zero_grad", "manual", phase_ms=1.32),
+        HabitRow("eval_no_grad", "grad", step_ms=11.2, memory_bytes=int(5.4 * GIB)),
+        HabitRow("eval_no_grad", "no_grad", step_ms=10.6, memory_bytes=int(0.9 * GIB)),
+        HabitRow("eval_no_grad", "inference_mode", step_ms=10.5, memory_bytes=int(0.9 * GIB)),
+    ),
+    sync_places=(
+        SyncPlace("train.py", 41, "total += loss.item()  # [red]", 1.0, 21.3),
+        SyncPlace("", 0, "the backward pass", 1.0, None),
     ),
     device_busy_share=0.96,
     kernels_per_step=1042,
@@ -135,6 +183,27 @@ PROFILE = Profile(
     bottleneck=Bottleneck.COMPUTE,
     evidence="the GPU is busy 96 % of the step and convolutions reach 93 % of the float32 ceiling.",
 )
+
+
+FOUND = (
+    Finding(
+        "loss_sync",
+        "train.py",
+        41,
+        "total += loss.item()  # [red]",
+        ".item() makes the host wait for the loss at every step",
+        "read it every hundredth step, or add it up on the device and read the sum at the end",
+    ),
+    Finding(
+        "batch_size",
+        "train.py",
+        12,
+        "loader = DataLoader(images, batch_size=64)",
+        "the batch is small for this GPU",
+        "try a larger one",
+    ),
+)
+READ = events.SourceRead(("train.py",), FOUND, ("deploy.ipynb could not be read: no notebook",))
 
 
 def result(step_ms: float, memory_gib: float, warmup_s: float = 0.8, prepare_s: float = 0.05) -> TrialResult:
@@ -153,6 +222,12 @@ def result(step_ms: float, memory_gib: float, warmup_s: float = 0.8, prepare_s: 
         warmup_steps=12,
         wall_s=4.2,
     )
+
+
+def on_gpu(measured_result: TrialResult, energy_j: float, **readings: object) -> TrialResult:
+    """The same with energy and the GPU's readings."""
+    gpu = replace(GpuReadings(40, 51, 1980, 1980, 486.0), **readings)
+    return replace(measured_result, energy_j_per_sample=energy_j, gpu=gpu)
 
 
 def measured(
@@ -198,7 +273,8 @@ def failed(recipe: str, key: str, value: Value, outcome: Outcome, reason: str, *
     return TrialRecord(candidate, candidate.settings, TrialResult(outcome, reason, hint))
 
 
-BASELINE = BaselineRecord(result(32.6, 9.1), 32.6, 1963.2, 0.006)
+BASELINE = BaselineRecord(on_gpu(result(32.6, 9.1), 0.248), 32.6, 1963.2, 0.006, cpu_step_ms=1921.0)
+CPU_BASELINE = BaselineRecord(result(4.6, 0.6), 4.6, 27_826.0, 0.011)
 
 AUTOCAST = measured(
     "autocast", "precision.autocast", "bfloat16", 1.118, 6.2, numerics=Numerics.CLOSE, difference=3.1e-3
@@ -206,12 +282,34 @@ AUTOCAST = measured(
 LAST = measured(
     "channels_last", "model.memory_format", "channels_last", 1.391, 9.3, numerics=Numerics.CLOSE, difference=8e-6
 )
+AUTOCAST = replace(
+    AUTOCAST,
+    result=on_gpu(AUTOCAST.result, 0.171, throttle_reasons=("power cap",), sm_clock_lowest_mhz=1725),
+    numerics=NumericsResult(
+        Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, "the first 8 losses differ by rounding", 3.0e-3, 4.1e-6
+    ),
+)
+LAST = replace(LAST, result=on_gpu(LAST.result, 0.181), confirmed=True)
 TF32 = measured(
     "tf32", "precision.float32_matmul", "high", 1.021, 9.1, half=0.006, numerics=Numerics.CLOSE, difference=1e-5
 )
 FUSED = measured("fused_optimizer", "optimizer.implementation", "fused", 1.012, 9.1, half=0.003)
+WORSE = replace(
+    FUSED,
+    numerics=NumericsResult(Numerics.CLOSE, Numerics.EXACT, 2.2e-7, "the weights after the first step differ"),
+    confirmed=True,
+)
 BENCHMARK = measured("cudnn_benchmark", "backends.cudnn_benchmark", True, 1.002, 9.8, half=0.004, warmup_s=13.2)
 WORKERS = measured("num_workers", "data.num_workers", 4, 1.014, 9.1, half=0.004)
+WORKERS = replace(
+    WORKERS,
+    result=replace(
+        on_gpu(WORKERS.result, 0.246, foreign_processes=1),
+        disturbed="another process (pid 911, python) used up to 34 % of the GPU while it was timed",
+        notes=("4 workers on 16 cores [/]",),
+        skipped_steps=2,
+    ),
+)
 GRAPH = failed(
     "step_graph",
     "step.cuda_graph",
@@ -235,7 +333,7 @@ COMPILE = measured(
 ZERO_GRAD = measured("zero_grad", "step.zero_grad", "zeros", 0.981, 9.1, half=0.004)
 CONTROL = measured("control", "control.noop", True, 1.001, 9.1, half=0.003)
 
-RECORDS = (CONTROL, LAST, AUTOCAST, TF32, FUSED, WORKERS, BENCHMARK, ZERO_GRAD, GRAPH, BATCH, BATCH_BIG, COMPILE)
+RECORDS = (CONTROL, LAST, AUTOCAST, TF32, WORSE, WORKERS, BENCHMARK, ZERO_GRAD, GRAPH, BATCH, BATCH_BIG, COMPILE)
 SKIPPED = {
     "float8": "needs torchao, which is not installed: pip install torchao",
     "inference_mode": "applies to inference only; this session measures training",
@@ -270,7 +368,7 @@ TITLES = {
     "batch_size": "Larger batches",
     "compile": "torch.compile",
 }
-CHOSEN = (LAST, COMPILE, BATCH, AUTOCAST, TF32, WORKERS, FUSED)
+CHOSEN = (LAST, COMPILE, BATCH, AUTOCAST, TF32, WORKERS, WORSE)
 STACKED = {"channels_last", "compile", "autocast", "fused_optimizer"}
 
 
@@ -295,6 +393,7 @@ def start() -> list[Event]:
     return [
         events.HardwareFound(hardware),
         events.StageStarted("loading"),
+        READ,
         events.TrialStarted("baseline", ""),
         events.TrialActivity("baseline", "loading"),
         events.FactsFound(Facts(hardware, RESNET)),
@@ -379,7 +478,7 @@ def cpu_demo() -> list[Event]:
     return [
         events.HardwareFound(hardware),
         events.FactsFound(Facts(hardware, demo, profile)),
-        events.BaselineMeasured(BaselineRecord(result(4.6, 0.6), 4.6, 27_826.0, 0.011)),
+        events.BaselineMeasured(CPU_BASELINE),
         events.TrialsPlanned(
             (control.candidate, fused.candidate), {"tf32": "needs a CUDA GPU; this session runs on the CPU"}
         ),

@@ -7,17 +7,22 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
+from advisor.explain import clock_sentences
+from advisor.records import ClockCheck
 from advisor.tui.context import Context
 from advisor.tui.views.base import View
+from advisor.tui.views.clocks import clock_check, clock_facts
 from advisor.tui.views.overview_facts import (
     baseline_facts,
     gauge_facts,
     hardware_facts,
     headline,
     note_lines,
+    source_facts,
+    what_is_measured,
     workload_facts,
 )
-from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.widgets.fact_list import Fact, FactList
 
 
 class OverviewView(View):
@@ -37,6 +42,9 @@ class OverviewView(View):
                 with Vertical(classes="column"):
                     yield _panel("GPU now", FactList("Waiting for the first reading…", id="gauges"))
                     yield _panel("Hardware", FactList("The machine is being inspected…", id="hardware"))
+            words = Static(id="clock-words", markup=False)
+            yield _panel("The same step by other clocks", FactList(id="clocks", label_width=16), words)
+            yield _panel("Found in your source", FactList(id="source", label_width=2))
             yield _panel("Notes", FactList(id="notes"))
 
     def on_mount(self) -> None:
@@ -47,19 +55,24 @@ class OverviewView(View):
         """Draw all panels."""
         state, request = self.context.state, self.context.request
         self.query_one("#headline", Static).update(headline(state))
+        self.query_one("#headline").border_subtitle = what_is_measured(state.facts)
         self.query_one("#baseline", FactList).show(baseline_facts(state.baseline, state.facts))
         self.query_one("#workload", FactList).show(workload_facts(state.facts))
         self.query_one("#hardware", FactList).show(hardware_facts(state.hardware, self._device_uuid))
         self.query_one("#notes", FactList).show(note_lines(state, request.objective, request.budget_s))
+        self._show_clocks(clock_check(state.facts))
+        _show_or_hide(self.query_one("#source", FactList), source_facts(state))
         self.show_gauges()
+
+    def _show_clocks(self, clock: ClockCheck | None) -> None:
+        _show_or_hide(self.query_one("#clocks", FactList), clock_facts(clock))
+        self.query_one("#clock-words", Static).update(" ".join(clock_sentences(clock)) if clock else "")
 
     def show_gauges(self) -> None:
         """Draw the live gauges; without a GPU there is no such panel."""
         gauges = self.query_one("#gauges", FactList)
         hardware = self.context.state.hardware
-        panel = gauges.parent
-        if isinstance(panel, Widget):
-            panel.display = bool(hardware and hardware.gpus)
+        _display_panel(gauges, wanted=bool(hardware and hardware.gpus))
         gauges.show(gauge_facts(self.context.gauges, self._device_uuid, gauges.content_size.width))
 
     @property
@@ -70,6 +83,17 @@ class OverviewView(View):
     def first_focus(self) -> Widget | None:
         """The scrolling area."""
         return self.query_one("#overview-scroll")
+
+
+def _show_or_hide(facts: FactList, rows: list[Fact]) -> None:
+    """Show the facts; without any, their whole panel is gone."""
+    _display_panel(facts, wanted=bool(rows))
+    facts.show(rows)
+
+
+def _display_panel(facts: FactList, *, wanted: bool) -> None:
+    if isinstance(facts.parent, Widget):
+        facts.parent.display = wanted
 
 
 def _panel(title: str, *children: Widget) -> Vertical:

@@ -28,6 +28,8 @@ from advisor.records import (
 from advisor.session.state import SessionState
 from advisor.tui.context import Gauges
 from advisor.tui.text import DIM, memory_against, meter, ratio, sparkline
+from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
+from advisor.tui.views.roof_text import roof_before_and_after
 from advisor.tui.widgets.fact_list import Fact
 
 _OBJECTIVES = {"throughput": "samples per second", "memory": "less memory", "latency": "latency", "energy": "energy"}
@@ -61,7 +63,13 @@ def _stack_headline(stack: StackRecord, state: SessionState) -> Content:
         ("  ·  ", DIM),
         memory_against(stack.result.peak_reserved_bytes, baseline.result.peak_reserved_bytes),
     )
-    return first + Content("\n") + second
+    return Content("\n").join([first, second, *_roof(state)])
+
+
+def _roof(state: SessionState) -> list[Content]:
+    """The share of the roof before and after, as a line."""
+    reached = roof_before_and_after(state)
+    return [] if reached is None else [Content.assemble(("roof ", DIM), reached)]
 
 
 def _best_so_far(state: SessionState) -> Content:
@@ -193,6 +201,15 @@ def _sample(gauges: Gauges, uuid: str | None) -> GpuSample | None:
     return named.get(wanted) or next(iter(gauges.latest.values()))
 
 
+def what_is_measured(facts: Facts | None) -> Content:
+    """The workload in a few words, for the headline's border."""
+    if facts is None:
+        return Content("")
+    workload = facts.workload
+    batch = f", batch {workload.batch_size}" if workload.batch_size else ""
+    return Content(f"{workload.model}, {_loop(workload)}{batch}")
+
+
 def workload_facts(facts: Facts | None) -> list[Fact]:
     """What is being measured."""
     if facts is None:
@@ -237,13 +254,23 @@ def baseline_facts(baseline: BaselineRecord | None, facts: Facts | None) -> list
     if baseline is None:
         return []
     result = baseline.result
-    return [
+    rows: list[Fact] = [
         ("Step", Content.assemble((format_ms(baseline.step_ms), "bold"), "  ", format_rate(baseline.samples_per_s))),
         *_spread(baseline),
         *bound_facts(facts),
         ("Memory", f"{format_bytes(result.peak_reserved_bytes)} peak"),
+    ]
+    beside = (
+        ("Energy", energy_text(result, None)),
+        ("GPU", readings_text(result.gpu)),
+        ("On CPU", cpu_text(baseline)),
+    )
+    rows += [(label, text) for label, text in beside if text is not None]
+    return [
+        *rows,
         ("Noise", Content.assemble(format_noise(baseline.noise_floor), ("  the noise floor", DIM))),
         ("Start-up", f"{format_seconds(result.startup_s)}, warm-up {format_seconds(result.warmup_s)}"),
+        *remarks(result),
     ]
 
 
@@ -260,6 +287,16 @@ def _spread(baseline: BaselineRecord) -> list[Fact]:
     if steps is None:
         return []
     return [("Spread", Content.styled(f"{format_ms(steps[0])} to {format_ms(steps[2])}", DIM))]
+
+
+def source_facts(state: SessionState) -> list[Fact]:
+    """What reading the user's source found; empty when no file was read."""
+    if not state.source_files and not state.source_problems:
+        return []
+    rows: list[Fact] = [("•", found_text(finding)) for finding in state.findings]
+    if state.source_files and not state.findings:
+        rows.append(("•", f"{', '.join(state.source_files)}: no habit that costs time was found."))
+    return rows + [("•", Content.styled(f"{problem}.", "$warning")) for problem in state.source_problems]
 
 
 def note_lines(state: SessionState, objective: str, budget_s: float, *, most: int = 6) -> list[Fact]:

@@ -1,67 +1,89 @@
-"""View 2: where a step's time goes."""
+"""View 2: where a step's time goes, how far it is from the roof, and what habits cost."""
 
 from __future__ import annotations
 
-from rich.text import Text
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import DataTable, Static
+from textual.widgets import Static
 
-from advisor.formatting import format_count, format_ms, format_percent, format_rate
-from advisor.records import OperatorRow, Profile
+from advisor.records import Profile
 from advisor.tui.context import Context
-from advisor.tui.text import DIM, meter
+from advisor.tui.messages import TraceSaved
+from advisor.tui.saving import copy_trace
+from advisor.tui.text import DIM
 from advisor.tui.views.base import View
-from advisor.tui.widgets.fact_list import Fact, FactList
+from advisor.tui.views.habits_text import habits_text
+from advisor.tui.views.roof_text import roof_facts
+from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import PhaseBar
 
-_WIDE = 100
 _WAITING = "The profile is taken right after the baseline."
+# The panels under the phase bar, in the order of the key; a narrow screen shows one of them at a time.
+_PANELS = ("operators", "roof", "habits")
 
 
 class ProfileView(View):
-    """The phase bar over the operators and the roof."""
+    """The phase bar over the operators, the roof and the habits."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="profile")
-        self._shown: Profile | None = None
-        self._name_width = 0
+        self._panel = _PANELS[0]
 
     def compose(self) -> ComposeResult:
-        """The three panels."""
+        """The panels."""
         with Vertical(classes="panel", id="phases-panel"):
             yield Static(id="verdict", markup=False)
             yield PhaseBar(_WAITING)
         with Horizontal(id="profile-columns"):
-            with Vertical(classes="panel", id="operators-panel"):
-                yield Static(Content.styled("No operators yet.", DIM), id="operators-empty")
-                yield DataTable[Text](id="operators", cursor_type="row", zebra_stripes=True)
-            with VerticalScroll(classes="panel", id="roof-panel", can_focus=False):
+            with Vertical(id="profile-main"):
+                with Vertical(classes="panel", id="operators-panel"):
+                    yield Static(Content.styled("No operators yet.", DIM), id="operators-empty")
+                    yield OperatorTable(id="operators")
+                    yield Static(id="operator-row", markup=False)
+                with VerticalScroll(classes="panel", id="habits-panel"):
+                    yield Static(id="habits", markup=False)
+            with VerticalScroll(classes="panel", id="roof-panel"):
                 yield FactList("Nothing to compare with a roof yet.", label_width=9, id="roof")
 
     def on_mount(self) -> None:
         """Title the panels."""
+        self.add_class(f"-{self._panel}")
         self.query_one("#phases-panel").border_title = "Where a step goes"
-        self.query_one("#operators-panel").border_title = "Top operators, per step"
         self.query_one("#roof-panel").border_title = "Distance to the roof"
+        self.query_one("#habits-panel").border_title = "Waits and habits"
 
-    def on_resize(self) -> None:
-        """Fit the operators' names to the new width."""
-        self._shown = None
-        self.call_after_refresh(self.show)
+    @property
+    def _profile(self) -> Profile | None:
+        facts = self.context.state.facts
+        return facts.profile if facts else None
+
+    @property
+    def _table(self) -> OperatorTable:
+        return self.query_one("#operators", OperatorTable)
 
     def show(self) -> None:
         """Draw the profile, once there is one."""
-        facts = self.context.state.facts
-        profile = facts.profile if facts else None
+        facts, profile = self.context.state.facts, self._profile
         self._show_verdict(profile)
-        self.query_one(PhaseBar).show(profile.phases if profile else {})
+        self.query_one(PhaseBar).show(profile.phases if profile else {}, profile.device_phases if profile else {})
         self.query_one("#roof", FactList).show(roof_facts(profile, on_gpu=bool(facts and facts.on_cuda)))
-        if profile is not self._shown or profile is None:
-            self._show_operators(profile)
-            self._shown = profile
+        self.query_one("#habits", Static).update(habits_text(profile, self._title_of))
+        has_rows = profile is not None and bool(profile.operators)
+        self.query_one("#operators-empty").display = not has_rows
+        self._table.display = has_rows
+        self._table.show(profile)
+        self._tell_operators()
+
+    def _title_of(self, recipe_id: str) -> str:
+        recipe = self.context.recipe(recipe_id)
+        return recipe.title if recipe else recipe_id
 
     def _show_verdict(self, profile: Profile | None) -> None:
         verdict = self.query_one("#verdict", Static)
@@ -70,78 +92,75 @@ class ProfileView(View):
             name = profile.bottleneck.value
             verdict.update(Content.assemble("Bound by ", (name, "bold $accent"), ": ", (profile.evidence, DIM)))
 
-    def _show_operators(self, profile: Profile | None) -> None:
-        table = self.query_one("#operators", DataTable)
-        rows = profile.operators if profile else ()
-        table.display = bool(rows)
-        self.query_one("#operators-empty").display = not rows
-        table.clear(columns=True)
-        on_device = any(row.device_ms for row in rows)
-        with_calls = self.size.width >= _WIDE
-        fixed = 10 + (7 if with_calls else 0) + (10 if on_device else 0) + 3
-        width = max(14, self.query_one("#operators-panel").content_size.width - fixed)
-        table.add_column("operator", width=width, key="operator")
-        if with_calls:
-            table.add_column(_number("calls"), width=5, key="calls")
-        if on_device:
-            table.add_column(_number("device"), width=8, key="device")
-        table.add_column(_number("host"), width=8, key="host")
-        for row in sorted(rows, key=_weight, reverse=True):
-            table.add_row(*_operator_cells(row, on_device=on_device, with_calls=with_calls))
+    @on(OperatorTable.Drawn)
+    @on(OperatorTable.RowHighlighted)
+    def _tell_operators(self) -> None:
+        panel, line, table = self.query_one("#operators-panel"), self.query_one("#operator-row", Static), self._table
+        panel.border_title = table.caption
+        panel.border_subtitle = "Σ: with what they call" if table.has_totals else ""
+        line.display = table.display and table.by_shape
+        line.update(table.row_text)
+
+    # --- keys ------------------------------------------------------------------------------------------------
+
+    def handlers(self) -> Mapping[str, Callable[[], None]]:
+        """The keys of this view."""
+        return {"sort": self.sort, "shapes": self.toggle_shapes, "panel": self.next_panel, "trace": self.save_trace}
+
+    def can(self, name: str) -> bool:
+        """What is not in the profile can be neither sorted nor saved."""
+        profile = self._profile
+        if profile is None:
+            return name == "panel"
+        needed = {"sort": bool(profile.operators), "shapes": bool(profile.by_shape), "trace": bool(profile.trace_path)}
+        return needed.get(name, True)
+
+    def sort(self) -> None:
+        """Sort the operators by the next column."""
+        self._go_to(_PANELS[0])
+        self._table.sort_by_next()
+
+    def toggle_shapes(self) -> None:
+        """Group the operators by the shapes of their inputs, or no longer."""
+        self._go_to(_PANELS[0])
+        self._table.toggle_shapes()
+
+    def next_panel(self) -> None:
+        """Go to the next of the panels under the phase bar."""
+        self._go_to(_PANELS[(_PANELS.index(self._panel) + 1) % len(_PANELS)])
+
+    def _go_to(self, panel: str) -> None:
+        self.remove_class(f"-{self._panel}")
+        self._panel = panel
+        self.add_class(f"-{panel}")
+        target = self.first_focus()
+        if target is not None:
+            self.call_after_refresh(target.focus)
 
     def first_focus(self) -> Widget | None:
-        """The operators, once there are any."""
-        table = self.query_one("#operators", DataTable)
-        return table if table.display else None
+        """The operators, once there are any, or the panel that was gone to."""
+        if self._panel != _PANELS[0]:
+            return self.query_one(f"#{self._panel}-panel")
+        return self._table if self._table.display else None
 
+    # --- the trace -------------------------------------------------------------------------------------------
 
-def _weight(row: OperatorRow) -> tuple[float, float]:
-    return row.device_ms, row.host_ms
+    def save_trace(self) -> None:
+        """Copy the Chrome trace to where exports go."""
+        if self._profile and self._profile.trace_path:
+            self._copy_trace(Path(self._profile.trace_path))
 
+    @work(thread=True, group="trace")
+    def _copy_trace(self, source: Path) -> None:
+        """A trace can be large, so it is copied in a thread."""
+        try:
+            self.post_message(TraceSaved(copy_trace(source, Path())))
+        except OSError as error:
+            self.post_message(TraceSaved(None, f"{error.strerror or error}: {source.name}"))
 
-def _number(label: str) -> Text:
-    return Text(label, justify="right")
-
-
-def _operator_cells(row: OperatorRow, *, on_device: bool, with_calls: bool) -> list[Text]:
-    calls = f"{row.calls:.0f}" if row.calls >= 1 else f"{row.calls:.1f}"
-    cells = [Text(row.name.removeprefix("aten::"), no_wrap=True, overflow="ellipsis")]
-    cells += [Text(calls, justify="right")] if with_calls else []
-    times = [row.device_ms, row.host_ms] if on_device else [row.host_ms]
-    return cells + [Text(format_ms(time), justify="right") for time in times]
-
-
-def roof_facts(profile: Profile | None, *, on_gpu: bool) -> list[Fact]:
-    """Achieved against possible: arithmetic, copies, how busy the device is, kernels a step."""
-    if profile is None:
-        return []
-    rows: list[Fact] = []
-    rows.append(("Step", format_ms(profile.step_ms)))
-    rows += _arithmetic(profile)
-    if profile.copy_bytes_per_s is not None:
-        rows.append(("Copies", f"{format_rate(profile.copy_bytes_per_s, 'B')} at most"))
-    if profile.device_busy_share is not None:
-        busy = profile.device_busy_share
-        name = "GPU busy" if on_gpu else "Busy"
-        rows.append((name, Content.assemble(meter(busy, 12, "$primary"), f" {format_percent(busy)}")))
-    if profile.kernels_per_step is not None:
-        rows.append(("Kernels", f"{format_count(round(profile.kernels_per_step))} a step"))
-    return rows
-
-
-def _arithmetic(profile: Profile) -> list[Fact]:
-    if not profile.flops_per_step or profile.step_ms <= 0:
-        return []
-    achieved = profile.flops_per_step / (profile.step_ms / 1e3)
-    rows: list[Fact] = [("Work", f"{format_count(profile.flops_per_step)}FLOP a step")]
-    ceiling = profile.ceiling_flops_per_s
-    if not ceiling:
-        return [*rows, ("Achieved", format_rate(achieved, "FLOP"))]
-    share = achieved / ceiling
-    dtype = f" in {profile.ceiling_dtype}" if profile.ceiling_dtype else ""
-    return [
-        *rows,
-        ("Achieved", Content.assemble(meter(share, 12, "$primary"), f" {format_percent(share)}")),
-        ("", format_rate(achieved, "FLOP")),
-        ("Ceiling", f"{format_rate(ceiling, 'FLOP')}, a matmul{dtype}"),
-    ]
+    @on(TraceSaved)
+    def _on_trace_saved(self, message: TraceSaved) -> None:
+        if message.path is None:
+            self.notify(message.problem, title="The trace was not saved", severity="error", timeout=10, markup=False)
+        else:
+            self.notify(f"{message.path}\nOpen it in ui.perfetto.dev.", title="Trace saved", timeout=10, markup=False)

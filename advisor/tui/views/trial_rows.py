@@ -1,4 +1,4 @@
-"""The rows of the trials table: what stands in each cell, and the lines about the selected one. Pure functions."""
+"""The rows of the trials table: what stands in each cell. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from rich.text import Text
 from textual.content import Content
 
 from advisor.formatting import (
-    format_break_even,
     format_bytes,
-    format_interval,
     format_ms,
     format_numerics,
     format_outcome,
@@ -20,7 +18,7 @@ from advisor.formatting import (
 )
 from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
 from advisor.session.state import SessionState
-from advisor.tui.text import DIM, MARKS, bar, effect_share, memory_against, ratio, widest_effect
+from advisor.tui.text import DIM, MARKS, bar, effect_share, widest_effect
 
 BASELINE = "baseline"
 STACK = "stack"
@@ -41,7 +39,7 @@ class Column:
 
 
 COLUMNS = (
-    Column("state", "", 1, 1),
+    Column("state", "", 3, 3),
     Column(NAME, "candidate", 18, 18),
     Column("effect", "speed-up", 24, 30),
     Column("bar", "", 0, BAR_WIDTH),
@@ -83,7 +81,7 @@ def _baseline_row(state: SessionState, colours: Colours) -> Row:
     if baseline is None:
         return _row(BASELINE, _running_cells(BASELINE, state.activity, colours), log_path)
     cells = {
-        "state": Text("●", colours["primary"]),
+        "state": _marked(Text("●", colours["primary"]), baseline.result, colours),
         "name": _plain(BASELINE, "bold"),
         "effect": _plain("your present settings", "dim"),
         **_measured_cells(baseline.step_ms, baseline.result),
@@ -96,7 +94,7 @@ def _stack_row(state: SessionState, colours: Colours, widest: float) -> Row:
     assert stack is not None
     count = len(stack.settings)
     cells = {
-        "state": Text("★", colours["accent"]),
+        "state": _marked(Text("★", colours["accent"]), stack.result, colours, stack.numerics, in_turn=stack.confirmed),
         "name": _plain(f"stack of {count}", "bold"),
         **_effect_cells(stack.comparison, colours, widest),
         **_measured_cells(stack.step_ms, stack.result, stack.numerics),
@@ -128,7 +126,7 @@ def _record_cells(record: TrialRecord, colours: Colours, widest: float) -> dict[
     symbol, colour = MARKS[record.verdict]
     style = colours[colour] if record.verdict is not Verdict.SKIPPED else "dim"
     cells = {
-        "state": Text(symbol, style),
+        "state": _marked(Text(symbol, style), record.result, colours, record.numerics, in_turn=record.confirmed),
         "name": _plain(record.label, "dim" if record.verdict is Verdict.SKIPPED else ""),
     }
     if record.comparison is None:
@@ -137,6 +135,23 @@ def _record_cells(record: TrialRecord, colours: Colours, widest: float) -> dict[
         **_effect_cells(record.comparison, colours, widest),
         **_measured_cells(record.step_ms, record.result, record.numerics),
     }
+
+
+def _marked(
+    sign: Text,
+    result: TrialResult,
+    colours: Colours,
+    numerics: NumericsResult | None = None,
+    *,
+    in_turn: bool = False,
+) -> Text:
+    """The verdict's sign with what has to be known of the measurement: unreliable, other numerics, in turn."""
+    marks = (
+        ("!", colours["warning"], bool(result.disturbed)),
+        ("≠", colours["error"], numerics is not None and numerics.worse_than_declared),
+        ("⇄", colours["primary"], in_turn),
+    )
+    return Text.assemble(sign, *((mark, style) for mark, style, is_so in marks if is_so))
 
 
 def _reason(result: TrialResult) -> str:
@@ -197,45 +212,6 @@ def _row(key: str, cells: dict[str, Text], log_path: str) -> Row:
 
 def _plain(text: str, style: str) -> Text:
     return Text(" ".join(text.split()), style, no_wrap=True, overflow="ellipsis")
-
-
-def selection_text(key: str, state: SessionState) -> Content:
-    """Two lines about the selected row: all that did not fit in its cells."""
-    if key.startswith(SKIPPED_PREFIX):
-        recipe = key.removeprefix(SKIPPED_PREFIX)
-        return Content.assemble((recipe, "bold"), (" was not tried\n", DIM), state.skipped.get(recipe, ""))
-    if key == BASELINE:
-        return Content.assemble((BASELINE, "bold"), ("  your present settings; everything is compared with it", DIM))
-    if key == STACK and state.stack:
-        listed = ", ".join(f"{name}: {value}" for name, value in state.stack.settings.items())
-        return Content.assemble(("stack  ", "bold"), ratio(state.stack.comparison), "\n", listed)
-    record = state.trials.get(key)
-    if record is None:
-        now = state.activity if state.running == key else "waits for its turn"
-        return Content.assemble((key, "bold"), "\n", (now, DIM))
-    return _record_text(record, state)
-
-
-def _record_text(record: TrialRecord, state: SessionState) -> Content:
-    head = Content.assemble((record.label, "bold"), "  ")
-    if record.comparison is None:
-        hint = record.result.hint or "Key t tries it again, l shows its log."
-        return head + Content.assemble((format_outcome(record.result), "$warning"), "\n", (hint, DIM))
-    old = state.baseline.result.peak_reserved_bytes if state.baseline else None
-    effect = ratio(record.comparison)
-    if record.verdict is Verdict.NO_DIFFERENCE:
-        effect = effect + Content.styled(f"  {format_interval(record.comparison)}", DIM)
-    cost = f"start-up {format_seconds(start_up_s(record.result))}"
-    if record.verdict is Verdict.FASTER:
-        cost += f", pays back {format_break_even(record.break_even_steps)}"
-    second = Content("  ").join(
-        [
-            Content.assemble(("memory ", DIM), memory_against(record.result.peak_reserved_bytes, old)),
-            Content.assemble(("numerics ", DIM), format_numerics(record.numerics)),
-            Content.styled(cost, DIM),
-        ]
-    )
-    return head + effect + Content("\n") + second
 
 
 def tally(state: SessionState, *, wide: bool) -> Content:

@@ -17,7 +17,8 @@ from advisor.tui.context import Context
 from advisor.tui.messages import RetryWanted
 from advisor.tui.text import DIM, meter
 from advisor.tui.views.base import View
-from advisor.tui.views.trial_rows import COLUMNS, NAME, Column, Row, build_rows, selection_text, tally
+from advisor.tui.views.trial_rows import COLUMNS, NAME, Column, Row, build_rows, tally
+from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.log_tail import LogTail
 
 _WIDE = 104

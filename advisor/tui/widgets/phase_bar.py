@@ -11,12 +11,18 @@ from textual.widget import Widget
 from advisor.formatting import format_ms, format_percent
 from advisor.tui.text import DIM, phase_colour
 
-_CELL = 34
+_NAME = 11
+_CELL = 2 + _NAME + 8 + 6
+_GPU_CELL = 8
+_GAP = 3
 _TALL = 30
 
 
 class PhaseBar(Widget):
-    """A stacked bar, two rows high, and under it each phase's colour, name, ms and share."""
+    """A stacked bar and under it each phase's colour, name, ms and share, and how long the GPU worked for it.
+
+    Where there is room the bar is two rows high and stands apart.
+    """
 
     DEFAULT_CSS = """
     PhaseBar { height: auto; width: 1fr; }
@@ -26,31 +32,28 @@ class PhaseBar(Widget):
         super().__init__()
         self._empty = empty
         self._phases: dict[str, float] = {}
+        self._device: dict[str, float] = {}
 
-    def show(self, phases: Mapping[str, float]) -> None:
-        """Replace the phases: ms by name."""
-        if dict(phases) != self._phases:
-            self._phases = dict(phases)
+    def show(self, phases: Mapping[str, float], device: Mapping[str, float]) -> None:
+        """Replace the phases: ms by name, and ms of kernels and copies that each launched (empty on a CPU)."""
+        if (dict(phases), dict(device)) != (self._phases, self._device):
+            self._phases, self._device = dict(phases), dict(device)
             self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Two rows of bar, an empty one where there is room, and the legend."""
-        if not self._phases:
-            return 1
-        columns = max(1, width // _CELL)
-        return 2 + len(self._gap) + -(-len(self._phases) // columns)
-
-    @property
-    def _gap(self) -> list[Content]:
-        return [Content("")] if self.app.size.height >= _TALL else []
+        """As many rows as the bar and its legend take at this width."""
+        return len(self._lines(width)) if self._phases else 1
 
     def render(self) -> Content:
         """The bar and its legend."""
         if not self._phases:
             return Content.styled(self._empty, DIM)
-        width = self.content_size.width
+        return Content("\n").join(self._lines(self.content_size.width))
+
+    def _lines(self, width: int) -> list[Content]:
         line = stacked(self._phases, width)
-        return Content("\n").join([line, line, *self._gap, *legend(self._phases, width)])
+        tall = self.app.size.height >= _TALL
+        return [*([line, line, Content("")] if tall else [line]), *legend(self._phases, self._device, width)]
 
 
 def cells(values: list[float], width: int) -> list[int]:
@@ -78,28 +81,32 @@ def stacked(phases: Mapping[str, float], width: int) -> Content:
     return Content.assemble(*pieces)
 
 
-def legend(phases: Mapping[str, float], width: int) -> list[Content]:
-    """The legend in as many columns as fit, filled row by row."""
-    columns = max(1, width // _CELL)
+def legend(phases: Mapping[str, float], device: Mapping[str, float], width: int) -> list[Content]:
+    """The legend in as many columns as fit, filled row by row; with the GPU's times under a heading of their own."""
+    cell = _CELL + (_GPU_CELL if device else 0)
+    columns = max(1, min((width + _GAP) // (cell + _GAP), len(phases)))
     total = sum(phases.values()) or 1.0
     entries = [
         _entry(name, duration_ms, duration_ms / total, position)
+        + (Content.styled(f"{format_ms(device.get(name)):>{_GPU_CELL}}", DIM) if device else Content(""))
         for position, (name, duration_ms) in enumerate(phases.items())
     ]
-    rows = [entries[start : start + columns] for start in range(0, len(entries), columns)]
-    return [Content("").join(row) for row in rows]
+    padded = [entry.pad_right(cell + _GAP - entry.cell_length) for entry in entries]
+    rows = [padded[start : start + columns] for start in range(0, len(padded), columns)]
+    heading = Content.styled(f"{'':<{2 + _NAME}}{'step':>8}{'share':>6}{'GPU':>{_GPU_CELL}}{'':<{_GAP}}", DIM)
+    headings = [Content("").join([heading] * columns)] if device else []
+    return [*headings, *(Content("").join(row) for row in rows)]
 
 
 def _entry(name: str, duration_ms: float, share: float, position: int) -> Content:
-    entry = Content.assemble(
+    return Content.assemble(
         ("■ ", phase_colour(name, position)),
-        f"{_short(name):<14}",
+        f"{_short(name):<{_NAME}}",
         (f"{format_ms(duration_ms):>8}", "bold"),
         (f"{format_percent(share):>6}", DIM),
     )
-    return entry.pad_right(max(0, _CELL - entry.cell_length))
 
 
 def _short(name: str) -> str:
-    shown = {"host-to-device": "copy to device"}.get(name, name)
-    return shown if len(shown) <= 14 else f"{shown[:13]}…"
+    shown = {"host-to-device": "to device"}.get(name, name)
+    return shown if len(shown) <= _NAME else f"{shown[: _NAME - 1]}…"

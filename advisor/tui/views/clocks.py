@@ -1,0 +1,38 @@
+"""The clock self-check as bars. Pure functions."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from advisor.formatting import format_ms
+from advisor.records import ClockCheck, Facts
+from advisor.tui.text import meter
+from advisor.tui.widgets.fact_list import Fact
+
+_BAR = 24
+_NUMBER = 9
+
+
+def clock_check(facts: Facts | None) -> ClockCheck | None:
+    """What the profile's clocks said, once they were asked."""
+    return facts.profile.clock if facts and facts.profile else None
+
+
+def clock_facts(clock: ClockCheck | None) -> list[Fact]:
+    """Each clock's reading of the same step as a bar, the headline last."""
+    if clock is None:
+        return []
+    readings = [
+        ("no waiting", clock.naive_ms),
+        ("wait each step", clock.synchronized_ms),
+        *([("events", clock.events_ms)] if clock.events_ms is not None else []),
+        ("in blocks", clock.block_ms),
+    ]
+    longest = max(reading for _, reading in readings)
+    rows: list[Fact] = []
+    for name, reading in readings:
+        is_headline = name == "in blocks"
+        drawn = meter(reading / longest if longest else 0.0, _BAR, "$accent" if is_headline else "$primary")
+        shown = f"{format_ms(reading):>{_NUMBER}}"
+        rows.append((name, Content.assemble(drawn, (shown, "bold" if is_headline else ""))))
+    return rows

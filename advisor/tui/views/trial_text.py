@@ -1,0 +1,104 @@
+"""The lines about the selected row of the trials table: all that did not fit in its cells. Pure functions."""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from advisor.formatting import (
+    format_break_even,
+    format_interval,
+    format_numerics,
+    format_outcome,
+    format_seconds,
+    format_setting,
+)
+from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
+from advisor.session.state import SessionState
+from advisor.tui.text import DIM, memory_against, ratio
+from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
+from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s
+
+IN_TURN = "in turn with the baseline"
+
+
+def selection_text(key: str, state: SessionState) -> Content:
+    """What is known of a row, most important first."""
+    if key.startswith(SKIPPED_PREFIX):
+        return _skipped_text(key.removeprefix(SKIPPED_PREFIX), state)
+    if key == BASELINE:
+        return _baseline_text(state.baseline)
+    if key == STACK and state.stack:
+        return _stack_text(state.stack, state.baseline)
+    record = state.trials.get(key)
+    if record is None:
+        now = state.activity if state.running == key else "waits for its turn"
+        return Content.assemble((key, "bold"), "\n", (now, DIM))
+    return _record_text(record, state)
+
+
+def _skipped_text(recipe: str, state: SessionState) -> Content:
+    lines = [Content.assemble((recipe, "bold"), (" was not tried", DIM)), Content(state.skipped.get(recipe, ""))]
+    return _lines([*lines, *(Content(str(text)) for _, text in findings_of(recipe, state.findings))])
+
+
+def _baseline_text(baseline: BaselineRecord | None) -> Content:
+    head = Content.assemble((BASELINE, "bold"), ("  your present settings; everything is compared with it", DIM))
+    return _lines([head, *(_beside(baseline.result, None) if baseline else [])])
+
+
+def _stack_text(stack: StackRecord, baseline: BaselineRecord | None) -> Content:
+    how = f"  measured {IN_TURN}" if stack.confirmed else "  one trial"
+    listed = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
+    head = Content.assemble(("stack  ", "bold"), ratio(stack.comparison), (how, DIM))
+    return _lines([head, Content(listed), *_numerics_line(stack.numerics), *_beside(stack.result, baseline)])
+
+
+def _record_text(record: TrialRecord, state: SessionState) -> Content:
+    head = Content.assemble((record.label, "bold"), "  ")
+    if record.comparison is None:
+        hint = record.result.hint or "Key t tries it again, l shows its log."
+        lines = [head + Content.styled(format_outcome(record.result), "$warning"), Content.styled(hint, DIM)]
+    else:
+        lines = [head + _effect(record), _costs(record, state.baseline)]
+        trade = trade_text(record, state.baseline)
+        lines += [] if trade is None else [trade]
+    return _lines([*lines, *_numerics_line(record.numerics), *_beside(record.result, state.baseline)])
+
+
+def _effect(record: TrialRecord) -> Content:
+    effect = ratio(record.comparison)
+    if record.verdict is Verdict.NO_DIFFERENCE:
+        effect += Content.styled(f"  {format_interval(record.comparison)}", DIM)
+    return effect + Content.styled(f"  {IN_TURN}" if record.confirmed else "", DIM)
+
+
+def _costs(record: TrialRecord, baseline: BaselineRecord | None) -> Content:
+    old = baseline.result.peak_reserved_bytes if baseline else None
+    cost = f"start-up {format_seconds(start_up_s(record.result))}"
+    if record.verdict is Verdict.FASTER:
+        cost += f", pays back {format_break_even(record.break_even_steps)}"
+    return Content("  ").join(
+        [
+            Content.assemble(("memory ", DIM), memory_against(record.result.peak_reserved_bytes, old)),
+            Content.assemble(("numerics ", DIM), format_numerics(record.numerics)),
+            Content.styled(cost, DIM),
+        ]
+    )
+
+
+def _numerics_line(numerics: NumericsResult | None) -> list[Content]:
+    """What was found, when it is worse than the recipe declares."""
+    if numerics is None or not numerics.worse_than_declared:
+        return []
+    return [Content.assemble(("≠ ", "$error"), numerics.text or format_numerics(numerics))]
+
+
+def _beside(result: TrialResult, baseline: BaselineRecord | None) -> list[Content]:
+    """Energy and the GPU's readings in a line; then what makes the trial unreliable, and its notes."""
+    read = [text for text in (energy_text(result, baseline), readings_text(result.gpu)) if text is not None]
+    lines = [Content.styled("  ·  ", DIM).join(read)] if read else []
+    return lines + [Content.assemble((f"{label}: ", DIM), text) for label, text in remarks(result)]
+
+
+def _lines(lines: list[Content]) -> Content:
+    return Content("\n").join(lines)

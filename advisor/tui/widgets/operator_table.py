@@ -1,0 +1,166 @@
+"""The profile's operators as a table: sorted by any column, plain or grouped by input shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.text import Text
+from textual import on
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import DataTable
+
+from advisor.formatting import format_ms
+from advisor.records import OperatorRow, Profile
+
+_NAME = "operator"
+_PADDING = 2
+_SHAPED_NAME_WIDTH = 20
+_LEAST_NAME_WIDTH = 14
+_SORTED = "▼"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorColumn:
+    """A column of figures: its key, heading, width, what it is in words, and how it reads from a row."""
+
+    key: str
+    label: str
+    width: int
+    words: str
+    value: Callable[[OperatorRow], float]
+
+
+_DEVICE = OperatorColumn("device", "GPU", 7, "GPU time", lambda row: row.device_ms)
+_DEVICE_TOTAL = OperatorColumn(
+    "device_total", "GPU Σ", 7, "GPU time with what they call", lambda row: row.device_total_ms
+)
+_HOST = OperatorColumn("host", "host", 7, "host time", lambda row: row.host_ms)
+_HOST_TOTAL = OperatorColumn("host_total", "host Σ", 7, "host time with what they call", lambda row: row.host_total_ms)
+_CALLS = OperatorColumn("calls", "calls", 6, "calls", lambda row: row.calls)
+
+
+def columns_of(rows: tuple[OperatorRow, ...], *, by_shape: bool) -> tuple[OperatorColumn, ...]:
+    """The columns that have something to show; shapes need the room of the totals."""
+    on_device = any(row.device_ms for row in rows)
+    has_totals = not by_shape and any(row.host_total_ms for row in rows)
+    device = ((_DEVICE, _DEVICE_TOTAL) if has_totals else (_DEVICE,)) if on_device else ()
+    host = (_HOST, _HOST_TOTAL) if has_totals else (_HOST,)
+    return (*device, *host, _CALLS)
+
+
+class OperatorTable(DataTable[Text]):
+    """The operators of a profile. ``show`` draws them; a click on a heading sorts by it."""
+
+    class Drawn(Message):
+        """The table shows other rows, or in another order."""
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - as every widget calls it
+        super().__init__(id=id, cursor_type="row", zebra_stripes=True)
+        self._profile: Profile | None = None
+        self._columns: tuple[OperatorColumn, ...] = ()
+        self._order = ""
+        self._drawn: object = None
+        self.by_shape = False
+
+    def show(self, profile: Profile | None) -> None:
+        """Draw the operators, unless they stand there already at this width and in this order."""
+        self._profile = profile
+        wanted = (profile, self.by_shape, self._order, self.size.width)
+        if wanted != self._drawn:
+            self._drawn = wanted
+            self._draw()
+
+    @property
+    def rows_shown(self) -> tuple[OperatorRow, ...]:
+        """The rows of the table that is chosen, sorted."""
+        if self._profile is None:
+            return ()
+        rows = self._profile.by_shape if self.by_shape else self._profile.operators
+        order = self.order
+        return tuple(sorted(rows, key=order.value, reverse=True)) if order else rows
+
+    @property
+    def order(self) -> OperatorColumn | None:
+        """The column by which the rows are sorted; the first one unless another was chosen."""
+        chosen = next((column for column in self._columns if column.key == self._order), None)
+        return chosen or next(iter(self._columns), None)
+
+    def toggle_shapes(self) -> None:
+        """Group the rows by input shapes, or no longer."""
+        self.by_shape = not self.by_shape
+        self.show(self._profile)
+
+    def sort_by_next(self) -> None:
+        """Sort by the column right of the present one, around the end."""
+        keys = [column.key for column in self._columns]
+        if keys and self.order:
+            self._sort(keys[(keys.index(self.order.key) + 1) % len(keys)])
+
+    @on(DataTable.HeaderSelected)
+    def _on_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        if any(column.key == event.column_key.value for column in self._columns):
+            self._sort(event.column_key.value or "")
+
+    def _sort(self, key: str) -> None:
+        self._order = key
+        self.show(self._profile)
+
+    def _draw(self) -> None:
+        profile = self._profile
+        rows = (profile.by_shape if self.by_shape else profile.operators) if profile else ()
+        self._columns = columns_of(rows, by_shape=self.by_shape)
+        self.clear(columns=True)
+        self._add_columns()
+        for row in self.rows_shown:
+            self.add_row(*self._cells(row))
+        self.post_message(self.Drawn())
+
+    def on_resize(self) -> None:
+        """Fit the names to the new width."""
+        self.show(self._profile)
+
+    def _add_columns(self) -> None:
+        others = sum(column.width + _PADDING for column in self._columns)
+        room = self.size.width - others - _PADDING - 1
+        if self.by_shape:
+            self.add_column("operator", width=_SHAPED_NAME_WIDTH, key=_NAME)
+            self.add_column("input shapes", width=max(_LEAST_NAME_WIDTH, room - _SHAPED_NAME_WIDTH - _PADDING))
+        else:
+            self.add_column("operator", width=max(_LEAST_NAME_WIDTH, room), key=_NAME)
+        for column in self._columns:
+            sign = _SORTED if column is self.order else ""
+            self.add_column(Text(f"{column.label}{sign}", justify="right"), width=column.width, key=column.key)
+
+    def _cells(self, row: OperatorRow) -> list[Text]:
+        cells = [Text(row.name.removeprefix("aten::"), no_wrap=True, overflow="ellipsis")]
+        cells += [Text(row.shapes, no_wrap=True, overflow="ellipsis")] if self.by_shape else []
+        return cells + [Text(_figure(column, row), justify="right") for column in self._columns]
+
+    @property
+    def row_text(self) -> Content:
+        """All of the row under the cursor that does not fit in its cells: the name and the shapes."""
+        rows = self.rows_shown
+        if not 0 <= self.cursor_row < len(rows):
+            return Content("")
+        row = rows[self.cursor_row]
+        return Content.assemble((row.name, "bold"), f"  {row.shapes}" if row.shapes else "")
+
+    @property
+    def has_totals(self) -> bool:
+        """Whether a column counts what the operators call."""
+        return any(column in (_DEVICE_TOTAL, _HOST_TOTAL) for column in self._columns)
+
+    @property
+    def caption(self) -> Content:
+        """What the table shows and how it is sorted, for a panel's title."""
+        what = "Operators by input shapes" if self.by_shape else "Operators"
+        return Content(f"{what}, per step, by {self.order.words}" if self.row_count and self.order else what)
+
+
+def _figure(column: OperatorColumn, row: OperatorRow) -> str:
+    value = column.value(row)
+    if column is not _CALLS:
+        return format_ms(value)
+    return f"{value:.0f}" if value >= 1 else f"{value:.1f}"
