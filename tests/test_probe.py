@@ -133,19 +133,23 @@ def test_skipped_updates_are_run_again_and_counted():
     probe = probe_training(ScaledStep(3), [None] * PROBE_STEPS, 0)
     assert probe.losses == (0, 1, 2, 3, 4)
     assert (probe.skipped_steps, probe.steps, probe.scale) == (3, 8, 8192)
-    assert probe.notes == ("the gradient scaler skipped 3 of the first 8 updates; its scale settled at 8192",)
+    skipped = "the gradient scaler skipped 3 of the first 8 updates; its scale settled at 8192"
+    assert probe.scaler_notes(8192) == probe.scaler_notes(16384) == (skipped,)
+    fell = "the gradient scaler's scale fell from 8192 to 1024 in later steps"
+    assert probe.scaler_notes(1024) == (skipped, fell)
 
 
 def test_a_scaler_that_never_finds_a_scale_ends():
     probe = probe_training(ScaledStep(1000), [None] * PROBE_STEPS, 0)
     assert probe.losses == (0,) * PROBE_STEPS
     assert probe.skipped_steps == probe.steps
-    assert probe.notes == (f"the gradient scaler skipped all of the first {probe.steps} updates",)
+    notes = probe.scaler_notes(probe.scale / 1024)
+    assert notes == (f"the gradient scaler skipped all of the first {probe.steps} updates",)
 
 
 def test_a_scaler_that_fits_at_once_and_none_at_all_have_no_note():
-    assert probe_training(ScaledStep(0), [None] * PROBE_STEPS, 0).notes == ()
-    assert Probe(1.0, 5).notes == ()
+    assert probe_training(ScaledStep(0), [None] * PROBE_STEPS, 0).scaler_notes(65536) == ()
+    assert Probe(1.0, 5).scaler_notes(None) == ()
 
 
 # --- samples and norms ----------------------------------------------------------------------------------------
@@ -183,3 +187,13 @@ def test_the_norm_counts_every_floating_point_parameter():
     model.places = nn.Parameter(torch.tensor([9]), requires_grad=False)
     assert squared_norm(model) == 4 * (2**22 + 7) + 3
     assert squared_norm(copy.deepcopy(model)) == squared_norm(model)
+
+
+def test_shards_and_wrapped_tensors_are_passed_over():
+    class Wrapped(torch.Tensor):
+        def __tensor_flatten__(self):
+            raise NotImplementedError
+
+    wrapped = torch.ones(3).as_subclass(Wrapped)
+    assert sample_of([wrapped, torch.full((1,), 4.0)]) == (4.0, 4.0)
+    assert sample_of(wrapped) == ()

@@ -143,7 +143,7 @@ class Trial:
             outputs=probe.outputs,
             weights=probe.weights,
             skipped_steps=probe.skipped_steps,
-            notes=(*_notes(warm, loop, clock), *_scaler_notes(probe, step), *compilation_notes(warm_mark)),
+            notes=(*_notes(warm, loop, clock), *probe.scaler_notes(scale_of(step)), *compilation_notes(warm_mark)),
             disturbed=guards.disturbed,
             energy_j_per_sample=guards.energy_j_per_sample(blocks),
             gpu=guards.gpu,
@@ -310,15 +310,6 @@ def _notes(warm: WarmUp, loop: Loop, clock: StepClock) -> tuple[str, ...]:
             f"{modes.high_share:.0%} about {modes.high:.3g} ms; the step time is the mean over both"
         )
     return tuple(notes)
-
-
-def _scaler_notes(probe: Probe, step: Any) -> tuple[str, ...]:
-    """What the gradient scaler did in the probe, and whether it found infinities again in warm-up and timing."""
-    scale = scale_of(step)
-    if probe.scale is None or scale is None or scale >= probe.scale or probe.skipped_steps == probe.steps:
-        return probe.notes
-    fell = f"the gradient scaler's scale fell from {probe.scale:.6g} to {scale:.6g} in the steps after those"
-    return (*probe.notes, fell)
 
 
 def _result_of(error: BaseException, channel: Channel) -> TrialResult:

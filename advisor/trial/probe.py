@@ -42,15 +42,19 @@ class Probe:
     skipped_steps: int = 0
     scale: float | None = None
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a person should know of the scaler's beginning."""
-        if not self.skipped_steps or self.scale is None:
+    def scaler_notes(self, scale_now: float | None) -> tuple[str, ...]:
+        """What a person should know of the gradient scaler, whose scale is ``scale_now`` after warm-up and timing."""
+        if self.scale is None or scale_now is None:
             return ()
         if self.skipped_steps == self.steps:
             return (f"the gradient scaler skipped all of the first {self.steps} updates",)
-        skipped = f"the gradient scaler skipped {self.skipped_steps} of the first {self.steps} updates"
-        return (f"{skipped}; its scale settled at {self.scale:.6g}",)
+        notes = []
+        if self.skipped_steps:
+            skipped = f"the gradient scaler skipped {self.skipped_steps} of the first {self.steps} updates"
+            notes.append(f"{skipped}; its scale settled at {self.scale:.6g}")
+        if scale_now < self.scale:
+            notes.append(f"the gradient scaler's scale fell from {self.scale:.6g} to {scale_now:.6g} in later steps")
+        return tuple(notes)
 
 
 def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[Any]:
@@ -225,12 +229,9 @@ def _model_of(step: Any) -> nn.Module | None:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is an ordinary one, all of whose elements are here."""
-    return (
-        tensor.layout is torch.strided
-        and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
-        and (not hasattr(tensor, "full_tensor"))
-    )
+    """Whether a tensor is an ordinary one, all of whose elements are here: no shard, and no wrapper around another."""
+    ordinary = tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__")
+    return ordinary and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
