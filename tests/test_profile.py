@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta
 from types import SimpleNamespace
 
@@ -226,53 +226,49 @@ def test_shapes_in_short(shapes, text):
 # --- what the device did --------------------------------------------------------------------------------------
 
 
-@dataclass
-class Launched:
-    """A kernel as the event of an operator lists it."""
-
-    name: str
-    duration: float
-
-
-def event(name, start, end, *, device=False, annotation=False, kernels=()):
-    """An event as the profiler gives it; times in microseconds."""
+def event(name, start, end, *, device=False, annotation=False, number=0):
+    """An event as the profiler gives it, times in microseconds; a launch and its kernel have the same number."""
     return SimpleNamespace(
         name=name,
         key=name,
+        id=number,
         device_type=DeviceType.CUDA if device else DeviceType.CPU,
         time_range=SimpleNamespace(start=start, end=end, elapsed_us=lambda: end - start),
         is_user_annotation=annotation,
-        kernels=[Launched(*kernel) for kernel in kernels],
     )
 
 
 RECORDED = [
-    event("forward", 0, 1000, annotation=True, kernels=[("forward", 5000)]),
-    event("aten::mm", 10, 30, kernels=[("nvjet_sm90_tst_128x8", 3000)]),
+    event("forward", 0, 1000, annotation=True, number=11),
+    event("aten::mm", 10, 30, number=15),
+    event("cudaLaunchKernel", 15, 20, number=11),
     event("backward", 1000, 2000, annotation=True),
-    event("aten::mm", 1100, 1130, kernels=[("nvjet_sm90_tst_128x8", 3000), ("elementwise_kernel", 3000)]),
+    event("cuLaunchKernelEx", 1100, 1110, number=12),
+    event("cudaLaunchKernel", 1120, 1130, number=13),
+    event("cudaMemsetAsync", 1140, 1150, number=14),
     event("host-to-device", 2000, 2100, annotation=True),
-    event("aten::copy_", 2010, 2090, kernels=[("Memcpy HtoD (Pageable -> Device)", 6000)]),
-    event("aten::mm", 5000, 5001, kernels=[("nvjet_sm90_tst_128x8", 9000)]),
+    event("cudaMemcpyAsync", 2010, 2090, number=15),
+    event("cudaLaunchKernel", 5000, 5001, number=16),
     event("forward", 100, 5100, device=True, annotation=True),
-    event("nvjet_sm90_tst_128x8", 100, 3100, device=True),
-    event("nvjet_sm90_tst_128x8", 3100, 6100, device=True),
-    event("elementwise_kernel", 5100, 8100, device=True),
-    event("Memset (Device)", 9000, 10000, device=True),
-    event("Memcpy HtoD (Pageable -> Device)", 20_000, 26_000, device=True),
+    event("nvjet_sm90_tst_128x8", 100, 3100, device=True, number=11),
+    event("nvjet_sm90_tst_128x8", 3100, 6100, device=True, number=12),
+    event("elementwise_kernel", 5100, 8100, device=True, number=13),
+    event("Memset (Device)", 9000, 10_000, device=True, number=14),
+    event("Memcpy HtoD (Pageable -> Device)", 20_000, 26_000, device=True, number=15),
+    event("elementwise_kernel", 30_000, 33_000, device=True, number=16),
 ]
 
 
 def test_the_device_is_busy_while_a_kernel_runs_and_overlapping_ones_count_once():
     activity = device_activity(RECORDED, STEPS)
-    assert activity.busy_ms == pytest.approx((8.0 + 1.0) / STEPS)
-    assert activity.kernels == pytest.approx(4 / STEPS)
-    assert activity.tensor_core_share == pytest.approx(6 / 9)
+    assert activity.busy_ms == pytest.approx((8.0 + 1.0 + 3.0) / STEPS)
+    assert activity.kernels == pytest.approx(5 / STEPS)
+    assert activity.tensor_core_share == pytest.approx(6 / 12)
 
 
 def test_device_time_belongs_to_the_phase_that_launched_it():
     assert device_activity(RECORDED, STEPS).phases == pytest.approx(
-        {"forward": 3 / STEPS, "backward": 6 / STEPS, "host-to-device": 6 / STEPS}
+        {"forward": 3 / STEPS, "backward": (5 + 1) / STEPS, "host-to-device": 6 / STEPS}
     )
 
 

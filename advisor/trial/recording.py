@@ -29,6 +29,8 @@ _PHASES = frozenset(str(phase) for phase in Phase)
 # Copies between host and device: the device moves them beside its kernels, and computes nothing.
 _TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
 _NO_KERNELS = ("Memcpy", "Memset")
+# CUDA's runtime and driver: cudaLaunchKernel, cudaMemcpyAsync, cuLaunchKernelEx.
+_LAUNCHES = ("cuda", "cu")
 # The profiler itself waits for the device at its end.
 _OWN_WAIT = "cudaDeviceSynchronize"
 
@@ -51,7 +53,7 @@ class DeviceActivity:
     """What the device did in one recorded step.
 
     ``busy_ms`` is the time in which a kernel ran, overlapping ones counted once; transfers between host and device are
-    no part of it. ``phases`` is the summed time of what each phase launched, transfers among it.
+    no part of it. ``phases`` is the time in which what each phase launched ran, transfers among it.
     """
 
     kernels: float
@@ -131,7 +133,7 @@ def device_activity(events: Sequence[Any], steps: int) -> DeviceActivity:
         kernels=len(computing) / steps,
         busy_ms=_ms_per_step(busy_us, steps),
         tensor_core_share=tensor_core_share((event.name, event.time_range.elapsed_us()) for event in kernels),
-        phases=_device_phases(events, steps),
+        phases=_device_phases(events, on_device, steps),
     )
 
 
@@ -186,25 +188,36 @@ def _annotated(phase: Phase, call: Callable[[], T]) -> T:
         return call()
 
 
-def _device_phases(events: Sequence[Any], steps: int) -> dict[str, float]:
-    """Milliseconds on the device per step of what was launched in each phase.
+def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) -> dict[str, float]:
+    """Milliseconds per step in which the device ran what was launched in each phase.
 
-    An operator belongs to the phase that the host was in when it started, also in the thread of the backward pass.
+    A kernel and the call that launched it share a correlation id. It belongs to the phase that the host was in at that
+    call, whichever thread made it: the backward pass has one of its own.
     """
     spans = sorted(
         (event.time_range.start, event.time_range.end, event.name)
         for event in events
         if event.device_type == DeviceType.CPU and event.name in _PHASES
     )
-    starts = [start for start, _, _ in spans]
-    times_us = dict.fromkeys((name for _, _, name in spans), 0.0)
-    for event in events:
-        index = bisect.bisect_right(starts, event.time_range.start) - 1
-        if event.device_type != DeviceType.CPU or index < 0 or event.time_range.start > spans[index][1]:
-            continue
-        # A range on the device is listed as a kernel of the range on the host.
-        times_us[spans[index][2]] += sum(kernel.duration for kernel in event.kernels if kernel.name != event.name)
-    return {phase: _ms_per_step(time_us, steps) for phase, time_us in times_us.items()}
+    launched_at = {
+        event.id: event.time_range.start
+        for event in events
+        if event.device_type == DeviceType.CPU and event.name.startswith(_LAUNCHES)
+    }
+    ran: dict[str, list[tuple[float, float]]] = {name: [] for _, _, name in spans}
+    for event in on_device:
+        phase = _span_at(spans, launched_at.get(event.id))
+        if phase is not None:
+            ran[phase].append((event.time_range.start, event.time_range.end))
+    return {phase: _ms_per_step(union_length(intervals), steps) for phase, intervals in ran.items()}
+
+
+def _span_at(spans: Sequence[tuple[float, float, str]], time_us: float | None) -> str | None:
+    """The name of the span that a time lies in."""
+    if time_us is None:
+        return None
+    index = bisect.bisect_right(spans, time_us, key=lambda span: span[0]) - 1
+    return spans[index][2] if index >= 0 and time_us <= spans[index][1] else None
 
 
 def _is_called_by_operator(event: Any) -> bool:
