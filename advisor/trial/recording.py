@@ -30,7 +30,7 @@ _PHASES = frozenset(str(phase) for phase in Phase)
 _TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
 _NO_KERNELS = ("Memcpy", "Memset")
 # CUDA's runtime and driver: cudaLaunchKernel, cudaMemcpyAsync, cuLaunchKernelEx.
-_LAUNCHES = ("cuda", "cu")
+_LAUNCHES = "cu"
 # The profiler itself waits for the device at its end.
 _OWN_WAIT = "cudaDeviceSynchronize"
 
