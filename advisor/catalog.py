@@ -21,7 +21,7 @@ from types import ModuleType
 
 from advisor.errors import UsageError
 from advisor.recipe import HEADINGS, Recipe, Stage, card, card_section
-from advisor.records import Candidate, Facts, Mode, Skip, Value, text_of
+from advisor.records import Candidate, Facts, Mode, Skip, TrialRecord, Value, text_of
 from advisor.settings import Settings
 
 ENTRY_POINT_GROUP = "perf_advisor.recipes"
@@ -117,6 +117,13 @@ class Catalog:
         try:
             return self[recipe_id].why(facts, value)
         except Exception:  # as above: a recommendation is worth having without its explanation
+            return ""
+
+    def after(self, facts: Facts, record: TrialRecord) -> str:
+        """What a trial has shown besides its speed, in its recipe's words; empty when there is nothing to say."""
+        try:
+            return self[record.candidate.recipe].after(facts, record) if record.result.measured else ""
+        except Exception:  # as above
             return ""
 
     def propose(self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> Proposals:

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
 from advisor.plan import StepPlan
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value, text_of
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, TrialRecord, Value, text_of
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
 BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})
@@ -140,6 +140,10 @@ class Recipe(ABC):
         if profile is not None and profile.bottleneck in self.attacks:
             return f"The step is bound by {profile.bottleneck}: {profile.evidence}"
         return card_section(self, "Why it helps").partition("\n\n")[0].replace("\n", " ")
+
+    def after(self, facts: Facts, record: TrialRecord) -> str:
+        """What a trial of this recipe has shown besides its speed, in sentences for the advice; empty for nothing."""
+        return ""
 
     def describe(self, value: Value) -> str:
         """The setting as a person reads it."""

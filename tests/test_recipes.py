@@ -47,6 +47,7 @@ VALUES = {
     "autocast": ["none", "bfloat16", "float16"],
     "batch_size": [0, 8],
     "channels_last": ["contiguous", "channels_last"],
+    "checkpointing": ["none", "budget-0.5"],
     "compile": ["none", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"],
     "compile_dynamic": ["auto", True, False],
     "compile_optimizer": [False, True],
@@ -110,6 +111,7 @@ def _global_flags():
     for recipe_id in ("deterministic_off", "flush_denormal", "reduced_reduction"):
         CATALOG[recipe_id].apply(components(), CATALOG[recipe_id].default)
     CATALOG["debug_off"].apply(components(), "none")
+    CATALOG["checkpointing"].apply(components(), "none")
 
 
 class Net(nn.Module):

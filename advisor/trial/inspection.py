@@ -14,7 +14,7 @@ from torch import nn
 
 from advisor.entrypoint import one_line
 from advisor.hardware import usable_cores
-from advisor.portable import conv_bias, fold_norm, inplace, padding, pointwise
+from advisor.portable import checkpointing, conv_bias, fold_norm, inplace, padding, pointwise
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
 from advisor.rebuild import expected_state_bytes, optimizer_implementation, optimizer_implementations
@@ -109,6 +109,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "cpu.flush_denormal": _flushes_denormals(),
         "backends.cudnn_benchmark": torch.backends.cudnn.benchmark,
         "model.memory_format": _memory_format(loop.model),
+        "memory.activation_checkpointing": _checkpointing(loop.model),
         "debug.switches": _debug_switch(),
         **_from_environment(),
     }
@@ -218,6 +219,16 @@ def _linear_shapes(model: nn.Module) -> tuple[tuple[int, int, int], ...]:
     sizes = Counter((m.in_features, m.out_features) for m in model.modules() if isinstance(m, nn.Linear))
     ordered = sorted(sizes.items(), key=lambda item: item[0][0] * item[0][1], reverse=True)
     return tuple((inputs, outputs, count) for (inputs, outputs), count in ordered)
+
+
+def _checkpointing(model: nn.Module) -> str:
+    """Whether the model keeps its activations, as the recipe checkpointing has it."""
+    from torch._functorch import config
+
+    if checkpointing.checkpoints_itself(model):
+        return "blocks"
+    share = config.activation_memory_budget
+    return f"budget-{share:g}" if 0 < share < 1 else "none"
 
 
 def _debug_switch() -> str:

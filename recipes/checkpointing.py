@@ -1,0 +1,123 @@
+"""Activation checkpointing
+
+What it does
+------------
+`blocks` puts each block that the model repeats (the layers of a transformer, the blocks of a ResNet) under an
+activation checkpoint: of its activations only the inputs are kept, and the backward pass runs it again. `budget-0.5` is
+for compiled models only: torch.compile then chooses what to compute again, so that the memory for activations lies
+half-way between its usual one and that of keeping nothing. Names and state dict stay the same.
+
+Why it helps
+------------
+The activations kept for the backward pass fill most of the memory in training. Without them a larger batch fits, a
+longer sequence, or a model that did not fit at all. By itself it is slower: it pays where the memory is put to use.
+
+When it does not
+----------------
+A step takes about a third longer, for the forward pass runs twice. Memory that goes into parameters, gradients and
+optimizer state stays as it is. Blocks that write over their inputs cannot run again, and fail. A whole step cannot be
+captured in a CUDA graph, because the state of the random generator is read on the host.
+
+Numerics
+--------
+exact: the random numbers of dropout are drawn again from the same state, and running statistics are updated once. A
+memory budget changes what compiled kernels round, as compiling does.
+
+References
+----------
+PyTorch documentation, torch.utils.checkpoint (`use_reentrant=False`), and torch._functorch.config,
+`activation_memory_budget`. Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016. Hugging Face, Efficient
+training on a single GPU, gradient checkpointing. NVIDIA ECCV 2020 tuning guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from advisor.portable import source
+from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.records import Facts, Mode, Numerics, Skip, TrialRecord, Value
+from advisor.sweep import memory_gained
+
+_BUDGET = "budget-"
+_BUDGETS = ("budget-0.5",)
+_COMPILED: dict[str, Value] = {"compile.mode": "none", "compile.scope": "model", "compile.dynamic": "auto"}
+
+
+class Checkpointing(Recipe):
+    """`torch.utils.checkpoint` around each repeated block, or a memory budget for the compiler."""
+
+    id = "checkpointing"
+    title = "Activation checkpointing"
+    key = "memory.activation_checkpointing"
+    default = "none"
+    modes = TRAINING
+    numerics = Numerics.EXACT
+    stage = Stage.MODEL
+    order = 10  # around blocks that have everything else done to them
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        compiled = any(facts.current(key, off) != off for key, off in _COMPILED.items())
+        budgets = _BUDGETS if compiled else ()
+        if facts.workload.repeated_blocks:
+            return ["blocks", *budgets]
+        return list(budgets) or Skip("the model repeats no block whose activations could be computed again")
+
+    def accepts(self, value: Value) -> bool:
+        return value in ("none", "blocks") or _share(value) is not None
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from torch._functorch import config
+
+        from advisor.portable import checkpointing
+
+        if value != "blocks":
+            config.activation_memory_budget = _share(value) or 1.0
+        if value == "none":
+            checkpointing.keep_activations(workload.model)
+        elif value == "blocks" and not checkpointing.checkpoints_itself(workload.model):
+            checkpointing.checkpoint_blocks(workload.model)
+
+    def code(self, value: Value) -> str:
+        if value == "blocks":
+            return f"{source('blocks', 'checkpointing')}\n\ncheckpoint_blocks(model)\n"
+        if value == "none":
+            return "# activations are kept for the backward pass\n"
+        return (
+            "from torch._functorch import config as functorch_config\n\n"
+            f"functorch_config.activation_memory_budget = {_share(value)}  # before the model is compiled\n"
+        )
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value == "none":
+            return None
+        if value == "blocks":
+            if settings.get("step.cuda_graph"):
+                return "checkpoints read the state of the random generator, which no step in a CUDA graph can do"
+            if settings.get("compile.pointwise_only"):
+                return "compile.pointwise_only traces the model, and a trace does not see checkpoints"
+            return None
+        if settings.get("compile.mode") == "none":
+            return "a memory budget is for the compiler, and compile.mode is none"
+        return None
+
+    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
+        return Numerics.EXACT if value in ("none", "blocks") else Numerics.CLOSE
+
+    def why(self, facts: Facts, value: Value) -> str:
+        if value != "blocks" or not facts.workload.repeated_blocks:
+            return super().why(facts, value)
+        name, count = facts.workload.repeated_blocks[0]
+        return f"The model repeats {name} {count} times; of each, only the inputs have to be kept."
+
+    def after(self, facts: Facts, record: TrialRecord) -> str:
+        return memory_gained(facts, record)
+
+
+def _share(value: Value) -> float | None:
+    """The share of the activations that a budget lets the compiler keep; None for what is no budget."""
+    text = str(value).removeprefix(_BUDGET)
+    if not str(value).startswith(_BUDGET) or not text.removeprefix("0.").isdigit():
+        return None
+    share = float(text)
+    return share if 0 < share < 1 else None
