@@ -64,33 +64,6 @@ class Action:
 
 ACTIONS = (
     Action(
-        "profile.sort",
-        "o",
-        "Sort",
-        "Order the operators by the next column; a click on a heading does it too",
-        ("profile",),
-        "sort",
-    ),
-    Action(
-        "profile.shapes", "g", "Shapes", "Group the operators by the shapes of their inputs", ("profile",), "shapes"
-    ),
-    Action(
-        "profile.panel",
-        "m",
-        "More",
-        "Go on to the operators, the distance to the roof, waits and habits",
-        ("profile",),
-        "panel",
-    ),
-    Action(
-        "profile.trace",
-        "t",
-        "Trace",
-        "Save the Chrome trace of the profiled steps, for ui.perfetto.dev",
-        ("profile",),
-        "trace",
-    ),
-    Action(
         "advice.accept",
         "a",
         "Accept",
@@ -116,6 +89,33 @@ ACTIONS = (
         "Speed against memory for every recommendation, as a scatter plot",
         ("advice",),
         "plot",
+    ),
+    Action(
+        "profile.sort",
+        "o",
+        "Sort",
+        "Order the operators by the next column; a click on a heading does it too",
+        ("profile",),
+        "sort",
+    ),
+    Action(
+        "profile.shapes", "g", "Shapes", "Group the operators by the shapes of their inputs", ("profile",), "shapes"
+    ),
+    Action(
+        "profile.panel",
+        "m",
+        "More",
+        "Go on to the operators, the distance to the roof, waits and habits",
+        ("profile",),
+        "panel",
+    ),
+    Action(
+        "profile.trace",
+        "t",
+        "Trace",
+        "Save the Chrome trace of the profiled steps, for ui.perfetto.dev",
+        ("profile",),
+        "trace",
     ),
     Action("export.save", "s", "Save", "Write the selected format to the path shown", ("export",), "save"),
     Action("export.path", "f", "File", "Edit the path to write to", ("export",), "path"),

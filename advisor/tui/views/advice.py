@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from textual import on
 from textual.app import ComposeResult
@@ -13,13 +13,15 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.recipe import card
-from advisor.records import Candidate, Recommendation
+from advisor.records import Candidate, Mode, Recommendation
 from advisor.session.control import Decision
+from advisor.sweep import SweepPoint
 from advisor.tui.context import Context
 from advisor.tui.messages import Decided, RetryWanted
 from advisor.tui.text import DIM
 from advisor.tui.views.advice_text import card_text, effect_facts, list_entry, title_text
 from advisor.tui.views.base import View
+from advisor.tui.views.sweep_text import points_of_sweep, sweep_text
 from advisor.tui.widgets.fact_list import FactList
 
 _EMPTY = "Recommendations appear here as soon as the first trials are ranked."
@@ -44,6 +46,8 @@ class AdviceView(View):
             with VerticalScroll(id="detail", classes="panel"):
                 yield Static(id="advice-title")
                 yield FactList(id="advice-facts")
+                yield Static("Batch sizes", classes="section", id="sweep-title")
+                yield Static(id="sweep", markup=False)
                 yield Static("Why here", classes="section")
                 yield Static(id="advice-why", markup=False)
                 yield Static("The code", classes="section")
@@ -117,7 +121,9 @@ class AdviceView(View):
             return
         decision = self.context.decisions.get(item.record.candidate.recipe)
         recipe = self.context.recipe(item.record.candidate.recipe)
-        drawn = (item, decision, recipe, self.context.state.baseline)
+        state, width = self.context.state, self.query_one("#detail").scrollable_content_region.width
+        points = points_of_sweep(state, item.record.candidate.recipe)
+        drawn = (item, decision, recipe, state.baseline, state.findings, points, width)
         if drawn == self._drawn:
             return
         if not isinstance(self._drawn, tuple) or self._drawn[0] != item:
@@ -125,9 +131,17 @@ class AdviceView(View):
         self._drawn = drawn
         self.query_one("#advice-title", Static).update(title_text(item, decision))
         self.query_one("#advice-facts", FactList).show(effect_facts(item, self.context))
+        self._show_sweep(points, width)
         self.query_one("#advice-why", Static).update(Content(item.why))
         self.query_one("#advice-code", Static).update(self._code(item.record.candidate))
         self.query_one("#advice-card", Static).update(card_text(card(recipe)) if recipe else Content(""))
+
+    def _show_sweep(self, points: Sequence[SweepPoint], width: int) -> None:
+        facts = self.context.state.facts
+        mode = facts.workload.mode if facts else Mode.TRAIN
+        for widget in ("#sweep-title", "#sweep"):
+            self.query_one(widget).display = bool(points)
+        self.query_one("#sweep", Static).update(sweep_text(points, mode, width))
 
     def _code(self, candidate: Candidate) -> Content:
         from textual.highlight import highlight

@@ -12,14 +12,17 @@ from advisor.formatting import (
     format_ms,
     format_noise,
     format_numerics,
+    format_percent,
     format_rate,
     format_seconds,
     format_setting,
 )
-from advisor.records import NumericsResult, Recommendation, TrialRecord, Verdict
+from advisor.records import NumericsResult, Phase, Recommendation, TrialRecord, Verdict
+from advisor.roof import upper_bound
 from advisor.session.control import Decision
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, mark, memory_against, ratio
+from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
 from advisor.tui.widgets.fact_list import Fact
 
 
@@ -52,18 +55,20 @@ def title_text(item: Recommendation, decision: Decision | None) -> Content:
 
 
 def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
-    """Effect, memory, numerics and cost of one recommendation."""
-    record = item.record
-    rows: list[Fact] = [("Effect", _effect(record)), *_how(record), *_step(record, context)]
+    """Effect, memory, energy, numerics and cost of one recommendation, and what was found in the user's source."""
+    record, baseline = item.record, context.state.baseline
+    rows: list[Fact] = [("Effect", _effect(record)), *_how(record), *_bound(record, context), *_step(record, context)]
     if record.candidate.already_on:
         rows.append(("Note", "You have this already; the trial switched it off to price it."))
-    rows.append(("Memory", _memory(record, context)))
-    rows += _numerics(record.numerics)
-    rows.append(("Cost", _cost(record)))
-    if record.result.disturbed:
-        rows.append(("Note", f"Unreliable: {record.result.disturbed}."))
-    rows += [("Note", note) for note in record.result.notes]
-    return rows
+    beside = (
+        ("Memory", _memory(record, context)),
+        ("Trade", trade_text(record, baseline)),
+        ("Energy", energy_text(record.result, baseline)),
+        ("GPU", readings_text(record.result.gpu)),
+    )
+    rows += [(label, text) for label, text in beside if text is not None]
+    rows += [*_numerics(record.numerics), ("Cost", _cost(record)), *remarks(record.result)]
+    return [*rows, *findings_of(record.candidate.recipe, context.state.findings)]
 
 
 def _effect(record: TrialRecord) -> Content:
@@ -82,10 +87,23 @@ def _how(record: TrialRecord) -> list[Fact]:
     comparison = record.comparison
     if comparison is None:
         return []
-    how = "alternating with the baseline" if comparison.paired else "one trial"
+    how = "in turn with the baseline" if comparison.paired or record.confirmed else "one trial"
     if not record.alone:
         how = f"on top of the stack, {how}"
     return [("", Content.styled(f"{how}, noise {format_noise(comparison.noise_floor)}", DIM))]
+
+
+def _bound(record: TrialRecord, context: Context) -> list[Fact]:
+    """What shortening all that the recipe touches could give at most, where it touches some phases only."""
+    recipe, facts = context.recipe(record.candidate.recipe), context.state.facts
+    if recipe is None or facts is None or facts.profile is None or not recipe.phases or record.candidate.already_on:
+        return []
+    bound = upper_bound(facts.profile, recipe.phases)
+    if bound is None:
+        return []
+    names = ", ".join(phase.value for phase in Phase if phase in recipe.phases)
+    share = format_percent(facts.profile.share(*recipe.phases))
+    return [("At most", Content.assemble(f"{bound:.2f}x", (f": {names} is {share} of the step", DIM)))]
 
 
 def _step(record: TrialRecord, context: Context) -> list[Fact]:
@@ -115,7 +133,20 @@ def _numerics(numerics: NumericsResult | None) -> list[Fact]:
     if numerics.difference is None:
         head += Content.styled(f", {format_difference(None)}", DIM)
     rows: list[Fact] = [("Numerics", head)]
-    return [*rows, ("", Content.styled(numerics.text, style or DIM))] if numerics.text else rows
+    rows += [("", Content.styled(numerics.text, style or DIM))] if numerics.text else []
+    return [*rows, *_reference(numerics)]
+
+
+def _reference(numerics: NumericsResult) -> list[Fact]:
+    """How far the setting and the baseline are from the same steps in a higher precision, and how far two baselines."""
+    rows: list[Fact] = []
+    if numerics.from_reference is not None:
+        own = format_difference(numerics.baseline_from_reference)
+        text = f"from a run in higher precision {format_difference(numerics.from_reference)}, the baseline {own}"
+        rows.append(("", Content.styled(text, DIM)))
+    if numerics.as_baselines:
+        rows.append(("", Content.styled("two runs of the baseline differ about as much", DIM)))
+    return rows
 
 
 def _cost(record: TrialRecord) -> Content:

@@ -94,10 +94,10 @@ def remarks(result: TrialResult) -> list[Fact]:
     """What a person has to know of a trial: that it is unreliable, and why; updates skipped; its own notes."""
     rows: list[Fact] = []
     if result.disturbed:
-        rows.append(("Unreliable", Content.styled(f"{result.disturbed}.", "$warning")))
+        rows.append(("!", Content.styled(f"Unreliable: {result.disturbed}.", "$warning")))
     if result.skipped_steps:
         updates = f"{result.skipped_steps} update{'s' * (result.skipped_steps != 1)}"
-        rows.append(("Scaler", f"skipped {updates} in the probe, whose gradients overflowed."))
+        rows.append(("!", f"The gradient scaler skipped {updates} in the probe: gradients overflowed."))
     return [*rows, *(("Note", note) for note in result.notes)]
 
 

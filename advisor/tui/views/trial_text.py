@@ -97,7 +97,7 @@ def _beside(result: TrialResult, baseline: BaselineRecord | None) -> list[Conten
     """Energy and the GPU's readings in a line; then what makes the trial unreliable, and its notes."""
     read = [text for text in (energy_text(result, baseline), readings_text(result.gpu)) if text is not None]
     lines = [Content.styled("  ·  ", DIM).join(read)] if read else []
-    return lines + [Content.assemble((f"{label}: ", DIM), text) for label, text in remarks(result)]
+    return lines + [Content.assemble((f"{label} ", DIM), text) for label, text in remarks(result)]
 
 
 def _lines(lines: list[Content]) -> Content:
