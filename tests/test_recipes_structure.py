@@ -27,7 +27,9 @@ from advisor.portable.tracing import CannotTraceError
 from advisor.recipe import Components
 from advisor.records import Block as TimedBlock
 from advisor.records import Candidate, Comparison, Mode, Numerics, Outcome, TrialRecord, TrialResult
+from advisor.runtime.loop import Loop
 from advisor.sweep import batch_size_within
+from advisor.trial.inspection import inspect_loop
 
 CATALOG = load_catalog()
 
@@ -1094,6 +1096,46 @@ def test_checkpointing_is_proposed_for_repeated_blocks():
         assert CATALOG.conflict({recipe.key: "none", **other}) is None
     assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "none"})
     assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "default"}) is None
+
+
+# --- what an inspection finds ---------------------------------------------------------------------------------
+
+
+def inspected(model, images, mode=Mode.TRAIN):
+    model.train(mode is Mode.TRAIN)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if mode is Mode.TRAIN else None
+    data = (images, torch.zeros(len(images)))
+    loss = functional.mse_loss if mode is Mode.TRAIN else None
+    loop = Loop(model, data, loss, optimizer, mode, len(images))
+    return inspect_loop(loop, torch.device("cpu"), [data])
+
+
+def test_pairs_are_facts():
+    images = torch.randn(2, 3, 8, 8)
+    trained = inspected(UNet(), images)
+    assert (trained.biased_conv_norm_pairs, trained.conv_norm_pairs, trained.norm_pairs_problem) == (4, 0, "")
+    inferred = inspected(UNet(), images, Mode.INFER)
+    assert (inferred.biased_conv_norm_pairs, inferred.conv_norm_pairs) == (4, 4)
+    untraceable = inspected(DataDependent(), images)
+    assert untraceable.biased_conv_norm_pairs == 0
+    assert untraceable.norm_pairs_problem.startswith("has a forward that torch.export cannot follow: ")
+    exported_call = inspected(Optional(), images)
+    assert (exported_call.biased_conv_norm_pairs, exported_call.norm_pairs_problem) == (1, "")
+
+
+def test_outputs_to_pad_are_facts():
+    tokens = torch.randint(0, 501, (2, 3))
+    assert inspected(Decoder(), tokens).paddable_outputs == ((8, 2, 501), (64, 1, 501))
+    assert inspected(nn.Linear(3, 1020), torch.randn(2, 3)).paddable_outputs == ((8, 1, 1020),)
+    assert inspected(nn.Linear(3, 1024), torch.randn(2, 3)).paddable_outputs == ()
+
+
+def test_a_models_own_checkpoints_are_a_fact():
+    model = Stacked()
+    key = "memory.activation_checkpointing"
+    assert inspected(model, torch.randn(4, 16)).current[key] == "none"
+    model.gradient_checkpointing, model.gradient_checkpointing_disable = True, lambda: None
+    assert inspected(model, torch.randn(4, 16)).current[key] == "blocks"
 
 
 # --- the batch that saved memory makes room for ---------------------------------------------------------------

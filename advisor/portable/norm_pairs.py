@@ -131,7 +131,7 @@ def view_by_fx(model: torch.nn.Module, training: bool, deadline: float, defaults
     except CannotTraceError:
         raise
     except Exception as error:
-        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        text = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
         raise CannotTraceError(f"has a forward that torch.fx cannot follow: {text}") from error
 
 
@@ -156,7 +156,7 @@ def view_by_export(
     except CannotTraceError:
         raise
     except Exception as error:
-        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        text = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
         raise CannotTraceError(f"has a forward that torch.export cannot follow: {text}") from error
 
 
