@@ -237,7 +237,7 @@ def peak_of_step(model, size):
 
 
 def test_the_batch_that_fits_is_told_from_two_peaks():
-    size = 16384
+    size = 65536
     usual = peak_of_step(Blocks().to(CUDA), size)
     model = applied("checkpointing", "blocks", Blocks().to(CUDA))
     saving = peak_of_step(model, size)
