@@ -11,7 +11,7 @@ from advisor.catalog import load_catalog
 from advisor.records import Candidate, Inspected, Mode, TargetSpec, TrialRecord, TrialResult, TrialSpec, Value
 from advisor.runner import Runner
 from advisor.session.judge import Judge
-from advisor.session.numerics import own_rounding
+from advisor.session.tolerance import own_rounding
 
 
 class NumericsBench:

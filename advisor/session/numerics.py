@@ -7,32 +7,8 @@ that is wrong by something systematic, a weight decay that was forgotten, before
 backward pass.
 
 ``exact`` is said of losses and outputs that are equal to the bit, and of nothing else. ``close`` is what rounding
-explains, ``changed`` what it does not. The tolerance between those two is the largest of
-
-- 16 times the unit round-off of the coarsest arithmetic that the settings bring in or the user's own permit
-  (``Recipe.rounding``). Errors of independent roundings add up like a random walk, with the square root of their
-  number (Higham and Mary, A new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41, 2019;
-  Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., sections 2.8 and 3.1): 16 is a chain of 256. In
-  bfloat16 that is 6 %, in float16 and TensorFloat-32 0.8 %. Micikevicius et al., Mixed Precision Training (ICLR
-  2018), found that training survives such errors. No arithmetic excuses more than an eighth.
-- A multiple of the baseline's own distance from the same steps in a higher precision: it measures how much rounding
-  this very workload amplifies, products in TensorFloat-32 included. 4 times for outputs, whose distance is a mean over
-  many; 16 times for losses, any one of which can be near by luck; 8 times for the norm.
-- A floor, for other orders of summation and other algorithms in float32 (a Winograd convolution is ten times less
-  accurate than a direct one). Losses get eight times as much with each update: an unstable beginning of training
-  amplifies rounding so much from one update to the next.
-
-Measured with nets of 2 to 12 layers (linear, convolutional, attention, recurrent; SGD and Adam) in float32, on the
-CPU: outputs 6e-8 to 1e-6 from float64, with emulated TensorFloat-32 1e-4 to 1.3e-3, under bfloat16 autocast 2e-3 to
-1.6e-2. Losses 1e-8 to 2e-4 with another layout or optimizer implementation, under bfloat16 1e-6 to 6e-3. The norm 1e-13
-to 4e-7, under bfloat16 1e-9 to 2e-5. Planted faults: an epsilon of 0.01 in the normalisation 5e-3 to 6e-2 of the
-outputs, a bias that is dropped 7e-2 to 1, GELU by its tanh formula 8e-5 to 8e-4; AdamW without its weight decay 3e-5 to
-1e-4 of the norm and as little as 5e-7 of the losses, SGD without it 1e-4 to 1e-2 of the norm.
-
-Without such a run in a higher precision 2**-8 is the tolerance for losses and outputs, half the error of one chain in
-TensorFloat-32. Where the steps draw random numbers (dropout), a setting may draw others, and no precision tells them
-apart: then the baseline's own runs with other random streams show how much that is, and a fault that is smaller stays
-hidden behind it.
+explains, ``changed`` what it does not;
+``advisor.session.tolerance`` says how much that is.
 """
 
 from __future__ import annotations
@@ -41,45 +17,16 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from advisor.catalog import Catalog
-from advisor.records import Numerics, NumericsResult, TrialResult, WorkloadFacts
+from advisor.records import Numerics, NumericsResult, TrialResult
+from advisor.session.tolerance import LOSSES, OUTPUTS, WEIGHTS, Quantity, explained_by, tolerances
 
-DEFAULT_TOLERANCE = 2.0**-8
-_LARGEST_TOLERANCE = 2.0**-3
 # A draw of random numbers can lie further out than the few that were seen.
 _STREAM_MARGIN = 3.0
-# One loss can be near the reference by luck; of three not all are.
-_DRAWS = 3
 # A sum depends on its order, which the number of threads decides.
 _SUMMATION = 2.0**-20
 # Parameters whose norms differ by more than this before the first step are not the same parameters.
 _SAME_START = 2.0**-10
 _TINY = 1e-12
-_HALF_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
-_TF32_ROUNDING = 2.0**-11
-_TF32_FAMILIES = ("conv1d", "conv2d", "conv3d", "recurrent")
-
-
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """One of the things compared, and what rounding explains of it.
-
-    ``per_rounding`` is in unit round-offs, ``per_reference`` in distances of the baseline from the reference,
-    ``growth`` is the floor's with each update, ``without_reference`` the least tolerance when there is none.
-    """
-
-    name: str
-    per_rounding: float
-    per_reference: float
-    floor: float
-    growth: float
-    without_reference: float
-
-
-LOSSES = Quantity("losses", 16.0, 16.0, 2.0**-20, 8.0, DEFAULT_TOLERANCE)
-OUTPUTS = Quantity("outputs", 16.0, 4.0, 2.0**-16, 1.0, DEFAULT_TOLERANCE)
-# An error of the gradients reaches the norm through the update, which is a small part of the weights.
-WEIGHTS = Quantity("weights", 0.25, 8.0, 2.0**-19, 1.0, 2.0**-17)
 # Where two are equally far off, the first is named.
 _QUANTITIES = (LOSSES, OUTPUTS, WEIGHTS)
 
@@ -103,15 +50,15 @@ class Spread:
 
     def widened(self, other: Spread) -> Spread:
         """The larger of the two, for each quantity."""
-        pairs = ((self.of(quantity), other.of(quantity)) for quantity in (LOSSES, OUTPUTS, WEIGHTS))
-        return Spread(*(max(pair) for pair in pairs))
+        return Spread(*(max(self.of(quantity), other.of(quantity)) for quantity in (LOSSES, OUTPUTS, WEIGHTS)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Deviation:
     """How far one quantity of a trial is from the baseline's, beside what rounding explains of it.
 
-    ``steps`` are its differences step for step (one for the outputs), ``tolerances`` what is allowed for each.
+    ``steps`` are its differences step for step (one for the outputs) as far as they tell something, ``tolerances`` what
+    is allowed at each.
     """
 
     quantity: Quantity
@@ -147,8 +94,9 @@ class _Deviation:
     @property
     def rank(self) -> tuple[int, float]:
         """The worse, the higher: bit-equal, within the spread, close, changed."""
-        order = 0 if not self.difference else 1 if self.as_baselines else 2
-        return (3 if self.changed else order), self.excess
+        if self.changed:
+            return 3, self.excess
+        return (0 if not self.difference else 1 if self.as_baselines else 2), 0.0
 
 
 def compare_numerics(
@@ -157,13 +105,15 @@ def compare_numerics(
     declared: Numerics,
     *,
     rounding: float = 0.0,
+    own_rounding: float = 0.0,
     spread: Spread | None = None,
     reference: TrialResult | None = None,
 ) -> NumericsResult:
     """The measured class of a trial.
 
-    ``rounding`` is the unit round-off of the coarsest arithmetic in it, ``spread`` how far runs of the baseline are
-    apart, ``reference`` the baseline's steps in a higher precision.
+    ``rounding`` is the unit round-off of the coarsest arithmetic that its settings bring in, ``own_rounding`` that of
+    the user's own. ``spread`` is how far runs of the baseline are apart, ``reference`` the baseline's steps in a higher
+    precision.
     """
     problem = why_unusable(result, baseline)
     if problem:
@@ -175,7 +125,9 @@ def compare_numerics(
     if result.batch_size != baseline.batch_size:
         text = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
         return NumericsResult(declared, declared, None, text)
-    deviations = _deviations(result, baseline, rounding, spread or Spread(), reference)
+    output_error = max(_errors(OUTPUTS, baseline, reference), default=None)
+    explained = explained_by(max(rounding, own_rounding), own_rounding, output_error)
+    deviations = _deviations(result, baseline, explained, spread or Spread(), reference)
     if not deviations:
         return NumericsResult(declared, declared, None, "nothing to compare")
     return _classified(max(deviations, key=lambda deviation: deviation.rank), declared, reference)
@@ -185,19 +137,6 @@ def spread_between(run: TrialResult, other: TrialResult) -> Spread:
     """How far two runs of the baseline are apart; nothing where they are not finite or not comparable."""
     spans = {quantity.name: max(_differences(quantity, run, other), default=0.0) for quantity in _QUANTITIES}
     return Spread(**{name: span for name, span in spans.items() if math.isfinite(span)})
-
-
-def own_rounding(catalog: Catalog, workload: WorkloadFacts) -> float:
-    """The unit round-off of the coarsest arithmetic that the user's own settings use or permit.
-
-    PyTorch permits TensorFloat-32 in convolutions and recurrent layers by default, and which of their algorithms use
-    it depends on shapes and layouts.
-    """
-    units = [catalog.rounding(workload.current)]
-    units += [_HALF_ROUNDING.get(dtype, 0.0) for dtype in workload.parameter_dtypes]
-    if (workload.capability or (0, 0)) >= (8, 0) and workload.has(*_TF32_FAMILIES):
-        units.append(_TF32_ROUNDING)
-    return max(units)
 
 
 def finite(result: TrialResult) -> bool:
@@ -225,7 +164,7 @@ def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
 
 
 def _deviations(
-    result: TrialResult, baseline: TrialResult, rounding: float, spread: Spread, reference: TrialResult | None
+    result: TrialResult, baseline: TrialResult, explained: float, spread: Spread, reference: TrialResult | None
 ) -> list[_Deviation]:
     """What can be compared. The norm of the weights counts only where it tells of a change."""
     found: list[_Deviation] = []
@@ -234,35 +173,20 @@ def _deviations(
         if not steps:
             continue
         own = _errors(quantity, baseline, reference)
+        allowed = tolerances(quantity, len(steps), explained, own)
+        telling = len(allowed)
         deviation = _Deviation(
             quantity,
-            _name(quantity, result),
-            steps,
-            _tolerances(quantity, len(steps), rounding, own),
+            _name(quantity, result, telling),
+            steps[:telling],
+            allowed,
             spread.of(quantity),
-            max(_errors(quantity, result, reference), default=None),
-            max(own, default=None),
+            max(_errors(quantity, result, reference)[:telling], default=None),
+            max(own[:telling], default=None),
         )
         if quantity is not WEIGHTS or (found and deviation.changed):
             found.append(deviation)
     return found
-
-
-def _tolerances(quantity: Quantity, steps: int, rounding: float, own: Sequence[float]) -> tuple[float, ...]:
-    """What rounding explains of each step; ``own`` are the baseline's distances from the reference, step for step.
-
-    A reference that has fewer steps lends its largest to the later ones, which the floor's growth carries on.
-    """
-    least = quantity.per_rounding * rounding
-    if not own:
-        least = max(least, quantity.without_reference)
-    tolerances = []
-    for step in range(steps):
-        seen = max(own[: max(step + 1, _DRAWS)], default=0.0)
-        beyond = max(0, step + 1 - len(own)) if own else 0
-        amplified = quantity.per_reference * seen * quantity.growth**beyond
-        tolerances.append(min(_LARGEST_TOLERANCE, max(least, amplified, quantity.floor * quantity.growth**step)))
-    return tuple(tolerances)
 
 
 def _errors(quantity: Quantity, run: TrialResult, reference: TrialResult | None) -> tuple[float, ...]:
@@ -378,10 +302,15 @@ def _text(worst: _Deviation, reference: TrialResult | None) -> str:
     return text + _reference_text(worst, reference)
 
 
-def _name(quantity: Quantity, result: TrialResult) -> str:
+def _name(quantity: Quantity, result: TrialResult, telling: int) -> str:
+    """What is compared; of losses that an unstable beginning spoils, how many."""
     if quantity is WEIGHTS:
         return "norms of the weights"
-    return "outputs of the first step" if quantity is OUTPUTS and result.losses else quantity.name
+    if quantity is OUTPUTS:
+        return "outputs of the first step" if result.losses else quantity.name
+    if telling == len(result.losses):
+        return quantity.name
+    return f"losses of the first {telling} steps" if telling > 1 else "losses of the first step"
 
 
 def _reference_text(worst: _Deviation, reference: TrialResult | None) -> str:

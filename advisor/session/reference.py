@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from advisor.records import Facts, TrialResult, TrialSpec
 from advisor.session.bench import Bench
-from advisor.session.numerics import DEFAULT_TOLERANCE, Spread, finite
+from advisor.session.numerics import Spread, finite
+from advisor.session.tolerance import DEFAULT_TOLERANCE
 
 REFERENCE = "baseline in a higher precision"
 _SMALLEST_BUDGET_S = 60.0

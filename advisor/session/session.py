@@ -40,12 +40,13 @@ from advisor.session.confirmation import (
 from advisor.session.control import Decision
 from advisor.session.journal import Journal, PastSession
 from advisor.session.judge import Judge, speed
-from advisor.session.numerics import finite, own_rounding
+from advisor.session.numerics import finite
 from advisor.session.ranking import CONTROL, best_per_recipe, may_enter, recommend
 from advisor.session.reference import reference_spec
 from advisor.session.request import Request
 from advisor.session.search import Stack, StackSearch
 from advisor.session.state import SessionState
+from advisor.session.tolerance import own_rounding
 from advisor.settings import Settings
 from advisor.source import read_sources
 
@@ -58,6 +59,8 @@ _NOISY = 0.1
 # A step that the CPU does not finish a few times in so long is not waited for.
 _CPU_TRIAL_S = 20.0
 _CPU_MEASURE_S = 0.5
+# What is kept back of the budget for close calls while trials run whose recipes cannot be in the stack.
+_CLOSE_CALLS_SHARE = 0.1
 # Solo trials between two measurements of the baseline: what drifts meanwhile counts as noise.
 _TRIALS_PER_BASELINE = 6
 
@@ -147,9 +150,10 @@ class Session:
         self._measure_control()
         self._probe_reference()
         self._stage("trials")
-        cheap, expensive = self._plan()
+        cheap, expensive, later = self._plan()
         self._compile_cost = min((self.catalog.cost(candidate.settings) for candidate in expensive), default=0.0)
-        self._run_solo(cheap, expensive)
+        self._planned_left = len(cheap) + len(expensive)
+        self._run_solo(cheap)
         self._repeat_baseline()
         self._stage("stack")
         search = self._search()
@@ -160,6 +164,11 @@ class Session:
         self._stage("confirmation")
         self._confirm(search.stack)
         self._rank()
+        self._stage("trials")
+        self._planned_left = len(later)
+        self._run_solo(later, reserve_s=_CLOSE_CALLS_SHARE * self._budget.total_s)
+        self._rank()
+        self._stage("confirmation")
         self._confirm_close_calls()
         self._solo_expensive(expensive)
         self._measure_on_the_cpu()
@@ -248,8 +257,12 @@ class Session:
             self._known_judge.cpu_step_ms = speed(result)[0]
             self._emit(events.BaselineMeasured(self._known_judge.baseline_record()))
 
-    def _plan(self) -> tuple[list[Candidate], list[Candidate]]:
-        """Cheap and expensive candidates, each in the order in which they are tried."""
+    def _plan(self) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
+        """Cheap and expensive candidates, and those that wait, each in the order in which they are tried.
+
+        What waits until the stack is confirmed cannot be part of it: habits, which have a good value already, and what
+        needs the person's consent. A short budget is spent on the stack first.
+        """
         facts = self._known_facts
         proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe != CONTROL}
@@ -261,8 +274,18 @@ class Session:
         ordered = sorted(candidates, key=self._urgency)
         self._planned, self._skipped = tuple(ordered), skipped
         self._emit(events.TrialsPlanned(tuple(ordered), skipped))
-        cheap = [c for c in ordered if not self.catalog[c.recipe].expensive]
-        return cheap, [c for c in ordered if self.catalog[c.recipe].expensive]
+        later = [c for c in ordered if self._waits(c)]
+        now = [c for c in ordered if not self._waits(c)]
+        expensive = [c for c in now if self.catalog[c.recipe].expensive]
+        return [c for c in now if not self.catalog[c.recipe].expensive], expensive, later
+
+    def _waits(self, candidate: Candidate) -> bool:
+        recipe = self.catalog[candidate.recipe]
+        declared = recipe.numerics_of(candidate.value, self._known_facts.workload.mode)
+        accepted = self.decisions().get(candidate.recipe) is Decision.ACCEPTED
+        return (recipe.habit and not candidate.already_on) or (
+            declared.severity > self.request.allow.severity and not accepted
+        )
 
     def _urgency(self, candidate: Candidate) -> tuple[bool, bool, bool]:
         """Cheap first, then what attacks the bottleneck, habits last. Sorting is stable, so ladders stay in order."""
@@ -271,18 +294,17 @@ class Session:
         attacks = profile is not None and profile.bottleneck in recipe.attacks
         return recipe.expensive, not attacks, recipe.habit
 
-    def _run_solo(self, cheap: list[Candidate], expensive: list[Candidate]) -> None:
-        self._planned_left = len(cheap) + len(expensive)
+    def _run_solo(self, candidates: list[Candidate], *, reserve_s: float | None = None) -> None:
         stopped: dict[str, str] = {}
         measured = 0
-        for candidate in cheap:
+        for candidate in candidates:
             self._progress()
             self._planned_left -= 1
             if self._reused(candidate):
                 continue
             if candidate.recipe in stopped:
                 self._skip(candidate, stopped[candidate.recipe])
-            elif not self._affordable():
+            elif not self._affordable(cost=self.catalog.cost(candidate.settings), reserve_s=reserve_s):
                 self._skip(candidate, self._too_late())
             else:
                 record = self._solo(candidate)
@@ -636,7 +658,7 @@ class Session:
 
     def _progress(self) -> None:
         expected_s = self._planned_left * self._budget.expected_s() + self._reserve_s()
-        left_s = min(self._budget.left_s, expected_s)
+        left_s = min(self._budget.left_s, expected_s) if self._planned else self._budget.left_s
         spent_s = self._budget.spent_s
         share = spent_s / (spent_s + left_s) if left_s else 1.0
         # What is left is an estimate that grows when trials turn out slow; a bar that runs backwards helps nobody.
