@@ -18,8 +18,18 @@ class ViewInfo:
 
 
 VIEWS = (
-    ViewInfo("overview", "1", "Overview", "The machine, the workload, the baseline and what the step is bound by"),
-    ViewInfo("profile", "2", "Profile", "Where a step's time goes, the top operators, and the distance to the roof"),
+    ViewInfo(
+        "overview",
+        "1",
+        "Overview",
+        "The machine, the workload, the baseline, what the step is bound by, and what your source shows",
+    ),
+    ViewInfo(
+        "profile",
+        "2",
+        "Profile",
+        "Where a step's time goes, the operators, the distance to the roof, and what habits cost",
+    ),
     ViewInfo("trials", "3", "Trials", "Every candidate with its verdict, live, and the log of the selected trial"),
     ViewInfo("advice", "4", "Advice", "The ranked recommendations: effect, cost, reason and code; accept or reject"),
     ViewInfo("export", "5", "Export", "Preview and save settings, config, Python code or a report"),
@@ -105,7 +115,7 @@ ACTIONS = (
         "profile.panel",
         "m",
         "More",
-        "Go on to the operators, the distance to the roof, waits and habits",
+        "Go to the next panel: operators, distance to the roof, waits and habits",
         ("profile",),
         "panel",
     ),

@@ -37,12 +37,15 @@ the step time is steady and is reported apart, with the number of steps after wh
 
 A speed-up is the ratio of samples per second to the baseline's, with a 95 % bootstrap interval over blocks: \
 1.62x (1.60 to 1.64). The verdict is faster only when the whole interval clears the noise floor, which comes from \
-repeats of the baseline and a control that does nothing. The stack is confirmed alternately with the baseline, \
-A B B A, so that drift cancels.
+repeats of the baseline and a control that does nothing. The stack, and a candidate \
+that lies within reach of the noise, are measured in turn with the baseline, A B B A, so that drift cancels.
 
 Memory is the peak that PyTorch reserved on the GPU (on a CPU, the process's peak resident memory). Numerics compare \
 the first losses, outputs and weights with the baseline's under the same seed and batches; what rounding explains is \
-close. A run in float64, where there is time and memory for it, shows how much that is."""
+close. A run in float64, where there is time and memory for it, shows how much that is.
+
+Energy is what the whole GPU took while the blocks were timed, by its own counter, its idle draw included. The roof is \
+what this machine reached in products of large matrices and in large copies."""
 
 
 def help_sections() -> list[tuple[str, Content | FactList]]:

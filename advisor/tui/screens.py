@@ -1,16 +1,19 @@
-"""The two screens that lie over the views: help, and what went wrong."""
+"""The screens that lie over the views: help, what went wrong, and whether a file may be overwritten."""
 
 from __future__ import annotations
 
+from enum import StrEnum
+from pathlib import Path
 from typing import ClassVar
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Footer, Static
+from textual.widgets import Button, Footer, Static
 
 from advisor.session.events import SessionFailed
 from advisor.tui.help import help_sections
@@ -74,3 +77,49 @@ class FailureScreen(ModalScreen[None]):
         details.display = bool(self._failure.details.strip())
         if details.display:
             details.focus()
+
+
+class Overwriting(StrEnum):
+    """What to do when a file exists already."""
+
+    OVERWRITE = "overwrite"
+    RENAME = "rename"
+    CANCEL = "cancel"
+
+
+class OverwriteScreen(ModalScreen[Overwriting]):
+    """A file exists already: overwrite it, write under another name, or leave it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("o", "answer('overwrite')", "Overwrite", tooltip="Replace the file", id="overwrite.yes"),
+        Binding("n", "answer('rename')", "Another name", tooltip="Write beside it", id="overwrite.rename"),
+        Binding("escape", "answer('cancel')", "Cancel", tooltip="Write nothing", id="overwrite.cancel"),
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
+        _QUIT,
+    ]
+
+    def __init__(self, path: Path, other: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._other = other
+
+    def compose(self) -> ComposeResult:
+        """The question and the answers; the safe one has the focus."""
+        with Vertical(classes="dialog", id="overwrite-dialog") as dialog:
+            dialog.border_title = "The file exists"
+            yield Static(Content.assemble((str(self._path), "bold"), " exists already."), id="overwrite-question")
+            yield Static(Content.styled(f"Another name that is free: {self._other.name}", DIM))
+            with Horizontal(id="overwrite-answers"):
+                yield Button("Another name", id="rename", compact=True)
+                yield Button("Overwrite", id="overwrite", compact=True)
+                yield Button("Cancel", id="cancel", compact=True)
+        yield Footer(show_command_palette=False)
+
+    def action_answer(self, answer: str) -> None:
+        """Close with an answer."""
+        self.dismiss(Overwriting(answer))
+
+    @on(Button.Pressed)
+    def _on_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(Overwriting(event.button.id or Overwriting.CANCEL))

@@ -6,23 +6,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tui_histories as histories
-from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, OptionList, Static
-from tui_fakes import CANNOT_WRITE, FakeControl, FakeExporter, make_app
+from tui_fakes import CANNOT_WRITE, FakeExporter, make_app
+from tui_pilot import drive, screen_text, settle
 
 from advisor.records import GpuSample, Outcome
 from advisor.session import events
 from advisor.session.control import Decision
-from advisor.session.events import Event
 from advisor.session.state import SessionState
 from advisor.tui.actions import ACTIONS, VIEWS
-from advisor.tui.app import AdvisorApp
 from advisor.tui.result import AppResult, result_of
 from advisor.tui.screens import FailureScreen, HelpScreen
 from advisor.tui.toasts import toast_for
@@ -32,32 +29,6 @@ from advisor.tui.widgets.log_tail import LogTail, read_tail
 from advisor.tui.widgets.status import StatusBar, far_text
 
 SIZES = [(80, 24), (120, 36)]
-Check = Callable[[Pilot[AppResult], AdvisorApp, FakeControl], Awaitable[None]]
-
-
-async def drive(
-    history: Iterable[Event], check: Check, *, size: tuple[int, int] = (120, 36), hold: bool = False
-) -> AdvisorApp:
-    """Run the app over a history and check it once the history is drawn."""
-    app, control = make_app(history, hold=hold)
-    async with app.run_test(size=size, notifications=True) as pilot:
-        await settle(pilot)
-        await check(pilot, app, control)
-        control.cancel()
-    return app
-
-
-async def settle(pilot: Pilot[AppResult]) -> None:
-    """Let threads post and handlers draw."""
-    for _ in range(5):
-        await pilot.pause(0.03)
-
-
-def screen_text(app: AdvisorApp) -> str:
-    """What is on the screen, as lines of text."""
-    width, height = app.size
-    lines = app.screen._compositor.render_strips()
-    return "\n".join("".join(segment.text for segment in strip)[:width] for strip in lines[:height])
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -16,13 +16,20 @@ from advisor.tui.actions import VIEWS
 SIZES = [(80, 24), (120, 36)]
 PICTURES = {
     "overview": (histories.whole, ["1"]),
+    "overview_more": (histories.whole, ["1", "end"]),
     "overview_cpu": (histories.cpu_demo, ["1"]),
     "overview_waiting": (histories.start, ["1"]),
     "profile": (histories.whole, ["2"]),
+    "profile_shapes": (histories.whole, ["2", "g"]),
+    "profile_roof": (histories.whole, ["2", "m", "end"]),
+    "profile_habits": (histories.whole, ["2", "m", "m"]),
+    "profile_cpu": (histories.cpu_demo, ["2"]),
     "trials": (histories.whole, ["3", "down", "down", "down"]),
+    "trials_unreliable": (histories.whole, ["3", *["down"] * 7]),
     "advice": (histories.whole, ["4", "down", "down", "a"]),
     "advice_plot": (histories.whole, ["4", "p"]),
     "export": (histories.whole, ["5", "down"]),
+    "export_overwrite": (histories.whole, ["5", "s"]),
     "help": (histories.whole, ["question_mark"]),
     "failure": (histories.failure, []),
 }
@@ -42,7 +49,9 @@ async def stand_still(pilot) -> None:
 
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36"])
 @pytest.mark.parametrize("name", PICTURES)
-def test_picture(snap_compare, name, size) -> None:
+def test_picture(snap_compare, name, size, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tuned.yaml").touch()
     history, keys = PICTURES[name]
     app, _ = make_app(history())
 

@@ -32,7 +32,7 @@ from tui_histories import TITLES
 from advisor.catalog import Catalog
 from advisor.errors import AdvisorError
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Facts, Skip, TargetSpec, Value
+from advisor.records import Facts, Phase, Skip, TargetSpec, Value
 from advisor.session.control import Decision
 from advisor.session.events import Event
 from advisor.session.request import Request
@@ -157,6 +157,7 @@ class _Fake(Recipe):
 
     def __init__(self, recipe_id: str, title: str) -> None:
         self.id, self.title = recipe_id, title  # type: ignore[misc]
+        self.phases = frozenset({Phase.DATA_WAIT} if recipe_id == "num_workers" else ())  # type: ignore[misc]
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         return Skip("only for tests")
@@ -178,13 +179,18 @@ def catalog() -> Catalog:
 
 
 def make_app(
-    history: Iterable[Event], *, hold: bool = False, gauges: bool = False, target: str = "torchvision.models:resnet50"
+    history: Iterable[Event],
+    *,
+    hold: bool = False,
+    gauges: bool = False,
+    target: str = "torchvision.models:resnet50",
+    config_path: str | None = None,
 ) -> tuple[AdvisorApp, FakeControl]:
     """An app with a fake session attached, wired in the order of the command line."""
     from tui_histories import SAMPLE
 
     app = AdvisorApp(
-        Request(TargetSpec(target, "/home/me/project")),
+        Request(TargetSpec(target, "/home/me/project"), config_path=config_path),
         FakeExporter(),
         load_catalog=catalog,
         gauges=(lambda: (SAMPLE,)) if gauges else None,

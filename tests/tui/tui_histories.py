@@ -501,6 +501,8 @@ def cpu_demo() -> list[Event]:
         step_ms=4.7,
         phases={"forward": 1.4, "loss": 0.1, "backward": 2.2, "optimizer": 0.9, "zero_grad": 0.05},
         operators=(OperatorRow("aten::addmm", 4, 1.3, 0.0), OperatorRow("aten::mm", 8, 2.0, 0.0)),
+        clock=ClockCheck(naive_ms=4.62, synchronized_ms=4.58, block_ms=4.6),
+        habits=(HabitRow("zero_grad", "none", phase_ms=0.02), HabitRow("zero_grad", "zeros", phase_ms=0.09)),
         bottleneck=Bottleneck.COMPUTE,
         evidence="matrix products take 70 % of the step.",
     )
@@ -508,6 +510,7 @@ def cpu_demo() -> list[Event]:
     control = measured("control", "control.noop", True, 0.998, 0.6, base_ms=4.6)
     return [
         events.HardwareFound(hardware),
+        events.SourceRead(("demo.py",), ()),
         events.FactsFound(Facts(hardware, demo, profile)),
         events.BaselineMeasured(CPU_BASELINE),
         events.TrialsPlanned(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from textual import on
@@ -16,6 +17,8 @@ from textual.widgets.option_list import Option
 from advisor.errors import AdvisorError
 from advisor.tui.context import Context
 from advisor.tui.exporting import ExportFormat
+from advisor.tui.saving import free_path, is_file
+from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM
 from advisor.tui.views.base import View
 
@@ -45,7 +48,7 @@ class ExportView(View):
     def on_mount(self) -> None:
         """Fill the list of formats."""
         self.query_one("#formats").border_title = "Write"
-        self.query_one("#path").tooltip = "The file to write; Enter saves, Escape goes back to the formats"
+        self.query_one("#path").tooltip = "The file to write (key f); Enter saves, Escape goes back to the formats"
         self.query_one("#save").tooltip = "Write the file (key s)"
         self._formats = tuple(self.context.exporter.formats())
         self._paths = {item.id: item.default_name for item in self._formats}
@@ -105,10 +108,6 @@ class ExportView(View):
             self.query_one("#preview-panel").scroll_home(animate=False)
             self.show()
 
-    @on(OptionList.OptionSelected, "#formats")
-    def _on_format_selected(self) -> None:
-        self.edit_path()
-
     @on(Input.Changed, "#path")
     def _on_path_changed(self, event: Input.Changed) -> None:
         if self.chosen:
@@ -117,7 +116,7 @@ class ExportView(View):
     @on(Input.Submitted, "#path")
     @on(Button.Pressed, "#save")
     def save(self) -> None:
-        """Write the file and say where it is, or what went wrong."""
+        """Write the file, unless one of that name exists already: then ask first."""
         chosen, where = self.chosen, self._path.value.strip()
         if chosen is None or self.context.state.baseline is None:
             return
@@ -125,10 +124,30 @@ class ExportView(View):
             self.notify("Give a path to write to.", severity="warning", markup=False)
             self.edit_path()
             return
+        path = Path(where).expanduser()
+        if is_file(path) and not self._is_own_config(path):
+            other = free_path(path)
+            self.app.push_screen(OverwriteScreen(path, other), partial(self._answered, chosen, path, other))
+        else:
+            self._write(chosen, path)
+
+    def _is_own_config(self, path: Path) -> bool:
+        """The exporter refuses to overwrite it, so there is nothing to ask."""
+        config = self.context.request.config_path
+        return config is not None and path.resolve() == Path(config).resolve()
+
+    def _answered(self, chosen: ExportFormat, path: Path, other: Path, answer: Overwriting | None) -> None:
+        if answer is Overwriting.OVERWRITE:
+            self._write(chosen, path)
+        elif answer is Overwriting.RENAME:
+            self._paths[chosen.id] = str(other)
+            self._path.value = self._paths[self.chosen.id] if self.chosen else ""
+            self.edit_path()
+
+    def _write(self, chosen: ExportFormat, path: Path) -> None:
+        """Write the file and say where it is, or what went wrong."""
         try:
-            written = self.context.exporter.save(
-                chosen.id, Path(where).expanduser(), self.context.state, self.context.decisions
-            )
+            written = self.context.exporter.save(chosen.id, path, self.context.state, self.context.decisions)
         except AdvisorError as error:
             self.notify(error.hint, title=error.message, severity="error", timeout=10, markup=False)
         except (OSError, ValueError, LookupError) as error:

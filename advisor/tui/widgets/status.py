@@ -19,6 +19,8 @@ STAGES = {
     "loading": "Loading the model",
     "baseline": "Measuring the baseline",
     "trials": "Trying candidates",
+    "others": "Pricing habits, and what needs consent",
+    "close calls": "Settling close calls",
     "stack": "Stacking what helps",
     "confirmation": "Confirming the stack",
     "done": "Done",

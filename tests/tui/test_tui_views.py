@@ -1,0 +1,550 @@
+"""What the views say of a measurement: clocks, roof, operators, habits, readings, energy, findings, sweep, exports."""
+
+# ruff: noqa: RUF001 - the en dash of an interval
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tui_histories as histories
+from textual.widgets import Button, Input, OptionList
+from tui_pilot import drive, screen_text, settle
+
+from advisor.records import (
+    ClockCheck,
+    GpuReadings,
+    Mode,
+    Numerics,
+    NumericsResult,
+    Profile,
+    SyncPlace,
+)
+from advisor.session import events
+from advisor.session.state import SessionState
+from advisor.tui.saving import copy_trace, free_path
+from advisor.tui.screens import OverwriteScreen
+from advisor.tui.views.advice_text import effect_facts
+from advisor.tui.views.clocks import clock_facts
+from advisor.tui.views.habits_text import habits_text
+from advisor.tui.views.overview_facts import baseline_facts, source_facts
+from advisor.tui.views.readings import cpu_text, energy_text, readings_text, remarks, trade_text
+from advisor.tui.views.roof_text import roof_before_and_after, roof_facts
+from advisor.tui.views.sweep_text import points_of_sweep, sweep_text
+from advisor.tui.views.trial_rows import build_rows
+from advisor.tui.views.trial_text import selection_text
+from advisor.tui.widgets.operator_table import OperatorTable
+from advisor.tui.widgets.phase_bar import legend
+
+SMALL, LARGE = (80, 24), (120, 36)
+COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "white")
+
+
+@pytest.fixture
+def state() -> SessionState:
+    return SessionState.of(histories.whole())
+
+
+def plain(rows) -> str:
+    return "\n".join(f"{label} {value}" for label, value in rows)
+
+
+def whole_with(profile: Profile) -> list[events.Event]:
+    """The whole session with another profile."""
+    told = histories.whole()
+    facts = [event for event in told if isinstance(event, events.FactsFound)][-1].facts
+    return [*told, events.FactsFound(replace(facts, profile=profile))]
+
+
+# --- overview -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_the_overview_says_what_stands_beside_the_baseline(size) -> None:
+    async def check(pilot, app, control) -> None:
+        shown = screen_text(app)
+        for text in ("248 mJ a sample", "51 °C, SM 1980 MHz, 486 W", "1921 ms a step: the GPU", "94 % of 51.0 TFLOP/s"):
+            assert text in shown, shown
+        await pilot.press("end")
+        await settle(pilot)
+        shown = screen_text(app)
+        for text in ("Found in your source", "train.py:41", "# [red]", "deploy.ipynb could not be read"):
+            assert text in shown, shown
+
+    await drive(histories.whole(), check, toasts=False, size=size)
+
+
+async def test_the_overview_compares_clocks() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("end")
+        await settle(pilot)
+        shown = screen_text(app)
+        assert "wait each step" in shown
+        assert "34.1 ms" in shown
+        assert "timed the launches, not the work" in shown
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+async def test_panels_without_anything_to_say_are_not_there() -> None:
+    async def check(pilot, app, control) -> None:
+        for panel in ("#clocks", "#source"):
+            assert not app.query_one(panel).parent.display
+
+    await drive(histories.start()[:1], check, toasts=False, hold=True)
+
+
+def test_on_the_cpu_there_are_no_events_of_a_device() -> None:
+    rows = dict(clock_facts(ClockCheck(naive_ms=4.62, synchronized_ms=4.58, block_ms=4.6)))
+    assert list(rows) == ["no waiting", "wait each step", "in blocks"]
+    assert clock_facts(None) == []
+
+
+def test_the_roof_before_and_after_is_each_of_its_own_type(state) -> None:
+    assert roof_before_and_after(state).plain == "94 % of 51.0 TFLOP/s float32 → 16 % of 721 TFLOP/s bfloat16"
+    state.stack = replace(state.stack, settings={})
+    assert roof_before_and_after(state).plain == "94 % of 51.0 TFLOP/s float32"
+    state.facts = replace(state.facts, profile=replace(state.facts.profile, flops_per_step=None))
+    assert roof_before_and_after(state) is None
+
+
+def test_a_cpu_that_is_faster_is_told() -> None:
+    faster = replace(histories.BASELINE, cpu_step_ms=16.3)
+    assert cpu_text(histories.BASELINE).plain == "1921 ms a step: the GPU is 59x as fast"
+    assert cpu_text(faster).plain == "16.3 ms a step: 2.0x as fast as the GPU"
+    assert cpu_text(histories.CPU_BASELINE) is None
+
+
+def test_source_that_shows_nothing_is_told_too() -> None:
+    state = SessionState.of([events.SourceRead(("train.py", "model.py"), ())])
+    assert plain(source_facts(state)) == "• train.py, model.py: no habit that costs time was found."
+    assert source_facts(SessionState()) == []
+
+
+def test_a_baseline_that_was_disturbed_says_so(state) -> None:
+    disturbed = replace(histories.BASELINE.result, disturbed="other processes used 3.1 of 16 cores")
+    rows = baseline_facts(replace(histories.BASELINE, result=disturbed), state.facts)
+    assert "Unreliable: other processes used 3.1 of 16 cores." in plain(rows)
+
+
+@pytest.mark.parametrize(
+    ("readings", "text"),
+    [
+        (GpuReadings(9, 51, 1980, 1980, 486.2), "51 °C, SM 1980 MHz, 486 W"),
+        (GpuReadings(9, None, 1980, 1725, None), "SM 1980 (lowest 1725) MHz"),
+        (GpuReadings(9, 88, throttle_reasons=("power cap",)), "88 °C, held back by power cap"),
+        (GpuReadings(9, 88, foreign_processes=2), "88 °C, 2 other processes on the GPU"),
+        (GpuReadings(9, 88, foreign_processes=None), "88 °C, other processes unknown"),
+    ],
+)
+def test_readings_of_the_gpu(readings, text) -> None:
+    assert readings_text(readings).plain == text
+
+
+def test_without_readings_there_is_nothing_to_say() -> None:
+    assert readings_text(None) is None
+    assert readings_text(GpuReadings(0)) is None
+
+
+def test_energy_is_compared_where_both_are_known() -> None:
+    less = replace(histories.LAST.result, energy_j_per_sample=1.6)
+    assert energy_text(less, histories.BASELINE).plain == "248 mJ → 1.60 J a sample (+545 %)"
+    assert energy_text(less, histories.CPU_BASELINE).plain == "1.60 J a sample"
+    assert energy_text(histories.BATCH.result, histories.BASELINE) is None
+
+
+# --- profile --------------------------------------------------------------------------------------------------
+
+
+def cells(table: OperatorTable, column: str) -> list[str]:
+    return [str(cell) for cell in table.get_column(column)]
+
+
+async def test_operators_are_sorted_by_key_and_by_mouse() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("2")
+        await settle(pilot)
+        table = app.query_one(OperatorTable)
+        assert cells(table, "device")[:2] == ["15.2 ms", "8.90 ms"]
+        await pilot.press("o", "o", "o")
+        await settle(pilot)
+        assert "by host time with what they call" in screen_text(app)
+        assert cells(table, "operator")[0] == "native_batch_norm"
+        assert "Σ: with what they call" in screen_text(app)
+        await pilot.press("o")
+        assert table.order.key == "calls"
+        await pilot.press("o")
+        assert table.order.key == "device"
+        heading = screen_text(app).splitlines()
+        row = next(place for place, line in enumerate(heading) if "host Σ" in line)
+        await pilot.click(offset=(heading[row].index("calls"), row))
+        await settle(pilot)
+        assert table.order.key == "calls"
+        assert "Operators, per step, by calls" in screen_text(app)
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_operators_by_shape_show_the_shapes_of_the_row_in_full(size) -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("2", "g", "down", "down")
+        await settle(pilot)
+        shown = screen_text(app)
+        assert "Operators by input shapes, per step, by GPU time" in shown
+        assert "aten::native_batch_norm  [64, 256, 56, 56], [256], [256]" in shown
+        await pilot.press("g")
+        await settle(pilot)
+        assert "input shapes" not in screen_text(app)
+
+    await drive(histories.whole(), check, toasts=False, size=size)
+
+
+async def test_a_narrow_profile_shows_one_panel_after_another() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("2")
+        await settle(pilot)
+        assert "convolution_backward" in screen_text(app)
+        await pilot.press("m")
+        await settle(pilot)
+        shown = screen_text(app)
+        assert "of 51.0 TFLOP/s in float32" in shown
+        assert "convolution_backward" not in shown
+        await pilot.press("end")
+        await settle(pilot)
+        for text in ("362 TFLOP/s  tf32", "55.1 GB/s  copy from pinned", "measured on 2026-07-14"):
+            assert text in screen_text(app)
+        await pilot.press("m")
+        await settle(pilot)
+        for text in ("train.py:41  1 a step, 21.3 ms", "# [red]", "the backward pass", "eval_no_grad", "5.40 GiB"):
+            assert text in screen_text(app)
+        await pilot.press("o")
+        await settle(pilot)
+        assert "by GPU time with what they call" in screen_text(app)
+
+    await drive(histories.whole(), check, toasts=False, size=SMALL)
+
+
+async def test_a_broad_profile_shows_all_panels_and_the_key_goes_through_them() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("2")
+        await settle(pilot)
+        shown = screen_text(app)
+        for text in ("Waits and habits", "Distance to the roof", "GPU busy", "Tensor", "1,042 a step", "19.0 ms"):
+            assert text in shown, shown
+        focused = []
+        for _ in range(3):
+            await pilot.press("m")
+            await settle(pilot)
+            focused.append(app.focused.id)
+        assert focused == ["roof-panel", "habits-panel", "operators"]
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+async def test_keys_that_need_a_profile_are_dimmed_without_one() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("2", "o", "g", "t", "m")
+        await settle(pilot)
+        view = app.view
+        assert [name for name in view.handlers() if view.can(name)] == ["panel"]
+
+    await drive(histories.start(), check, toasts=False, hold=True)
+
+
+def test_a_cpu_profile_has_no_column_for_a_gpu() -> None:
+    assert [line.plain.split() for line in legend({"forward": 3.0, "backward": 1.0}, {}, 76)] == [
+        ["■", "forward", "3.00", "ms", "75", "%", "■", "backward", "1.00", "ms", "25", "%"]
+    ]
+    headed = legend({"forward": 3.0, "backward": 1.0}, {"forward": 2.5}, 76)
+    assert headed[0].plain.split() == ["step", "share", "GPU"] * 2
+    assert "2.50 ms" in headed[1].plain
+    assert "–" in headed[1].plain
+
+
+def test_the_roof_without_ceilings() -> None:
+    bare = Profile(step_ms=10.0, phases={}, flops_per_step=10**12)
+    assert plain(roof_facts(bare, on_gpu=True)) == "Step 10.0 ms\nWork 1.00 TFLOP a step\nAchieved 100 TFLOP/s"
+    assert roof_facts(None, on_gpu=False) == []
+
+
+def test_habits_where_nothing_waits_and_where_nobody_looked() -> None:
+    nothing = habits_text(replace(histories.PROFILE, sync_places=(), habits=()), str)
+    assert nothing.plain == "Nothing in the step makes the host wait for the device."
+    assert habits_text(Profile(1.0, {}), str).plain == "No habit could be priced here."
+    assert "is measured with the profile" in habits_text(None, str).plain
+
+
+def test_habits_are_shares_of_the_step() -> None:
+    text = habits_text(replace(histories.PROFILE, sync_places=None), lambda name: f"<{name}>").plain
+    assert "<zero_grad>  this part of the step" in text
+    assert [line.split() for line in text.splitlines() if "zeros" in line] == [
+        ["zeros", "0.41", "ms", "1.2", "%", "of", "the", "step"]
+    ]
+
+
+def test_a_line_that_waits_is_text_and_never_markup() -> None:
+    places = (SyncPlace("a.py", 3, "print(loss)  # [/]", 2.0, 0.5),)
+    assert "  print(loss)  # [/]" in habits_text(replace(histories.PROFILE, sync_places=places), str).plain
+
+
+async def test_the_trace_is_saved_beside_the_exports_and_overwrites_nothing(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    trace = kept / "baseline.json.gz"
+    trace.write_bytes(gzip.compress(b'{"traceEvents": []}'))
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("2", "t")
+        await app.workers.wait_for_complete()
+        await settle(pilot)
+        assert gzip.decompress((tmp_path / "trace.json.gz").read_bytes()) == b'{"traceEvents": []}'
+        assert "trace.json.gz" in screen_text(app)
+        await pilot.press("t")
+        await app.workers.wait_for_complete()
+        await settle(pilot)
+        assert (tmp_path / "trace-2.json.gz").read_bytes() == trace.read_bytes()
+
+    await drive(whole_with(replace(histories.PROFILE, trace_path=str(trace))), check, toasts=False)
+
+
+async def test_a_trace_that_is_gone_is_a_toast(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("2", "t")
+        await app.workers.wait_for_complete()
+        await settle(pilot)
+        shown = screen_text(app)
+        assert "The trace was not saved" in shown
+        assert "No such file or directory: baseline-trace.json.gz" in shown
+        assert list(tmp_path.iterdir()) == []
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+def test_names_that_are_free(tmp_path) -> None:
+    assert free_path(tmp_path / "tuned.yaml") == tmp_path / "tuned.yaml"
+    for name in ("tuned.yaml", "tuned-2.yaml", "trace.json.gz", "Makefile"):
+        (tmp_path / name).touch()
+    assert free_path(tmp_path / "tuned.yaml").name == "tuned-3.yaml"
+    assert free_path(tmp_path / "trace.json.gz").name == "trace-2.json.gz"
+    assert free_path(tmp_path / "Makefile").name == "Makefile-2"
+
+
+def test_a_copy_of_a_trace_says_why_it_failed(tmp_path) -> None:
+    with pytest.raises(FileNotFoundError):
+        copy_trace(tmp_path / "gone.json", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- trials ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_marked_with_what_has_to_be_known(state) -> None:
+    signs = {row.key: row.cells["state"].plain for row in build_rows(state, COLOURS)}
+    assert signs["stack"] == "★⇄"
+    assert signs[histories.LAST.candidate.name] == "▲⇄"
+    assert signs[histories.WORSE.candidate.name] == "▲≠⇄"
+    assert signs[histories.WORKERS.candidate.name] == "▲!"
+    assert signs[histories.TF32.candidate.name] == "▲"
+    assert signs[histories.GRAPH.candidate.name] == "✗"
+
+
+def test_a_selected_trial_tells_energy_readings_and_remarks(state) -> None:
+    text = selection_text(histories.WORKERS.candidate.name, state).plain
+    for part in (
+        "248 mJ → 246 mJ a sample (-1 %)",
+        "51 °C, SM 1980 MHz, 486 W, 1 other process on the GPU",
+        "Unreliable: another process (pid 911, python) used up to 34 % of the GPU while it was timed.",
+        "The gradient scaler skipped 2 updates in the probe",
+        "4 workers on 16 cores [/]",
+    ):
+        assert part in text
+    assert "in turn with the baseline" in selection_text(histories.LAST.candidate.name, state).plain
+    assert "measured in turn with the baseline" in selection_text("stack", state).plain
+    assert "248 mJ a sample" in selection_text("baseline", state).plain
+
+
+def test_numerics_that_are_worse_than_declared_are_told(state) -> None:
+    text = selection_text(histories.WORSE.candidate.name, state).plain
+    assert "≠ the weights after the first step differ" in text
+    assert "close (2.2e-07), declared exact" in text
+    broken = replace(
+        histories.GRAPH, numerics=NumericsResult(Numerics.CHANGED, Numerics.EXACT, None, "the losses are not finite")
+    )
+    state.apply(events.TrialMeasured(broken))
+    assert "≠ the losses are not finite" in selection_text(broken.candidate.name, state).plain
+    assert {row.key: row.cells["state"].plain for row in build_rows(state, COLOURS)}[broken.candidate.name] == "✗≠"
+
+
+async def test_the_reason_for_a_disturbed_trial_is_on_the_screen() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3", *["down"] * 7)
+        await settle(pilot)
+        shown = screen_text(app)
+        assert "▲!" in shown
+        assert "Unreliable: another process (pid 911, python)" in shown
+        assert "4 workers on 16 cores [/]" in shown
+
+    await drive(histories.whole(), check, toasts=False, size=SMALL)
+
+
+def test_a_skipped_recipe_whose_habit_is_in_the_source_says_where(state) -> None:
+    state.skipped = {"loss_sync": "the step reads no loss"}
+    text = selection_text("skipped:loss_sync", state).plain
+    assert text.startswith("loss_sync was not tried\nthe step reads no loss\ntrain.py:41")
+
+
+def test_a_trade_is_memory_saved_for_time_lost() -> None:
+    slower = replace(histories.measured("checkpointing", "model.checkpointing", True, 0.8, 5.0))
+    assert trade_text(slower, histories.BASELINE).plain == "saves 4.10 GiB (-45 %) for +25 % time a sample"
+    assert trade_text(histories.AUTOCAST, histories.BASELINE) is None
+    assert trade_text(histories.ZERO_GRAD, histories.BASELINE) is None
+
+
+def test_one_skipped_update_is_one() -> None:
+    result = replace(histories.AUTOCAST.result, skipped_steps=1)
+    assert "skipped 1 update in" in plain(remarks(result))
+
+
+# --- advice ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_advice_tells_reference_energy_and_bound() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4")
+        await settle(pilot)
+        assert "in turn with the baseline, noise ±0.6 %" in screen_text(app)
+        await pilot.press("down", "down", "down")
+        await settle(pilot)
+        shown = screen_text(app)
+        for text in ("248 mJ → 171 mJ a sample (-31 %)", "from a run in higher precision 3.0e-03, the baseline"):
+            assert text in shown, shown
+        await pilot.press("down", "down")
+        await settle(pilot)
+        assert "1.01x: data wait is 1 % of the step" in screen_text(app)
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_the_advice_on_the_batch_size_has_the_sweep_and_the_finding(size) -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4", "down", "down")
+        await settle(pilot)
+        app.query_one("#detail").scroll_to(y=14, animate=False)
+        await settle(pilot)
+        shown = screen_text(app)
+        assert "loader = DataLoader(images," in shown
+        lines = [line for line in shown.splitlines() if "◆" in line or "out of memory" in line or "batch  " in line]
+        assert "step" in lines[0]
+        assert "112 ms" in lines[1]
+        assert "2,283  34.6 GiB  ██████" in lines[1]
+        assert "4,096  out of memory" in lines[2]
+        await pilot.press("down")
+        await settle(pilot)
+        assert not app.query_one("#sweep").display
+
+    await drive(histories.whole(), check, toasts=False, size=size)
+
+
+def test_two_runs_of_the_baseline_that_differ_as_much_are_told(state) -> None:
+    from tui_fakes import make_app
+
+    app, _ = make_app([])
+    app.context.state = state
+    numerics = replace(histories.AUTOCAST.numerics, as_baselines=True)
+    (item,) = histories.recommendations([replace(histories.AUTOCAST, numerics=numerics)])
+    assert "two runs of the baseline differ about as much" in plain(effect_facts(item, app.context))
+
+
+def test_in_inference_the_sweep_is_latency_against_throughput(state) -> None:
+    points = points_of_sweep(state, "batch_size")
+    assert [point.size for point in points] == [64, 128, 256, 4096]
+    chart = sweep_text(points, Mode.INFER, 68).plain
+    assert "latency" in chart
+    assert "●" in chart
+    assert "latency  " not in sweep_text(points, Mode.TRAIN, 68).plain
+    assert max(len(line) for line in sweep_text(points, Mode.INFER, 41).plain.splitlines()[:-1]) <= 41
+    assert points_of_sweep(state, "autocast") == ()
+
+
+# --- export ---------------------------------------------------------------------------------------------------
+
+
+async def test_enter_on_a_format_chooses_it_and_stays() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("5", "down", "enter")
+        await settle(pilot)
+        assert app.query_one("#formats", OptionList).has_focus
+        assert app.view.chosen.id == "config"
+        assert "+amp: bfloat16" in screen_text(app)
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "written"),
+    [
+        (["o"], True),
+        (["right", "enter"], True),
+        (["escape"], False),
+        (["right", "right", "enter"], False),
+    ],
+)
+async def test_a_file_that_exists_is_overwritten_only_when_asked_for(tmp_path, monkeypatch, keys, written) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tuned.yaml").write_text("mine")
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("5", "s")
+        await settle(pilot)
+        assert isinstance(app.screen, OverwriteScreen)
+        assert "tuned.yaml exists already." in screen_text(app)
+        await pilot.press(*keys)
+        await settle(pilot)
+        assert not isinstance(app.screen, OverwriteScreen)
+        assert bool(app.context.exporter.saved) is written
+        assert (Path("tuned.yaml").read_text() == "mine") is not written
+        assert app.query_one("#formats", OptionList).has_focus
+
+    await drive(histories.whole(), check, toasts=False, size=SMALL)
+
+
+async def test_another_name_is_offered_and_waits_in_the_path(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tuned.yaml").write_text("mine")
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("5", "s")
+        await settle(pilot)
+        assert app.focused is app.screen.query_one("#rename", Button)
+        await pilot.press("enter")
+        await settle(pilot)
+        path = app.query_one("#path", Input)
+        assert path.has_focus
+        assert path.value == "tuned-2.yaml"
+        await pilot.press("enter")
+        await settle(pilot)
+        assert Path("tuned-2.yaml").exists()
+        assert Path("tuned.yaml").read_text() == "mine"
+
+    await drive(histories.whole(), check, toasts=False, size=SMALL)
+
+
+async def test_of_the_own_config_nothing_is_asked(tmp_path) -> None:
+    own = tmp_path / "train.yaml"
+    own.write_text("lr: 0.1\n")
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("5")
+        app.query_one("#path", Input).value = str(own)
+        await pilot.press("s")
+        await settle(pilot)
+        assert not isinstance(app.screen, OverwriteScreen)
+
+    await drive(histories.whole(), check, toasts=False, config_path=str(own))
