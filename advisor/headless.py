@@ -67,6 +67,8 @@ _STAGES = {
     "loading": "loading the target",
     "baseline": "measuring the baseline",
     "trials": "trying candidates",
+    "others": "pricing habits, and what needs your consent",
+    "close calls": "settling close calls in turn with the baseline",
     "stack": "measuring settings together",
     "confirmation": "confirming against the baseline",
 }

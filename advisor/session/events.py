@@ -34,7 +34,7 @@ class SourceRead:
 
 @dataclass(frozen=True, slots=True)
 class StageStarted:
-    """The session entered a stage: loading, baseline, trials, stack, confirmation, done."""
+    """The session entered a stage: loading, baseline, trials, stack, confirmation, others, close calls, done."""
 
     stage: str
 
