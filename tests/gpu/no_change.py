@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 WORKLOADS = Path(__file__).with_name("workloads")
-SECONDS_PER_CANDIDATE = 8
+SECONDS_PER_CANDIDATE = 4
 RECIPE = '''\
 """Nothing, many times
 
