@@ -523,7 +523,8 @@ class GpuReadings:
 
 @dataclass(frozen=True, slots=True)
 class TrialSpec:
-    """One trial to run. ``settings`` are applied over the user's own; ``measure_s`` is its share of the budget.
+    """One trial to run. ``settings`` are applied over the user's own; ``measure_s`` is its share of the budget;
+    ``at_least_s`` is measured also when the interval is narrow earlier.
 
     ``interactive`` makes the trial warm up and then wait for the parent's word before each block. ``seed`` fixes the
     model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout). ``environment`` are
@@ -538,6 +539,7 @@ class TrialSpec:
     warmup_limit_s: float
     timeout_s: float
     log_path: str
+    at_least_s: float = 0.0
     recipe_folders: tuple[str, ...] = ()
     seed: int = 0
     stream_seed: int = 0

@@ -106,6 +106,12 @@ def test_measuring_takes_about_the_time_it_is_given():
     assert median(block.step_ms for block in blocks) >= 2
 
 
+def test_what_is_to_be_compared_by_energy_is_measured_for_a_while_however_steady_it_is():
+    clock, _ = clock_of(0.002)
+    blocks = measure(clock, 0.002, 0.1, at_least_s=0.5)
+    assert sum(block.seconds for block in blocks) >= 0.45
+
+
 def test_measuring_very_long_steps_ends_with_what_there_is():
     clock, step = clock_of(0.15)
     assert len(measure(clock, 0.15, 0.01)) == 1

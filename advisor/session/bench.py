@@ -24,6 +24,9 @@ from advisor.session.events import Event, Said, TrialActivity, TrialStarted
 from advisor.session.journal import Journal
 from advisor.session.request import Request
 
+# The energy counter needs a second: what the report compares by joules is measured for that long.
+ENERGY_S = 1.05
+
 
 class SessionCancelledError(Exception):
     """The person ended the session; what was measured is in the journal."""
@@ -55,7 +58,9 @@ class Bench:
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
 
-    def spec(self, name: str, settings: Mapping[str, Value], *, reserve_s: float = 0.0) -> TrialSpec:
+    def spec(
+        self, name: str, settings: Mapping[str, Value], *, reserve_s: float = 0.0, at_least_s: float = 0.0
+    ) -> TrialSpec:
         """A trial's spec with what the budget allows it; ``reserve_s`` is what must be left when it hangs."""
         return TrialSpec(
             trial_id=name,
@@ -64,6 +69,7 @@ class Bench:
             measure_s=self.budget.measure_s,
             warmup_limit_s=self.budget.warmup_limit_s,
             timeout_s=self.budget.timeout_s(reserve_s),
+            at_least_s=at_least_s,
             log_path=self._journal.log_path(f"{next(self._numbers):03d}-{name}"),
             recipe_folders=self.request.recipe_folders,
             seed=self.request.seed,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from advisor.catalog import Catalog
 from advisor.records import Candidate, TrialRecord, TrialResult, Verdict
-from advisor.session.bench import Bench
+from advisor.session.bench import ENERGY_S, Bench
 from advisor.session.judge import Judge, rates
 from advisor.session.ranking import best_per_recipe
 from advisor.settings import Settings
@@ -116,7 +116,7 @@ class StackSearch:
             self.stack.dropped[key] = "it adds nothing to the others" if result.measured else failed
 
     def _measure(self, settings: Settings) -> TrialResult:
-        spec = self._bench.spec(f"stack: {settings}", settings, reserve_s=self._reserve_s())
+        spec = self._bench.spec(f"stack: {settings}", settings, reserve_s=self._reserve_s(), at_least_s=ENERGY_S)
         return self._judge.checked(self._bench.run(spec, cost=self._catalog.cost(settings)))
 
     def _keep(self, settings: Settings, result: TrialResult) -> None:

@@ -25,7 +25,7 @@ from advisor.records import (
 )
 from advisor.runner import Runner
 from advisor.session import events
-from advisor.session.bench import Bench, SessionCancelledError
+from advisor.session.bench import ENERGY_S, Bench, SessionCancelledError
 from advisor.session.bounds import hopeless
 from advisor.session.budget import Budget
 from advisor.session.confirmation import (
@@ -198,7 +198,7 @@ class Session:
             self._emit(events.FactsFound(self._facts))
             self._repeat_baseline()
             return
-        spec = replace(self._bench.spec("baseline", {}), inspect=True, profile=True)
+        spec = replace(self._bench.spec("baseline", {}, at_least_s=ENERGY_S), inspect=True, profile=True)
         result = self._bench.run(spec)
         if not result.measured or self._bench.inspected is None:
             raise TargetError(

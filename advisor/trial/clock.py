@@ -81,9 +81,14 @@ def steps_in(seconds: float, step_s: float) -> int:
 
 
 def measure(
-    clock: StepClock, step_s: float, measure_s: float, watching: AbstractContextManager[None] | None = None
+    clock: StepClock,
+    step_s: float,
+    measure_s: float,
+    *,
+    at_least_s: float = 0.0,
+    watching: AbstractContextManager[None] | None = None,
 ) -> list[Block]:
-    """Blocks until the interval of the median is narrower than 1 %, or ``measure_s`` is spent.
+    """Blocks until the interval of the median is narrower than 1 % and ``at_least_s`` is over, or ``measure_s`` is.
 
     At least five blocks are timed while they fit in twice ``measure_s``; at least one always. Single steps are timed
     after them, or, where a step takes long, taken from the blocks. ``watching`` is entered around the blocks alone.
@@ -92,7 +97,7 @@ def measure(
     blocks: list[Block] = []
     with watching or nullcontext():
         start = time.perf_counter()
-        while not _enough(blocks, time.perf_counter() - start, measure_s):
+        while not _enough(blocks, time.perf_counter() - start, at_least_s, max(measure_s, at_least_s)):
             blocks.append(clock.run(steps))
     if _FEWEST_SINGLE_STEPS * step_s > measure_s:
         clock.step_ms += [block.step_ms for block in blocks]
@@ -120,12 +125,12 @@ def batch_samples(batch: Any, fallback: int) -> int:
     return tensor.shape[0] if tensor is not None and tensor.dim() else fallback
 
 
-def _enough(blocks: list[Block], elapsed_s: float, measure_s: float) -> bool:
+def _enough(blocks: list[Block], elapsed_s: float, at_least_s: float, measure_s: float) -> bool:
     if len(blocks) < FEWEST_BLOCKS:
         return bool(blocks) and elapsed_s > 2 * measure_s
     if elapsed_s >= measure_s:
         return True
-    due = len(blocks) >= 2 * FEWEST_BLOCKS and len(blocks) % _CHECK_EVERY == 0
+    due = elapsed_s >= at_least_s and len(blocks) >= 2 * FEWEST_BLOCKS and len(blocks) % _CHECK_EVERY == 0
     return due and relative_half_width([block.samples_per_s for block in blocks]) < PRECISION / 4
 
 

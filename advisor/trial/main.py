@@ -213,7 +213,7 @@ class Trial:
         watching = guards.watching(device_uuid(clock.device) if clock.device.type == "cuda" else None)
         if not self.spec.interactive:
             self._say("measuring")
-            return measure(clock, warm.step_s, self.spec.measure_s, watching)
+            return measure(clock, warm.step_s, self.spec.measure_s, at_least_s=self.spec.at_least_s, watching=watching)
         self.channel.send(Ready())
         blocks: list[Block] = []
         with watching:

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 WORKLOADS = Path(__file__).with_name("workloads")
-SECONDS_PER_CANDIDATE = 4
+SECONDS_PER_CANDIDATE = 3
 RECIPE = '''\
 """Nothing, many times
 
@@ -67,7 +67,7 @@ def session(workload, count, folder):
     """The records of a session whose only candidates change nothing."""
     report = Path(folder, f"{workload}.json")
     command = [sys.executable, "-m", "advisor", f"{WORKLOADS / workload}.py:build", "--headless", "--only", "nothing"]
-    command += ["--recipes", str(folder), "--budget", f"{30 + SECONDS_PER_CANDIDATE * count}s", "--json", str(report)]
+    command += ["--recipes", str(folder), "--budget", f"{20 + SECONDS_PER_CANDIDATE * count}s", "--json", str(report)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return json.loads(report.read_text(encoding="utf-8"))
 
