@@ -243,7 +243,8 @@ class Judge:
             result,
             self.baseline,
             self.declared(settings),
-            rounding=max(self.own_rounding, self.catalog.rounding(settings)),
+            rounding=self.catalog.rounding(settings),
+            own_rounding=self.own_rounding,
             spread=self.spread,
             reference=self.reference,
         )

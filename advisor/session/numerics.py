@@ -57,12 +57,12 @@ class Spread:
 class _Deviation:
     """How far one quantity of a trial is from the baseline's, beside what rounding explains of it.
 
-    ``steps`` are its differences step for step (one for the outputs) as far as they tell something, ``tolerances`` what
-    is allowed at each.
+    ``steps`` are its differences step for step (one for the outputs), ``tolerances`` what is allowed at each of those
+    that tell something.
     """
 
     quantity: Quantity
-    name: str
+    trained: bool
     steps: tuple[float, ...]
     tolerances: tuple[float, ...]
     spread: float
@@ -70,13 +70,26 @@ class _Deviation:
     baseline_from_reference: float | None
 
     @property
+    def name(self) -> str:
+        """What is compared; of losses that an unstable beginning spoils, how many."""
+        if self.quantity is WEIGHTS:
+            return "norms of the weights"
+        if self.quantity is OUTPUTS:
+            return "outputs of the first step" if self.trained else "outputs"
+        telling = len(self.tolerances)
+        if telling == len(self.steps) or not max(self.steps[:telling]):
+            return "losses"
+        return f"losses of the first {telling} steps" if telling > 1 else "losses of the first step"
+
+    @property
     def difference(self) -> float:
-        return max(self.steps)
+        """The largest of the differences that tell something; of the others where there is none."""
+        return max(self.steps[: len(self.tolerances)]) or max(self.steps)
 
     @property
     def worst_step(self) -> int:
         """The step that is furthest beyond what is allowed for it."""
-        return max(range(len(self.steps)), key=lambda step: self.steps[step] / self.tolerances[step])
+        return max(range(len(self.tolerances)), key=lambda step: self.steps[step] / self.tolerances[step])
 
     @property
     def excess(self) -> float:
@@ -125,9 +138,8 @@ def compare_numerics(
     if result.batch_size != baseline.batch_size:
         text = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
         return NumericsResult(declared, declared, None, text)
-    output_error = max(_errors(OUTPUTS, baseline, reference), default=None)
-    explained = explained_by(max(rounding, own_rounding), own_rounding, output_error)
-    deviations = _deviations(result, baseline, explained, spread or Spread(), reference)
+    coarsest = max(rounding, own_rounding)
+    deviations = _deviations(result, baseline, (coarsest, own_rounding), spread or Spread(), reference)
     if not deviations:
         return NumericsResult(declared, declared, None, "nothing to compare")
     return _classified(max(deviations, key=lambda deviation: deviation.rank), declared, reference)
@@ -164,21 +176,29 @@ def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
 
 
 def _deviations(
-    result: TrialResult, baseline: TrialResult, explained: float, spread: Spread, reference: TrialResult | None
+    result: TrialResult,
+    baseline: TrialResult,
+    roundings: tuple[float, float],
+    spread: Spread,
+    reference: TrialResult | None,
 ) -> list[_Deviation]:
-    """What can be compared. The norm of the weights counts only where it tells of a change."""
+    """What can be compared. The norm of the weights counts only where it tells of a change.
+
+    ``roundings`` are the round-offs of the trial's and of the baseline's arithmetic.
+    """
+    output_error = max(_errors(OUTPUTS, baseline, reference), default=None)
     found: list[_Deviation] = []
     for quantity in _QUANTITIES:
         steps = _differences(quantity, result, baseline)
         if not steps:
             continue
         own = _errors(quantity, baseline, reference)
-        allowed = tolerances(quantity, len(steps), explained, own)
+        allowed = tolerances(quantity, len(steps), explained_by(quantity, *roundings, output_error), own)
         telling = len(allowed)
         deviation = _Deviation(
             quantity,
-            _name(quantity, result, telling),
-            steps[:telling],
+            bool(result.losses),
+            steps,
             allowed,
             spread.of(quantity),
             max(_errors(quantity, result, reference)[:telling], default=None),
@@ -300,17 +320,6 @@ def _text(worst: _Deviation, reference: TrialResult | None) -> str:
         at = f" at step {step + 1}" if len(worst.steps) > 1 else ""
         text = f"{what} differ by {worst.steps[step]:.1e}{at}, where rounding explains {worst.tolerances[step]:.1e}"
     return text + _reference_text(worst, reference)
-
-
-def _name(quantity: Quantity, result: TrialResult, telling: int) -> str:
-    """What is compared; of losses that an unstable beginning spoils, how many."""
-    if quantity is WEIGHTS:
-        return "norms of the weights"
-    if quantity is OUTPUTS:
-        return "outputs of the first step" if result.losses else quantity.name
-    if telling == len(result.losses):
-        return quantity.name
-    return f"losses of the first {telling} steps" if telling > 1 else "losses of the first step"
 
 
 def _reference_text(worst: _Deviation, reference: TrialResult | None) -> str:

@@ -28,9 +28,10 @@ where 1e-10 to 3e-5 of the norm. Planted faults: an epsilon of 0.01 in the norma
 bias that is dropped 7e-2 to 1, GELU by its tanh formula 8e-5 to 8e-4; AdamW without its weight decay 6e-6 to 2e-5 of
 the norm with each update and as little as 5e-7 of the losses, SGD without it 2e-6 to 2e-3 of the norm.
 
-Without such a run the arithmetic may amplify 128 times, outputs and the first loss may differ by 2**-8, later losses by
-2**-4. Where the steps draw random numbers (dropout), a setting may draw others, and no precision tells them apart: then
-the baseline's own runs with other random streams show how much that is, and a fault that is smaller stays hidden.
+Without such a run 128 round-offs are allowed for outputs and 16 for losses; at least 2**-8 for outputs and the first
+loss, 2**-4 for later losses. Where the steps draw random numbers (dropout), a setting may draw others, and no precision
+tells them apart: then the baseline's own runs with other random streams show how much that is, and a fault that is
+smaller stays hidden.
 """
 
 from __future__ import annotations
@@ -47,7 +48,6 @@ _LATER_LOSSES_TOLERANCE = 2.0**-4
 # Half of a result is more than rounding may excuse; a later step where it does says nothing.
 _SAYS_NOTHING = 0.5
 _CHAIN = 16.0
-_CHAIN_WITHOUT_REFERENCE = 128.0
 _PER_AMPLIFIED = 2.0
 # Outputs nearer to the reference than this share of what an arithmetic rounds to were not computed in it.
 _UNUSED = 0.25
@@ -63,13 +63,15 @@ class Quantity:
 
     ``share`` of what rounding does to the outputs shows in it. That and the ``floor`` grow with each update, by
     ``growth`` and ``floor_growth``. ``per_reference`` is in distances of the baseline from the reference; where there
-    is none, ``first_at_least`` and ``later_at_least`` are allowed at the first step and at later ones.
+    is none, ``chain`` round-offs, ``first_at_least`` and ``later_at_least`` are allowed, the last from the second step
+    on.
     """
 
     name: str
     per_reference: float
     floor: float
     share: float = 1.0
+    chain: float = _CHAIN
     growth: float = 1.0
     floor_growth: float = 1.0
     first_at_least: float = 0.0
@@ -85,9 +87,9 @@ LOSSES = Quantity(
     first_at_least=DEFAULT_TOLERANCE,
     later_at_least=_LATER_LOSSES_TOLERANCE,
 )
-OUTPUTS = Quantity("outputs", per_reference=8.0, floor=2.0**-16, first_at_least=DEFAULT_TOLERANCE)
+OUTPUTS = Quantity("outputs", per_reference=8.0, floor=2.0**-16, chain=128.0, first_at_least=DEFAULT_TOLERANCE)
 # An error of the gradients reaches the norm through the update, which is a small part of the weights.
-WEIGHTS = Quantity("weights", per_reference=8.0, floor=2.0**-19, share=0.125, growth=4.0, floor_growth=4.0)
+WEIGHTS = Quantity("weights", per_reference=8.0, floor=2.0**-19, share=2.0**-7, growth=4.0, floor_growth=4.0)
 
 
 def tolerances(quantity: Quantity, steps: int, explained: float, own: Sequence[float]) -> tuple[float, ...]:
@@ -100,14 +102,14 @@ def tolerances(quantity: Quantity, steps: int, explained: float, own: Sequence[f
     return (*(min(first, _SAYS_NOTHING) for first in allowed[:1]), *takewhile(_tells, allowed[1:]))
 
 
-def explained_by(rounding: float, own_rounding: float, output_error: float | None) -> float:
+def explained_by(quantity: Quantity, rounding: float, own_rounding: float, output_error: float | None) -> float:
     """The relative error of the outputs that arithmetic of this unit round-off explains.
 
     ``own_rounding`` is that of the user's own arithmetic, ``output_error`` what the reference shows it to do to the
-    outputs, None where it shows nothing.
+    outputs, None where it shows nothing: then it is a guess for each quantity.
     """
     if output_error is None:
-        return _CHAIN_WITHOUT_REFERENCE * rounding
+        return quantity.chain * rounding
     used = own_rounding if output_error >= _UNUSED * own_rounding else 0.0
     amplification = output_error / max(used, _FLOAT32_ROUNDING)
     return max(_CHAIN, _PER_AMPLIFIED * amplification) * rounding
