@@ -53,6 +53,7 @@ SAMPLES = {
     "--map": ["data.num_workers=loader.workers"],
     "--objective": ["memory"],
     "--resume": [],
+    "--script": ["train.py"],
 }
 
 
@@ -88,6 +89,7 @@ def user_folder(tmp_path, monkeypatch):
     """A working directory with the files that the README's commands name."""
     monkeypatch.chdir(tmp_path)
     Path("train.yaml").write_text("width: 64\nloader: {workers: 2}\n", encoding="utf-8")
+    Path("train.py").write_text("print('not run')\n", encoding="utf-8")
     Path("my_recipes").mkdir()
     return tmp_path
 
