@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from advisor.catalog import Catalog
 from advisor.recipe import Recipe
-from advisor.records import GpuSample, Recommendation
+from advisor.records import GpuSample, Recommendation, Value
 from advisor.session.control import Decision, SessionControl
 from advisor.session.request import Request
 from advisor.session.state import SessionState
@@ -51,6 +51,11 @@ class Context:
     def recipe(self, recipe_id: str) -> Recipe | None:
         """A recipe, once the catalogue is loaded and if it has it."""
         return self.catalog.recipes.get(recipe_id) if self.catalog else None
+
+    @property
+    def defaults(self) -> dict[str, Value]:
+        """The default of every setting, by key; empty until the catalogue is loaded."""
+        return {recipe.key: recipe.default for recipe in self.catalog.recipes.values()} if self.catalog else {}
 
     @property
     def baseline_memory(self) -> int | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sample_session
 import tui_histories as histories
 from textual.widgets import DataTable, Input, OptionList, Static
 from tui_fakes import CANNOT_WRITE, FakeExporter, make_app
@@ -54,9 +55,23 @@ async def test_every_view_is_a_number_key_away(size, view, expected) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("history", [[], histories.start(), histories.to_trials(), histories.cpu_demo()])
+@pytest.mark.parametrize(
+    "history",
+    [
+        [],
+        histories.start(),
+        histories.to_trials(),
+        histories.cpu_demo(),
+        [*histories.start(), events.SessionFailed("out of memory", "Try a smaller batch.", "", 3)],
+        sample_session.sample_history(),
+        sample_session.cpu_history(),
+        sample_session.cancelled_history(),
+    ],
+)
 async def test_every_view_draws_at_every_stage(size, history) -> None:
     async def check(pilot, app, control) -> None:
+        if isinstance(app.screen, FailureScreen):
+            await pilot.press("escape")
         for info in VIEWS:
             await pilot.press(info.key)
             await settle(pilot)

@@ -29,7 +29,7 @@ from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.advice_text import effect_facts
 from advisor.tui.views.clocks import clock_facts
 from advisor.tui.views.habits_text import habits_text
-from advisor.tui.views.overview_facts import baseline_facts, source_facts
+from advisor.tui.views.overview_facts import baseline_facts, source_facts, workload_facts
 from advisor.tui.views.readings import cpu_text, energy_text, readings_text, remarks, trade_text
 from advisor.tui.views.roof_text import roof_before_and_after, roof_facts
 from advisor.tui.views.sweep_text import points_of_sweep, sweep_text
@@ -108,6 +108,18 @@ def test_the_roof_before_and_after_is_each_of_its_own_type(state) -> None:
     assert roof_before_and_after(state).plain == "94 % of 51.0 TFLOP/s float32"
     state.facts = replace(state.facts, profile=replace(state.facts.profile, flops_per_step=None))
     assert roof_before_and_after(state) is None
+
+
+def test_the_roof_before_is_that_of_the_baseline_beside_the_stack(state) -> None:
+    state.stack = replace(state.stack, baseline_samples_per_s=981.6)
+    assert roof_before_and_after(state).plain.startswith("47 % of 51.0 TFLOP/s float32")
+
+
+def test_present_settings_are_listed_where_they_are_not_at_their_default(state) -> None:
+    rows = dict(workload_facts(state.facts, {"data.num_workers": 0}))
+    assert rows["Current"].plain == "precision.float32_matmul: highest, 1 more at PyTorch's default"
+    every = {"data.num_workers": 0, "precision.float32_matmul": "highest"}
+    assert dict(workload_facts(state.facts, every))["Current"].plain == "2 at PyTorch's default"
 
 
 def test_a_cpu_that_is_faster_is_told() -> None:

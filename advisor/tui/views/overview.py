@@ -57,7 +57,7 @@ class OverviewView(View):
         self.query_one("#headline", Static).update(headline(state))
         self.query_one("#headline").border_subtitle = what_is_measured(state.facts)
         self.query_one("#baseline", FactList).show(baseline_facts(state.baseline, state.facts))
-        self.query_one("#workload", FactList).show(workload_facts(state.facts))
+        self.query_one("#workload", FactList).show(workload_facts(state.facts, self.context.defaults))
         self.query_one("#hardware", FactList).show(hardware_facts(state.hardware, self._device_uuid))
         self.query_one("#notes", FactList).show(note_lines(state, request.objective, request.budget_s))
         self._show_clocks(clock_check(state.facts))

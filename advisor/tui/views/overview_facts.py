@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from textual.content import Content
 
 from advisor.formatting import (
@@ -11,6 +13,7 @@ from advisor.formatting import (
     format_noise,
     format_rate,
     format_seconds,
+    format_setting,
 )
 from advisor.records import (
     BaselineRecord,
@@ -21,9 +24,9 @@ from advisor.records import (
     HostInfo,
     Mode,
     StackRecord,
+    Value,
     Verdict,
     WorkloadFacts,
-    text_of,
 )
 from advisor.session.state import SessionState
 from advisor.tui.context import Gauges
@@ -52,7 +55,7 @@ def _stack_headline(stack: StackRecord, state: SessionState) -> Content:
     kind = "confirmed against the baseline" if stack.confirmed else "the best stack so far"
     count = len(stack.settings)
     first = Content.assemble(
-        ratio(stack.comparison), "  ", kind, (f", {count} setting{'s' * (count != 1)} together", DIM)
+        ratio(stack.comparison), "  ", kind, (f", {count} settings together" if count > 1 else ", one setting", DIM)
     )
     if baseline is None:
         return first
@@ -210,8 +213,8 @@ def what_is_measured(facts: Facts | None) -> Content:
     return Content(f"{workload.model}, {_loop(workload)}{batch}")
 
 
-def workload_facts(facts: Facts | None) -> list[Fact]:
-    """What is being measured."""
+def workload_facts(facts: Facts | None, defaults: Mapping[str, Value]) -> list[Fact]:
+    """What is being measured. Of the user's present settings those are listed that are not at their default."""
     if facts is None:
         return []
     workload = facts.workload
@@ -226,10 +229,15 @@ def workload_facts(facts: Facts | None) -> list[Fact]:
     ]
     if optimizer:
         rows.append(("Optimizer", f"{optimizer.name} ({optimizer.implementation}), {optimizer.tensors} tensors"))
-    if workload.current:
-        now = ", ".join(f"{key}: {text_of(value)}" for key, value in sorted(workload.current.items()))
-        rows.append(("Current", Content.styled(now, DIM)))
-    return rows
+    return rows + _current(workload.current, defaults)
+
+
+def _current(current: Mapping[str, Value], defaults: Mapping[str, Value]) -> list[Fact]:
+    own = {key: value for key, value in current.items() if key not in defaults or defaults[key] != value}
+    listed = [format_setting(key, value) for key, value in sorted(own.items())]
+    others = len(current) - len(own)
+    listed += [f"{others} {'more ' if own else ''}at PyTorch's default"] if others else []
+    return [("Current", Content.styled(", ".join(listed), DIM))] if listed else []
 
 
 def _size(workload: WorkloadFacts) -> str:
