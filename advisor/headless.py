@@ -63,6 +63,7 @@ from advisor.session.state import SessionState
 
 PLAIN_WIDTH = 100
 SAME_SIGNAL_S = 1.0
+_SIGNAL_CHECK_S = 0.2
 _STAGES = {
     "loading": "loading the target",
     "baseline": "measuring the baseline",
@@ -121,7 +122,8 @@ def _run_in_thread(session: SessionControl) -> None:
     """Run the session in a thread of its own, so that a signal never interrupts it half-way."""
     worker = threading.Thread(target=session.run, name="session", daemon=True)
     worker.start()
-    worker.join()
+    while worker.is_alive():  # where another thread takes a signal, only a wait that ends runs the handler
+        worker.join(_SIGNAL_CHECK_S)
 
 
 @contextmanager

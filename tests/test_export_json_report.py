@@ -104,9 +104,9 @@ def test_skipped_recipes_come_last_with_their_reason(full):
     assert {trial["recipe"] for trial in skipped} == {"inference_mode", "num_workers", "sdpa", "threads"}
     workers = next(trial for trial in skipped if trial["recipe"] == "num_workers")
     assert workers["reason"] == "data wait is 0.3 % of the step"
-    assert workers["settings"] == {}
+    assert workers["settings"] == workers["candidate"] == {}
     assert workers["verdict"] == workers["outcome"] == "skipped"
-    known = {"recipe", "settings", "outcome", "reason", "verdict"}
+    known = {"recipe", "candidate", "settings", "outcome", "reason", "verdict"}
     assert all(workers[name] is None for name in workers.keys() - known)
 
 
