@@ -51,6 +51,10 @@ def test_a_speedup_never_stands_alone(speedup, low, high, floor, text) -> None:
         (formatting.format_break_even, 2310, "after 2,310 steps"),
         (formatting.format_break_even, None, "never"),
         (formatting.format_difference, 0.0, "bit-equal"),
+        (formatting.format_energy, 0.248, "248 mJ"),
+        (formatting.format_energy, 1.92, "1.92 J"),
+        (formatting.format_times, 58.9, "59x"),
+        (formatting.format_times, 1.31, "1.3x"),
     ],
 )
 def test_numbers(function, value, text) -> None:
@@ -58,7 +62,14 @@ def test_numbers(function, value, text) -> None:
 
 
 def test_missing_numbers_are_a_dash() -> None:
-    functions = (formatting.format_bytes, formatting.format_ms, formatting.format_seconds, formatting.format_count)
+    functions = (
+        formatting.format_energy,
+        formatting.format_times,
+        formatting.format_bytes,
+        formatting.format_ms,
+        formatting.format_seconds,
+        formatting.format_count,
+    )
     assert {function(None) for function in functions} == {"–"}
     assert formatting.format_ratio(None) == "–"
     assert formatting.format_numerics(None) == "–"
@@ -91,3 +102,10 @@ def test_memory_against_the_baseline() -> None:
     assert formatting.format_bytes_change(62, 100) == "-38 %"
     assert formatting.format_bytes_change(1001, 1000) == "same"
     assert formatting.format_bytes_change(None, 1000) == "–"
+
+
+def test_a_relative_change() -> None:
+    assert formatting.format_change(0.13, 0.25) == "-48 %"
+    assert formatting.format_change(1.001, 1.0) == "same"
+    assert formatting.format_change(1.0, None) == "–"
+    assert formatting.format_change(1.0, 0.0) == "–"
