@@ -105,8 +105,8 @@ def test_another_order_of_summation_is_no_difference():
     [
         ((2.3 * (1 + 0.9 * DEFAULT_TOLERANCE), 2.2), (2.3, 2.2), Numerics.CLOSE),
         ((2.3 * (1 + 1.1 * DEFAULT_TOLERANCE), 2.2), (2.3, 2.2), Numerics.CHANGED),
-        ((2.3, 2.2 * 1.05), (2.3, 2.2), Numerics.CLOSE),  # an update may have made more of a little
-        ((2.3, 2.2 * 1.07), (2.3, 2.2), Numerics.CHANGED),
+        ((2.3, 2.2 * 1.12), (2.3, 2.2), Numerics.CLOSE),  # an update may have made more of a little
+        ((2.3, 2.2 * 1.13), (2.3, 2.2), Numerics.CHANGED),
         ((2.3,), (2.3, 9.0), Numerics.EXACT),  # only common steps are compared
         ((2.0, 0.0100), (2.0, 0.0095), Numerics.CLOSE),  # a loss that nearly vanished is seen against the largest
         ((0.0, 0.0), (0.0, 0.0), Numerics.EXACT),

@@ -29,7 +29,7 @@ bias that is dropped 7e-2 to 1, GELU by its tanh formula 8e-5 to 8e-4; AdamW wit
 the norm with each update and as little as 5e-7 of the losses, SGD without it 2e-6 to 2e-3 of the norm.
 
 Without such a run 128 round-offs are allowed for outputs and 16 for losses; at least 2**-8 for outputs and the first
-loss, 2**-4 for later losses. Where the steps draw random numbers (dropout), a setting may draw others, and no precision
+loss, 2**-3 for later losses. Where the steps draw random numbers (dropout), a setting may draw others, and no precision
 tells them apart: then the baseline's own runs with other random streams show how much that is, and a fault that is
 smaller stays hidden.
 """
@@ -44,7 +44,7 @@ from advisor.catalog import Catalog
 from advisor.records import WorkloadFacts
 
 DEFAULT_TOLERANCE = 2.0**-8
-_LATER_LOSSES_TOLERANCE = 2.0**-4
+_LATER_LOSSES_TOLERANCE = 2.0**-3
 # Half of a result is more than rounding may excuse; a later step where it does says nothing.
 _SAYS_NOTHING = 0.5
 _CHAIN = 16.0
