@@ -21,7 +21,8 @@ whole step, and the recipe inference_mode measures it.
 
 Numerics
 --------
-exact: the forward pass computes the same.
+exact: training is not touched. Validation computes the same, but for the last bits of PyTorch's own attention
+layers, which take a fused path where nothing is recorded.
 
 References
 ----------

@@ -14,6 +14,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from advisor.errors import UsageError
 from advisor.plan import StepPlan
 from advisor.rebuild import optimizer_implementation, optimizer_with
 from advisor.recipe import Components
@@ -220,6 +221,7 @@ class GraphedStep:
 
     The first calls run eagerly on a side stream and are steps like any other. A batch of another shape (a short last
     batch) runs eagerly. When the optimizer cannot be captured with a changing learning rate, its step stays outside.
+    Raises UsageError on another device than CUDA.
     PyTorch documentation, CUDA semantics, CUDA Graphs.
     """
 
@@ -228,6 +230,10 @@ class GraphedStep:
         self.plan = step.plan
         self.device = step.device
         self.to_device = step.to_device
+        if step.device.type != "cuda":
+            raise UsageError(
+                f"step.cuda_graph needs a CUDA GPU, and the model is on the device {step.device}.", "Leave it out."
+            )
         self._stream = torch.cuda.Stream(step.device)
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None

@@ -1,0 +1,76 @@
+"""The switches of a process that recipes may set: read, and put back. Planted targets import it too."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+from torch._functorch import config as functorch_config
+
+VARIABLES = ("LD_PRELOAD", "MALLOC_CONF", "OMP_", "KMP_", "MKL_", "PYTORCH_", "TORCH")
+SDPA_KERNELS = ("flash", "mem_efficient", "math", "cudnn")
+
+
+def process_state() -> dict[str, Any]:
+    """Threads, cores, global flags and variables of the environment, by name."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    dynamo, inductor = sys.modules.get("torch._dynamo.config"), sys.modules.get("torch._inductor.config")
+    return {
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+        "float32_matmul": torch.get_float32_matmul_precision(),
+        "bf16_reduction": matmul.allow_bf16_reduced_precision_reduction,
+        "fp16_reduction": matmul.allow_fp16_reduced_precision_reduction,
+        "cudnn": [cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32],
+        "attention": [getattr(torch.backends.cuda, f"{name}_sdp_enabled")() for name in SDPA_KERNELS],
+        "deterministic": [
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ],
+        "grad": [torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled()],
+        "profiler": torch._C._autograd._profiler_enabled(),
+        "autocast": [torch.is_autocast_enabled(device) for device in ("cpu", "cuda")],
+        "default_dtype": str(torch.get_default_dtype()),
+        "default_device": str(torch.get_default_device()),
+        "flushes_denormals": (torch.full((1,), 1e-30) * 1e-10).item() == 0,
+        "memory_budget": functorch_config.activation_memory_budget,
+        "autograd_cache": functorch_config.enable_autograd_cache,
+        "freezing": inductor.freezing if inductor else False,
+        "recompile_limit": dynamo.recompile_limit if dynamo else None,
+        "environment": {name: text for name, text in sorted(os.environ.items()) if name.startswith(VARIABLES)},
+    }
+
+
+@contextmanager
+def state_put_back() -> Iterator[None]:
+    """Inside this context recipes may set what they like; afterwards the process is as it was."""
+    before = process_state()
+    try:
+        yield
+    finally:
+        if before["cores"]:
+            os.sched_setaffinity(0, before["cores"])
+        torch.set_num_threads(before["threads"])
+        torch.set_float32_matmul_precision(before["float32_matmul"])
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = before["bf16_reduction"]
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = before["fp16_reduction"]
+        cudnn = torch.backends.cudnn
+        cudnn.enabled, cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = before["cudnn"]
+        for name, permitted in zip(SDPA_KERNELS, before["attention"], strict=True):
+            getattr(torch.backends.cuda, f"enable_{name}_sdp")(permitted)
+        torch.use_deterministic_algorithms(before["deterministic"][0], warn_only=before["deterministic"][1])
+        torch.autograd.set_detect_anomaly(before["grad"][2])
+        if torch._C._autograd._profiler_enabled():
+            torch._C._autograd._disable_profiler()
+        torch.set_flush_denormal(before["flushes_denormals"])
+        functorch_config.activation_memory_budget = before["memory_budget"]
+        functorch_config.enable_autograd_cache = before["autograd_cache"]
+        with suppress(KeyError):
+            sys.modules["torch._inductor.config"].freezing = before["freezing"]
+        if before["recompile_limit"]:
+            sys.modules["torch._dynamo.config"].recompile_limit = before["recompile_limit"]

@@ -1,0 +1,190 @@
+"""What recipes promise of the numbers, kept: every value beside the same steps without it, on the CPU."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from importlib.util import find_spec
+
+import pytest
+import torch
+from process_state import state_put_back
+from test_recipes import CATALOG, VALUES
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.errors import UsageError
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode, Numerics
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.loader import loop_loader
+from advisor.runtime.step import make_step
+
+STEPS = 5
+SAMPLES = 20
+WIDTH = 16
+FLOAT32_TOLERANCE = 1e-3  # of the largest loss or output
+HALF_TOLERANCE = 5e-2
+HALF_ROUNDING = 2.0**-11  # of float16; TensorFloat-32 has the same
+# Compilation takes seconds, so one value in one mode.
+EXPENSIVE = {
+    "compile": ("default", Mode.INFER),
+    "compile_dynamic": (True, Mode.INFER),
+    "compile_optimizer": (True, Mode.TRAIN),
+    "compile_scope": ("regional", Mode.TRAIN),
+    "cpu_freeze": (True, Mode.INFER),
+    "fuse_pointwise": (True, Mode.TRAIN),
+}
+# Values that the small model of the other tests has no use for, and this one has.
+MORE_VALUES = {"checkpointing": ["blocks"], "optimizer_memory": ["adafactor"], "pad_dims": [2]}
+OF_WORKERS = ("persistent_workers", "prefetch", "worker_context", "worker_threads")
+OF_ADAM = ("compile_optimizer", "optimizer_memory")
+# What cannot run here, and how that is said.
+IMPOSSIBLE = {
+    ("gpu_transforms", True): "the dataset's transforms do not end in one",
+    ("int8_weights", "int4wo"): "int4 weights need bfloat16 parameters",
+    ("large_batch_optimizer", "lars"): "Lars needs one of these packages: timm",
+    ("optimizer_memory", "adafactor"): "SGD is neither Adam nor AdamW",
+    ("sdpa", "cudnn"): "the cudnn attention kernel cannot run this model's attention",
+    ("sdpa", "efficient"): "the efficient attention kernel cannot run this model's attention",
+    ("step_graph", True): "step.cuda_graph needs a CUDA GPU",
+}
+OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True)}
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here")
+
+
+class Block(nn.Module):
+    def __init__(self, *, attends=False):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True) if attends else None
+        self.up, self.act, self.down = nn.Linear(WIDTH, 31), nn.ReLU(), nn.Linear(31, WIDTH)
+        self.drop = nn.Dropout(0.0)
+
+    def forward(self, x):
+        y = self.norm(x)
+        if self.attention is not None:
+            y = y + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.drop(self.down(torch.sigmoid(self.act(self.up(y)) * 0.5)))
+
+
+class Net(nn.Module):
+    """A convolution with bias, a batch norm, repeated blocks, linear layers, and dropout that drops nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.act = nn.Conv2d(3, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH), nn.ReLU()
+        self.blocks = nn.Sequential(Block(attends=True), Block(attends=True))
+        self.drop, self.head = nn.Dropout(0.0), nn.Linear(WIDTH, 10)
+
+    def forward(self, images):
+        tokens = self.act(self.norm(self.conv(images))).flatten(2).transpose(1, 2)
+        return self.head(self.drop(self.blocks(tokens)).mean(1))
+
+
+class Small(nn.Module):
+    """Repeated blocks of linear layers: a second or two of compiling."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.blocks, self.head = nn.Linear(18, WIDTH), nn.Sequential(Block(), Block()), nn.Linear(WIDTH, 10)
+
+    def forward(self, images):
+        return self.head(self.blocks(self.stem(images.flatten(2).flatten(1).unflatten(1, (6, 18)))).mean(1))
+
+
+def components(mode, *, adam=False, make_model=Net):
+    torch.manual_seed(0)
+    model = make_model().train(mode is Mode.TRAIN)
+    make = torch.optim.AdamW if adam else functools.partial(torch.optim.SGD, momentum=0.9)
+    optimizer = make(model.parameters(), lr=0.01) if mode is Mode.TRAIN else None
+    data = TensorDataset(torch.randn(SAMPLES, 3, 6, 6), torch.arange(SAMPLES) % 10)
+    plan = StepPlan(mode=mode, device="cpu", clip_norm=1.0)
+    return Components(model, optimizer, DataLoader(data, batch_size=4, shuffle=True), plan, batch_size=4)
+
+
+def run(mode, settings=(), **options):
+    """The losses of five steps, or the outputs of all batches."""
+    workload = components(mode, **options)
+    apply_settings(CATALOG, workload, dict(settings))
+    step = make_step(workload, nn.CrossEntropyLoss())
+    torch.manual_seed(1)
+    results = []
+    while len(results) < STEPS:
+        results += [step(batch).detach().double() for batch in loop_loader(workload.data, workload.plan)]
+        if mode is Mode.INFER:
+            return torch.cat(results)
+    return torch.stack(results[:STEPS])
+
+
+# The same steps without a setting; those that are about workers have one in both runs.
+without = functools.cache(run)
+
+
+def cases():
+    """Each recipe with each of its values in each of its modes, as far as they can run on any machine."""
+    for recipe in CATALOG:
+        if recipe.expensive:
+            value, mode = EXPENSIVE[recipe.id]
+            yield pytest.param(recipe, value, mode, id=f"{recipe.id}={value}-{mode}", marks=needs_compiler)
+            continue
+        for value in [*VALUES[recipe.id], *MORE_VALUES.get(recipe.id, [])]:
+            for mode in [Mode.TRAIN] if recipe.id in OF_WORKERS else sorted(recipe.modes):
+                if (recipe.id, value) not in OF_A_GPU:
+                    yield pytest.param(recipe, value, mode, id=f"{recipe.id}={value}-{mode}")
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    with state_put_back():
+        yield
+    torch._dynamo.reset()
+
+
+def test_every_recipe_is_looked_at():
+    assert set(VALUES) == set(CATALOG.recipes)
+    assert set(EXPENSIVE) == {recipe.id for recipe in CATALOG if recipe.expensive}
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_the_same_steps_give_the_same_numbers(mode):
+    assert torch.equal(run(mode), without(mode))
+    if mode is Mode.TRAIN:
+        assert len(set(run(mode).tolist())) == STEPS
+
+
+@pytest.mark.parametrize(("recipe", "value", "mode"), cases())
+def test_a_value_keeps_its_promise(recipe, value, mode):
+    if recipe.package and value != recipe.default:
+        pytest.importorskip(recipe.package)
+    beside = (("data.num_workers", 1),) if recipe.id in OF_WORKERS else ()
+    options = {"adam": recipe.id in OF_ADAM, "make_model": Small if recipe.expensive else Net}
+    want = without(mode, beside, **options)
+    have = run(mode, (*beside, (recipe.key, value)), **options)
+    promise = Numerics.EXACT if value == recipe.default else recipe.numerics_of(value, mode)
+    assert torch.isfinite(have).all()
+    if promise is Numerics.EXACT:
+        assert torch.equal(have, want)
+    elif promise is Numerics.CLOSE:
+        tolerance = HALF_TOLERANCE if recipe.rounding(value) >= HALF_ROUNDING else FLOAT32_TOLERANCE
+        assert (have - want).abs().max() <= tolerance * want.abs().max()
+
+
+@pytest.mark.parametrize(("case", "words"), IMPOSSIBLE.items(), ids=[f"{name}={value}" for (name, value) in IMPOSSIBLE])
+def test_what_cannot_run_says_so(case, words):
+    recipe, value = CATALOG[case[0]], case[1]
+    if recipe.id == "large_batch_optimizer" and find_spec("timm"):
+        pytest.skip("timm is installed")
+    mode = Mode.TRAIN if Mode.TRAIN in recipe.modes else Mode.INFER
+    with pytest.raises((UsageError, RuntimeError, ValueError, ImportError), match=words):
+        run(mode, ((recipe.key, value),))
+
+
+@pytest.mark.parametrize("recipe_id", ["checkpointing", "compile_scope"])
+def test_blocks_that_are_not_there_are_missed(recipe_id):
+    workload = components(Mode.TRAIN)
+    workload.model.blocks = nn.Identity()
+    value = {"checkpointing": "blocks", "compile_scope": "regional"}[recipe_id]
+    with pytest.raises(ValueError, match="the model repeats no block"):
+        apply_settings(CATALOG, workload, {CATALOG[recipe_id].key: value})
