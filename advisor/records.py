@@ -577,7 +577,7 @@ class TrialResult:
     ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state.
     ``losses`` are the first training losses. ``outputs`` are the sum and a fixed sample of the model's outputs, in
     training those of the first step. ``weights`` are the squared norm of the parameters before the first of these
-    steps and after each.
+    steps and after each; norms of another number of ``parameters`` are not compared.
     ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
     the updates that a gradient scaler skipped in the probe. ``energy_j_per_sample`` is what the whole GPU took while
     the blocks were timed, its idle draw and the host's pauses included.
@@ -602,6 +602,7 @@ class TrialResult:
     losses: tuple[float, ...] = ()
     outputs: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
+    parameters: int = 0
     notes: tuple[str, ...] = ()
     disturbed: str = ""
     skipped_steps: int = 0

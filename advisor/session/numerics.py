@@ -220,7 +220,8 @@ def _differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tupl
     if quantity is LOSSES:
         return _each(new.losses, old.losses)
     if quantity is WEIGHTS:
-        return _norms(new.weights, old.weights)
+        same = not new.parameters or not old.parameters or new.parameters == old.parameters
+        return _norms(new.weights, old.weights) if same else ()
     if not new.outputs or len(new.outputs) != len(old.outputs):
         return ()
     return (_distance(new.outputs, old.outputs),)

@@ -142,6 +142,7 @@ class Trial:
             losses=probe.losses,
             outputs=probe.outputs,
             weights=probe.weights,
+            parameters=sum(parameter.numel() for parameter in components.model.parameters()),
             skipped_steps=probe.skipped_steps,
             notes=(*_notes(warm, loop, clock), *probe.scaler_notes(scale_of(step)), *compilation_notes(warm_mark)),
             disturbed=guards.disturbed,
