@@ -224,6 +224,25 @@ def test_loader_workers_die_with_their_trial(tmp_path):
     assert all(gone(pid) for pid in workers)
 
 
+def test_workers_start_as_in_the_users_own_program(trial, tmp_path):
+    """No method has been chosen: a program may choose one, and a forked worker takes what cannot be pickled."""
+    text = """
+    import multiprocessing
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, default_collate
+
+    def build():
+        open({path!r}, "w").write(str(multiprocessing.get_start_method(allow_none=True)))
+        multiprocessing.set_start_method("fork")
+        data = [(torch.ones(3), 1)] * 8
+        return nn.Linear(3, 2), DataLoader(data, batch_size=2, num_workers=1, collate_fn=lambda s: default_collate(s))
+    """
+    result, _ = trial(textwrap.dedent(text).format(path=str(tmp_path / "method")))
+    assert (result.outcome, result.reason) == (Outcome.MEASURED, "")
+    assert (tmp_path / "method").read_text() == "None"
+
+
 # --- a trial that fails ---------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
+import multiprocessing
 import os
 import sys
 import time
@@ -68,6 +69,8 @@ def trial_main(spec: TrialSpec, connection: Connection, asked_at: float) -> None
     startup_s = time.monotonic() - asked_at
     if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
         os.setsid()
+    # The fork server's method is handed down to its children; the user's program starts its workers by Python's own.
+    multiprocessing.set_start_method(None, force=True)
     channel = Channel(connection)
     channel.send(Started(startup_s))
     _redirect_output(spec.log_path)
