@@ -7,7 +7,10 @@ A missing number reads ``–``. A speed-up never stands without its interval, an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from advisor.records import (
+    Candidate,
     Comparison,
     HabitRow,
     NumericsResult,
@@ -200,6 +203,29 @@ def format_verdict(record: TrialRecord) -> str:
     if record.verdict is Verdict.FAILED:
         return _OUTCOMES[record.result.outcome]
     return record.verdict.value
+
+
+def format_worth(record: TrialRecord) -> str:
+    """What a setting that is on already is worth, by the trial without it: ``already on, worth 2.7 % (2.2–3.1)``."""
+    comparison = record.comparison
+    if comparison is None or comparison.verdict is Verdict.NO_DIFFERENCE:
+        return f"already on{', worth nothing measurable' if comparison else ''}"
+    low, worth, high = (100 * (1 / ratio - 1) for ratio in (comparison.ci_high, comparison.speedup, comparison.ci_low))
+    if comparison.verdict is Verdict.FASTER:
+        low, worth, high = (100 * (ratio - 1) for ratio in (comparison.ci_low, comparison.speedup, comparison.ci_high))
+    digits = 1 if worth < 10 else 0
+    figures = f"{worth:.{digits}f} % ({low:.{digits}f}–{high:.{digits}f})"
+    return f"already on, {'but costs' if comparison.verdict is Verdict.FASTER else 'worth'} {figures}"
+
+
+def format_names(candidates: Iterable[Candidate]) -> str:
+    """Candidates by name, those of one recipe together: ``autocast=bfloat16, batch_size (64, 128)``."""
+    values: dict[str, list[str]] = {}
+    for candidate in candidates:
+        values.setdefault(candidate.recipe, []).append(text_of(candidate.value))
+    return ", ".join(
+        f"{recipe} ({', '.join(group)})" if group[1:] else f"{recipe}={group[0]}" for recipe, group in values.items()
+    )
 
 
 def format_break_even(steps: int | None) -> str:

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import singledispatchmethod
 from types import FrameType
@@ -19,7 +19,17 @@ from rich.text import Text
 
 from advisor.catalog import load_catalog
 from advisor.errors import AdvisorError, ExitCode
+from advisor.export.evidence import (
+    bound_sentence,
+    caveats,
+    clock_warning,
+    cpu_sentence,
+    gpu_sentence,
+    roof_text,
+    sweep_sentence,
+)
 from advisor.export.outputs import Written, write_outputs
+from advisor.export.text_report import verdict
 from advisor.formatting import (
     MISSING,
     format_break_even,
@@ -27,10 +37,12 @@ from advisor.formatting import (
     format_bytes_change,
     format_class,
     format_count,
+    format_energy,
     format_found,
     format_interval,
     format_left,
     format_ms,
+    format_names,
     format_noise,
     format_numerics,
     format_outcome,
@@ -40,6 +52,7 @@ from advisor.formatting import (
     format_seconds,
     format_setting,
     format_way,
+    format_worth,
 )
 from advisor.options import Outputs
 from advisor.records import (
@@ -55,15 +68,21 @@ from advisor.records import (
     Verdict,
 )
 from advisor.session import events
+from advisor.session.conclusions import Untried, own_notes, roof_shares, sweep_of, tried, untried
 from advisor.session.control import SessionControl
 from advisor.session.habits import habit_rows, price_of
 from advisor.session.journal import Journal, PastSession
 from advisor.session.request import Request
 from advisor.session.state import SessionState
+from advisor.sweep import HEADINGS, SweepPoint, sweep_rows
+from advisor.sweep import RECIPE as BATCH_SIZE
 
 PLAIN_WIDTH = 100
 SAME_SIGNAL_S = 1.0
 _SIGNAL_CHECK_S = 0.2
+# What is not over is not all done, however short the rest is expected to be.
+_ALMOST = 0.99
+_LONGEST_NAMES = 50
 _STAGES = {
     "loading": "loading the target",
     "baseline": "measuring the baseline",
@@ -73,6 +92,8 @@ _STAGES = {
     "stack": "measuring settings together",
     "confirmation": "confirming against the baseline",
 }
+# What a figure of the ranking is marked with, by whether it is unreliable and whether it was measured in turn.
+_MARKS = {(False, False): "", (False, True): " *", (True, False): " !", (True, True): " *!"}
 _STYLES = {
     Verdict.FASTER: "green",
     Verdict.SLOWER: "red",
@@ -178,18 +199,28 @@ def _failure(state: SessionState) -> AdvisorError | None:
 
 
 class HeadlessReporter:
-    """Takes a session's events, keeps its state, and writes a line for each one that a person waits for."""
+    """Takes a session's events, keeps its state, and writes a line for each one that a person waits for.
+
+    Candidates that are skipped one after the other for one reason are told together, when something else happens.
+    """
 
     def __init__(self, file: TextIO) -> None:
         self.state = SessionState()
         self._file = file
-        self._told: dict[str, str] = {}
+        self._told: dict[str, tuple[Verdict, bool]] = {}
+        self._skipped: list[TrialRecord] = []
+        self._share = 0.0
 
     def handle(self, event: events.Event) -> None:
         """Take one event into account. Called from the session's thread."""
-        for line in self._lines(event):
-            self._tell(line)
+        lines = list(self._lines(event))  # before the state takes it in: some tell what is new
         self.state.apply(event)
+        if isinstance(event, events.TrialMeasured) and event.record.verdict is Verdict.SKIPPED:
+            self._hold(event.record)
+        elif lines:
+            self._release()
+            for line in lines:
+                self._tell(line)
 
     def say(self, text: str) -> None:
         """Write a line of our own. When nobody reads it any more, the session goes on all the same."""
@@ -197,9 +228,26 @@ class HeadlessReporter:
             print(plain(text), file=self._file, flush=True)
 
     def _tell(self, line: str) -> None:
-        left = format_left(self.state.left_s).removeprefix("about ")
-        share = f"{100 * self.state.progress:3.0f} %"
+        """A line after the share that is done, which never falls. Only a session at its end has done all of it."""
+        finished = self.state.finished
+        over = finished is not None and not finished.cancelled and self.state.failure is None
+        self._share = 1.0 if over else max(self._share, min(self.state.progress, _ALMOST))
+        left = format_left(self.state.left_s).removeprefix("about ") if self.state.left_s else ""
+        share = f"{100 * self._share:3.0f} %"
         self.say(f"[{share}, {left}] {line}" if left else f"[{share}] {line}")
+
+    def _hold(self, record: TrialRecord) -> None:
+        if self._skipped and self._skipped[-1].result.reason != record.result.reason:
+            self._release()
+        self._skipped.append(record)
+
+    def _release(self) -> None:
+        if not self._skipped:
+            return
+        names = format_names(record.candidate for record in self._skipped)
+        listed = names if len(names) <= _LONGEST_NAMES else f"{len(self._skipped)} candidates"
+        self._tell(f"{listed}  {format_outcome(self._skipped[0].result)}")
+        self._skipped.clear()
 
     @singledispatchmethod
     def _lines(self, event: events.Event) -> Iterable[str]:
@@ -235,20 +283,23 @@ class HeadlessReporter:
 
     @_lines.register
     def _(self, event: events.TrialsPlanned) -> Iterable[str]:
+        if self.state.planned:
+            known = {candidate.name for candidate in self.state.planned}
+            added = [candidate for candidate in event.candidates if candidate.name not in known]
+            return (f"{len(added)} more to try with the stack: {format_names(added)}",) if added else ()
         count = len(event.candidates)
-        yield f"{count} {'candidate' if count == 1 else 'candidates'} to try"
-        if event.skipped:
-            yield f"{len(event.skipped)} recipes skipped, with the reasons at the end: {', '.join(event.skipped)}"
+        skipped = f"; {len(event.skipped)} recipes skipped, with the reasons at the end" if event.skipped else ""
+        return (f"{count} {'candidate' if count == 1 else 'candidates'} to try{skipped}",)
 
     @_lines.register
     def _(self, event: events.TrialMeasured) -> Iterable[str]:
-        name, effect = event.record.candidate.name, trial_effect(event.record)
-        verdict = event.record.verdict
-        if self._told.get(name) == verdict:  # told again for a new noise floor that changed nothing
+        record = event.record
+        told = self._told.get(record.label)
+        if told == (record.verdict, record.confirmed):  # told again for a new noise floor that changed nothing
             return ()
-        again = " (with the new noise floor)" if name in self._told else ""
-        self._told[name] = verdict
-        return (f"{event.record.label}  {effect}{again}",)
+        self._told[record.label] = (record.verdict, record.confirmed)
+        again = " (with the new noise floor)" if told and told[1] == record.confirmed else ""
+        return (f"{record.label}  {trial_effect(record)}{again}",)
 
     @_lines.register
     def _(self, event: events.StackMeasured) -> Iterable[str]:
@@ -281,11 +332,12 @@ def hardware_line(hardware: Hardware) -> str:
 
 
 def trial_effect(record: TrialRecord) -> str:
-    """What a trial found: its speed-up and verdict, or why there is none."""
+    """What a trial found: its speed-up and verdict, or why there is none; and what must be known of the figure."""
     if record.verdict in (Verdict.FAILED, Verdict.SKIPPED):
         return format_outcome(record.result)
+    in_turn = ", in turn with the baseline" if record.confirmed else ""
     unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
-    return _effect(record.comparison) + unreliable
+    return f"{_effect(record.comparison)}{in_turn}{unreliable}"
 
 
 def _effect(comparison: Comparison | None) -> str:
@@ -346,53 +398,104 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
     """An empty table without frames; the columns named in ``right`` hold numbers."""
     made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", no_wrap=column in right)
+        made.add_column(
+            column, justify="right" if column in right else "left", no_wrap=column in right, overflow="fold"
+        )
     return made
 
 
 def _sections(state: SessionState) -> Iterator[tuple[str, RenderableType]]:
+    """What a person decides by comes first, what it rests on later."""
     if state.baseline:
-        yield "Baseline", Text(_baseline_line(state.baseline))
-    if state.recommendations:
-        yield "Recommendations, best first", Group(_ranked(state), *_consent_note(state.recommendations))
-    elif state.finished and not state.finished.cancelled and not state.failure:
-        yield "Recommendations", Text("None: nothing that was tried is faster than what you have.")
+        yield "Result", Text(plain(verdict(state)))
+    if warnings := [plain(text) for text in caveats(state)]:
+        yield "Read this first", Text("\n".join(warnings), style="yellow")
     if state.stack and (state.stack.settings or state.stack.dropped):
         yield "Together", _stack(state, state.stack)
-    ranked = {item.record.candidate.name for item in state.recommendations}
-    others = [record for name, record in state.trials.items() if name not in ranked]
-    if others:
-        yield "Other trials", _others(others)
-    if state.skipped:
-        yield "Skipped", _pairs(("recipe", "reason"), _by_reason(state.skipped))
-    if rows := habit_rows(state):
-        yield "Habits, way by way", _habits(rows)
+    if state.recommendations:
+        yield "Recommendations, best first", Group(_ranked(state), *_remarks(state))
+    if points := sweep_of(state):
+        yield "Batch sizes", _sweep(state, points)
     if state.findings:
         yield "Found in your source", _findings(state)
+    if state.baseline:
+        yield "Baseline", Text("\n".join(map(plain, _baseline_lines(state, state.baseline))))
+    if others := _others(state):
+        yield "Other trials", _trials(others)
+    if rows := habit_rows(state):
+        yield "Habits, way by way", _habits(rows)
+    if groups := untried(state):
+        yield "Not tried", _pairs(("reason", "what"), ((group.reason, _names(group)) for group in groups))
 
 
-def _consent_note(recommendations: Iterable[Recommendation]) -> Iterator[Text]:
-    if any(_membership(item) == "ask" for item in recommendations):
-        yield Text("ask: it changes what is computed, so it enters the stack with --allow changed only", style="dim")
+def _baseline_lines(state: SessionState, baseline: BaselineRecord) -> Iterator[str]:
+    """The figures, what bounds the step, and what of the surroundings a person should know; a line for each."""
+    yield _baseline_line(baseline)
+    result = baseline.result
+    if result.energy_j_per_sample is not None:
+        yield f"{format_energy(result.energy_j_per_sample)} a sample, of the whole GPU"
+    if result.gpu is not None:
+        yield f"GPU meanwhile: {gpu_sentence(result.gpu)}"
+    profile = state.facts.profile if state.facts else None
+    if profile is not None:
+        before, after = map(roof_text, roof_shares(state))
+        told = " → ".join(filter(None, (before, after)))
+        yield from filter(None, (bound_sentence(profile), f"Matrix-product rate: {told}." if told else ""))
+        yield from filter(None, (clock_warning(profile.clock),))
+    if baseline.cpu_step_ms is not None and baseline.cpu_step_ms < baseline.step_ms:
+        yield cpu_sentence(baseline)
 
 
 def _ranked(state: SessionState) -> Table:
-    made = table("", "recommendation", "speed-up", "step", "memory", "numerics", "pays back", "stack", right=("step",))
+    made = table("", "recommendation", "speed-up", "step", "memory", "numerics", "stack", right=("step",))
     for column in made.columns:
-        column.no_wrap, column.overflow = column.header != "recommendation", "fold"
+        column.no_wrap = column.header not in ("recommendation", "numerics")
     for item in state.recommendations:
         record = item.record
+        mark = _MARKS[bool(record.result.disturbed), record.confirmed]
         made.add_row(
             str(item.rank),
             Text(plain(record.label)),
-            Text(format_ratio(record.comparison), style=_STYLES[record.verdict]),
+            Text(f"{format_ratio(record.comparison)}{mark}", style=_STYLES[record.verdict]),
             format_ms(record.step_ms),
             _memory(record, state.baseline),
             format_class(record.numerics),
-            format_break_even(record.break_even_steps).removeprefix("after "),
             _membership(item),
         )
     return made
+
+
+def _remarks(state: SessionState) -> Iterator[Text]:
+    """What the marks of the ranking mean, and what a person has to know of single recommendations."""
+    records = [item.record for item in state.recommendations]
+    if any(record.confirmed for record in records):
+        yield Text("* measured again, in turn with the baseline", style="dim")
+    if any(_membership(item) == "ask" for item in state.recommendations):
+        yield Text("ask: it changes what is computed, so it enters the stack with --allow changed only", style="dim")
+    for record in records:
+        for remark in _remarks_of(record, state):
+            yield Text(plain(f"{record.label}: {remark}"), style="dim")
+
+
+def _remarks_of(record: TrialRecord, state: SessionState) -> Iterator[str]:
+    if record.result.disturbed:
+        yield f"unreliable (!): {record.result.disturbed}"
+    if record.numerics and record.numerics.worse_than_declared:
+        yield f"numerics {format_numerics(record.numerics)}: {record.numerics.text}"
+    if record.break_even_steps is None:
+        yield "its slower start never pays back"
+    elif record.break_even_steps:
+        yield f"its slower start pays back {format_break_even(record.break_even_steps)}"
+    yield from own_notes(record.result, state)
+
+
+def _sweep(state: SessionState, points: Sequence[SweepPoint]) -> Group:
+    made = table(*HEADINGS, right=HEADINGS[:-1])
+    for row in sweep_rows(points):
+        made.add_row(*(plain(cell) for cell in row))
+    mode = state.facts.workload.mode if state.facts else Mode.TRAIN
+    advice = [item.why for item in state.recommendations if item.record.candidate.recipe == BATCH_SIZE]
+    return Group(made, *(Text(plain(text)) for text in (sweep_sentence(points, mode), *advice)))
 
 
 def _memory(record: TrialRecord | StackRecord, baseline: BaselineRecord | None) -> str:
@@ -426,14 +529,33 @@ def _stack(state: SessionState, stack: StackRecord) -> Group:
     return Group(*(lines or [Text("no settings")]), Text(plain(", ".join(figures)), style=style), *dropped)
 
 
-def _others(records: Iterable[TrialRecord]) -> Table:
+def _others(state: SessionState) -> list[TrialRecord]:
+    """The trials that are in no other table."""
+    told = {item.record.candidate.name for item in state.recommendations}
+    if sweep_of(state):
+        told |= {
+            name for name, record in state.trials.items() if record.candidate.recipe == BATCH_SIZE and record.alone
+        }
+    return [record for record in tried(state) if record.candidate.name not in told]
+
+
+def _trials(records: Iterable[TrialRecord]) -> Table:
     made = table("trial", "result")
     for record in records:
-        effect = trial_effect(record)
-        if record.verdict is Verdict.NO_DIFFERENCE:
-            effect = f"{effect}: {format_interval(record.comparison)}"
-        made.add_row(Text(plain(record.label)), Text(plain(effect), style=_STYLES[record.verdict]))
+        made.add_row(Text(plain(record.label)), Text(plain(_result(record)), style=_STYLES[record.verdict]))
     return made
+
+
+def _result(record: TrialRecord) -> str:
+    """A trial's effect, with the figure also inside the noise, and what else a person has to know of it."""
+    effect = trial_effect(record)
+    if record.verdict is Verdict.NO_DIFFERENCE:
+        undecided = Verdict.NO_DIFFERENCE.value
+        effect = effect.replace(undecided, f"{undecided}: {format_interval(record.comparison)}", 1)
+    remarks = [format_worth(record)] if record.candidate.already_on and record.result.measured else []
+    if record.numerics and record.numerics.worse_than_declared:
+        remarks.append(f"numerics {format_numerics(record.numerics)}")
+    return "; ".join((effect, *remarks))
 
 
 def _habits(rows: Iterable[HabitRow]) -> Table:
@@ -446,7 +568,6 @@ def _habits(rows: Iterable[HabitRow]) -> Table:
 
 def _findings(state: SessionState) -> Table:
     made = table("where", "what", "instead", "measured")
-    made.columns[0].overflow = "fold"
     for finding in state.findings:
         price = price_of(finding, state.trials.values())
         measured = f"{price.candidate.name} {format_interval(price.comparison)}" if price else MISSING
@@ -454,10 +575,8 @@ def _findings(state: SessionState) -> Table:
     return made
 
 
-def _by_reason(skipped: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The recipes that were skipped for one reason in one row."""
-    for reason in dict.fromkeys(skipped.values()):
-        yield ", ".join(name for name, given in skipped.items() if given == reason), reason
+def _names(group: Untried) -> str:
+    return ", ".join(filter(None, (format_names(group.candidates), *group.recipes)))
 
 
 def _pairs(columns: tuple[str, str], pairs: Iterable[tuple[str, str]]) -> Table:

@@ -6,16 +6,20 @@ The figures are made up within what such machines measure. For tests of whatever
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from advisor.records import (
     BaselineRecord,
     Block,
     Bottleneck,
     Candidate,
+    Ceilings,
+    ClockCheck,
     Comparison,
     Facts,
     Finding,
     GpuInfo,
+    GpuReadings,
     HabitRow,
     Hardware,
     HostInfo,
@@ -29,6 +33,7 @@ from advisor.records import (
     Profile,
     Recommendation,
     StackRecord,
+    SyncPlace,
     TargetSpec,
     TrialRecord,
     TrialResult,
@@ -93,6 +98,32 @@ def sample_history() -> list[events.Event]:
         events.StageStarted("done"),
         events.SessionFinished(cancelled=False, session_s=143.2),
     ]
+
+
+def detailed_history() -> list[events.Event]:
+    """The H200 session with all that a measurement can tell: clocks, ceilings, GPU readings, energy, repeats, notes."""
+    told: list[events.Event] = []
+    for event in sample_history():
+        match event:
+            case events.BaselineMeasured(baseline):
+                told.append(events.BaselineMeasured(_detailed_baseline(baseline)))
+            case events.FactsFound(Facts(profile=Profile()) as facts):
+                peak = round(0.91 * 9.13 * GIB)
+                told.append(events.FactsFound(replace(facts, profile=_detailed_profile(), peak_allocated_bytes=peak)))
+            case events.TrialMeasured(record) if record.candidate.recipe == "fused_optimizer":
+                told.append(events.TrialMeasured(replace(record, confirmed=True)))
+            case events.TrialMeasured(record) if record.candidate.recipe == "autocast":
+                result = replace(record.result, energy_j_per_sample=0.198)
+                told.append(events.TrialMeasured(replace(record, result=result)))
+            case events.StackMeasured(record):
+                result = replace(record.result, energy_j_per_sample=0.129)
+                told.append(events.StackMeasured(replace(record, result=result)))
+            case events.StageStarted("confirmation"):
+                told += [event, *(events.TrialMeasured(record) for record in _detailed_trials())]
+            case _:
+                told.append(event)
+    warning = events.Said("this machine was noisy: end other programs and run again", "warning")
+    return [*told[:-1], warning, told[-1]]
 
 
 def cpu_history() -> list[events.Event]:
@@ -323,6 +354,64 @@ def _resnet_stack(baseline: BaselineRecord, *, confirmed: bool) -> StackRecord:
         confirmed=confirmed,
         dropped={"step.zero_grad": "slower on top of the others"},
     )
+
+
+def _detailed_baseline(baseline: BaselineRecord) -> BaselineRecord:
+    gpu = GpuReadings(14, 61, 1755, 1710, 612.4, ("power cap", "software thermal slowdown"), 2)
+    notes = ("no loss was given: cross entropy is assumed",)
+    result = replace(baseline.result, gpu=gpu, energy_j_per_sample=0.252, notes=notes)
+    return replace(baseline, result=result, cpu_step_ms=1530.0)
+
+
+def _detailed_profile() -> Profile:
+    operators = tuple(
+        OperatorRow(f"aten::filler_{place}", 4.0, 0.1, 0.05, 0.2, 0.05 + place / 1e3) for place in range(12)
+    )
+    convolution = OperatorRow("aten::convolution", 53.0, 0.4, 5.41, 3.0, 5.52)
+    return replace(
+        _resnet_profile(),
+        operators=(*operators, convolution),
+        ceiling_flops_per_s=3.61e14,
+        ceiling_dtype="tf32",
+        device_phases={"forward": 8.1, "backward": 15.7, "optimizer": 0.6},
+        tensor_core_share=0.61,
+        host_to_device_bytes=38_535_168,
+        moved_bytes_per_step=48 * 10**9,
+        calls_per_step=1204.0,
+        call_overhead_s=3.1e-6,
+        ceilings=Ceilings(
+            {"float32": 5.1e13, "tf32": 3.61e14, "bfloat16": 7.21e14},
+            4.02e12,
+            {"pageable": 1.2e10, "pinned": 5.4e10},
+            3.1e-6,
+            "2026-03-14",
+        ),
+        clock=ClockCheck(6.2, 27.1, 26.31, 26.28),
+        sync_places=(SyncPlace("train.py", 41, "total += loss.item()", 1.0, 19.4),),
+        host_made_tensors=3,
+    )
+
+
+def _detailed_trials() -> list[TrialRecord]:
+    """One setting that is on already, a saving of memory, a disturbed trial, and what a budget did not allow."""
+    baseline = _baseline(26.31, 64, H200_NOISE, reserved=9.13)
+    wrong = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.2, "the first 8 losses differ by 20 %")
+    noise = H200_NOISE
+    pinned = _trial("pin_memory", "data.pin_memory", False, baseline, 27.02, (0.974, 0.97, 0.978), noise, None)
+    saving = _trial(
+        "checkpointing", "memory.activation_checkpointing", "blocks", baseline, 33.4, (0.788, 0.78, 0.79), noise, None
+    )
+    odd = _trial("reduced_reduction", "precision.reduced", True, baseline, 26.0, (1.012, 0.99, 1.03), noise, wrong)
+    notes = ("no loss was given: cross entropy is assumed", "2 graph breaks: call to print")
+    late = TrialResult(Outcome.SKIPPED, "it needs about 42 s, more than the budget has left; raise --budget to try it")
+    return [
+        replace(pinned, candidate=replace(pinned.candidate, already_on=True)),
+        replace(saving, result=replace(saving.result, peak_allocated_bytes=3 * GIB, peak_reserved_bytes=4 * GIB)),
+        replace(odd, result=replace(odd.result, disturbed="another process came to the GPU", notes=notes)),
+        _failed_trial("compile_scope", "compile.scope", "regional", late),
+        _failed_trial("batch_size", "data.batch_size", 256, late),
+        _failed_trial("batch_size", "data.batch_size", 512, late),
+    ]
 
 
 # --- the CPU session ------------------------------------------------------------------------------------------

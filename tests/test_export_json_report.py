@@ -9,6 +9,7 @@ from sample_session import (
     cancelled_history,
     cpu_history,
     cpu_request,
+    detailed_history,
     failed_history,
     sample_history,
     sample_request,
@@ -126,6 +127,42 @@ def test_the_ranking_and_the_stack(full):
     assert stack["numerics"]["class"] == "close"
     assert stack["peak_reserved_bytes"] < full["baseline"]["peak_reserved_bytes"]
     assert stack["dropped"] == {"step.zero_grad": "slower on top of the others"}
+
+
+def test_all_that_a_measurement_can_tell():
+    told = made(detailed_history())
+    trials = {trial["recipe"]: trial for trial in told["trials"] if trial["outcome"] == "measured"}
+    assert trials["fused_optimizer"]["confirmed"] is True
+    assert trials["pin_memory"]["already_on"] is True
+    assert trials["checkpointing"]["after"].startswith("A step needs 3.00 GiB at its peak in place of 8.31 GiB")
+    assert trials["autocast"]["after"] == ""
+    assert "2 graph breaks: call to print" in trials["reduced_reduction"]["notes"]
+    assert trials["reduced_reduction"]["numerics"]["worse_than_declared"] is True
+    assert told["clock"]["naive_ms"] == 6.2
+    assert told["ceilings"]["measured_on"] == "2026-03-14"
+    assert told["baseline"]["cpu_step_ms"] == 1530.0
+    assert told["baseline"]["gpu"]["foreign_processes"] == 2
+
+
+def test_the_roof_before_and_after():
+    roof = made(detailed_history())["roof"]
+    assert roof["baseline"] == {
+        "share": pytest.approx(0.167, abs=1e-3),
+        "ceiling_flops_per_s": 3.61e14,
+        "dtype": "tf32",
+    }
+    assert roof["stack"] == {
+        "share": pytest.approx(0.1646, abs=1e-3),
+        "ceiling_flops_per_s": 7.21e14,
+        "dtype": "bfloat16",
+    }
+    assert made([])["roof"] == {"baseline": None, "stack": None}
+
+
+def test_the_sweep_over_batch_sizes(full):
+    assert [(point["size"], point["knee"]) for point in full["sweep"]] == [(64, False), (128, True)]
+    assert full["sweep"][0]["samples_per_s"] == full["baseline"]["samples_per_s"]
+    assert made(cpu_history(), cpu_request())["sweep"] == []
 
 
 def test_a_cpu_session():

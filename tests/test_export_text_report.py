@@ -10,14 +10,17 @@ from sample_session import (
     cancelled_history,
     cpu_history,
     cpu_request,
+    detailed_history,
     failed_history,
     sample_history,
     sample_request,
 )
 
 from advisor.catalog import Catalog, load_catalog
+from advisor.export.evidence import gpu_sentence
 from advisor.export.text_report import html_report, markdown_report
-from advisor.records import Comparison
+from advisor.records import Comparison, GpuReadings, Mode, Verdict
+from advisor.session.events import Ranked, StackMeasured, TrialMeasured
 from advisor.session.state import SessionState
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
@@ -74,15 +77,17 @@ def test_the_summary_says_how_much_faster_on_what(text):
 
 def test_the_sections_in_their_order(text):
     assert re.findall(r"^## (.*)$", text, re.M) == [
-        "Hardware and versions",
+        "The settings together",
+        "Recommendations",
+        "Batch sizes",
+        "Found in the source",
         "Baseline",
         "Where the time goes",
-        "Recommendations",
-        "The settings together",
+        "Distance to the roof",
         "All trials",
-        "Not tried",
         "Habits, way by way",
-        "Found in the source",
+        "Not tried",
+        "Hardware and versions",
         "How the numbers were made",
     ]
     assert "torch | 2.11.0+cu130" in text
@@ -120,7 +125,7 @@ def test_every_trial_is_there_with_interval_or_reason(text):
     assert "2.00 GiB" in failed[-1]
     assert "Try a smaller batch" in failed[-1]
     skipped = table_rows(text, "Not tried")[2:]
-    assert ["DataLoader workers", "data wait is 0.3 % of the step"] in skipped
+    assert ["data wait is 0.3 % of the step", "DataLoader workers"] in skipped
     assert len(skipped) == 4
 
 
@@ -130,7 +135,7 @@ def test_both_forms_say_the_same(catalog, text):
         assert words in text
         assert words in page.text
     rules = [line for line in text.splitlines() if re.fullmatch(r"\|( -+:? \|)+", line)]
-    assert [tag for tag, _ in page.tags].count("table") == len(rules) == 10
+    assert [tag for tag, _ in page.tags].count("table") == len(rules) == 12
 
 
 def test_the_page_stands_alone_in_light_and_dark(catalog):
@@ -188,7 +193,233 @@ def test_a_stack_that_is_not_faster_is_not_sold_as_one(catalog):
     state.stack = replace(state.stack, comparison=Comparison(1.001, 0.998, 1.004, 0.006), confirmed=False)
     text = markdown_report(state, sample_request(), catalog)
     assert text.splitlines()[2] == (
-        "Of 9 candidates for ResNet training on 1 x NVIDIA H200, 4 measured faster; together they are not measurably "
-        "faster."
+        "4 of 8 candidates tried for ResNet training on 1 x NVIDIA H200 are measurably faster; together they are not "
+        "measurably faster."
     )
-    assert "no measurable difference, not confirmed" in text
+    assert "| no measurable difference |" in text
+    assert "in a trial of their own, not confirmed" in text
+
+
+# --- all that a measurement can tell --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def detailed() -> SessionState:
+    return SessionState.of(detailed_history())
+
+
+@pytest.fixture
+def told(detailed, catalog) -> str:
+    return markdown_report(detailed, sample_request(), catalog)
+
+
+def body_of(text: str, section: str) -> str:
+    return text.split(f"\n## {section}\n")[1].partition("\n## ")[0]
+
+
+def test_warnings_come_right_after_the_result(told):
+    assert re.findall(r"^## (.*)$", told, re.M)[:2] == ["Read this first", "The settings together"]
+    warnings = body_of(told, "Read this first")
+    assert "- This machine was noisy: end other programs and run again." in warnings
+    assert "2 other processes held a context on the GPU" in warnings
+    assert "power cap" not in warnings  # a heavy step earns it
+
+
+def test_what_disturbed_the_baseline_and_the_stack_is_a_warning(detailed, catalog):
+    detailed.baseline = replace(
+        detailed.baseline, result=replace(detailed.baseline.result, disturbed="another process came")
+    )
+    detailed.stack = replace(detailed.stack, result=replace(detailed.stack.result, disturbed="the clock fell"))
+    warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")
+    assert "The baseline is unreliable: another process came." in warnings
+    assert "The settings together are unreliable: the clock fell." in warnings
+
+
+def test_the_stack_before_and_after(told):
+    rows = {row[0]: row[1:] for row in table_rows(told, "The settings together")}
+    assert rows["Step"] == ["26.3 ms", "13.4 ms", "-49 %"]
+    assert rows["Throughput"] == ["2,433 samples/s", "4,790 samples/s", "1.97x (1.96–1.98)"]
+    assert rows["Energy a sample"] == ["252 mJ", "129 mJ", "-49 %"]
+    assert rows["Share of the roof"][:2] == ["17 % of 361 TFLOP/s tf32", "16 % of 721 TFLOP/s bfloat16"]
+
+
+def test_the_baselines_gpu_and_energy(told):
+    rows = {row[0]: row[1] for row in table_rows(told, "Baseline")}
+    assert rows["Energy"] == "252 mJ a sample, of the whole GPU"
+    assert rows["GPU meanwhile"] == (
+        "61 °C at most, SM clock 1755 (lowest 1710) MHz, 612 W on average; at its power cap; slowed down (software "
+        "thermal slowdown); 2 other processes held a context on the GPU"
+    )
+    assert "- no loss was given: cross entropy is assumed" in body_of(told, "Baseline")
+
+
+@pytest.mark.parametrize(
+    ("readings", "words"),
+    [
+        (GpuReadings(3, foreign_processes=None), "NVML lists no processes here, so nobody knows of others on the GPU"),
+        (GpuReadings(3, 40), "40 °C at most; no other process on the GPU"),
+        (GpuReadings(3, 40, foreign_processes=1), "40 °C at most; 1 other process held a context on the GPU"),
+        (
+            GpuReadings(3, 40, throttle_reasons=("application clocks set",)),
+            "40 °C at most; clocks limited (application clocks set); no other process on the GPU",
+        ),
+    ],
+)
+def test_readings_of_the_gpu(readings, words):
+    assert gpu_sentence(readings) == words
+
+
+def test_the_time_on_the_device_and_the_operators_of_most_time(told):
+    rows = table_rows(told, "Where the time goes")
+    assert ["backward", "15.9 ms", "58.8 %", "15.7 ms"] in rows
+    operators = [row for row in rows if row[0].startswith("`")]
+    assert operators[0] == ["`aten::convolution`", "53", "5.41 ms", "5.52 ms", "0.40 ms", "3.00 ms"]
+    assert len(operators) == 10
+    assert "3 more are in the JSON report" in told
+
+
+def test_columns_without_a_figure_are_left_out(catalog):
+    text = markdown_report(SessionState.of(cpu_history()), cpu_request(), catalog)
+    assert ["Operator", "Calls", "Host, self"] in table_rows(text, "Where the time goes")
+    assert "Energy" not in text
+    assert "Kernels and copies" not in text
+
+
+def test_the_roof_with_its_ceilings_and_their_date(told):
+    rows = {row[0]: row[1] for row in table_rows(told, "Distance to the roof")}
+    assert rows["Matrix-product rate, before"] == "17 % of 361 TFLOP/s tf32"
+    assert rows["Matrix-product rate, tuned"] == "16 % of 721 TFLOP/s bfloat16"
+    assert rows["Tensor cores"] == "61 % of the kernels' time, by their names"
+    assert rows["Memory traffic"] == "about 44.7 GiB a step, 45 % of 4.02 TB/s"
+    assert rows["Operator calls"] == "1,204 a step; calling alone costs at least 14 % of the step"
+    assert rows["Host to device from pinned memory"] == "54.0 GB/s"
+    assert "measured on it on 2026-03-14" in told
+    assert "The tuned share is of a higher roof, that of bfloat16" in told
+
+
+def test_what_the_clocks_say(told):
+    clocks = body_of(told, "What the clocks say")
+    assert "claims 6.20 ms, 4.2 times too fast" in clocks
+    assert "The device's own events read 26.3 ms" in clocks
+    assert "the same step takes 1530 ms, 58x as long as on the GPU" in clocks
+
+
+def test_the_cpu_without_clocks_and_a_cpu_that_is_faster(catalog):
+    state = SessionState.of(sample_history())
+    state.baseline = replace(state.baseline, cpu_step_ms=13.2)
+    clocks = body_of(markdown_report(state, sample_request(), catalog), "What the clocks say")
+    assert clocks.strip() == (
+        "- On this machine's CPU the same step takes 13.2 ms: the CPU is 2.0x as fast as the GPU (one short trial, "
+        "without an interval)."
+    )
+
+
+def test_how_the_trials_figures_came_about(told):
+    rows = {row[1]: row for row in table_rows(told, "All trials")}
+    headings = rows["Setting"]
+    cell = {heading: place for place, heading in enumerate(headings)}
+    assert rows["`optimizer.implementation: fused`"][cell["Verdict"]] == "faster, in turn"
+    assert rows["`precision.autocast: bfloat16`"][cell["Energy"]] == "-21 %"
+    assert rows["`data.pin_memory: false`"][cell["Remark"]] == "already on, worth 2.7 % (2.2–3.1)"
+    odd = rows["`precision.reduced: true`"]
+    assert odd[cell["Numerics"]] == "changed (2.0e-01), declared close"
+    assert odd[cell["Remark"]] == "unreliable: another process came to the GPU"
+    assert "What is marked as in turn lay within reach of the noise" in told
+    assert "A setting that was on already was switched off for its trial" in told
+
+
+def test_trials_that_ran_come_by_interest_and_the_others_with_the_reasons(told):
+    verdicts = [row[2] for row in table_rows(told, "All trials")[2:]]
+    assert verdicts[0] == "no measurable difference"  # the control
+    kinds = ["faster", "slower", "no measurable difference", "out of memory", "timed out"]
+    places = [kinds.index(verdict.partition(",")[0]) for verdict in verdicts[1:]]
+    assert places == sorted(places)
+    assert "skipped" not in verdicts
+    first = table_rows(told, "Not tried")[2]
+    assert first[1] == "compile_scope=regional, batch_size (256, 512)"
+    assert "42 s" in first[0]
+
+
+def test_what_trials_have_shown_besides_their_speed(told):
+    shown = body_of(told, "All trials").partition("What they have shown besides their speed:")[2]
+    assert "- checkpointing=blocks: A step needs 3.00 GiB at its peak in place of 8.31 GiB, 64 % less" in shown
+    assert "fit into the device" in shown
+    assert (
+        "- reduced_reduction=true: numerics: the first 8 losses differ by 20 %; 2 graph breaks: call to print" in shown
+    )
+    assert "cross entropy" not in shown  # the baseline says it
+
+
+def test_a_recommendation_measured_with_the_stack_says_so(detailed, catalog):
+    first, *rest = detailed.recommendations
+    settings = {"compile.mode": "default", **first.record.settings}
+    detailed.recommendations = (replace(first, record=replace(first.record, settings=settings, confirmed=True)), *rest)
+    row = table_rows(markdown_report(detailed, sample_request(), catalog), "Recommendations")[2]
+    assert row[-1] == "in the stack; measured with the stack, 2 settings together; in turn with the baseline"
+
+
+def test_waits_stand_with_the_habits(told):
+    assert ["train.py:41", "`total += loss.item()`", "1", "19.4 ms"] in table_rows(told, "Habits, way by way")
+    assert "3 tensors are made on the host and copied to the device in each step." in told
+
+
+# --- batch sizes ----------------------------------------------------------------------------------------------
+
+
+def test_the_sweep_with_its_knee_and_the_advice(told):
+    rows = table_rows(told, "Batch sizes")
+    assert rows[0] == ["Batch", "Step", "Throughput", "Gain", "Memory", "Remark"]
+    assert [row[-1] for row in rows[2:]] == ["", "knee"]
+    section = body_of(told, "Batch sizes")
+    assert "start from 1.41 times the learning rate (square-root scaling)" in section
+    assert "the largest that was fit to use" in section
+    assert "128  ████" in section
+
+
+def test_a_knee_below_the_largest_size(detailed, catalog):
+    record = detailed.trials["batch_size=128"]
+    candidate = replace(record.candidate, value=256)
+    larger = replace(record, candidate=candidate, settings=candidate.settings, samples_per_s=2640.0, step_ms=97.0)
+    detailed.trials[candidate.name] = larger
+    section = body_of(markdown_report(detailed, sample_request(), catalog), "Batch sizes")
+    assert "128 samples is the knee: the smallest size within 3 % of the best throughput." in section
+    assert "Beyond it only memory and the time of a step grow." in section
+
+
+def test_for_inference_latency_is_against_throughput(detailed, catalog):
+    workload = replace(detailed.facts.workload, mode=Mode.INFER)
+    detailed.facts = replace(detailed.facts, workload=workload)
+    section = body_of(markdown_report(detailed, sample_request(), catalog), "Batch sizes")
+    assert "latency" in section.partition("```")[2]
+    assert "learning rate" not in section
+
+
+def test_one_size_is_no_sweep(detailed, catalog):
+    del detailed.trials["batch_size=128"]
+    assert "## Batch sizes" not in markdown_report(detailed, sample_request(), catalog)
+
+
+# --- sessions without a stack ---------------------------------------------------------------------------------
+
+
+def test_a_stack_of_nothing_is_not_shown(detailed, catalog):
+    detailed.stack = replace(detailed.stack, settings={}, dropped={})
+    text = markdown_report(detailed, sample_request(), catalog)
+    assert "## The settings together" not in text
+    assert "no settings were combined" in text.splitlines()[2]
+    detailed.stack = replace(detailed.stack, dropped={"compile": "it adds nothing"})
+    section = body_of(markdown_report(detailed, sample_request(), catalog), "The settings together")
+    assert "None: together nothing is measurably faster" in section
+    assert "- compile: it adds nothing" in section
+    assert "```" not in section
+
+
+def test_a_budget_for_the_baseline_only(catalog):
+    kept = [event for event in detailed_history() if not isinstance(event, StackMeasured | Ranked | TrialMeasured)]
+    late = [e for e in detailed_history() if isinstance(e, TrialMeasured) and e.record.verdict is Verdict.SKIPPED]
+    text = markdown_report(SessionState.of([*kept[:-1], *late, kept[-1]]), sample_request(), catalog)
+    assert text.splitlines()[2] == (
+        "No candidate was tried for ResNet training on 1 x NVIDIA H200. 3 more could not be tried, with the reasons "
+        "below."
+    )
+    assert "## All trials" not in text

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ from sample_session import (
     cancelled_history,
     cpu_history,
     cpu_request,
+    detailed_history,
     failed_history,
     sample_history,
     sample_request,
@@ -27,7 +29,7 @@ from advisor.errors import AdvisorError, ExitCode
 from advisor.export.outputs import settings_to_export, write_outputs
 from advisor.headless import HeadlessReporter, print_summary, run_headless, trial_effect
 from advisor.options import Outputs
-from advisor.records import Outcome, TrialRecord, TrialResult
+from advisor.records import Candidate, ClockCheck, Outcome, TrialRecord, TrialResult
 from advisor.session import events
 from advisor.session.state import SessionState
 
@@ -40,10 +42,15 @@ def progress_of(history):
     return file.getvalue().splitlines()
 
 
-def summary_of(history):
+def summary_of(history, state=None):
     file = io.StringIO()
-    print_summary(SessionState.of(history), file)
+    print_summary(state or SessionState.of(history), file)
     return file.getvalue()
+
+
+def section_of(summary, title):
+    """The lines under a title, as one line of words."""
+    return " ".join(summary.split(f"\n{title}\n")[1].partition("\n\n")[0].split())
 
 
 # --- progress -------------------------------------------------------------------------------------------------
@@ -64,14 +71,50 @@ def test_the_rest_that_is_told():
         "ResNet, 25.6 M parameters, training on NVIDIA H200 (cuda:0)",
         "baseline: 26.3 ms per step, 2,433 samples/s",
         "bound by compute",
-        "9 candidates to try",
-        "4 recipes skipped, with the reasons at the end: inference_mode,",
+        "9 candidates to try; 4 recipes skipped, with the reasons at the end",
         "cudnn_benchmark cost 11.9 s",
         "1.97x (1.96–1.98) faster, confirmed",
         "finished after 2 min 23 s",
     ):
         assert words in text
     assert "No NVIDIA driver" in "\n".join(progress_of(cpu_history()))
+
+
+def test_the_share_never_falls_and_only_the_end_is_all_of_it():
+    back = [events.ProgressMade(share, 9.0) for share in (0.4, 1.0, 0.2)]
+    lines = progress_of([*(line for event in back for line in (event, events.Said("so"))), sample_history()[-1]])
+    assert [line[:7] for line in lines] == ["[ 40 %,", "[ 99 %,", "[ 99 %,", "[100 %]"]
+    cancelled = progress_of([back[0], cancelled_history()[-1]])
+    assert cancelled == ["[ 40 %] interrupted after 19.0 s"]
+
+
+def test_candidates_that_are_skipped_for_one_reason_share_a_line():
+    lines = progress_of(detailed_history())
+    (line,) = [line for line in lines if "skipped: it needs" in line]
+    assert "] compile_scope=regional, batch_size (256, 512)  skipped: it needs about 42 s, more than" in line
+
+
+def test_many_skipped_candidates_are_counted():
+    late = TrialResult(Outcome.SKIPPED, "it is late")
+    records = [
+        TrialRecord(Candidate("num_workers", "data.num_workers", 2**power), {}, late) for power in range(0, 60, 3)
+    ]
+    lines = progress_of([*map(events.TrialMeasured, records), events.StageStarted("stack")])
+    assert lines[0] == "[  0 %] 20 candidates  skipped: it is late"
+    assert len(lines) == 2
+
+
+def test_what_is_tried_in_the_company_of_the_stack_is_told_apart():
+    first, more = (Candidate("compile", "compile.mode", mode) for mode in ("default", "max-autotune"))
+    lines = progress_of([events.TrialsPlanned((first,), {}), events.TrialsPlanned((first, more), {})])
+    assert lines[0].endswith("1 candidate to try")
+    assert lines[1].endswith("1 more to try with the stack: compile=max-autotune")
+
+
+def test_a_close_call_that_was_settled_is_a_line_of_its_own():
+    told = next(event for event in sample_history() if isinstance(event, events.TrialMeasured))
+    lines = progress_of([told, events.TrialMeasured(replace(told.record, confirmed=True))])
+    assert lines[1].endswith("no measurable difference, in turn with the baseline")
 
 
 def test_a_warning_says_that_it_is_one():
@@ -106,7 +149,8 @@ def test_text_of_the_user_is_one_line_and_never_markup():
 
 def test_the_summary_ranks_and_explains():
     text = summary_of(sample_history())
-    ranked = [line.split()[1] for line in text.splitlines() if line.strip()[:2] in ("1 ", "2 ", "3 ", "4 ")]
+    ranking = text.partition("\nRecommendations, best first\n")[2].partition("\n\n")[0]
+    ranked = [line.split()[1] for line in ranking.splitlines() if line.strip()[:2] in ("1 ", "2 ", "3 ", "4 ")]
     assert ranked == ["channels_last=channels_last", "autocast=bfloat16", "batch_size=128", "fused_optimizer=fused"]
     for words in (
         "1.39x (1.38–1.40)",
@@ -120,15 +164,116 @@ def test_the_summary_ranks_and_explains():
         assert words in text
 
 
-def test_the_summary_is_plain_and_narrow_without_a_terminal():
-    text = summary_of(sample_history())
+def test_what_a_person_decides_by_comes_first():
+    text = summary_of(detailed_history())
+    assert re.findall(r"^\w.*$", text, re.M) == [
+        "Result",
+        "Read this first",
+        "Together",
+        "Recommendations, best first",
+        "Batch sizes",
+        "Found in your source",
+        "Baseline",
+        "Other trials",
+        "Habits, way by way",
+        "Not tried",
+    ]
+    assert section_of(text, "Result").startswith("3 settings together make ResNet training 1.97x (1.96–1.98) as fast")
+    assert "This machine was noisy" in section_of(text, "Read this first")
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_summary_is_plain_and_narrow_without_a_terminal(width, monkeypatch):
+    monkeypatch.setattr("advisor.headless.PLAIN_WIDTH", width)
+    text = summary_of(detailed_history())
     assert "\x1b" not in text
-    assert all(len(line) <= 100 and line == line.rstrip() for line in text.splitlines())
+    assert "…" not in text
+    assert all(len(line) <= width and line == line.rstrip() for line in text.splitlines())
+    for words in ("channels_last", "1.019x (1.014–1.023)", "train.py:41", "(0.970–0.978)"):
+        assert words in text
 
 
 def test_the_summary_of_a_session_without_a_gain_says_so():
-    history = [event for event in cpu_history() if not isinstance(event, events.Ranked | events.StackMeasured)]
-    assert "nothing that was tried is faster" in summary_of(history)
+    kept = [event for event in cpu_history() if not isinstance(event, events.Ranked | events.StackMeasured)]
+    history = [event for event in kept if not isinstance(event, events.TrialMeasured)] + [
+        event
+        for event in kept
+        if isinstance(event, events.TrialMeasured) and event.record.candidate.recipe != "threads"
+    ]
+    told = section_of(summary_of(history), "Result")
+    assert (
+        told == "The only candidate tried for Sequential training on AMD EPYC 7B13, 8 cores is not measurably faster."
+    )
+
+
+def test_the_baseline_tells_the_gpu_the_roof_and_a_clock_that_is_wrong():
+    told = section_of(summary_of(detailed_history()), "Baseline")
+    for words in (
+        "252 mJ a sample",
+        "at its power cap; slowed down (software thermal slowdown); 2 other processes",
+        "17 % of 361 TFLOP/s tf32 → 16 % of 721 TFLOP/s bfloat16",
+        "4.2 times too fast",
+    ):
+        assert words in told
+    assert "CPU" not in told  # the CPU is slower, as anyone expects
+
+
+@pytest.mark.parametrize(
+    ("clock", "words"),
+    [
+        (ClockCheck(25.0, 27.1, 26.31, 26.28), ""),
+        (ClockCheck(6.2, 27.1, 26.31), ""),  # on the CPU such a clock is right
+        (ClockCheck(40.0, 27.1, 26.31, 26.28), "caught something"),
+    ],
+)
+def test_the_naive_clock_has_a_line_only_when_it_is_wrong(clock, words):
+    state = SessionState.of(detailed_history())
+    state.facts = replace(state.facts, profile=replace(state.facts.profile, clock=clock))
+    told = section_of(summary_of((), state), "Baseline")
+    assert ("A host clock" in told) == bool(words)
+    assert words in told
+
+
+def test_a_cpu_that_is_faster_than_the_gpu_is_told():
+    state = SessionState.of(detailed_history())
+    state.baseline = replace(state.baseline, cpu_step_ms=13.2)
+    assert "the CPU is 2.0x as fast as the GPU" in section_of(summary_of((), state), "Baseline")
+
+
+def test_the_other_trials_say_what_is_on_already_and_what_is_wrong():
+    told = section_of(summary_of(detailed_history()), "Other trials")
+    assert "pin_memory=false 0.974x (0.970–0.978) slower; already on, worth 2.7 % (2.2–3.1)" in told
+    assert (
+        "1.01x (0.99–1.03) (unreliable: another process came to the GPU); numerics changed (2.0e-01), declared" in told
+    )
+    assert "batch_size" not in told  # it has a table of its own
+
+
+def test_the_marks_of_the_ranking_are_explained():
+    state = SessionState.of(detailed_history())
+    first, second, *rest = state.recommendations
+    notes = ("2 graph breaks: call to print",)
+    disturbed = replace(first.record.result, disturbed="another process came", notes=notes)
+    marked = (
+        replace(first, record=replace(first.record, result=disturbed, break_even_steps=1200)),
+        replace(second, record=replace(second.record, confirmed=True)),
+        *rest,
+    )
+    state.recommendations = marked
+    told = section_of(summary_of((), state), "Recommendations, best first")
+    assert "1.39x (1.38–1.40) !" in told
+    assert "1.12x (1.11–1.13) *" in told
+    assert "* measured again, in turn with the baseline" in told
+    assert "channels_last=channels_last: unreliable (!): another process came" in told
+    assert "its slower start pays back after 1,200 steps" in told
+    assert "channels_last=channels_last: 2 graph breaks: call to print" in told
+    assert "batch_size=128: its slower start never pays back" in told
+
+
+def test_batch_sizes_are_a_table_with_the_knee():
+    told = section_of(summary_of(detailed_history()), "Batch sizes")
+    assert "64 26.3 ms 2,433 samples/s 1.00x 9.13 GiB 128 48.6 ms 2,634 samples/s 1.08x 9.13 GiB knee" in told
+    assert "smallest size within 3 % of the best throughput" in told
 
 
 def without_a_stack(**changes):
@@ -143,7 +288,7 @@ def test_a_stack_without_settings_is_not_called_confirmed():
     assert "Together" not in summary_of(history)
     explained = summary_of([*sample_history()[:-1], *without_a_stack(dropped={"compile": "it adds nothing"})])
     assert "left out: compile (it adds nothing)" in explained
-    assert ", confirmed" not in explained
+    assert "confirmed" not in explained
 
 
 def test_recipes_skipped_for_one_reason_share_a_row():
@@ -151,8 +296,14 @@ def test_recipes_skipped_for_one_reason_share_a_row():
         (), {"tf32": "not named by --only", "compile": "no compiler", "threads": "not named by --only"}
     )
     summary = summary_of([planned])
-    assert "tf32, threads  not named by --only" in summary
-    assert "compile        no compiler" in summary
+    assert "not named by --only  tf32, threads" in summary
+    assert "no compiler          compile" in summary
+
+
+def test_candidates_that_were_not_tried_are_with_the_recipes_of_that_reason():
+    told = section_of(summary_of(detailed_history()), "Not tried")
+    assert "compile_scope=regional, batch_size (256, 512)" in " ".join(told.replace("try it", "").split())
+    assert "data wait is 0.3 % of the step num_workers" in told
 
 
 def test_a_failed_session_has_no_summary():

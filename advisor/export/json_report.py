@@ -7,9 +7,11 @@ from typing import Any
 
 import msgspec
 
+from advisor.catalog import Catalog, load_catalog
 from advisor.records import (
     BaselineRecord,
     Comparison,
+    Facts,
     NumericsResult,
     Outcome,
     Recommendation,
@@ -18,21 +20,25 @@ from advisor.records import (
     TrialResult,
     Verdict,
 )
+from advisor.session.conclusions import roof_shares, sweep_of
 from advisor.session.habits import habit_rows
 from advisor.session.request import Request
 from advisor.session.state import SessionState
+from advisor.sweep import knee_of
 
 SCHEMA = 1
 
 Json = dict[str, Any]
 
 
-def report(state: SessionState, request: Request, version: str) -> Json:
+def report(state: SessionState, request: Request, version: str, catalog: Catalog | None = None) -> Json:
     """The report of a session, also of one that has not ended: what is not known yet is null or empty.
 
     ``speedup`` is always the ratio of samples per second to the baseline's. ``trials`` are the candidates, the control
-    among them, followed by the recipes that proposed none. Every value can be written as strict JSON.
+    among them, followed by the recipes that proposed none. Every value can be written as strict JSON. ``catalog`` is
+    that of the request when it is not given; its recipes say what a trial has shown besides its speed (``after``).
     """
+    recipes = catalog or load_catalog(request.recipe_folders)
     facts, finished, failure = state.facts, state.finished, state.failure
     profile = facts.profile if facts else None
     full: Json = {
@@ -53,7 +59,9 @@ def report(state: SessionState, request: Request, version: str) -> Json:
         "findings": [msgspec.to_builtins(finding) for finding in state.findings],
         "clock": msgspec.to_builtins(profile.clock) if profile else None,
         "ceilings": msgspec.to_builtins(profile.ceilings) if profile else None,
-        "trials": [_trial(record) for record in state.trials.values()] + _skipped(state),
+        "roof": _roof(state),
+        "sweep": _sweep(state),
+        "trials": [_trial(record, facts, recipes) for record in state.trials.values()] + _skipped(state),
         "recommendations": [_recommendation(item) for item in state.recommendations],
         "stack": _stack(state.stack),
         "messages": [{"severity": said.severity, "text": said.text} for said in state.messages],
@@ -78,7 +86,20 @@ def _baseline(baseline: BaselineRecord | None, phases: dict[str, float]) -> Json
     }
 
 
-def _trial(record: TrialRecord) -> Json:
+def _roof(state: SessionState) -> Json:
+    """The share of the machine's matrix-product rate that the baseline and the stack reach."""
+    before, after = roof_shares(state)
+    return {"baseline": msgspec.to_builtins(before), "stack": msgspec.to_builtins(after)}
+
+
+def _sweep(state: SessionState) -> list[Json]:
+    """Throughput by batch size, the baseline's own among them; empty unless two sizes were measured."""
+    points = sweep_of(state)
+    recommended = knee_of(points)
+    return [{**msgspec.to_builtins(point), "knee": point.size == recommended} for point in points]
+
+
+def _trial(record: TrialRecord, facts: Facts | None, catalog: Catalog) -> Json:
     return {
         "recipe": record.candidate.recipe,
         "candidate": record.candidate.settings,
@@ -89,6 +110,7 @@ def _trial(record: TrialRecord) -> Json:
         "already_on": record.candidate.already_on,
         "confirmed": record.confirmed,
         "verdict": record.verdict.value,
+        "after": catalog.after(facts, record) if facts else "",
         **_effect(record),
     }
 
@@ -107,6 +129,7 @@ def _skipped(state: SessionState) -> list[Json]:
             "already_on": None,
             "confirmed": None,
             "verdict": Verdict.SKIPPED.value,
+            "after": None,
             **nothing,
         }
         for recipe, reason in state.skipped.items()

@@ -68,7 +68,7 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
 
 def _wanted(state: SessionState, request: Request, outputs: Outputs, catalog: Catalog) -> Iterator[_Output]:
     if outputs.json_path:
-        yield _Output("JSON report", outputs.json_path, lambda: json_text(state, request))
+        yield _Output("JSON report", outputs.json_path, lambda: json_text(state, request, catalog))
     trace, trace_path = _trace_of(state), outputs.trace_path
     if trace and trace_path:
         yield _Output("Trace", trace_path, lambda: trace_content(trace, compressed=trace_path.lower().endswith(".gz")))
@@ -139,11 +139,12 @@ def patched_text(state: SessionState, settings: dict[str, Value], outputs: Outpu
     return patch_config(read_exactly(outputs.config_path or ""), settings, current, outputs.key_map).text
 
 
-def json_text(state: SessionState, request: Request) -> str:
-    """The JSON report."""
+def json_text(state: SessionState, request: Request, catalog: Catalog | None = None) -> str:
+    """The JSON report; ``catalog`` is that of the request when it is not given."""
     from advisor.export.json_report import report
 
-    return json.dumps(report(state, request, advisor.__version__), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    made = report(state, request, advisor.__version__, catalog)
+    return json.dumps(made, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def report_text(state: SessionState, request: Request, catalog: Catalog, *, html: bool) -> str:

@@ -1,24 +1,47 @@
-"""The report for people, in Markdown or as one HTML file: both are rendered from the same sections."""
+"""The report for people, in Markdown or as one HTML file: the result first, then what it rests on."""
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import advisor
 from advisor.catalog import Catalog
+from advisor.export.evidence import (
+    baseline_blocks,
+    caveats,
+    clock_section,
+    pairs,
+    profile_blocks,
+    roof_blocks,
+    roof_text,
+    sweep_section,
+    waits_blocks,
+)
+from advisor.export.markup import (
+    Block,
+    Bullets,
+    Code,
+    Document,
+    Inline,
+    Listing,
+    Paragraph,
+    Section,
+    Table,
+    markdown,
+    page,
+)
 from advisor.export.settings_file import hardware_line
 from advisor.formatting import (
     MISSING,
     format_break_even,
     format_bytes,
     format_bytes_change,
-    format_count,
+    format_change,
+    format_energy,
     format_found,
     format_interval,
     format_ms,
+    format_names,
     format_noise,
     format_numerics,
     format_outcome,
@@ -29,6 +52,7 @@ from advisor.formatting import (
     format_setting,
     format_verdict,
     format_way,
+    format_worth,
 )
 from advisor.records import (
     BaselineRecord,
@@ -44,94 +68,46 @@ from advisor.records import (
     Value,
     Verdict,
 )
+from advisor.session.conclusions import (
+    Untried,
+    candidates_tried,
+    own_notes,
+    roof_shares,
+    sweep_of,
+    tried,
+    untried,
+)
 from advisor.session.habits import habit_rows, price_of
 from advisor.session.request import Request
 from advisor.session.state import SessionState
 from advisor.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class _Code:
-    """Text in a fixed-width face: a setting, a path."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Share:
-    """A share of 0 to 1, with a bar where bars can be drawn."""
-
-    share: float
-
-
-_Inline = str | _Code | _Share
-
-
-@dataclass(frozen=True, slots=True)
-class _Paragraph:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Bullets:
-    items: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Listing:
-    """Lines of YAML."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Rows under headings; the columns named in ``numbers`` are aligned to the right."""
-
-    headings: tuple[str, ...]
-    rows: tuple[tuple[_Inline, ...], ...]
-    numbers: frozenset[str] = frozenset()
-
-
-_Block = _Paragraph | _Bullets | _Listing | _Table
-
-
-@dataclass(frozen=True, slots=True)
-class _Section:
-    title: str
-    blocks: tuple[_Block, ...]
+from advisor.sweep import RECIPE as BATCH_SIZE
+from advisor.sweep import knee_of
 
 
 def markdown_report(state: SessionState, request: Request, catalog: Catalog) -> str:
     """The report of a session, also of one that has not ended, as Markdown."""
-    lines = [f"# {_markdown(_title(request))}", "", _markdown(_summary(state))]
-    for section in _sections(state, request, catalog):
-        lines += ["", f"## {section.title}"]
-        for block in section.blocks:
-            lines += ["", *_markdown_block(block)]
-    return "\n".join([*lines, "", f"Made by perf-advisor {advisor.__version__}."]) + "\n"
+    return markdown(_document(state, request, catalog))
 
 
 def html_report(state: SessionState, request: Request, catalog: Catalog) -> str:
-    """The same report as one HTML file that needs nothing else, light or dark as the reader's system is."""
-    title = html.escape(_title(request))
-    parts = [f"<h1>{title}</h1>", f'<p class="summary">{html.escape(_summary(state))}</p>']
-    for section in _sections(state, request, catalog):
-        blocks = "\n".join(_html_block(block) for block in section.blocks)
-        parts.append(f"<section>\n<h2>{html.escape(section.title)}</h2>\n{blocks}\n</section>")
-    parts.append(f"<footer>Made by perf-advisor {html.escape(advisor.__version__)}.</footer>")
-    filled = {"@title@": title, "@body@": "\n".join(parts)}
-    return re.sub("@(title|body)@", lambda match: filled[match[0]], _PAGE)
+    """The same report as one HTML file that needs nothing else."""
+    return page(_document(state, request, catalog))
 
 
-# --- what the report says -------------------------------------------------------------------------------------
+def _document(state: SessionState, request: Request, catalog: Catalog) -> Document:
+    return Document(
+        f"perf-advisor: {request.target.target}",
+        verdict(state),
+        tuple(_sections(state, request, catalog)),
+        f"Made by perf-advisor {advisor.__version__}.",
+    )
 
 
-def _title(request: Request) -> str:
-    return f"perf-advisor: {request.target.target}"
+# --- the verdict ----------------------------------------------------------------------------------------------
 
 
-def _summary(state: SessionState) -> str:
+def verdict(state: SessionState) -> str:
     """The session in one or two sentences."""
     if state.failure:
         return f"The session could not go on: {state.failure.message}. {state.failure.hint}".replace("..", ".")
@@ -145,17 +121,39 @@ def _summary(state: SessionState) -> str:
 def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
     where = f" on {hardware_line(state.hardware)}" if state.hardware else ""
     stack = state.stack
-    if stack is not None and stack.comparison is not None and stack.comparison.verdict is Verdict.FASTER:
-        count = len(stack.settings)
-        settings = f"{count} settings together make" if count != 1 else "One setting makes"
-        how = "confirmed in turns with the baseline" if stack.confirmed else "not yet confirmed"
-        return (
-            f"{settings} {_subject(state)} {format_interval(stack.comparison)} as fast{where}, {how}: "
-            f"{format_ms(stack.baseline_step_ms or baseline.step_ms)} a step before, {format_ms(stack.step_ms)} tuned."
+    faster = stack is not None and stack.comparison is not None and stack.comparison.verdict is Verdict.FASTER
+    if stack is None or not stack.settings or not faster:
+        return _no_stack_sentence(state, where)
+    count = len(stack.settings)
+    settings = f"{count} settings together make" if count != 1 else "One setting makes"
+    how = "confirmed in turns with the baseline" if stack.confirmed else "not yet confirmed"
+    return (
+        f"{settings} {_subject(state)} {format_interval(stack.comparison)} as fast{where}, {how}: "
+        f"{format_ms(stack.baseline_step_ms or baseline.step_ms)} a step before, {format_ms(stack.step_ms)} tuned."
+    )
+
+
+def _no_stack_sentence(state: SessionState, where: str) -> str:
+    records = candidates_tried(state)
+    count, faster = len(records), sum(record.verdict is Verdict.FASTER for record in records)
+    what = f"candidate{'s' * (count != 1)} tried for {_subject(state)}{where}"
+    if not count:
+        result = f"No candidate was tried for {_subject(state)}{where}"
+    elif not faster:
+        none = f"None of {count}" if count > 1 else "The only"
+        result = f"{none} {what} is {'' if count > 1 else 'not '}measurably faster"
+    else:
+        combined = (
+            "no settings were combined" if _nothing_combined(state) else "together they are not measurably faster"
         )
-    faster = len(state.recommendations) or "none"
-    combined = "no settings were combined" if stack is None else "together they are not measurably faster"
-    return f"Of {len(state.trials)} candidates for {_subject(state)}{where}, {faster} measured faster; {combined}."
+        result = f"{faster} of {count} {what} {'is' if faster == 1 else 'are'} measurably faster; {combined}"
+    missed = sum(len(group.candidates) for group in untried(state))
+    rest = f" {missed} more could not be tried, with the reasons below." if missed else ""
+    return f"{result}.{rest}"
+
+
+def _nothing_combined(state: SessionState) -> bool:
+    return state.stack is None or not (state.stack.settings or state.stack.dropped)
 
 
 def _subject(state: SessionState) -> str:
@@ -165,99 +163,114 @@ def _subject(state: SessionState) -> str:
     return f"{state.facts.workload.model} {loop}"
 
 
-def _sections(state: SessionState, request: Request, catalog: Catalog) -> Iterator[_Section]:
-    if state.hardware:
-        yield _Section("Hardware and versions", (_hardware(state.hardware, state.facts),))
-    if state.baseline:
-        yield _Section("Baseline", tuple(_baseline(state.baseline, state.facts)))
-    if state.facts and state.facts.profile:
-        yield _Section("Where the time goes", tuple(_profile(state.facts)))
+# --- the sections ---------------------------------------------------------------------------------------------
+
+
+def _sections(state: SessionState, request: Request, catalog: Catalog) -> Iterator[Section]:
+    """What a reader decides by comes first, what it rests on later."""
+    yield from _section("Read this first", [Bullets(warnings)] if (warnings := tuple(caveats(state))) else [])
+    if state.stack and (state.stack.settings or state.stack.dropped):
+        yield from _section("The settings together", _stack(state, state.stack))
     if state.recommendations:
-        yield _Section("Recommendations", tuple(_recommendations(state)))
-    if state.stack:
-        yield _Section("The settings together", tuple(_stack(state, state.stack)))
-    if state.trials:
-        yield _Section("All trials", (_trials(state, catalog),))
-    if state.skipped:
-        yield _Section("Not tried", (_skipped(state, catalog),))
-    if rows := habit_rows(state):
-        yield _Section("Habits, way by way", (_habits(rows, catalog),))
+        yield from _section("Recommendations", _recommendations(state))
+    yield from sweep_section(state, _batch_advice(state, catalog))
     if state.source_files:
-        yield _Section("Found in the source", tuple(_source(state)))
+        yield from _section("Found in the source", _source(state))
+    yield from _evidence(state, catalog)
+    if state.hardware:
+        yield Section("Hardware and versions", (_hardware(state.hardware, state.facts),))
     if state.baseline:
-        yield _Section("How the numbers were made", (_Bullets(tuple(_method(state, request))),))
+        yield Section("How the numbers were made", (Bullets(tuple(_method(state, request))),))
 
 
-def _pairs(rows: Sequence[tuple[str, _Inline]]) -> _Table:
-    return _Table(("", ""), tuple(rows))
+def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+    profile = state.facts.profile if state.facts else None
+    if state.baseline:
+        yield from _section("Baseline", baseline_blocks(state.baseline, state.facts))
+    if profile:
+        yield from _section("Where the time goes", profile_blocks(profile))
+        yield from _section("Distance to the roof", roof_blocks(state))
+    yield from clock_section(state)
+    if records := tried(state):
+        yield from _section("All trials", _trials(records, state, catalog))
+    habits = [_habits(rows, catalog)] if (rows := habit_rows(state)) else []
+    yield from _section("Habits, way by way", [*habits, *(waits_blocks(profile) if profile else ())])
+    if groups := untried(state):
+        yield Section("Not tried", (_untried(groups, catalog),))
 
 
-def _hardware(hardware: Hardware, facts: Facts | None) -> _Table:
-    rows: list[tuple[str, _Inline]] = [
-        (f"GPU {gpu.index}", f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}, driver {gpu.driver_version}")
-        for gpu in hardware.gpus
-    ]
-    if hardware.gpu_note:
-        rows.append(("GPU", hardware.gpu_note))
-    host = hardware.host
-    rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
-    rows += [("Memory", format_bytes(host.memory_total_bytes)), ("System", host.system)]
-    rows += list(facts.versions.items()) if facts else []
-    return _pairs(rows)
+def _section(title: str, blocks: Iterator[Block] | Sequence[Block]) -> Iterator[Section]:
+    """A section, unless there is nothing to say in it."""
+    told = tuple(blocks)
+    if told:
+        yield Section(title, told)
 
 
-def _baseline(baseline: BaselineRecord, facts: Facts | None) -> Iterator[_Block]:
-    rows: list[tuple[str, _Inline]] = []
-    if facts:
-        workload = facts.workload
-        rows += [
-            ("Model", f"{workload.model}, {format_count(workload.parameters)} parameters, {workload.mode}"),
-            ("Device", f"{workload.device} ({workload.device_name})"),
-            ("Batch", workload.batch_text),
-        ]
-        if workload.optimizer:
-            rows.append(("Optimizer", workload.optimizer.name))
-    rows += [
-        ("Step", format_ms(baseline.step_ms)),
-        ("Throughput", format_rate(baseline.samples_per_s)),
-        ("Peak memory", format_bytes(baseline.result.peak_reserved_bytes)),
-        ("Warm-up", format_seconds(baseline.result.warmup_s)),
-        ("Noise floor", format_noise(baseline.noise_floor)),
-    ]
-    yield _pairs(rows)
+# --- what is recommended --------------------------------------------------------------------------------------
 
 
-def _profile(facts: Facts) -> Iterator[_Block]:
-    profile = facts.profile
-    assert profile is not None
-    if profile.bottleneck:
-        yield _Paragraph(f"The step is bound by {profile.bottleneck}: {profile.evidence}")
-    if profile.phases:
-        rows = tuple(
-            (name.replace("_", " "), format_ms(spent_ms), _Share(profile.share(name)))
-            for name, spent_ms in profile.phases.items()
-        )
-        yield _Table(("Phase", "Time", "Share"), rows, frozenset({"Time"}))
-    if profile.operators:
-        operators = tuple(
-            (_Code(row.name), format_count(row.calls), format_ms(row.host_ms), format_ms(row.device_ms))
-            for row in profile.operators
-        )
-        headings = ("Operator", "Calls", "Host", "Device")
-        yield _Table(headings, operators, frozenset(headings[1:]))
+def _stack(state: SessionState, stack: StackRecord) -> Iterator[Block]:
+    if not stack.settings:
+        yield Paragraph("None: together nothing is measurably faster than what you have.")
+    else:
+        yield Listing(Settings(stack.settings).to_yaml(), "yaml")
+        yield from _stack_effect(state, stack)
+    if stack.dropped:
+        yield Paragraph("Left out of the combination:")
+        yield Bullets(tuple(f"{key}: {reason}" for key, reason in stack.dropped.items()))
 
 
-def _recommendations(state: SessionState) -> Iterator[_Block]:
+def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
+    if stack.comparison is None:
+        yield Paragraph(f"They could not be measured together: {format_outcome(stack.result)}")
+        return
+    rows = tuple(_before_and_after(state, stack))
+    yield Table(("", "Before", "Tuned", "Change"), rows, frozenset({"Before", "Tuned", "Change"}))
+    pays = f"Their slower start pays back {format_break_even(stack.break_even_steps)}."
+    if stack.break_even_steps == 0:
+        pays = "They start no slower than the baseline."
+    how = "in turns with the baseline (A B B A)" if stack.confirmed else "in a trial of their own, not confirmed"
+    yield Paragraph(f"Measured {how}, noise {format_noise(stack.comparison.noise_floor)}. {pays}")
+    if stack.numerics:
+        yield Paragraph(f"Numerics {format_numerics(stack.numerics)}: {stack.numerics.text}.")
+    if notes := own_notes(stack.result, state):
+        yield Bullets(notes)
+
+
+def _before_and_after(state: SessionState, stack: StackRecord) -> Iterator[tuple[Inline, ...]]:
+    baseline, result = state.baseline, stack.result
+    own = baseline.result if baseline else None
+    step_ms = stack.baseline_step_ms or (baseline.step_ms if baseline else None)
+    rate = stack.baseline_samples_per_s or (baseline.samples_per_s if baseline else None)
+    yield "Step", format_ms(step_ms), format_ms(stack.step_ms), format_change(stack.step_ms, step_ms)
+    yield "Throughput", format_rate(rate), format_rate(stack.samples_per_s), format_ratio(stack.comparison)
+    yield _memory_row("Peak memory", own.peak_reserved_bytes if own else None, result.peak_reserved_bytes)
+    energy = (own.energy_j_per_sample if own else None, result.energy_j_per_sample)
+    if any(energy):
+        yield "Energy a sample", format_energy(energy[0]), format_energy(energy[1]), format_change(energy[1], energy[0])
+    before, after = roof_shares(state)
+    if before or after:
+        yield "Share of the roof", roof_text(before) or MISSING, roof_text(after) or MISSING, ""
+
+
+def _memory_row(name: str, before: int | None, after: int | None) -> tuple[Inline, ...]:
+    return name, format_bytes(before), format_bytes(after), format_bytes_change(after, before)
+
+
+def _recommendations(state: SessionState) -> Iterator[Block]:
     headings = ("Rank", "What", "Setting", "Speed-up", "Memory", "Numerics", "Pays back", "Remark")
     rows = tuple(_recommendation(item, state.baseline) for item in state.recommendations)
-    yield _Table(headings, rows, frozenset({"Rank", "Speed-up", "Memory"}))
-    yield _Bullets(tuple(f"{item.title}: {item.why}" for item in state.recommendations))
+    yield Table(headings, rows, frozenset({"Rank", "Speed-up", "Memory"}))
+    reasons: dict[str, list[str]] = {}
+    for item in state.recommendations:
+        reasons.setdefault(item.why, []).append(item.title)
+    yield Bullets(tuple(f"{', '.join(titles)}: {why}" for why, titles in reasons.items() if why))
 
 
-def _recommendation(item: Recommendation, baseline: BaselineRecord | None) -> tuple[_Inline, ...]:
+def _recommendation(item: Recommendation, baseline: BaselineRecord | None) -> tuple[Inline, ...]:
+    record = item.record
     remarks = ["in the stack"] if item.in_stack else []
     remarks += ["changes the results or the training: needs your consent"] if item.needs_consent else []
-    record = item.record
     return (
         str(item.rank),
         item.title,
@@ -266,69 +279,105 @@ def _recommendation(item: Recommendation, baseline: BaselineRecord | None) -> tu
         _memory_change(record, baseline),
         format_numerics(record.numerics),
         format_break_even(record.break_even_steps),
-        "; ".join(remarks),
+        "; ".join([*remarks, *_how(record)]),
     )
 
 
-def _stack(state: SessionState, stack: StackRecord) -> Iterator[_Block]:
-    yield _Listing(Settings(stack.settings).to_yaml())
-    if stack.comparison is None:
-        yield _Paragraph(f"They could not be measured together: {format_outcome(stack.result)}")
-        return
-    rows: list[tuple[str, _Inline]] = [
-        ("Speed-up", f"{format_ratio(stack.comparison)}, {'confirmed' if stack.confirmed else 'not confirmed'}"),
-        ("Step", format_ms(stack.step_ms)),
-        ("Throughput", format_rate(stack.samples_per_s)),
-        ("Peak memory", _stack_memory(stack, state.baseline)),
-        ("Numerics", format_numerics(stack.numerics)),
-        ("Pays back", format_break_even(stack.break_even_steps)),
-    ]
-    yield _pairs(rows)
-    if stack.numerics:
-        yield _Paragraph(f"Numerics: {stack.numerics.text}.")
-    if stack.dropped:
-        yield _Paragraph("Left out of the combination:")
-        yield _Bullets(tuple(f"{key}: {reason}" for key, reason in stack.dropped.items()))
+def _how(record: TrialRecord) -> Iterator[str]:
+    """How a figure came about, where it is more or less than one trial of the setting alone."""
+    if not record.alone:
+        yield f"measured with the stack, {len(record.settings)} settings together"
+    if record.confirmed:
+        yield "in turn with the baseline"
+    if record.result.disturbed:
+        yield f"unreliable: {record.result.disturbed}"
 
 
-def _stack_memory(stack: StackRecord, baseline: BaselineRecord | None) -> str:
-    reserved = stack.result.peak_reserved_bytes
-    change = format_bytes_change(reserved, baseline.result.peak_reserved_bytes if baseline else None)
-    return f"{format_bytes(reserved)} ({change})" if change != MISSING else format_bytes(reserved)
+def _batch_advice(state: SessionState, catalog: Catalog) -> str:
+    """What the recipe says of the size at the knee, when that is not the one in use."""
+    knee = knee_of(sweep_of(state))
+    if knee is None or state.facts is None or knee == state.facts.workload.batch_size:
+        return ""
+    return catalog.why(BATCH_SIZE, state.facts, knee)
 
 
-def _trials(state: SessionState, catalog: Catalog) -> _Table:
-    headings = ("What", "Setting", "Verdict", "Speed-up", "Step", "Memory", "Warm-up", "Numerics", "Reason")
-    rows = tuple(_trial(record, state.baseline, catalog) for record in state.trials.values())
-    return _Table(headings, rows, frozenset({"Speed-up", "Step", "Memory", "Warm-up"}))
+# --- the trials -----------------------------------------------------------------------------------------------
 
 
-def _trial(record: TrialRecord, baseline: BaselineRecord | None, catalog: Catalog) -> tuple[_Inline, ...]:
+def _trials(records: Sequence[TrialRecord], state: SessionState, catalog: Catalog) -> Iterator[Block]:
+    baseline = state.baseline
+    own_energy_j = baseline.result.energy_j_per_sample if baseline else None
+    with_energy = own_energy_j is not None and any(record.result.energy_j_per_sample for record in records)
+    energy = ["Energy"] if with_energy else []
+    headings = ("What", "Setting", "Verdict", "Speed-up", "Step", "Memory", *energy, "Warm-up", "Numerics", "Remark")
+    rows = tuple(_trial(record, baseline, catalog, with_energy=with_energy) for record in records)
+    yield Table(headings, rows, frozenset({"Speed-up", "Step", "Memory", "Energy", "Warm-up"}))
+    shown = tuple(_shown_besides(records, state, catalog))
+    if shown:
+        yield Paragraph("What they have shown besides their speed:")
+        yield Bullets(shown)
+
+
+def _trial(
+    record: TrialRecord, baseline: BaselineRecord | None, catalog: Catalog, *, with_energy: bool
+) -> tuple[Inline, ...]:
+    own_j = baseline.result.energy_j_per_sample if baseline else None
+    energy = [format_change(record.result.energy_j_per_sample, own_j)] if with_energy else []
     return (
         _name(record.candidate.recipe, catalog),
         _settings_code(record.candidate.settings),
-        format_verdict(record),
+        f"{format_verdict(record)}{', in turn' if record.confirmed else ''}",
         format_interval(record.comparison),
         format_ms(record.step_ms),
         _memory_change(record, baseline),
+        *energy,
         format_seconds(record.result.warmup_s),
         format_numerics(record.numerics),
-        _reason(record.result),
+        _remark(record),
     )
 
 
-def _reason(result: TrialResult) -> str:
-    """Why a trial failed, and what to do; of one that measured, what makes its figures unreliable."""
-    unreliable = f"unreliable: {result.disturbed}" if result.disturbed else ""
-    return " ".join(f"{result.reason} {result.hint} {unreliable}".split())
+def _remark(record: TrialRecord) -> str:
+    """Why a trial failed, and what to do; of one that measured, what a reader of its figures has to know."""
+    remarks = [_failure(record.result)] if not record.result.measured else []
+    if record.candidate.already_on:
+        remarks.append(format_worth(record))
+    if not record.alone:
+        remarks.append(f"measured with the stack, {len(record.settings)} settings together")
+    if record.result.disturbed:
+        remarks.append(f"unreliable: {record.result.disturbed}")
+    return "; ".join(filter(None, remarks))
 
 
-def _skipped(state: SessionState, catalog: Catalog) -> _Table:
-    rows = tuple((_name(recipe, catalog), reason) for recipe, reason in state.skipped.items())
-    return _Table(("What", "Why not"), rows)
+def _failure(result: TrialResult) -> str:
+    return " ".join(f"{result.reason} {result.hint}".split())
 
 
-def _habits(rows: Sequence[HabitRow], catalog: Catalog) -> _Table:
+def _shown_besides(records: Sequence[TrialRecord], state: SessionState, catalog: Catalog) -> Iterator[str]:
+    """What recipes say after their trials, numerics that are worse than declared, and notes such as graph breaks."""
+    for record in records:
+        numerics = record.numerics
+        worse = f"numerics: {numerics.text}" if numerics and numerics.worse_than_declared else ""
+        after = catalog.after(state.facts, record) if state.facts else ""
+        told = [text for text in (after.rstrip("."), worse, *own_notes(record.result, state)) if text]
+        if told:
+            yield f"{record.label}: {'; '.join(told)}."
+
+
+def _untried(groups: Sequence[Untried], catalog: Catalog) -> Table:
+    rows = tuple((group.reason, _names(group, catalog)) for group in groups)
+    return Table(("Why not", "What"), rows)
+
+
+def _names(group: Untried, catalog: Catalog) -> str:
+    titles = [_name(recipe, catalog) for recipe in group.recipes]
+    return ", ".join(filter(None, [format_names(group.candidates), *titles]))
+
+
+# --- habits and the source ------------------------------------------------------------------------------------
+
+
+def _habits(rows: Sequence[HabitRow], catalog: Catalog) -> Table:
     headings = ("Habit", "Way", "Its phase", "Step", "Share of the step", "Memory")
     cells = tuple(
         (
@@ -341,23 +390,26 @@ def _habits(rows: Sequence[HabitRow], catalog: Catalog) -> _Table:
         )
         for row in rows
     )
-    return _Table(headings, cells, frozenset(headings[2:]))
+    return Table(headings, cells, frozenset(headings[2:]))
 
 
-def _source(state: SessionState) -> Iterator[_Block]:
+def _source(state: SessionState) -> Iterator[Block]:
     read = ", ".join(state.source_files)
-    yield _Paragraph(f"{format_found(len(state.findings), len(state.source_files))}: {read}. It was read, not run.")
+    yield Paragraph(f"{format_found(len(state.findings), len(state.source_files))}: {read}. It was read, not run.")
     if state.source_problems:
-        yield _Bullets(state.source_problems)
+        yield Bullets(state.source_problems)
     if state.findings:
         rows = tuple(_finding(finding, state) for finding in state.findings)
-        yield _Table(("Where", "Line", "What it does", "Instead", "Measured"), rows)
+        yield Table(("Where", "Line", "What it does", "Instead", "Measured"), rows)
 
 
-def _finding(finding: Finding, state: SessionState) -> tuple[_Inline, ...]:
+def _finding(finding: Finding, state: SessionState) -> tuple[Inline, ...]:
     price = price_of(finding, state.trials.values())
     measured = f"{price.candidate.name}: {format_interval(price.comparison)}" if price else MISSING
-    return finding.place, _Code(finding.text), finding.what, finding.advice, measured
+    return finding.place, Code(finding.text), finding.what, finding.advice, measured
+
+
+# --- small parts ----------------------------------------------------------------------------------------------
 
 
 def _name(recipe_id: str, catalog: Catalog) -> str:
@@ -365,13 +417,27 @@ def _name(recipe_id: str, catalog: Catalog) -> str:
     return recipe.title if recipe else recipe_id
 
 
-def _settings_code(settings: dict[str, Value]) -> _Code:
-    return _Code(", ".join(format_setting(key, value) for key, value in settings.items()))
+def _settings_code(settings: dict[str, Value]) -> Code:
+    return Code(", ".join(format_setting(key, value) for key, value in settings.items()))
 
 
 def _memory_change(record: TrialRecord, baseline: BaselineRecord | None) -> str:
     before = baseline.result.peak_reserved_bytes if baseline else None
     return format_bytes_change(record.result.peak_reserved_bytes, before)
+
+
+def _hardware(hardware: Hardware, facts: Facts | None) -> Table:
+    rows: list[tuple[str, Inline]] = [
+        (f"GPU {gpu.index}", f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}, driver {gpu.driver_version}")
+        for gpu in hardware.gpus
+    ]
+    if hardware.gpu_note:
+        rows.append(("GPU", hardware.gpu_note))
+    host = hardware.host
+    rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
+    rows += [("Memory", format_bytes(host.memory_total_bytes)), ("System", host.system)]
+    rows += list(facts.versions.items()) if facts else []
+    return pairs(rows)
 
 
 def _method(state: SessionState, request: Request) -> Iterator[str]:
@@ -387,13 +453,13 @@ def _method(state: SessionState, request: Request) -> Iterator[str]:
         f"ratio of medians. It counts only when the whole interval clears the noise floor, here {noise}: what "
         "identical runs differ by."
     )
-    if state.stack and state.stack.comparison and state.stack.comparison.paired:
-        yield "The settings together were measured alternately with the baseline (A B B A), so that drift cancels."
+    yield from _repeats(state)
     yield (
         "Memory is the peak that PyTorch's allocator reserved on the GPU."
         if on_cuda
         else "Memory is the peak resident set of the trial's process."
     )
+    yield "In the tables of recommendations and trials, memory and energy a sample are changes against the baseline."
     yield "Numerics compare the first losses, outputs and weights with the baseline's; close is what rounding explains."
     if state.facts and state.facts.profile:
         yield "The phases come from a separate pass with waits between them; their sum can exceed the step."
@@ -404,128 +470,16 @@ def _method(state: SessionState, request: Request) -> Iterator[str]:
         )
 
 
-# --- Markdown -------------------------------------------------------------------------------------------------
-
-
-def _markdown_block(block: _Block) -> list[str]:
-    match block:
-        case _Paragraph(text):
-            return [_markdown(text)]
-        case _Bullets(items):
-            return [f"- {_markdown(item)}" for item in items]
-        case _Listing(text):
-            fence = "`" * max(3, 1 + _longest_run(text))
-            return [f"{fence}yaml", *text.rstrip("\n").split("\n"), fence]
-        case _Table():
-            return _markdown_table(block)
-
-
-def _markdown_table(table: _Table) -> list[str]:
-    def row(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
-    rules = ["---:" if heading in table.numbers else "---" for heading in table.headings]
-    return [row(table.headings), row(rules), *(row([_markdown_inline(cell) for cell in cells]) for cells in table.rows)]
-
-
-def _markdown_inline(inline: _Inline) -> str:
-    match inline:
-        case _Code(text):
-            return _markdown_code(text)
-        case _Share(share):
-            return format_percent(share, digits=1)
-        case _:
-            return _markdown(inline)
-
-
-def _markdown(text: str) -> str:
-    """Text with everything that Markdown or HTML would take for markup escaped, on one line."""
-    escaped = re.sub(r"([\\`*\[\]<>|#~&])", r"\\\1", " ".join(text.split()))
-    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", escaped)
-
-
-def _markdown_code(text: str) -> str:
-    line = " ".join(text.split()).replace("|", "\\|")
-    ticks = "`" * (1 + _longest_run(line))
-    space = " " if len(ticks) > 1 else ""
-    return f"{ticks}{space}{line}{space}{ticks}"
-
-
-def _longest_run(text: str) -> int:
-    return max((len(run) for run in re.findall(r"`+", text)), default=0)
-
-
-# --- HTML -----------------------------------------------------------------------------------------------------
-
-
-def _html_block(block: _Block) -> str:
-    match block:
-        case _Paragraph(text):
-            return f"<p>{html.escape(text)}</p>"
-        case _Bullets(items):
-            return "<ul>\n" + "\n".join(f"<li>{html.escape(item)}</li>" for item in items) + "\n</ul>"
-        case _Listing(text):
-            return f"<pre>{html.escape(text)}</pre>"
-        case _Table():
-            return _html_table(block)
-
-
-def _html_table(table: _Table) -> str:
-    kinds = [' class="number"' if heading in table.numbers else "" for heading in table.headings]
-
-    def row(tag: str, cells: Sequence[str]) -> str:
-        return (
-            "<tr>" + "".join(f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)) + "</tr>"
+def _repeats(state: SessionState) -> Iterator[str]:
+    if state.stack and state.stack.comparison and state.stack.comparison.paired:
+        yield "The settings together were measured alternately with the baseline (A B B A), so that drift cancels."
+    if any(record.confirmed for record in state.trials.values()):
+        yield (
+            "What is marked as in turn lay within reach of the noise and was measured again, alternately with the "
+            "baseline; the first trial, which was picked for its figure, is left out of it."
         )
-
-    head = [f"<thead>{row('th', table.headings)}</thead>"] if any(table.headings) else []
-    body = [row("td", [_html_inline(cell) for cell in cells]) for cells in table.rows]
-    return "\n".join(['<div class="wide"><table>', *head, "<tbody>", *body, "</tbody>", "</table></div>"])
-
-
-def _html_inline(inline: _Inline) -> str:
-    match inline:
-        case _Code(text):
-            return f"<code>{html.escape(text)}</code>"
-        case _Share(share):
-            width = f"{100 * min(max(share, 0.0), 1.0):.1f}%"
-            return f'<span class="bar"><i style="width:{width}"></i></span> {format_percent(share, digits=1)}'
-        case _:
-            return html.escape(inline)
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>@title@</title>
-<style>
-:root { --text: #1c2024; --dim: #60646c; --line: #d9dde2; --back: #fcfcfd; --soft: #f0f2f5; --mark: #0b7a5c; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e6e8eb; --dim: #9ba1a9; --line: #363a40; --back: #15181b; --soft: #1f2328; --mark: #3fc79a; }
-}
-body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; color: var(--text); background: var(--back);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
-.summary { font-size: 1.15rem; border-left: .25rem solid var(--mark); padding-left: .9rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; vertical-align: top; padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); }
-th { color: var(--dim); font-weight: 600; white-space: nowrap; }
-.number { text-align: right; white-space: nowrap; }
-code, pre { font: .88em/1.5 ui-monospace, monospace; background: var(--soft); border-radius: .25rem; }
-code { padding: .1rem .3rem; }
-pre { padding: .8rem 1rem; overflow-x: auto; }
-.bar { display: inline-block; width: 8rem; height: .6rem; background: var(--soft); border-radius: .2rem; }
-.bar i { display: block; height: 100%; background: var(--mark); border-radius: .2rem; }
-footer { margin-top: 3rem; color: var(--dim); font-size: .88rem; }
-</style>
-</head>
-<body>
-@body@
-</body>
-</html>
-"""
+    if any(record.candidate.already_on for record in state.trials.values()):
+        yield (
+            "A setting that was on already was switched off for its trial; what it is worth is how much faster the "
+            "step is with it."
+        )

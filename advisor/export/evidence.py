@@ -1,0 +1,350 @@
+"""What stands behind a verdict, as sections of a report: the baseline, where its time goes, the roof, the clocks.
+
+The sentences are for the headless summary as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from advisor.explain import clock_sentences
+from advisor.export.markup import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
+from advisor.formatting import (
+    format_bytes,
+    format_count,
+    format_energy,
+    format_ms,
+    format_noise,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_times,
+)
+from advisor.hardware import POWER_CAP, SLOWDOWNS
+from advisor.records import (
+    BaselineRecord,
+    Ceilings,
+    ClockCheck,
+    Facts,
+    GpuReadings,
+    Mode,
+    OperatorRow,
+    Profile,
+)
+from advisor.roof import overhead_share, step_copy_share
+from advisor.session.conclusions import RoofShare, roof_shares, sweep_of
+from advisor.session.state import SessionState
+from advisor.sweep import HEADINGS, KNEE_TOLERANCE, SweepPoint, knee_of, sweep_chart, sweep_rows
+
+_OPERATORS_SHOWN = 10
+# What a naive clock may be wrong by before a summary has a line for it.
+_CLOCK_TOLERANCE = 0.1
+
+
+def pairs(rows: Sequence[tuple[str, Inline]]) -> Table:
+    """A table of names and what belongs to each."""
+    return Table(("", ""), tuple(rows))
+
+
+# --- sentences ------------------------------------------------------------------------------------------------
+
+
+def caveats(state: SessionState) -> Iterator[str]:
+    """What a reader must know before believing a figure: warnings, and what disturbed the baseline or the stack."""
+    yield from (f"{_capitalised(said.text.rstrip('.'))}." for said in state.messages if said.severity != "information")
+    if state.baseline is not None and state.baseline.result.disturbed:
+        yield f"The baseline is unreliable: {state.baseline.result.disturbed}."
+    gpu = state.baseline.result.gpu if state.baseline else None
+    if gpu is not None and gpu.foreign_processes:
+        yield f"While the baseline was timed, {_company(gpu.foreign_processes)}; even an idle one can slow launches."
+    if state.stack is not None and state.stack.settings and state.stack.result.disturbed:
+        yield f"The settings together are unreliable: {state.stack.result.disturbed}."
+
+
+def _capitalised(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def bound_sentence(profile: Profile) -> str:
+    """What the step is bound by, with the evidence; empty where that is not known."""
+    return f"The step is bound by {profile.bottleneck}: {profile.evidence.rstrip('.')}." if profile.bottleneck else ""
+
+
+def gpu_sentence(gpu: GpuReadings) -> str:
+    """What NVML said of the GPU while something was timed: gauges, what held it back, and who else was there."""
+    gauges = ", ".join(_gauges(gpu))
+    told = (gauges, *_held_back(gpu.throttle_reasons), _company(gpu.foreign_processes))
+    return "; ".join(filter(None, told))
+
+
+def _gauges(gpu: GpuReadings) -> Iterator[str]:
+    if gpu.temperature_c is not None:
+        yield f"{gpu.temperature_c} °C at most"
+    if gpu.sm_clock_mhz is not None:
+        lowest = gpu.sm_clock_lowest_mhz
+        fell = f" (lowest {lowest})" if lowest is not None and lowest < gpu.sm_clock_mhz else ""
+        yield f"SM clock {gpu.sm_clock_mhz}{fell} MHz"
+    if gpu.power_w is not None:
+        yield f"{gpu.power_w:.0f} W on average"
+
+
+def _held_back(reasons: Sequence[str]) -> Iterator[str]:
+    """The power cap is what a heavy step earns; a slowdown for heat or power is a problem."""
+    if POWER_CAP in reasons:
+        yield "at its power cap"
+    slowed = [reason for reason in reasons if reason in SLOWDOWNS]
+    if slowed:
+        yield f"slowed down ({', '.join(slowed)})"
+    others = [reason for reason in reasons if reason != POWER_CAP and reason not in SLOWDOWNS]
+    if others:
+        yield f"clocks limited ({', '.join(others)})"
+
+
+def _company(count: int | None) -> str:
+    if count is None:
+        return "NVML lists no processes here, so nobody knows of others on the GPU"
+    if not count:
+        return "no other process on the GPU"
+    return f"{count} other process{'es' * (count != 1)} held a context on the GPU"
+
+
+def cpu_sentence(baseline: BaselineRecord) -> str:
+    """The same step on the CPU against the GPU; empty where that was not tried."""
+    cpu_ms = baseline.cpu_step_ms
+    if cpu_ms is None or baseline.step_ms <= 0:
+        return ""
+    factor = cpu_ms / baseline.step_ms
+    step = f"On this machine's CPU the same step takes {format_ms(cpu_ms)}"
+    if factor >= 1:
+        return f"{step}, {format_times(factor)} as long as on the GPU (one short trial, without an interval)."
+    return f"{step}: the CPU is {format_times(1 / factor)} as fast as the GPU (one short trial, without an interval)."
+
+
+def clock_warning(clock: ClockCheck | None) -> str:
+    """What a host clock without synchronisation says, when that is wrong by more than a tenth; else empty."""
+    if clock is None or clock.events_ms is None:  # on the CPU a call returns when its work is done
+        return ""
+    wrong = abs(clock.naive_ms - clock.block_ms) > _CLOCK_TOLERANCE * clock.block_ms
+    return clock_sentences(clock)[0] if wrong else ""
+
+
+def roof_text(reached: RoofShare | None) -> str:
+    """``94 % of 51.0 TFLOP/s float32``; empty where it is not known."""
+    if reached is None:
+        return ""
+    return f"{format_percent(reached.share)} of {format_rate(reached.ceiling_flops_per_s, 'FLOP')} {reached.dtype}"
+
+
+# --- the baseline ---------------------------------------------------------------------------------------------
+
+
+def baseline_blocks(baseline: BaselineRecord, facts: Facts | None) -> Iterator[Block]:
+    """The workload, and what was measured with the user's own settings."""
+    yield pairs([*_workload(facts), *_measured(baseline)])
+    if baseline.result.notes:
+        yield Bullets(baseline.result.notes)
+
+
+def _workload(facts: Facts | None) -> Iterator[tuple[str, Inline]]:
+    if facts is None:
+        return
+    workload = facts.workload
+    yield "Model", f"{workload.model}, {format_count(workload.parameters)} parameters"
+    yield "Loop", f"{'training' if workload.mode is Mode.TRAIN else 'inference'} on {workload.device_name}"
+    yield "Batch", workload.batch_text
+    if workload.optimizer:
+        yield "Optimizer", f"{workload.optimizer.name} ({workload.optimizer.implementation})"
+
+
+def _measured(baseline: BaselineRecord) -> Iterator[tuple[str, Inline]]:
+    result = baseline.result
+    yield "Step", format_ms(baseline.step_ms)
+    if result.event_step_ms:
+        low, middle, high = map(format_ms, result.event_step_ms)
+        yield "Single steps", f"median {middle}, 5th to 95th percentile {low} to {high}"
+    yield "Throughput", format_rate(baseline.samples_per_s)
+    yield "Peak memory", format_bytes(result.peak_reserved_bytes)
+    if result.energy_j_per_sample is not None:
+        yield "Energy", f"{format_energy(result.energy_j_per_sample)} a sample, of the whole GPU"
+    if result.gpu is not None:
+        yield "GPU meanwhile", gpu_sentence(result.gpu)
+    yield "Warm-up", format_seconds(result.warmup_s)
+    yield "Noise floor", format_noise(baseline.noise_floor)
+
+
+# --- the profile ----------------------------------------------------------------------------------------------
+
+
+def profile_blocks(profile: Profile) -> Iterator[Block]:
+    """What the step is bound by, its phases, and the operators that take most of it."""
+    if profile.bottleneck:
+        yield Paragraph(bound_sentence(profile))
+    if profile.phases:
+        yield _phases(profile)
+    if profile.operators:
+        yield from _operators(profile.operators)
+
+
+def _phases(profile: Profile) -> Table:
+    """The device's time beside the host's, where a profiler told it."""
+    device = profile.device_phases
+    headings: tuple[str, ...] = ("Phase", "Time", "Share")
+    rows: list[tuple[Inline, ...]] = [
+        (name.replace("_", " "), format_ms(spent_ms), Share(profile.share(name)))
+        for name, spent_ms in profile.phases.items()
+    ]
+    if device:
+        headings = (*headings, "Kernels and copies")
+        rows = [(*row, format_ms(device.get(name, 0.0))) for row, name in zip(rows, profile.phases, strict=True)]
+    return Table(headings, tuple(rows), frozenset({"Time", "Kernels and copies"}))
+
+
+def _operators(operators: Sequence[OperatorRow]) -> Iterator[Block]:
+    """The operators with the most time of their own, on the device where there is one; empty columns are left out."""
+    on_device = any(row.device_ms for row in operators)
+    longest = sorted(operators, key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
+    shown = longest[:_OPERATORS_SHOWN]
+    columns = [
+        (heading, times)
+        for heading, times in (
+            ("Device, self", [row.device_ms for row in shown]),
+            ("Device, total", [row.device_total_ms for row in shown]),
+            ("Host, self", [row.host_ms for row in shown]),
+            ("Host, total", [row.host_total_ms for row in shown]),
+        )
+        if any(times)
+    ]
+    rows: list[tuple[Inline, ...]] = [
+        (Code(row.name), format_count(row.calls), *(format_ms(times[place]) for _, times in columns))
+        for place, row in enumerate(shown)
+    ]
+    headings = ("Operator", "Calls", *(heading for heading, _ in columns))
+    where = "device" if on_device else "host"
+    more = len(operators) - len(shown)
+    rest = f"; {more} more are in the JSON report" if more else ""
+    yield Paragraph(
+        f"Operators with the most time of their own on the {where}, a step (total: with what they call){rest}:"
+    )
+    yield Table(headings, tuple(rows), frozenset(headings[1:]))
+
+
+def waits_blocks(profile: Profile) -> Iterator[Block]:
+    """The lines at which the host waits for the device, and tensors that are made on the host in each step."""
+    if profile.sync_places:
+        yield Paragraph("Lines of the step that make the host wait for the device:")
+        rows = tuple(
+            (place.place, Code(place.text), format_count(place.calls_per_step), format_ms(place.blocked_ms))
+            for place in profile.sync_places
+        )
+        yield Table(("Where", "Line", "Times a step", "Waits"), rows, frozenset({"Times a step", "Waits"}))
+    if profile.host_made_tensors:
+        count = profile.host_made_tensors
+        made = "1 tensor is" if count == 1 else f"{count:,} tensors are"
+        yield Paragraph(f"{made} made on the host and copied to the device in each step.")
+
+
+# --- the roof -------------------------------------------------------------------------------------------------
+
+
+def roof_blocks(state: SessionState) -> Iterator[Block]:
+    """How far the step is from what the machine can do, before and after, and what that was measured to be."""
+    profile = state.facts.profile if state.facts else None
+    if profile is None:
+        return
+    before, after = roof_shares(state)
+    rows = [*_reached(before, after), *_work(profile)]
+    if rows:
+        yield pairs(rows)
+    if before and after and after.share < before.share:
+        yield Paragraph(
+            f"The tuned share is of a higher roof, that of {after.dtype}, and so stands for more arithmetic."
+        )
+    if profile.ceilings:
+        yield from _ceilings(profile.ceilings)
+
+
+def _reached(before: RoofShare | None, after: RoofShare | None) -> Iterator[tuple[str, Inline]]:
+    if before:
+        yield "Matrix-product rate, before", roof_text(before)
+    if after:
+        yield "Matrix-product rate, tuned", roof_text(after)
+
+
+def _work(profile: Profile) -> Iterator[tuple[str, Inline]]:
+    if profile.flops_per_step:
+        yield "Arithmetic", f"{format_count(profile.flops_per_step)}FLOP a step"
+    traffic = step_copy_share(profile)
+    if traffic is not None:
+        moved, rate = format_bytes(profile.moved_bytes_per_step), format_rate(profile.copy_bytes_per_s, "B")
+        yield "Memory traffic", f"about {moved} a step, {format_percent(traffic)} of {rate}"
+    if profile.host_to_device_bytes:
+        yield "Copied to the device", f"{format_bytes(profile.host_to_device_bytes)} a step"
+    if profile.device_busy_share is not None:
+        yield "GPU busy", f"{format_percent(profile.device_busy_share)} of the step"
+    if profile.kernels_per_step is not None:
+        yield "Kernels", f"{format_count(round(profile.kernels_per_step))} a step"
+    if profile.tensor_core_share is not None:
+        yield "Tensor cores", f"{format_percent(profile.tensor_core_share)} of the kernels' time, by their names"
+    calling = overhead_share(profile)
+    if calling is not None:
+        calls = format_count(profile.calls_per_step)
+        yield "Operator calls", f"{calls} a step; calling alone costs at least {format_percent(calling)} of the step"
+
+
+def _ceilings(ceilings: Ceilings) -> Iterator[Block]:
+    rates = sorted(ceilings.matmul_flops_per_s.items(), key=lambda item: item[1])
+    rows: list[tuple[Inline, ...]] = [
+        (f"Matrix products in {dtype}", format_rate(rate, "FLOP")) for dtype, rate in rates
+    ]
+    if ceilings.copy_bytes_per_s is not None:
+        rows.append(("Memory, read and written", format_rate(ceilings.copy_bytes_per_s, "B")))
+    for memory, rate in ceilings.host_to_device_bytes_per_s.items():
+        rows.append((f"Host to device from {memory} memory", format_rate(rate, "B")))
+    if ceilings.call_overhead_s is not None:
+        rows.append(("Calling an operator on no data", format_ms(1e3 * ceilings.call_overhead_s)))
+    if rows:
+        when = f" on {ceilings.measured_on}" if ceilings.measured_on else ""
+        yield Paragraph(f"What this machine can do at most, measured on it{when}:")
+        yield Table(("Ceiling", "Measured"), tuple(rows), frozenset({"Measured"}))
+
+
+# --- clocks and batch sizes -----------------------------------------------------------------------------------
+
+
+def clock_section(state: SessionState) -> Iterator[Section]:
+    """What several clocks say of the same step, and the CPU of the same step; nothing where nobody asked."""
+    clock = state.facts.profile.clock if state.facts and state.facts.profile else None
+    sentences = [*(clock_sentences(clock) if clock else ())]
+    if state.baseline and (on_cpu := cpu_sentence(state.baseline)):
+        sentences.append(on_cpu)
+    if sentences:
+        yield Section("What the clocks say", (Bullets(tuple(sentences)),))
+
+
+def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
+    """Throughput by batch size with its knee; ``advice`` is what a larger batch asks for. Nothing for one size."""
+    points = sweep_of(state)
+    if not points:
+        return
+    mode = state.facts.workload.mode if state.facts else Mode.TRAIN
+    blocks: list[Block] = [Paragraph(sweep_sentence(points, mode))]
+    headings = tuple(heading.capitalize() or "Remark" for heading in HEADINGS)
+    blocks.append(Table(headings, tuple(sweep_rows(points)), frozenset(headings[:-1])))
+    chart = sweep_chart(points, mode)
+    if chart:
+        blocks.append(Listing(chart))
+    if advice:
+        blocks.append(Paragraph(advice))
+    yield Section("Batch sizes", tuple(blocks))
+
+
+def sweep_sentence(points: Sequence[SweepPoint], mode: Mode) -> str:
+    """Which size to take, and why not a larger one."""
+    knee = knee_of(points)
+    if knee is None:
+        return "No size leaves the device enough free memory to be recommended."
+    best = f"the smallest size within {format_percent(KNEE_TOLERANCE)} of the best throughput"
+    if knee == max(point.size for point in points if point.usable) > min(point.size for point in points):
+        return f"{knee:,} samples is {best}, and the largest that was fit to use: a larger one may give more."
+    grows = "memory and the time of a step" if mode is Mode.TRAIN else "memory and latency"
+    return f"{knee:,} samples is the knee: {best}. Beyond it only {grows} grow."

@@ -1,0 +1,105 @@
+"""What follows from a session's state, for whoever shows it: shares of the roof, the sweep, what was and was not tried.
+
+Pure functions of the state; the words are in ``formatting`` and in the reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from advisor.records import Candidate, Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
+from advisor.roof import ceiling_of, dtype_under, roof_share
+from advisor.session.ranking import CONTROL
+from advisor.session.state import SessionState
+from advisor.sweep import SweepPoint, sweep_points
+
+_BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.NO_DIFFERENCE, Verdict.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class RoofShare:
+    """The share, about 0 to 1, of the machine's matrix-product rate for a type that a throughput reaches."""
+
+    share: float
+    ceiling_flops_per_s: float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Untried:
+    """Recipes and single candidates that were not tried for one reason."""
+
+    reason: str
+    recipes: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+
+
+def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:
+    """What the baseline and the stack reach, each of the roof of the type that it computes in; None where unknown.
+
+    The baseline's throughput is the one timed beside the stack, where there is one: on a machine that drifts the
+    session's first has no part in the speed-up.
+    """
+    facts, baseline = state.facts, state.baseline
+    profile = facts.profile if facts else None
+    if facts is None or profile is None or baseline is None:
+        return None, None
+    stack, size = state.stack, facts.workload.batch_size
+    if stack is None or not stack.settings or stack.samples_per_s is None:
+        return _reached(profile, baseline.samples_per_s, size, {}), None
+    before = _reached(profile, stack.baseline_samples_per_s or baseline.samples_per_s, size, {})
+    return before, _reached(profile, stack.samples_per_s, size, stack.settings)
+
+
+def _reached(
+    profile: Profile, samples_per_s: float, batch_size: int | None, settings: dict[str, Value]
+) -> RoofShare | None:
+    dtype = dtype_under(profile, settings)
+    share, ceiling = roof_share(profile, samples_per_s, batch_size, dtype), ceiling_of(profile, dtype)
+    return None if share is None or ceiling is None or dtype is None else RoofShare(share, ceiling, dtype)
+
+
+def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
+    """The sweep over batch sizes, the baseline's own among them; empty unless at least two sizes were measured."""
+    if state.baseline is None:
+        return ()
+    memory_bytes = state.facts.workload.device_memory_bytes if state.facts else 0
+    points = sweep_points(state.baseline, state.trials.values(), memory_bytes=memory_bytes or None)
+    return points if sum(point.samples_per_s is not None for point in points) > 1 else ()
+
+
+def tried(state: SessionState) -> list[TrialRecord]:
+    """The records of trials that ran: the control, then faster, slower, no difference, failed; the fastest first."""
+    ran = [record for record in state.trials.values() if record.result.outcome is not Outcome.SKIPPED]
+    return sorted(ran, key=_by_interest)
+
+
+def _by_interest(record: TrialRecord) -> tuple[bool, int, float]:
+    speedup = record.comparison.speedup if record.comparison else 0.0
+    return record.candidate.recipe != CONTROL, _BY_INTEREST.index(record.verdict), -speedup
+
+
+def candidates_tried(state: SessionState) -> list[TrialRecord]:
+    """As :func:`tried` without the control, which is nobody's candidate."""
+    return [record for record in tried(state) if record.candidate.recipe != CONTROL]
+
+
+def untried(state: SessionState) -> list[Untried]:
+    """What was not tried, by reason: single candidates first, for which a larger budget is often enough."""
+    left_out = [record for record in state.trials.values() if record.result.outcome is Outcome.SKIPPED]
+    reasons = dict.fromkeys([*(record.result.reason for record in left_out), *state.skipped.values()])
+    return [
+        Untried(
+            reason,
+            tuple(recipe for recipe, given in state.skipped.items() if given == reason),
+            tuple(record.candidate for record in left_out if record.result.reason == reason),
+        )
+        for reason in reasons
+    ]
+
+
+def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
+    """The notes of a trial, such as graph breaks, without those that the baseline has as well."""
+    known: Iterable[str] = state.baseline.result.notes if state.baseline else ()
+    return tuple(note for note in result.notes if note not in known)

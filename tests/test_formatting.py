@@ -1,0 +1,36 @@
+"""What a setting that is on already is worth, and candidates by name. The figures: tests/tui/test_tui_formatting.py."""
+
+# ruff: noqa: RUF001 - the en dash stands between the ends of an interval
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.formatting import format_names, format_worth
+from advisor.records import Candidate, Comparison, Outcome, TrialRecord, TrialResult
+
+
+def switched_off(comparison):
+    candidate = Candidate("pin_memory", "data.pin_memory", False, already_on=True)
+    return TrialRecord(candidate, candidate.settings, TrialResult(Outcome.MEASURED), comparison)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "text"),
+    [
+        (Comparison(0.974, 0.970, 0.978, 0.006), "already on, worth 2.7 % (2.2–3.1)"),
+        (Comparison(0.5, 0.49, 0.51, 0.006), "already on, worth 100 % (96–104)"),
+        (Comparison(1.05, 1.04, 1.06, 0.006), "already on, but costs 5.0 % (4.0–6.0)"),
+        (Comparison(1.001, 0.997, 1.005, 0.006), "already on, worth nothing measurable"),
+        (None, "already on"),
+    ],
+)
+def test_what_is_on_already_is_worth_what_its_absence_costs(comparison, text):
+    assert format_worth(switched_off(comparison)) == text
+
+
+def test_values_of_one_recipe_stand_together():
+    sizes = [Candidate("batch_size", "data.batch_size", size) for size in (64, 128)]
+    workers = Candidate("persistent_workers", "data.persistent_workers", True)
+    assert format_names([sizes[0], workers, sizes[1]]) == "batch_size (64, 128), persistent_workers=true"
+    assert format_names([]) == ""
