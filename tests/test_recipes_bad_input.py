@@ -1,0 +1,386 @@
+"""Awkward workloads: every recipe proposes values that run, or says in plain words why it does not."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from facts import GPU_UUID, h200, host
+from process_state import state_put_back
+from test_recipes import CATALOG, RECIPES
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+from advisor.adapters.normalise import normalise
+from advisor.plan import StepPlan
+from advisor.recipe import CUDA, Components
+from advisor.records import Facts, Hardware, Mode, TargetSpec
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.loader import loop_loader
+from advisor.runtime.step import make_step
+from advisor.trial.inspection import inspect_loop, versions
+
+STEPS = 2
+SIZE = 8
+# What a person should never read in a reason.
+PYTHONS_OWN = re.compile(
+    r"\b\w*(Error|Exception|Iteration|Interrupt)\b|Traceback|has a bug|NoneType|<class|object at 0x"
+)
+CODING_MISTAKES = (KeyError, IndexError, AttributeError, TypeError, NameError, AssertionError, NotImplementedError)
+
+# --- workloads ------------------------------------------------------------------------------------------------
+
+
+class Body(nn.Module):
+    """What every model here has: a convolution with bias before a norm, activations, odd sizes, attention, blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.act = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU()
+        self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(16, 31), nn.ReLU(), nn.Linear(31, 16)) for _ in "ab"))
+        self.attention, self.drop = nn.MultiheadAttention(16, 2, batch_first=True), nn.Dropout(0.1)
+
+    def forward(self, images):
+        x = self.blocks(self.act(self.norm(self.conv(images))).flatten(2).transpose(1, 2))
+        return self.drop((x + self.attention(x, x, x, need_weights=False)[0]).mean(1))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = Body(), nn.Linear(16, 4)
+
+    def forward(self, images):
+        return self.head(self.body(images))
+
+
+class SharedWeights(Net):
+    """One norm, one convolution and one block, each called twice; another convolution borrows a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.again, self.borrowed = nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.borrowed.weight = self.again.weight
+
+    def forward(self, images):
+        body = self.body
+        x = body.norm(self.again(body.act(body.norm(body.conv(images)))))
+        x = body.norm(self.borrowed(body.act(self.again(x)))).flatten(2).mean(2)
+        return self.head(body.blocks[0](body.blocks[0](x)))
+
+
+class Frozen(Net):
+    def __init__(self):
+        super().__init__()
+        self.body.requires_grad_(requires_grad=False)
+        self.body.norm.eval()
+
+
+class TiedEmbeddings(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.body = nn.Embedding(63, 16), nn.TransformerEncoderLayer(16, 2, 31, batch_first=True)
+        self.head = nn.Linear(16, 63, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(self.body(self.embedding(tokens)))
+
+
+class TwoInputs(Net):
+    def forward(self, images, scale, *, shift=None):
+        out = self.head(self.body(images) * scale)
+        return out if shift is None else out + shift
+
+
+class Keywords(Net):
+    def forward(self, pixel_values, scale=None):
+        out = self.head(self.body(pixel_values))
+        return out if scale is None else out * scale[:, None]
+
+
+class Nested(Net):
+    def forward(self, images):
+        features = self.body(images)
+        return {"logits": [self.head(features), (features, None)], "count": 1, "aux": {"mean": features.mean()}}
+
+
+class ByValue(Net):
+    """Which way it goes depends on the numbers, so no trace can follow it."""
+
+    def forward(self, images):
+        x = self.body(images)
+        if x.sum() > 0:
+            x = x * 2
+        for _ in range(int(x.abs().max()) % 2 + 1):
+            x = x + 1
+        return self.head(x)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * 2 + 0 * x
+
+
+class CustomFunction(Net):
+    def forward(self, images):
+        return self.head(Doubled.apply(self.body(images)))
+
+
+class Bag(nn.Module):
+    """An embedding whose gradients are sparse."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.EmbeddingBag(64, 16, sparse=True), nn.Linear(16, 4)
+
+    def forward(self, tokens):
+        return self.head(self.embedding(tokens))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(5, 16), nn.Linear(16, 4)
+
+    def forward(self, sequences):
+        return self.head(self.rnn(sequences)[1][-1])
+
+
+class Pair(NamedTuple):
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass
+class Batch:
+    images: torch.Tensor
+    labels: torch.Tensor
+    name: str = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenBatch:
+    images: torch.Tensor
+    labels: torch.Tensor
+    names: tuple[str, ...] = ("a", "b")
+
+
+class TakesBatch(Net):
+    def forward(self, batch):
+        return self.head(self.body(batch.images))
+
+
+class Samples(Dataset):
+    def __init__(self):
+        self.samples = TensorDataset(images(24), labels(24))
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return self.samples[index]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(images(24), labels(24), strict=True))
+
+
+def images(count=SIZE):
+    return torch.randn(count, 3, 6, 6)
+
+
+def labels(count=SIZE):
+    return torch.arange(count) % 4
+
+
+def loss_of_nested(output, target):
+    return nn.functional.cross_entropy(output["logits"][0], target) + output["aux"]["mean"] ** 2
+
+
+def loss_of_batch(model, batch):
+    return nn.functional.cross_entropy(model(batch), batch.labels)
+
+
+def collated(samples):
+    return Batch(*default_collate(samples))
+
+
+def whole_batches():
+    return DataLoader([(images(), labels())] * 3, batch_size=None)
+
+
+def custom_batches():
+    return DataLoader(Samples(), batch_sampler=[[0, 1, 2], [3, 4], [5, 6, 7, 8]])
+
+
+WORKLOADS = {
+    "shared weights": lambda: (SharedWeights(), (images(), labels())),
+    "frozen parameters": lambda: (Frozen(), DataLoader(Samples(), batch_size=SIZE)),
+    "tied embeddings": lambda: (TiedEmbeddings(), (torch.randint(63, (SIZE, 5)), torch.randint(63, (SIZE, 5)))),
+    "several inputs": lambda: (TwoInputs(), (images(), torch.randn(SIZE, 1), labels())),
+    "dict batches": lambda: (
+        Keywords(),
+        DataLoader([{"pixel_values": i, "scale": torch.ones(()), "labels": n} for i, n in Samples()], batch_size=SIZE),
+    ),
+    "nested outputs": lambda: (Nested(), (images(), labels()), loss_of_nested),
+    "control flow by values": lambda: (ByValue(), DataLoader(Samples(), batch_size=SIZE)),
+    "a custom function": lambda: (CustomFunction(), (images(), labels())),
+    "sparse gradients": lambda: (
+        Bag(),
+        (torch.randint(64, (SIZE, 5)), labels()),
+        nn.CrossEntropyLoss(),
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    ),
+    "packed sequences": lambda: (
+        Recurrent(),
+        (nn.utils.rnn.pack_sequence([torch.randn(n, 5) for n in (4, 3, 3, 1)]), labels(4)),
+    ),
+    "a named tuple": lambda: (TakesBatch(), Pair(images(), labels()), loss_of_batch),
+    "a callable": lambda: (Net(), lambda size: (images(size), labels(size))),
+    "an iterable dataset": lambda: (Net(), DataLoader(Stream(), batch_size=SIZE)),
+    "a batch sampler": lambda: (Net(), custom_batches()),
+    "whole batches": lambda: (Net(), whole_batches()),
+    "a collated dataclass": lambda: (
+        TakesBatch(),
+        DataLoader(Samples(), batch_size=SIZE, collate_fn=collated),
+        loss_of_batch,
+    ),
+    "a frozen dataclass": lambda: (TakesBatch(), FrozenBatch(images(), labels()), loss_of_batch),
+    "a worker and what cannot be pickled": lambda: (
+        Net(),
+        DataLoader(
+            Samples(), batch_size=SIZE, num_workers=1, collate_fn=lambda samples: tuple(default_collate(samples))
+        ),
+    ),
+}
+
+
+def loop_of(name, mode):
+    torch.manual_seed(0)
+    parts = dict(zip(("model", "data", "loss", "optimizer"), WORKLOADS[name](), strict=False))
+    if mode is Mode.TRAIN:
+        parts.setdefault("optimizer", lambda parameters: torch.optim.AdamW(parameters, lr=1e-3))
+    else:
+        parts.pop("optimizer", None)
+        parts["model"].eval()
+        if parts.get("loss") is loss_of_batch:
+            parts["loss"] = None
+    loop = normalise(parts, TargetSpec("target", ".", mode=mode, device="cpu"))
+    if not isinstance(parts["model"], Frozen):
+        loop.model.train(mode is Mode.TRAIN)
+    return loop
+
+
+@functools.cache
+def facts_of(name: str, mode: Mode) -> Facts:
+    loop = loop_of(name, mode)
+    batches = list(itertools.islice(loop.loader, STEPS)) if loop.loader is not None else [loop.data] * STEPS
+    workload = inspect_loop(loop, torch.device("cpu"), batches)
+    return Facts(hardware=Hardware(host=host(numa_nodes=2)), workload=workload, versions=versions())
+
+
+def on_a_gpu(facts: Facts) -> Facts:
+    """The same workload on an H200."""
+    device = {"device": "cuda:0", "device_name": "NVIDIA H200", "device_uuid": GPU_UUID, "capability": (9, 0)}
+    workload = replace(facts.workload, **device, device_memory_bytes=h200().memory_total_bytes)
+    return replace(facts, workload=workload, hardware=replace(facts.hardware, gpus=(h200(),)))
+
+
+def run_steps(name: str, mode: Mode, settings: dict[str, Any]) -> None:
+    """Apply settings as a trial does, and run two steps."""
+    loop = loop_of(name, mode)
+    plan = StepPlan(mode=mode, device="cpu", clip_norm=loop.clip_norm)
+    components = Components(loop.model, loop.optimizer, loop.make_batch or loop.data, plan, loop.batch_size)
+    apply_settings(CATALOG, components, settings)
+    if loop.make_batch is not None:
+        components.data = loop.make_batch(components.batch_size or 1)
+    step = make_step(components, loop.loss)
+    data = loop_loader(components.data, components.plan) if components.has_loader else [components.data] * STEPS
+    ran = 0
+    for batch in itertools.islice(data, STEPS):
+        result = step(batch)
+        ran += 1
+    assert ran
+    if mode is Mode.TRAIN:
+        assert torch.isfinite(result)
+
+
+def refusal(name: str, mode: Mode, settings: dict[str, Any]) -> str | None:
+    """Why settings cannot be applied or run, None when they can. Raises what is a mistake of the code."""
+    try:
+        run_steps(name, mode, settings)
+    except CODING_MISTAKES:
+        raise
+    except Exception as error:  # whatever else a recipe or PyTorch has to say is a person's to read
+        return str(error)
+    return None
+
+
+def plain(text: str) -> bool:
+    """Whether a person can read a reason: words, and none of Python's own."""
+    return len(text.split()) >= 3 and not PYTHONS_OWN.search(text)
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    with state_put_back():
+        torch.set_num_threads(1)
+        yield
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("mode", list(Mode))
+def test_the_workload_itself_runs(name, mode):
+    run_steps(name, mode, {})
+    facts = facts_of(name, mode)
+    assert facts.workload.mode is mode
+    problems = (facts.workload.fusing_problem, facts.workload.tracing_problem, facts.workload.norm_pairs_problem)
+    assert [text for text in problems if text and not plain(text)] == []
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_a_recipe_proposes_what_runs_or_says_why_not(recipe, name):
+    for mode in sorted(recipe.modes):
+        facts = facts_of(name, mode)
+        if recipe.devices == CUDA:
+            facts = on_a_gpu(facts)
+        proposals = CATALOG.propose(facts, only=[recipe.id])
+        if not proposals.candidates:
+            assert plain(proposals.skipped[recipe.id]), proposals.skipped[recipe.id]
+        for candidate in proposals.candidates:
+            assert plain(CATALOG.why(recipe.id, facts, candidate.value))
+            if recipe.expensive or recipe.package or (recipe.ladder and candidate != proposals.candidates[0]):
+                continue
+            reason = refusal(name, mode, {candidate.key: candidate.value})
+            assert reason is None or plain(reason), reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'x'",
+        "the recipe has a bug: it is broken",
+        "it failed (TypeError)",
+        "'x'",
+        "no such",
+        "is <class 'int'>",
+    ],
+)
+def test_what_is_no_reason(text):
+    assert not plain(text)
