@@ -26,6 +26,7 @@ from advisor.export.evidence import (
     cpu_sentence,
     gpu_sentence,
     roof_text,
+    sweep_caveats,
     sweep_sentence,
 )
 from advisor.export.outputs import Written, write_outputs
@@ -495,7 +496,7 @@ def _sweep(state: SessionState, points: Sequence[SweepPoint]) -> Group:
         made.add_row(*(plain(cell) for cell in row))
     mode = state.facts.workload.mode if state.facts else Mode.TRAIN
     advice = [item.why for item in state.recommendations if item.record.candidate.recipe == BATCH_SIZE]
-    return Group(made, *(Text(plain(text)) for text in (sweep_sentence(points, mode), *advice)))
+    return Group(made, *(Text(plain(text)) for text in (*sweep_caveats(state), sweep_sentence(points, mode), *advice)))
 
 
 def _memory(record: TrialRecord | StackRecord, baseline: BaselineRecord | None) -> str:
@@ -515,8 +516,8 @@ def _change(text: Callable[[float | None], str], before: float | None, after: fl
 
 
 def _stack(state: SessionState, stack: StackRecord) -> Group:
-    figures = [_stack_effect(stack)]
-    if stack.result.measured:
+    figures = [_stack_effect(stack)] if stack.settings else ["none"]
+    if stack.settings and stack.result.measured:
         figures += [
             f"{_change(format_ms, stack.baseline_step_ms, stack.step_ms)} per step",
             _change(format_rate, stack.baseline_samples_per_s, stack.samples_per_s),
@@ -526,7 +527,7 @@ def _stack(state: SessionState, stack: StackRecord) -> Group:
     lines = [Text(plain(format_setting(key, value))) for key, value in stack.settings.items()]
     dropped = [Text(plain(f"left out: {name} ({reason})"), style="dim") for name, reason in stack.dropped.items()]
     style = _STYLES[stack.comparison.verdict if stack.comparison else Verdict.FAILED]
-    return Group(*(lines or [Text("no settings")]), Text(plain(", ".join(figures)), style=style), *dropped)
+    return Group(*lines, Text(plain(", ".join(figures)), style=style), *dropped)
 
 
 def _others(state: SessionState) -> list[TrialRecord]:

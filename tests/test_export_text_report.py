@@ -235,6 +235,19 @@ def test_what_disturbed_the_baseline_and_the_stack_is_a_warning(detailed, catalo
     assert "The settings together are unreliable: the clock fell." in warnings
 
 
+def test_a_noise_floor_that_rose_after_the_confirmation_is_a_warning(detailed, catalog):
+    detailed.baseline = replace(detailed.baseline, noise_floor=1.2)
+    warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")
+    assert "identical runs differed by ±0.6 %; later ones differed by ±120.0 %" in warnings
+
+
+def test_a_batch_size_that_was_disturbed_says_so(detailed, catalog):
+    record = detailed.trials["batch_size=128"]
+    detailed.trials["batch_size=128"] = replace(record, result=replace(record.result, disturbed="the clock fell"))
+    section = body_of(markdown_report(detailed, sample_request(), catalog), "Batch sizes")
+    assert "batch_size=128 is unreliable: the clock fell." in section
+
+
 def test_the_stack_before_and_after(told):
     rows = {row[0]: row[1:] for row in table_rows(told, "The settings together")}
     assert rows["Step"] == ["26.3 ms", "13.4 ms", "-49 %"]

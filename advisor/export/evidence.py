@@ -6,6 +6,7 @@ The sentences are for the headless summary as well.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from advisor.explain import clock_sentences
 from advisor.export.markup import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
@@ -30,11 +31,14 @@ from advisor.records import (
     Mode,
     OperatorRow,
     Profile,
+    StackRecord,
+    Verdict,
 )
 from advisor.roof import overhead_share, step_copy_share
-from advisor.session.conclusions import RoofShare, roof_shares, sweep_of
+from advisor.session.conclusions import RoofShare, roof_shares, sweep_of, tried
 from advisor.session.state import SessionState
 from advisor.sweep import HEADINGS, KNEE_TOLERANCE, SweepPoint, knee_of, sweep_chart, sweep_rows
+from advisor.sweep import RECIPE as BATCH_SIZE
 
 _OPERATORS_SHOWN = 10
 # What a naive clock may be wrong by before a summary has a line for it.
@@ -57,8 +61,22 @@ def caveats(state: SessionState) -> Iterator[str]:
     gpu = state.baseline.result.gpu if state.baseline else None
     if gpu is not None and gpu.foreign_processes:
         yield f"While the baseline was timed, {_company(gpu.foreign_processes)}; even an idle one can slow launches."
-    if state.stack is not None and state.stack.settings and state.stack.result.disturbed:
-        yield f"The settings together are unreliable: {state.stack.result.disturbed}."
+    if state.stack is not None and state.stack.settings:
+        yield from _stack_caveats(state.stack, state.baseline)
+
+
+def _stack_caveats(stack: StackRecord, baseline: BaselineRecord | None) -> Iterator[str]:
+    if stack.result.disturbed:
+        yield f"The settings together are unreliable: {stack.result.disturbed}."
+    judged = stack.comparison
+    if judged is None or baseline is None or judged.verdict is not Verdict.FASTER:
+        return
+    if replace(judged, noise_floor=baseline.noise_floor).verdict is not Verdict.FASTER:
+        then, now = format_noise(judged.noise_floor), format_noise(baseline.noise_floor)
+        yield (
+            f"When the settings together were confirmed, identical runs differed by {then}; later ones differed by "
+            f"{now}, and by that they would not count as faster: run again on a quiet machine."
+        )
 
 
 def _capitalised(text: str) -> str:
@@ -265,7 +283,7 @@ def roof_blocks(state: SessionState) -> Iterator[Block]:
 
 def _reached(before: RoofShare | None, after: RoofShare | None) -> Iterator[tuple[str, Inline]]:
     if before:
-        yield "Matrix-product rate, before", roof_text(before)
+        yield f"Matrix-product rate{', before' if after else ''}", roof_text(before)
     if after:
         yield "Matrix-product rate, tuned", roof_text(after)
 
@@ -333,9 +351,15 @@ def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
     chart = sweep_chart(points, mode)
     if chart:
         blocks.append(Listing(chart))
-    if advice:
-        blocks.append(Paragraph(advice))
+    blocks += [Paragraph(text) for text in (*sweep_caveats(state), advice) if text]
     yield Section("Batch sizes", tuple(blocks))
+
+
+def sweep_caveats(state: SessionState) -> Iterator[str]:
+    """The sizes whose trials something from outside disturbed."""
+    for record in tried(state):
+        if record.candidate.recipe == BATCH_SIZE and record.alone and record.result.disturbed:
+            yield f"{record.candidate.name} is unreliable: {record.result.disturbed}."
 
 
 def sweep_sentence(points: Sequence[SweepPoint], mode: Mode) -> str:
