@@ -20,7 +20,7 @@ from advisor.catalog import Catalog, load_catalog
 from advisor.export.evidence import gpu_sentence
 from advisor.export.text_report import html_report, markdown_report
 from advisor.records import Comparison, GpuReadings, Mode, Verdict
-from advisor.session.events import Ranked, StackMeasured, TrialMeasured
+from advisor.session.events import Ranked, SessionFailed, StackMeasured, TrialMeasured
 from advisor.session.state import SessionState
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
@@ -188,6 +188,14 @@ def test_a_session_that_did_not_get_there(catalog, render, history, words):
     assert re.search(words, render(SessionState.of(history), sample_request(), catalog))
 
 
+def test_a_session_that_failed_late_tells_what_it_had_measured(catalog):
+    history = [*sample_history()[:-1], SessionFailed("a bug", "Please report it.", "", 1)]
+    text = markdown_report(SessionState.of(history), sample_request(), catalog)
+    assert text.splitlines()[2].startswith(
+        "The session could not go on: a bug. Please report it. Until then: 3 settings together make ResNet training"
+    )
+
+
 def test_a_stack_that_is_not_faster_is_not_sold_as_one(catalog):
     state = SessionState.of(sample_history())
     state.stack = replace(state.stack, comparison=Comparison(1.001, 0.998, 1.004, 0.006), confirmed=False)
@@ -304,7 +312,7 @@ def test_the_roof_with_its_ceilings_and_their_date(told):
     assert rows["Matrix-product rate, tuned"] == "16 % of 721 TFLOP/s bfloat16"
     assert rows["Tensor cores"] == "61 % of the kernels' time, by their names"
     assert rows["Memory traffic"] == "about 44.7 GiB a step, 45 % of 4.02 TB/s"
-    assert rows["Operator calls"] == "1,204 a step; calling alone costs at least 14 % of the step"
+    assert rows["Operator calls"] == "1,204 a step; calling alone takes 14 % of the step or more"
     assert rows["Host to device from pinned memory"] == "54.0 GB/s"
     assert "measured on it on 2026-03-14" in told
     assert "The tuned share is of a higher roof, that of bfloat16" in told

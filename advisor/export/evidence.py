@@ -306,7 +306,7 @@ def _work(profile: Profile) -> Iterator[tuple[str, Inline]]:
     calling = overhead_share(profile)
     if calling is not None:
         calls = format_count(profile.calls_per_step)
-        yield "Operator calls", f"{calls} a step; calling alone costs at least {format_percent(calling)} of the step"
+        yield "Operator calls", f"{calls} a step; calling alone takes {format_percent(calling)} of the step or more"
 
 
 def _ceilings(ceilings: Ceilings) -> Iterator[Block]:

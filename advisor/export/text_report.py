@@ -110,7 +110,8 @@ def _document(state: SessionState, request: Request, catalog: Catalog) -> Docume
 def verdict(state: SessionState) -> str:
     """The session in one or two sentences."""
     if state.failure:
-        return f"The session could not go on: {state.failure.message}. {state.failure.hint}".replace("..", ".")
+        ended = f"The session could not go on: {state.failure.message}. {state.failure.hint}".replace("..", ".")
+        return f"{ended} Until then: {_result_sentence(state, state.baseline)}" if state.baseline else ended
     if state.baseline is None:
         return "Nothing has been measured."
     interrupted = state.finished is None or state.finished.cancelled
@@ -478,7 +479,7 @@ def _repeats(state: SessionState) -> Iterator[str]:
             "What is marked as in turn lay within reach of the noise and was measured again, alternately with the "
             "baseline; the first trial, which was picked for its figure, is left out of it."
         )
-    if any(record.candidate.already_on for record in state.trials.values()):
+    if any(record.candidate.already_on for record in tried(state)):
         yield (
             "A setting that was on already was switched off for its trial; what it is worth is how much faster the "
             "step is with it."
