@@ -11,7 +11,9 @@ import pytest
 from sample_session import cancelled_history, failed_history, sample_history, sample_request
 
 from advisor import cli, options
+from advisor.catalog import load_catalog
 from advisor.errors import ExitCode, TargetError
+from advisor.recipe import HEADINGS
 from advisor.session.journal import Journal
 
 
@@ -143,6 +145,25 @@ def test_recipes_of_a_folder_are_listed_and_broken_ones_named(command, tmp_path)
     assert done.returncode == 0
     assert "[red]half-done" in done.stderr
     assert "autocast" in done.stdout
+    shown = command("recipes", "tf32", "--recipes", "mine")
+    assert shown.returncode == 0
+    assert "broken.py" in shown.stderr
+    assert "TensorFloat-32" in shown.stdout
+
+
+@pytest.mark.parametrize("recipe_id", load_catalog().recipes)
+def test_every_card_is_shown_whole(recipe_id, capsys):
+    assert cli.main(["recipes", recipe_id]) == 0
+    shown = capsys.readouterr()
+    assert [heading for heading in HEADINGS if f"\n{heading}\n---" not in shown.out] == []
+    assert load_catalog()[recipe_id].key in shown.out
+    assert not shown.err
+
+
+def test_every_recipe_is_listed(capsys):
+    assert cli.main(["recipes"]) == 0
+    listed = capsys.readouterr().out.split()
+    assert [recipe.id for recipe in load_catalog() if recipe.id not in listed or recipe.key not in listed] == []
 
 
 def test_hardware_for_people_and_for_programs(command):
