@@ -72,3 +72,12 @@ def test_a_trial_times_out_when_it_takes_far_longer_than_expected(clock):
     assert budget.timeout_s(40.0) <= budget.timeout_s()
     clock.now += 99
     assert budget.timeout_s() >= 4.0
+
+
+def test_a_first_compilation_is_guessed_by_the_number_of_kernels():
+    small, large = Budget(300.0), Budget(300.0)
+    small.kernels_per_step, large.kernels_per_step = 142, 791
+    assert 5 < small.first_compile_s < 10
+    assert 20 < large.first_compile_s < 30
+    large.saw(12.0, cost=1.0)
+    assert large.expected_s(cost=1.0) == pytest.approx(12.0)

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,28 @@ def test_alternate_blocks_decide_as_well_and_stay_in_force_under_a_new_floor(jud
     again = judge.again(confirmed)
     assert again.comparison.speedup == confirmed.comparison.speedup
     assert (again.confirmed, again.verdict) == (True, Verdict.NO_DIFFERENCE)
+
+
+def test_a_repeat_that_stands_out_alone_widens_what_is_checked_not_the_noise(judge):
+    slow = result(15.0, seed=2)
+    assert judge.stands_out(slow)
+    assert not judge.stands_out(result(10.5, seed=2))
+    assert not judge.stands_out(replace(slow, disturbed="somebody else"))
+    record = judge.record(CANDIDATE, CANDIDATE.settings, result(7.5, seed=1))
+    assert not judge.is_close_call(record)
+    judge.add_outlier(slow)
+    assert judge.is_close_call(record)
+    assert judge.noise_floor < 0.01
+
+
+def test_an_empty_stack_is_the_baseline_and_once_as_fast(judge):
+    judge.add_repeat(result(14.0, seed=3))
+    stack = judge.empty_stack({"a.b": "why"})
+    assert (stack.settings, stack.dropped) == ({}, {"a.b": "why"})
+    assert (stack.comparison.speedup, stack.comparison.ci_low, stack.comparison.ci_high) == (1.0, 1.0, 1.0)
+    assert stack.comparison.verdict is Verdict.NO_DIFFERENCE
+    assert stack.samples_per_s == stack.baseline_samples_per_s == judge.baseline_rate
+    assert stack.numerics.measured is Numerics.EXACT
 
 
 RECORDED = json.loads(Path(__file__).with_name("data").joinpath("identical_runs.json").read_text(encoding="utf-8"))

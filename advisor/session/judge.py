@@ -38,6 +38,9 @@ from advisor.stats import (
 # on a shared host one process can be a tenth slower than the next without any repeat of the baseline showing it.
 _FLOORS_IN_REACH = 4.0
 _SHARE_IN_REACH = 0.15
+# A repeat of the baseline that is so far off, and by so many noise floors, is repeated before it counts.
+_STANDS_OUT = 0.1
+_FLOORS_STAND_OUT = 3.0
 
 
 def rates(blocks: Sequence[Block]) -> list[float]:
@@ -54,7 +57,7 @@ class Judge:
     included; ``reference`` are the baseline's first steps in a higher precision; ``own_rounding`` is the unit round-off
     of the user's own arithmetic. ``earlier_floor`` is the noise floor of the session that this one continues.
     ``evidence`` is what confirmed single candidates, by name. ``cpu_step_ms`` is the baseline's step on the CPU, when a
-    GPU session has tried it.
+    GPU session has tried it. ``outliers`` are ratios of baseline runs that stood out and were themselves in the next.
     """
 
     catalog: Catalog
@@ -67,6 +70,7 @@ class Judge:
     reference: TrialResult | None = None
     earlier_floor: float = 0.0
     evidence: dict[str, Confirmation | Runs] = field(default_factory=dict)
+    outliers: list[float] = field(default_factory=list)
     cpu_step_ms: float | None = None
     _spread_runs: list[TrialResult] = field(default_factory=list)
 
@@ -99,9 +103,22 @@ class Judge:
             self.add_null(result.blocks)
             self.repeats.append(result)
 
+    def stands_out(self, result: TrialResult) -> bool:
+        """Whether a run of the baseline's settings is further from it than the noise that is known by then."""
+        if not result.measured or result.disturbed:
+            return False
+        return _distance(self._null_ratio(result.blocks)) > max(_STANDS_OUT, _FLOORS_STAND_OUT * self.noise_floor)
+
+    def add_outlier(self, result: TrialResult) -> None:
+        """Take a run into account that stood out alone: candidates can have met the same, so more are checked."""
+        self.outliers.append(self._null_ratio(result.blocks))
+
     def add_null(self, blocks: Sequence[Block]) -> None:
         """Take blocks into account that ran what the baseline runs: their difference from it is noise."""
-        self.nulls.append(median(rates(blocks)) / median(rates(self.baseline.blocks)))
+        self.nulls.append(self._null_ratio(blocks))
+
+    def _null_ratio(self, blocks: Sequence[Block]) -> float:
+        return median(rates(blocks)) / median(rates(self.baseline.blocks))
 
     def add_control(self, result: TrialResult) -> None:
         """Take the no-op control into account: its speed is noise, and its losses show the spread between streams."""
@@ -140,6 +157,22 @@ class Judge:
             **self._effects(settings, result),
             baseline_step_ms=before.step_ms,
             baseline_samples_per_s=before.samples_per_s,
+        )
+
+    def empty_stack(self, dropped: Mapping[str, str]) -> StackRecord:
+        """The stack when nothing helps: the baseline itself, once as fast by definition."""
+        baseline = self.baseline_record()
+        return StackRecord(
+            {},
+            self.baseline,
+            Comparison(1.0, 1.0, 1.0, self.noise_floor),
+            self.numerics({}, self.baseline),
+            break_even_steps=0,
+            step_ms=baseline.step_ms,
+            samples_per_s=baseline.samples_per_s,
+            baseline_step_ms=baseline.step_ms,
+            baseline_samples_per_s=baseline.samples_per_s,
+            dropped=dict(dropped),
         )
 
     def confirmed(self, stack: StackRecord, new: Sequence[Block], old: Sequence[Block]) -> StackRecord:
@@ -190,8 +223,8 @@ class Judge:
         comparison = record.comparison
         if comparison is None or record.confirmed or not (comparison.ci_low > 1 or comparison.ci_high < 1):
             return False
-        reach = max(_FLOORS_IN_REACH * self.noise_floor, _SHARE_IN_REACH)
-        return abs(math.log(comparison.speedup)) < math.log1p(reach)
+        reach = max(_FLOORS_IN_REACH * self.noise_floor, _SHARE_IN_REACH, *map(_distance, self.outliers))
+        return _distance(comparison.speedup) < reach
 
     def confirm(self, record: TrialRecord, evidence: Confirmation | Runs) -> TrialRecord:
         """A candidate's record by measurements in turn with the baseline, which are repeats of the baseline as well."""
@@ -264,6 +297,11 @@ class Judge:
             reason=reason,
             hint="Do not use this setting here.",
         )
+
+
+def _distance(ratio: float) -> float:
+    """How far a ratio is from 1, the same for a value and its inverse."""
+    return math.expm1(abs(math.log(ratio)))
 
 
 def speed(result: TrialResult) -> tuple[float, float]:

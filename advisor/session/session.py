@@ -10,6 +10,7 @@ from dataclasses import replace
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, ExitCode, TargetError
 from advisor.hardware import inspect_hardware
+from advisor.recipe import Stage
 from advisor.records import (
     Candidate,
     Facts,
@@ -217,6 +218,8 @@ class Session:
         )
         rounding = own_rounding(self.catalog, inspected.workload)
         self._judge = Judge(self.catalog, inspected.workload.mode, result, own_rounding=rounding)
+        if profiled is not None and profiled.profile.kernels_per_step:
+            self._budget.kernels_per_step = profiled.profile.kernels_per_step
         self._emit(events.FactsFound(self._facts))
         self._emit(events.BaselineMeasured(self._judge.baseline_record()))
         if not finite(result):
@@ -287,12 +290,15 @@ class Session:
             declared.severity > self.request.allow.severity and not accepted
         )
 
-    def _urgency(self, candidate: Candidate) -> tuple[bool, bool, bool]:
-        """Cheap first, then what attacks the bottleneck, habits last. Sorting is stable, so ladders stay in order."""
+    def _urgency(self, candidate: Candidate) -> tuple[bool, bool, bool, bool]:
+        """Cheap first (a fresh interpreter is not), then what attacks the bottleneck, habits last.
+
+        Sorting is stable, so ladders stay in order.
+        """
         recipe = self.catalog[candidate.recipe]
         profile = self._known_facts.profile
         attacks = profile is not None and profile.bottleneck in recipe.attacks
-        return recipe.expensive, not attacks, recipe.habit
+        return recipe.expensive, recipe.stage is Stage.ENVIRONMENT, not attacks, recipe.habit
 
     def _run_solo(self, candidates: list[Candidate], *, reserve_s: float | None = None) -> None:
         stopped: dict[str, str] = {}
@@ -332,6 +338,7 @@ class Session:
         return (record.samples_per_s or 0.0) > (1 + _SMALLEST_CLIMB if earlier else 1.0) * best
 
     def _repeat_baseline(self) -> None:
+        """Measure the baseline once more, and again when it stands out: a slow minute of the host is no noise floor."""
         if not self._affordable(reserve_s=0.0):
             return
         judge = self._known_judge
@@ -339,7 +346,19 @@ class Session:
         if judge.spread.random:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.request.seed + 2 + len(judge.repeats))
-        judge.add_repeat(self._bench.run(spec))
+        result = self._bench.run(spec)
+        if judge.stands_out(result) and self._affordable(reserve_s=0.0):
+            again = self._bench.run(spec)
+            if again.measured and not judge.stands_out(again):
+                judge.add_outlier(result)
+                self._say(
+                    f"one run of the baseline took {speed(result)[0] / speed(again)[0]:.2f} times as long as the next: "
+                    "it does not count as noise, and close calls are settled up to that difference"
+                )
+            else:
+                judge.add_repeat(result)
+            result = again
+        judge.add_repeat(result)
         self._judge_again()
 
     def _judge_again(self) -> None:
@@ -480,10 +499,8 @@ class Session:
         self._no_stack(Stack(dropped={**record.dropped, **unproven}))
 
     def _no_stack(self, stack: Stack) -> None:
-        """Nothing helps: the stack is empty, and its figure is the baseline's own repeat."""
-        judge = self._known_judge
-        repeat = judge.repeats[-1] if judge.repeats else judge.baseline
-        self._keep_stack(replace(judge.stack({}, repeat, stack.dropped), confirmed=bool(judge.repeats)))
+        """Nothing helps: the stack is empty, which is the baseline."""
+        self._keep_stack(self._known_judge.empty_stack(stack.dropped))
 
     # --- after the session: the person's decisions -------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import torch
 import advisor
 
 ROUNDS = 7
-ROUND_S = 0.5
+ROUND_S = 0.3
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
