@@ -49,6 +49,10 @@ def _(invocation: options.ShowRecipes) -> int:
 
 def _list_recipes(catalog: Catalog) -> None:
     made = table("id", "key", "modes", "devices", "numerics", "title")
+    for column in made.columns[:2]:
+        column.no_wrap = True  # to be copied whole
+    for column in made.columns[:2]:
+        column.no_wrap = True  # they are copied, and searched for
     for recipe in catalog:
         made.add_row(
             recipe.id, recipe.key, _modes(recipe), _devices(recipe), recipe.numerics.value, plain(recipe.title)
