@@ -50,8 +50,6 @@ def _(invocation: options.ShowRecipes) -> int:
 def _list_recipes(catalog: Catalog) -> None:
     made = table("id", "key", "modes", "devices", "numerics", "title")
     for column in made.columns[:2]:
-        column.no_wrap = True  # to be copied whole
-    for column in made.columns[:2]:
         column.no_wrap = True  # they are copied, and searched for
     for recipe in catalog:
         made.add_row(
