@@ -63,8 +63,7 @@ class HostAllocator(Recipe):
             return Skip("libraries are preloaded by LD_PRELOAD, which only Linux has")
         found = [value for value in _LIBRARIES if library(str(value))]
         return found or Skip(
-            "neither tcmalloc nor jemalloc is installed (on Debian and Ubuntu: libtcmalloc-minimal4 and "
-            "libjemalloc2)"
+            "neither tcmalloc nor jemalloc is installed (on Debian and Ubuntu: libtcmalloc-minimal4 and libjemalloc2)"
         )
 
     def accepts(self, value: Value) -> bool:
