@@ -170,7 +170,8 @@ def _standard(path: str) -> bool:
 
 def _line(path: str, number: int) -> _Key:
     text = linecache.getline(path, number).strip()
-    for part in (f"{Path.cwd()}/", *_PACKAGES):
+    # Packages first: an environment often lies inside the project's folder.
+    for part in (*_PACKAGES, f"{Path.cwd()}/"):
         if part in path:
             return path.rpartition(part)[2], number, text
     return path, number, text
