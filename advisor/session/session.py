@@ -375,7 +375,7 @@ class Session:
             self._known_judge,
             self.catalog,
             allowed=self._allowed,
-            reserve_s=lambda: self._compile_s() + self._confirmation_s(),
+            reserve_s=self._confirmation_s,
             progress=self._stack_grew,
         )
 
