@@ -263,6 +263,23 @@ def test_a_first_step_that_fails_is_the_targets(trial):
     assert "loss" in result.hint
 
 
+def test_steps_that_are_too_long_for_the_budget_are_refused_before_the_time_out(trial):
+    slow = TINY_TARGET.replace("return 1.0 * x", "import time; time.sleep(0.8); return 1.0 * x")
+    started = time.monotonic()
+    result, messages = trial(slow, inspect=True, timeout_s=9.0)
+    assert time.monotonic() - started < 9.0
+    assert (result.outcome, result.blocks) == (Outcome.FAILED, ())
+    assert re.search(r"one step takes about 1 s: measuring the baseline alone needs 1\d s", result.reason)
+    assert "--budget" in result.hint
+    assert any(isinstance(message, TargetFailure) for message in messages)
+
+
+def test_a_step_of_microseconds_is_timed_in_blocks_of_many(trial):
+    result, _ = trial("import torch\n\n\ndef build():\n    return torch.nn.Identity(), torch.randn(2, 2)\n")
+    assert result.outcome is Outcome.MEASURED
+    assert all(block.steps >= 100 and block.step_ms < 0.5 for block in result.blocks)
+
+
 def test_an_unknown_setting_fails_the_trial(trial):
     result, _ = trial(TINY_TARGET, settings={"no.such": 1})
     assert result.outcome is Outcome.FAILED
