@@ -67,6 +67,7 @@ class Recipe(ABC):
     ``ladder``: the values are tried in order, and climbing stops when one is no better than the one before.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
+    ``usual``: values that many workloads gain from; the search tries them before all others.
     ``replacement_margin``: above 1 when earlier values have fewer side effects; how many times as fast a later one
     must be in company to replace them.
     ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
@@ -92,6 +93,7 @@ class Recipe(ABC):
     expensive: ClassVar[bool] = False
     habit: ClassVar[bool] = False
     partners: ClassVar[frozenset[str]] = frozenset()
+    usual: ClassVar[frozenset[Value]] = frozenset()
     replacement_margin: ClassVar[float] = 1.0
     phases: ClassVar[frozenset[Phase]] = frozenset()
 
@@ -160,11 +162,20 @@ def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
         installed = version(name)
     except PackageNotFoundError:
         return Skip(f"{name} is not installed; {install} adds it")
-    numbers = tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
-    if numbers < at_least:
+    if _numbers(installed) < at_least:
         wanted = ".".join(map(str, at_least))
         return Skip(f"{name} {installed} is too old ({wanted} or later is needed); {install} renews it")
     return None
+
+
+def torch_is_older(than: tuple[int, int]) -> bool:
+    """Whether the installed PyTorch is of an earlier version than this one. It is not imported."""
+    return _numbers(version("torch")) < than
+
+
+def _numbers(installed: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
 
 
 def card(recipe: Recipe) -> str:

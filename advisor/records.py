@@ -574,7 +574,8 @@ class TrialResult:
     """How a trial ended and what it measured; a trial that failed has an outcome, a reason and no blocks.
 
     ``event_step_ms`` holds the 5th, 50th and 95th percentile of single steps by the device's events.
-    ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state.
+    ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state;
+    ``measuring_s`` is timing, and for the baseline profiling.
     ``losses`` are the first training losses. ``outputs`` are the sum and a fixed sample of the model's outputs, in
     training those of the first step. ``weights`` are the squared norm of the parameters before the first of these
     steps and after each; norms of another number of ``parameters`` are not compared.
@@ -598,6 +599,7 @@ class TrialResult:
     prepare_s: float | None = None
     warmup_s: float | None = None
     warmup_steps: int = 0
+    measuring_s: float = 0.0
     wall_s: float | None = None
     losses: tuple[float, ...] = ()
     outputs: tuple[float, ...] = ()
@@ -619,6 +621,25 @@ class TrialResult:
     def probed(self) -> bool:
         """Whether the trial produced losses or outputs; one in a higher precision produces nothing else."""
         return self.outcome is Outcome.MEASURED and bool(self.losses or self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpent:
+    """Where the wall time of a session went, in seconds: ``warming_up_s`` holds first steps and compilation too."""
+
+    measuring_s: float
+    warming_up_s: float
+    session_s: float
+
+    @property
+    def outside_s(self) -> float:
+        """Starting processes, importing, loading the model, applying settings, waiting for processes to end."""
+        return max(0.0, self.session_s - self.measuring_s - self.warming_up_s)
+
+    @property
+    def outside_share(self) -> float:
+        """``outside_s`` as a share of the session."""
+        return self.outside_s / self.session_s if self.session_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)

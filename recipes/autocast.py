@@ -42,6 +42,7 @@ class Autocast(Recipe):
     default = "none"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     partners = frozenset({"channels_last", "compile", "step_graph"})
+    usual = frozenset({"bfloat16"})
     # float16 brings a GradScaler, which waits for the host at each step and so rules out capturing the step.
     replacement_margin = 1.25
     numerics = Numerics.CLOSE

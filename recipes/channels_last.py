@@ -44,6 +44,7 @@ class ChannelsLast(Recipe):
     default = "contiguous"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile", "cudnn_benchmark"})
+    usual = frozenset({"channels_last", "channels_last_3d"})
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
 

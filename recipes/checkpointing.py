@@ -15,8 +15,8 @@ longer sequence, or a model that did not fit at all. By itself it is slower: it 
 When it does not
 ----------------
 A step takes about a third longer, for the forward pass runs twice. Memory that goes into parameters, gradients and
-optimizer state stays as it is. Blocks that write over their inputs cannot run again, and fail. A whole step cannot be
-captured in a CUDA graph, because the state of the random generator is read on the host.
+optimizer state stays as it is. Blocks that write over their inputs cannot run again, and fail. PyTorch before 2.10
+cannot draw random numbers again inside a CUDA graph, so there a whole step with such blocks cannot be captured.
 
 Numerics
 --------
@@ -35,12 +35,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from advisor.portable import source
-from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.recipe import TRAINING, Components, Recipe, Stage, torch_is_older
 from advisor.records import Facts, Mode, Numerics, Skip, TrialRecord, Value
 from advisor.sweep import memory_gained
 
 _BUDGET = "budget-"
 _BUDGETS = ("budget-0.5",)
+# The first version in which the random generator's state can be read and set while a CUDA graph is captured.
+_REWINDS_IN_GRAPHS = (2, 10)
 _COMPILED: dict[str, Value] = {"compile.mode": "none", "compile.scope": "model", "compile.dynamic": "auto"}
 
 
@@ -92,8 +94,11 @@ class Checkpointing(Recipe):
         if value == "none":
             return None
         if value == "blocks":
-            if settings.get("step.cuda_graph"):
-                return "checkpoints read the state of the random generator, which no step in a CUDA graph can do"
+            if settings.get("step.cuda_graph") and torch_is_older(_REWINDS_IN_GRAPHS):
+                return (
+                    "checkpoints set the random generator back, which PyTorch cannot do inside a CUDA graph before "
+                    "version 2.10"
+                )
             if settings.get("compile.pointwise_only"):
                 return "compile.pointwise_only traces the model, and a trace does not see checkpoints"
             return None

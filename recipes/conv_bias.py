@@ -49,6 +49,7 @@ class ConvBias(Recipe):
     default = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "channels_last"})
+    usual = frozenset({False})
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
     order = -20  # before layers change their type, and before folding puts a bias back

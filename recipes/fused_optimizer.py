@@ -54,6 +54,7 @@ class FusedOptimizer(Recipe):
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile", "step_graph"})
+    usual = frozenset({"fused"})
     numerics = Numerics.CLOSE
     stage = Stage.OPTIMIZER
     phases = frozenset({Phase.OPTIMIZER})

@@ -51,6 +51,7 @@ class HalfWeights(Recipe):
     default = "float32"
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
     partners = frozenset({"channels_last", "compile", "step_graph", "sdpa", "fused_optimizer"})
+    usual = frozenset({"bfloat16"})
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
 

@@ -89,6 +89,7 @@ class StepGraph(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
     partners = frozenset({"autocast", "channels_last", "compile", "fused_optimizer", "tf32"})
+    usual = frozenset({True})
     numerics = Numerics.EXACT
     stage = Stage.STEP
 

@@ -50,6 +50,7 @@ class Tf32(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
     partners = frozenset({"channels_last", "compile", "step_graph"})
+    usual = frozenset({"high"})
     numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
 

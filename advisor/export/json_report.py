@@ -16,6 +16,7 @@ from advisor.records import (
     Outcome,
     Recommendation,
     StackRecord,
+    TimeSpent,
     TrialRecord,
     TrialResult,
     Verdict,
@@ -66,6 +67,7 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "stack": _stack(state.stack),
         "messages": [{"severity": said.severity, "text": said.text} for said in state.messages],
         "session_s": finished.session_s if finished else None,
+        "time": _time(finished.spent if finished else None),
         "cancelled": finished.cancelled if finished else False,
         "error": {"message": failure.message, "hint": failure.hint} if failure else None,
     }
@@ -84,6 +86,13 @@ def _baseline(baseline: BaselineRecord | None, phases: dict[str, float]) -> Json
         "phases": dict(phases),
         **_result(baseline.result),
     }
+
+
+def _time(spent: TimeSpent | None) -> Json | None:
+    """Where the session's wall time went; ``outside`` is what is neither measuring nor warming up and compiling."""
+    if spent is None:
+        return None
+    return {**msgspec.to_builtins(spent), "outside_s": spent.outside_s, "outside_share": spent.outside_share}
 
 
 def _roof(state: SessionState) -> Json:

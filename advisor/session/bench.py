@@ -13,6 +13,7 @@ from advisor.records import (
     Outcome,
     Profiled,
     TargetFailure,
+    TimeSpent,
     TrialMessage,
     TrialResult,
     TrialSpec,
@@ -55,6 +56,8 @@ class Bench:
         self._journal = journal
         self._emit = emit
         self._numbers = itertools.count()
+        self.measuring_s = 0.0
+        self.warming_up_s = 0.0
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
 
@@ -99,11 +102,17 @@ class Bench:
         if result.outcome is Outcome.CANCELLED:
             raise SessionCancelledError
         wall_s = self.budget.spent_s - started
+        self.measuring_s += result.measuring_s
+        self.warming_up_s += result.warmup_s or 0.0
         # The baseline's wall has the fork server's start and the profile in it, that of a fresh interpreter its start:
         # no measure of other trials.
         if result.measured and not spec.profile and not spec.environment:
             self.budget.saw(wall_s, cost=cost)
         return replace(result, wall_s=wall_s)
+
+    def time_spent(self) -> TimeSpent:
+        """Where the session's time went so far."""
+        return TimeSpent(self.measuring_s, self.warming_up_s, self.budget.spent_s)
 
     def announce(self, spec: TrialSpec) -> None:
         """Tell the outside that a trial was asked for."""

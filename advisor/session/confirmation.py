@@ -89,7 +89,10 @@ def confirm_side_by_side(
         ended = old.wait_ready() or new.wait_ready()
         if ended is not None:
             return _checked(ended)
+        ready = bench.budget.spent_s
+        bench.warming_up_s += ready - started
         outcome = _alternate(bench, old, new, pairs)
+        bench.measuring_s += bench.budget.spent_s - ready
         if isinstance(outcome, TrialResult):
             return _checked(outcome)
         old_blocks, new_blocks = outcome

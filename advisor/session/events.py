@@ -12,6 +12,7 @@ from advisor.records import (
     Hardware,
     Recommendation,
     StackRecord,
+    TimeSpent,
     TrialRecord,
 )
 
@@ -34,7 +35,10 @@ class SourceRead:
 
 @dataclass(frozen=True, slots=True)
 class StageStarted:
-    """The session entered a stage: loading, baseline, trials, stack, confirmation, others, close calls, done."""
+    """The session entered a stage: baseline, trials, stack, confirmation, others, close calls, done.
+
+    Trials and stack come twice when there is more to try than what most workloads gain from.
+    """
 
     stage: str
 
@@ -130,6 +134,7 @@ class SessionFinished:
 
     cancelled: bool
     session_s: float
+    spent: TimeSpent | None = None
 
 
 Event = (

@@ -1,4 +1,8 @@
-"""The search for the stack: grow it from the winners, retry known partners, then compile on top, then leave one out."""
+"""The search for the stack.
+
+All winners at once with their known partners, each partner checked; what is left one by one; then compiled on top; then
+each setting is left out once. A combination is measured once: what is known of it is used again.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +50,19 @@ class StackSearch:
         self._allowed = allowed
         self._reserve_s = reserve_s
         self._progress = progress
+        self._measured: dict[Settings, TrialResult] = {}
         self.stack = Stack()
 
     def grow(self, records: Iterable[TrialRecord]) -> None:
-        """Add the winners, the best first, keeping each that still helps; then known partners of what is in."""
+        """Add the winners, the best first, keeping each that still helps; then known partners of what is in.
+
+        What is added to an empty stack is tried all at once before that: most winners are good company.
+        """
         known = list(records)
-        for best in best_per_recipe(filter(self._allowed, known)):
+        winners = best_per_recipe(filter(self._allowed, known))
+        if winners and not self.stack.settings:
+            self._leap(winners, known)
+        for best in winners:
             for record in self._values(best, known):
                 self._try(record)
         self.add_partners(known)
@@ -60,7 +71,7 @@ class StackSearch:
         """Try what did not help alone but is known to help in the company of a recipe of the stack."""
         for record in records:
             new = record.candidate.key not in self.stack.settings
-            if new and self._allowed(record) and self._is_partner(record):
+            if new and self._allowed(record) and self._is_partner(record, self.stack.settings):
                 self._try(record)
 
     def try_expensive(self, candidate: Candidate) -> TrialRecord | None:
@@ -74,9 +85,9 @@ class StackSearch:
             self._keep(settings, result)
         return record
 
-    def leave_one_out(self) -> None:
-        """Remove what no longer earns its place: of two within the noise, the simpler stays."""
-        for key in list(self.stack.settings):
+    def leave_one_out(self, keys: Iterable[str] | None = None) -> None:
+        """Remove what no longer earns its place: of two within the noise, the simpler stays. ``keys``: these only."""
+        for key in list(self.stack.settings if keys is None else keys):
             settings = self.stack.settings.without(key)
             if not settings or not self._affordable(settings):
                 continue
@@ -84,6 +95,27 @@ class StackSearch:
             if self._acceptable(settings, result) and not self._beats(self.stack.result, result):
                 self.stack.dropped[key] = "the others are as fast without it"
                 self._keep(settings, result)
+
+    def _leap(self, winners: list[TrialRecord], known: Iterable[TrialRecord]) -> None:
+        """Try the winners and their partners at once; when that is faster than the best alone, check the partners."""
+        settings = self._company(Settings(winners[0].settings), winners[1:])
+        alone = set(settings)
+        usual = [r for r in known if r.candidate.value in self._catalog[r.candidate.recipe].usual and self._allowed(r)]
+        settings = self._company(settings, [r for r in usual if self._is_partner(r, settings)])
+        if len(settings) == 1 or not self._affordable(settings):
+            return
+        result = self._measure(settings)
+        if self._acceptable(settings, result) and self._beats(result, winners[0].result):
+            self._keep(settings, result)
+            self.leave_one_out([key for key in settings if key not in alone])
+
+    def _company(self, settings: Settings, records: Iterable[TrialRecord]) -> Settings:
+        """Settings with those of the records added that conflict with nothing before them."""
+        for record in records:
+            merged = settings.merged(record.candidate.settings)
+            if record.candidate.key not in settings and not self._catalog.conflict(merged):
+                settings = merged
+        return settings
 
     def _values(self, best: TrialRecord, known: Iterable[TrialRecord]) -> list[TrialRecord]:
         """The values of a winning recipe to try: the best, or all in order where the first has fewer side effects."""
@@ -96,6 +128,8 @@ class StackSearch:
         """Keep the stack with this candidate added, or with its value in place of another, if that is faster."""
         key = record.candidate.key
         settings = self.stack.settings.merged(record.candidate.settings)
+        if settings == self.stack.settings:
+            return
         reason = self._catalog.conflict(settings)
         if reason:
             self.stack.dropped.setdefault(key, reason)
@@ -116,8 +150,11 @@ class StackSearch:
             self.stack.dropped[key] = "it adds nothing to the others" if result.measured else failed
 
     def _measure(self, settings: Settings) -> TrialResult:
-        spec = self._bench.spec(f"stack: {settings}", settings, reserve_s=self._reserve_s(), at_least_s=ENERGY_S)
-        return self._judge.checked(self._bench.run(spec, cost=self._catalog.cost(settings)))
+        if settings not in self._measured:
+            spec = self._bench.spec(f"stack: {settings}", settings, reserve_s=self._reserve_s(), at_least_s=ENERGY_S)
+            result = self._bench.run(spec, cost=self._catalog.cost(settings))
+            self._measured[settings] = self._judge.checked(result)
+        return self._measured[settings]
 
     def _keep(self, settings: Settings, result: TrialResult) -> None:
         self.stack.settings, self.stack.result = settings, result
@@ -146,12 +183,15 @@ class StackSearch:
         return numerics.decisive.severity <= max(request.allow.severity, numerics.declared.severity)
 
     def _affordable(self, settings: Settings, *, at_least_s: float = 0.0) -> bool:
+        if settings in self._measured:
+            return True
         budget = self._bench.budget
         expected_s = max(at_least_s, budget.expected_s(cost=self._catalog.cost(settings)))
         return budget.allows(expected_s, reserve_s=self._reserve_s())
 
-    def _is_partner(self, record: TrialRecord) -> bool:
+    def _is_partner(self, record: TrialRecord, settings: Settings) -> bool:
+        """Whether a candidate is known to help beside one of these settings, and did no great harm alone."""
         recipe = self._catalog[record.candidate.recipe]
-        company = {other.id for other, _ in self._catalog.in_order(self.stack.settings)}
+        company = {other.id for other, _ in self._catalog.in_order(settings)}
         speedup = record.comparison.speedup if record.comparison else 0.0
         return bool(company & recipe.partners) and speedup > _HOPELESS

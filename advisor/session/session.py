@@ -10,7 +10,6 @@ from dataclasses import replace
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, ExitCode, TargetError
 from advisor.hardware import inspect_hardware
-from advisor.recipe import Stage
 from advisor.records import (
     Candidate,
     Facts,
@@ -45,6 +44,7 @@ from advisor.session.numerics import finite
 from advisor.session.ranking import CONTROL, best_per_recipe, may_enter, recommend
 from advisor.session.reference import reference_spec
 from advisor.session.request import Request
+from advisor.session.schedule import Schedule, schedule, waits
 from advisor.session.search import Stack, StackSearch
 from advisor.session.state import SessionState
 from advisor.session.tolerance import own_rounding
@@ -149,32 +149,49 @@ class Session:
         self._stage("baseline")
         self._measure_baseline()
         self._measure_control()
-        self._probe_reference()
         self._stage("trials")
-        cheap, expensive, later = self._plan()
-        self._compile_cost = min((self.catalog.cost(candidate.settings) for candidate in expensive), default=0.0)
-        self._planned_left = len(cheap) + len(expensive)
-        self._run_solo(cheap)
-        self._repeat_baseline()
-        self._stage("stack")
-        search = self._search()
-        search.grow(self._records.values())
-        self._compile_cost = 0.0
-        self._try_on_top(search, [*self._proposed_for(search.stack), *expensive])
-        search.leave_one_out()
+        planned = self._plan()
+        self._planned_left = len(planned.all) - len(planned.later)
+        stack = self._find_stack(planned)
         self._stage("confirmation")
-        self._confirm(search.stack)
+        self._confirm(stack)
         self._rank()
         self._stage("others")
-        self._planned_left = len(later)
-        self._run_solo(later, reserve_s=_CLOSE_CALLS_SHARE * self._budget.total_s)
+        self._planned_left = len(planned.later)
+        self._run_solo(planned.later, reserve_s=_CLOSE_CALLS_SHARE * self._budget.total_s)
         self._rank()
         self._stage("close calls")
         self._confirm_close_calls()
-        self._solo_expensive(expensive)
+        self._solo_expensive(planned.expensive)
         self._measure_on_the_cpu()
         self._warn_of_noise()
         self._stage("done")
+
+    def _find_stack(self, planned: Schedule) -> Stack:
+        """Two rounds: what most workloads gain from, compiled; then the rest, and what compiles for long.
+
+        The first round spends a short budget on what is most likely to help; the second has the time that is left.
+        """
+        search = self._search()
+        quick = [c for c in planned.expensive if self.catalog.cost(c.settings) <= 1]
+        slow = [c for c in planned.expensive if c not in quick]
+        self._compile_cost = min((self.catalog.cost(candidate.settings) for candidate in quick), default=0.0)
+        self._run_solo(planned.prime)
+        self._rank()
+        self._probe_reference()
+        self._stage("stack")
+        search.grow(self._records.values())
+        self._compile_cost = 0.0
+        self._try_on_top(search, [*self._proposed_for(search.stack), *quick])
+        if planned.rest:
+            self._stage("trials")
+            self._run_solo(planned.rest)
+            self._repeat_baseline()
+            self._stage("stack")
+            search.grow(self._records.values())
+        self._try_on_top(search, [*self._proposed_for(search.stack), *slow])
+        search.leave_one_out()
+        return search.stack
 
     def _read_source(self) -> None:
         """Read the user's files for habits, which the trials then price; nothing in them changes a setting."""
@@ -260,12 +277,8 @@ class Session:
             self._known_judge.cpu_step_ms = speed(result)[0]
             self._emit(events.BaselineMeasured(self._known_judge.baseline_record()))
 
-    def _plan(self) -> tuple[list[Candidate], list[Candidate], list[Candidate]]:
-        """Cheap and expensive candidates, and those that wait, each in the order in which they are tried.
-
-        What waits until the stack is confirmed cannot be part of it: habits, which have a good value already, and what
-        needs the person's consent. A short budget is spent on the stack first.
-        """
+    def _plan(self) -> Schedule:
+        """What is tried, and when. What the profile shows to be hopeless is passed over, unless it was asked for."""
         facts = self._known_facts
         proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe != CONTROL}
@@ -274,33 +287,12 @@ class Session:
             self._passed_over = hopeless(self.catalog, facts.profile, candidates, self._known_judge.noise_floor)
             skipped |= self._passed_over
             candidates = tuple(c for c in candidates if c.recipe not in self._passed_over)
-        ordered = sorted(candidates, key=self._urgency)
-        self._planned, self._skipped = tuple(ordered), skipped
-        self._emit(events.TrialsPlanned(tuple(ordered), skipped))
-        later = [c for c in ordered if self._waits(c)]
-        now = [c for c in ordered if not self._waits(c)]
-        expensive = [c for c in now if self.catalog[c.recipe].expensive]
-        return [c for c in now if not self.catalog[c.recipe].expensive], expensive, later
+        planned = schedule(self.catalog, facts, candidates, allow=self.request.allow, decision=self.decisions().get)
+        self._planned, self._skipped = planned.all, skipped
+        self._emit(events.TrialsPlanned(planned.all, skipped))
+        return planned
 
-    def _waits(self, candidate: Candidate) -> bool:
-        recipe = self.catalog[candidate.recipe]
-        declared = recipe.numerics_of(candidate.value, self._known_facts.workload.mode)
-        accepted = self.decisions().get(candidate.recipe) is Decision.ACCEPTED
-        return (recipe.habit and not candidate.already_on) or (
-            declared.severity > self.request.allow.severity and not accepted
-        )
-
-    def _urgency(self, candidate: Candidate) -> tuple[bool, bool, bool, bool]:
-        """Cheap first (a fresh interpreter is not), then what attacks the bottleneck, habits last.
-
-        Sorting is stable, so ladders stay in order.
-        """
-        recipe = self.catalog[candidate.recipe]
-        profile = self._known_facts.profile
-        attacks = profile is not None and profile.bottleneck in recipe.attacks
-        return recipe.expensive, recipe.stage is Stage.ENVIRONMENT, not attacks, recipe.habit
-
-    def _run_solo(self, candidates: list[Candidate], *, reserve_s: float | None = None) -> None:
+    def _run_solo(self, candidates: Iterable[Candidate], *, reserve_s: float | None = None) -> None:
         stopped: dict[str, str] = {}
         measured = 0
         for candidate in candidates:
@@ -385,12 +377,17 @@ class Session:
         proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
         planned = {candidate.name for candidate in self._planned}
         new = [c for c in proposals.candidates if c.name not in planned and c.key not in stack.settings]
-        added = tuple(c for c in new if not c.already_on and c.recipe not in self._passed_over)
+        added = tuple(c for c in new if not (c.already_on or c.recipe in self._passed_over or self._waits(facts, c)))
         if added:
             proposing = {candidate.recipe for candidate in added}
-            skipped = {recipe: reason for recipe, reason in self._skipped.items() if recipe not in proposing}
-            self._emit(events.TrialsPlanned((*self._planned, *added), skipped))
+            self._skipped = {recipe: why for recipe, why in self._skipped.items() if recipe not in proposing}
+            self._planned = (*self._planned, *added)
+            self._emit(events.TrialsPlanned(self._planned, self._skipped))
         return list(added)
+
+    def _waits(self, facts: Facts, candidate: Candidate) -> bool:
+        decision = self.decisions().get(candidate.recipe)
+        return waits(self.catalog, facts, candidate, allow=self.request.allow, decision=decision)
 
     def _try_on_top(self, search: StackSearch, candidates: Iterable[Candidate]) -> None:
         """Compile on top of the stack, and try what needs its company; then partners in the new company."""
@@ -583,7 +580,7 @@ class Session:
                 )
             )
         if finishes or cancelled:
-            self._emit(events.SessionFinished(cancelled, self._budget.spent_s))
+            self._emit(events.SessionFinished(cancelled, self._budget.spent_s, self._bench.time_spent()))
 
     def _salvage(self) -> None:
         """The best that is known when a session ends early: ranked, and the stack as far as it was measured."""

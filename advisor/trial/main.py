@@ -128,6 +128,7 @@ class Trial:
             self._refuse_hopeless(probe.seconds, probe.seconds / probe.steps)
         warm = self._warm_up(clock, feed, probe.steps)
         warm_mark = compile_mark()
+        measuring = time.perf_counter()
         blocks = self._blocks(clock, warm, guards)
         memory = peak_memory(device)
         result = TrialResult(
@@ -154,7 +155,7 @@ class Trial:
         )
         if self.spec.profile:
             self._profile(step, feed, clock, blocks)
-        return result
+        return replace(result, measuring_s=time.perf_counter() - measuring)
 
     def _say(self, text: str) -> None:
         self.channel.send(Activity(text))

@@ -1,0 +1,81 @@
+"""The order in which candidates are tried: what most workloads gain from, the rest, compilation, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from advisor.catalog import Catalog
+from advisor.recipe import Stage
+from advisor.records import Bottleneck, Candidate, Facts, Numerics
+from advisor.session.control import Decision
+
+# Where the input is the bottleneck, what speeds it up is worth more than anything else.
+_BEFORE_ALL = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Candidates by when they are tried, each group in order.
+
+    ``prime``: alone, before there is a stack. ``rest``: alone, once there is one. ``expensive``: on top of the stack.
+    ``later``: what cannot be part of the stack, when it is confirmed: habits, which have a good value already, and what
+    needs the person's consent.
+    """
+
+    prime: tuple[Candidate, ...] = ()
+    rest: tuple[Candidate, ...] = ()
+    expensive: tuple[Candidate, ...] = ()
+    later: tuple[Candidate, ...] = ()
+
+    @property
+    def all(self) -> tuple[Candidate, ...]:
+        """Every candidate, in order."""
+        return (*self.prime, *self.rest, *self.expensive, *self.later)
+
+
+def schedule(
+    catalog: Catalog,
+    facts: Facts,
+    candidates: Iterable[Candidate],
+    *,
+    allow: Numerics,
+    decision: Callable[[str], Decision | None] = lambda recipe: None,
+) -> Schedule:
+    """Sort candidates into their groups. Sorting is stable, so the values of a ladder stay in order."""
+    groups: dict[str, list[Candidate]] = {"prime": [], "rest": [], "expensive": [], "later": []}
+    for candidate in candidates:
+        groups[_group(catalog, facts, candidate, allow, decision(candidate.recipe))].append(candidate)
+    ordered = {
+        name: tuple(sorted(group, key=lambda candidate: _urgency(catalog, facts, candidate)))
+        for name, group in groups.items()
+    }
+    return Schedule(**ordered)
+
+
+def waits(
+    catalog: Catalog, facts: Facts, candidate: Candidate, *, allow: Numerics, decision: Decision | None = None
+) -> bool:
+    """Whether a candidate cannot be part of the stack as things stand."""
+    recipe = catalog[candidate.recipe]
+    declared = recipe.numerics_of(candidate.value, facts.workload.mode)
+    needs_consent = declared.severity > allow.severity and decision is not Decision.ACCEPTED
+    return (recipe.habit and not candidate.already_on) or needs_consent
+
+
+def _group(catalog: Catalog, facts: Facts, candidate: Candidate, allow: Numerics, decision: Decision | None) -> str:
+    recipe = catalog[candidate.recipe]
+    if waits(catalog, facts, candidate, allow=allow, decision=decision):
+        return "later"
+    if recipe.expensive:
+        return "expensive"
+    bottleneck = facts.profile.bottleneck if facts.profile else None
+    first = bottleneck in _BEFORE_ALL and bottleneck in recipe.attacks and recipe.stage is not Stage.ENVIRONMENT
+    return "prime" if first or candidate.value in recipe.usual or candidate.already_on else "rest"
+
+
+def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool, bool, bool]:
+    """What attacks the bottleneck first; a fresh interpreter takes seconds to start, and habits come last."""
+    recipe = catalog[candidate.recipe]
+    bottleneck = facts.profile.bottleneck if facts.profile else None
+    return recipe.stage is Stage.ENVIRONMENT, bottleneck not in recipe.attacks, recipe.habit
