@@ -74,8 +74,8 @@ def _group(catalog: Catalog, facts: Facts, candidate: Candidate, allow: Numerics
     return "prime" if first or candidate.value in recipe.usual or candidate.already_on else "rest"
 
 
-def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool, bool, bool]:
-    """What attacks the bottleneck first; a fresh interpreter takes seconds to start, and habits come last."""
+def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool, bool, bool, bool]:
+    """What attacks the bottleneck first, ladders before switches; a fresh interpreter takes seconds; habits are last."""
     recipe = catalog[candidate.recipe]
     bottleneck = facts.profile.bottleneck if facts.profile else None
-    return recipe.stage is Stage.ENVIRONMENT, bottleneck not in recipe.attacks, recipe.habit
+    return recipe.stage is Stage.ENVIRONMENT, bottleneck not in recipe.attacks, not recipe.ladder, recipe.habit

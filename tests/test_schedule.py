@@ -1,0 +1,97 @@
+"""What is tried when."""
+
+from __future__ import annotations
+
+import pytest
+from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
+
+from advisor.catalog import load_catalog
+from advisor.records import Bottleneck, Numerics
+from advisor.session.control import Decision
+from advisor.session.schedule import schedule, waits
+
+CATALOG = load_catalog()
+
+
+def planned(facts, **options):
+    candidates = CATALOG.propose(facts, only=(), skip=("control",)).candidates
+    return candidates, schedule(CATALOG, facts, candidates, **{"allow": Numerics.CLOSE, **options})
+
+
+def recipes(group):
+    return [candidate.recipe for candidate in group]
+
+
+def names(group):
+    return [candidate.name for candidate in group]
+
+
+def bound_by(bottleneck, **changes):
+    return gpu_facts(profile=profile_facts(bottleneck=bottleneck), **changes)
+
+
+def test_every_candidate_is_in_one_group():
+    candidates, groups = planned(gpu_facts())
+    assert sorted(names(groups.all)) == sorted(names(candidates))
+    assert all((groups.prime, groups.rest, groups.expensive, groups.later))
+
+
+def test_what_most_workloads_gain_from_comes_before_a_stack_is_sought():
+    _, groups = planned(bound_by(Bottleneck.COMPUTE))
+    assert {"autocast=bfloat16", "channels_last=channels_last", "step_graph=true"} <= set(names(groups.prime))
+    assert "autocast=float16" in names(groups.rest)
+    assert "cudnn_benchmark" in recipes(groups.rest)
+
+
+@pytest.mark.parametrize("bottleneck", [Bottleneck.COMPUTE, Bottleneck.LAUNCH, Bottleneck.MEMORY])
+def test_what_attacks_the_bottleneck_is_first_of_its_group(bottleneck):
+    _, groups = planned(bound_by(bottleneck))
+    attacks = [bottleneck in CATALOG[recipe].attacks for recipe in recipes(groups.prime)]
+    assert attacks == sorted(attacks, reverse=True)
+
+
+def test_compilation_is_tried_on_top_of_the_stack():
+    _, groups = planned(gpu_facts())
+    assert "compile" in recipes(groups.expensive)
+    assert all(CATALOG[recipe].expensive for recipe in recipes(groups.expensive))
+
+
+def test_the_values_of_a_ladder_stay_in_order():
+    _, groups = planned(gpu_facts())
+    sizes = [candidate.value for candidate in groups.later if candidate.recipe == "batch_size"]
+    assert len(sizes) > 2
+    assert sizes == sorted(sizes)
+
+
+def test_fresh_interpreters_come_last_of_the_rest():
+    _, groups = planned(cpu_facts())
+    stages = [CATALOG[recipe].stage.name == "ENVIRONMENT" for recipe in recipes(groups.rest)]
+    assert any(stages)
+    assert stages == sorted(stages)
+
+
+def test_what_needs_consent_waits_until_it_is_given():
+    facts = gpu_facts()
+    candidates, groups = planned(facts)
+    (first, *_) = [candidate for candidate in candidates if candidate.recipe == "batch_size"]
+    assert first in groups.later
+    assert waits(CATALOG, facts, first, allow=Numerics.CLOSE)
+    assert not waits(CATALOG, facts, first, allow=Numerics.CHANGED)
+    assert not waits(CATALOG, facts, first, allow=Numerics.CLOSE, decision=Decision.ACCEPTED)
+    _, consented = planned(facts, decision={"batch_size": Decision.ACCEPTED}.get)
+    assert "batch_size" not in recipes(consented.later)
+
+
+def test_a_habit_waits_because_the_good_value_is_the_present_one():
+    facts = gpu_facts()
+    candidates, groups = planned(facts)
+    habits = {candidate.recipe for candidate in candidates if CATALOG[candidate.recipe].habit}
+    assert habits
+    assert habits <= set(recipes(groups.later))
+
+
+def test_where_the_step_waits_for_data_what_loads_it_comes_first():
+    _, groups = planned(bound_by(Bottleneck.INPUT, loader=loader_facts()))
+    assert recipes(groups.prime)[0] == "num_workers"
+    assert "pin_memory" in recipes(groups.prime)
+    assert "channels_last" in recipes(groups.prime)

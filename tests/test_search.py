@@ -1,0 +1,188 @@
+"""The search for the stack, on made-up results: how fast a combination is comes from a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from advisor.catalog import load_catalog
+from advisor.records import Block, Candidate, Mode, Numerics, Outcome, TargetSpec, TrialResult, TrialSpec
+from advisor.session.judge import Judge
+from advisor.session.request import Request
+from advisor.session.search import StackSearch
+from advisor.settings import Settings
+
+CATALOG = load_catalog()
+BF16 = Candidate("autocast", "precision.autocast", "bfloat16")
+FP16 = Candidate("autocast", "precision.autocast", "float16")
+LAST = Candidate("channels_last", "model.memory_format", "channels_last")
+FUSED = Candidate("fused_optimizer", "optimizer.implementation", "fused")
+GRAPH = Candidate("step_graph", "step.cuda_graph", True)
+TF32 = Candidate("tf32", "precision.float32_matmul", "high")
+COMPILE = Candidate("compile", "compile.mode", "default")
+
+
+def result_at(speedup):
+    if speedup is None:
+        return TrialResult(Outcome.OUT_OF_MEMORY, "out of memory")
+    blocks = tuple(Block(10, 1000, 1 / speedup * wobble) for wobble in (0.999, 1.0, 1.001, 1.0, 0.9995))
+    return TrialResult(Outcome.MEASURED, blocks=blocks, losses=(1.0, 0.9), weights=(1.0, 0.9), parameters=1)
+
+
+class Bench:
+    """Answers as trials would, and keeps what it was asked."""
+
+    def __init__(self, speedups, affordable):
+        self.speedups, self.asked = speedups, []
+        self.request = Request(TargetSpec("made_up", "."), allow=Numerics.CLOSE)
+        self.budget = SimpleNamespace(expected_s=lambda *, cost=0.0: 1.0, allows=self._allows)
+        self._affordable = affordable
+
+    def _allows(self, expected_s, *, reserve_s):
+        return len(self.asked) < self._affordable
+
+    def spec(self, name, settings, **_):
+        return TrialSpec(name, self.request.target, dict(settings), 1.0, 1.0, 1.0, "")
+
+    def run(self, spec, *, cost=0.0):
+        self.asked.append(Settings(spec.settings))
+        return result_at(self.speedups(spec.settings))
+
+
+class Searching:
+    def __init__(self, speedups, *, affordable=100):
+        self.bench = Bench(speedups, affordable)
+        self.judge = Judge(CATALOG, Mode.TRAIN, result_at(1.0))
+        self.speedups = speedups
+        self.grown = []
+        self.search = StackSearch(
+            self.bench,
+            self.judge,
+            CATALOG,
+            allowed=lambda record: record.result.measured,
+            reserve_s=lambda: 0.0,
+            progress=lambda stack: self.grown.append(stack.settings),
+        )
+
+    def solo(self, *candidates):
+        return [self.judge.record(c, c.settings, result_at(self.speedups(c.settings))) for c in candidates]
+
+    @property
+    def stack(self):
+        return self.search.stack
+
+
+def product(**factors):
+    """A speed-up that is the product of each setting's own."""
+    by_key = {CATALOG[recipe].key: factor for recipe, factor in factors.items()}
+
+    def speedup(settings):
+        total = 1.0
+        for key in settings:
+            total *= by_key.get(key, 1.0)
+        return total
+
+    return speedup
+
+
+def test_winners_that_get_along_take_one_trial():
+    found = Searching(product(autocast=1.5, fused_optimizer=1.1, step_graph=1.3))
+    found.search.grow(found.solo(BF16, FUSED, GRAPH))
+    assert set(found.stack.settings) == {BF16.key, FUSED.key, GRAPH.key}
+    assert len(found.bench.asked) == 1
+
+
+def test_a_partner_that_helps_only_in_company_is_found():
+    def speedup(settings):
+        both = BF16.key in settings and LAST.key in settings
+        return 1.97 if both else 1.12 if BF16.key in settings else 0.97
+
+    found = Searching(speedup)
+    found.search.grow(found.solo(BF16, LAST))
+    assert found.stack.settings == Settings({**BF16.settings, **LAST.settings})
+
+
+def test_a_partner_that_adds_nothing_leaves_again():
+    found = Searching(product(autocast=1.5, channels_last=1.0))
+    found.search.grow(found.solo(BF16, LAST))
+    assert found.stack.settings == Settings(BF16.settings)
+    assert LAST.key in found.stack.dropped
+
+
+def test_winners_that_spoil_each_other_are_added_one_by_one():
+    def speedup(settings):
+        if TF32.key in settings and BF16.key in settings:
+            return 1.05
+        return product(autocast=1.5, tf32=1.2, fused_optimizer=1.1)(settings)
+
+    found = Searching(speedup)
+    found.search.grow(found.solo(BF16, TF32, FUSED))
+    assert found.stack.settings == Settings({**BF16.settings, **FUSED.settings})
+    assert found.stack.dropped[TF32.key] == "it adds nothing to the others"
+
+
+def test_a_combination_that_fails_leaves_the_best_alone():
+    found = Searching(lambda settings: None if len(settings) > 1 else 1.5 if BF16.key in settings else 1.2)
+    found.search.grow(found.solo(BF16, FUSED))
+    assert found.stack.settings == Settings(BF16.settings)
+    assert "together with the others it fails: out of memory" in found.stack.dropped[FUSED.key]
+
+
+def test_what_conflicts_with_a_better_one_is_named_and_not_tried():
+    found = Searching(product(autocast=1.5, step_graph=1.2))
+    found.search.grow(found.solo(FP16, GRAPH))
+    assert found.stack.settings == Settings(FP16.settings)
+    assert GRAPH.key in found.stack.dropped
+    assert not found.bench.asked
+
+
+def test_growing_again_measures_only_what_is_new():
+    found = Searching(product(autocast=1.5, fused_optimizer=1.1, step_graph=1.3))
+    first = found.solo(BF16, FUSED)
+    found.search.grow(first)
+    before = list(found.bench.asked)
+    found.search.grow([*first, *found.solo(GRAPH)])
+    assert len(found.stack.settings) == 3
+    assert len(found.bench.asked) == len(before) + 1
+    assert len(set(found.bench.asked)) == len(found.bench.asked)
+
+
+def test_compilation_on_top_stays_only_when_it_helps():
+    for factor, stays in ((1.2, True), (0.9, False)):
+        found = Searching(product(autocast=1.5, compile=factor))
+        found.search.grow(found.solo(BF16))
+        record = found.search.try_expensive(COMPILE)
+        assert record.settings == {**BF16.settings, **COMPILE.settings}
+        assert (COMPILE.key in found.stack.settings) is stays
+
+
+def test_what_no_longer_earns_its_place_is_left_out():
+    def speedup(settings):
+        return 2.0 if COMPILE.key in settings else product(autocast=1.5, fused_optimizer=1.1)(settings)
+
+    found = Searching(speedup)
+    found.search.grow(found.solo(BF16, FUSED))
+    found.search.try_expensive(COMPILE)
+    found.search.leave_one_out()
+    assert found.stack.settings == Settings(COMPILE.settings)
+
+
+@pytest.mark.parametrize("affordable", range(6))
+def test_without_time_the_best_so_far_is_kept(affordable):
+    found = Searching(product(autocast=1.5, fused_optimizer=1.1, tf32=1.2), affordable=affordable)
+    found.search.grow(found.solo(BF16, FUSED, TF32))
+    found.search.leave_one_out()
+    assert len(found.bench.asked) <= affordable
+    assert BF16.key in found.stack.settings
+    assert found.stack.result.measured
+
+
+def test_a_stack_above_the_memory_limit_is_not_kept():
+    found = Searching(product(autocast=1.5, fused_optimizer=1.1))
+    found.bench.request = replace(found.bench.request, memory_limit_bytes=100)
+    heavy = replace(result_at(1.65), peak_reserved_bytes=101)
+    found.bench.run = lambda spec, *, cost=0.0: heavy
+    found.search.grow(found.solo(BF16, FUSED))
+    assert found.stack.settings == Settings(BF16.settings)
