@@ -1091,11 +1091,19 @@ def test_checkpointing_is_proposed_for_repeated_blocks():
     assert recipe.accepts("budget-0.25")
     assert not any(map(recipe.accepts, ("budget-0", "budget-1", "budget-", "budget-x", "budget-0.5.5", 0.5)))
     assert recipe.numerics_of("blocks", Mode.TRAIN) is Numerics.EXACT
-    for other in ({"step.cuda_graph": True}, {"compile.pointwise_only": True}):
-        assert CATALOG.conflict({recipe.key: "blocks", **other})
-        assert CATALOG.conflict({recipe.key: "none", **other}) is None
+    assert CATALOG.conflict({recipe.key: "blocks", "compile.pointwise_only": True})
+    assert CATALOG.conflict({recipe.key: "none", "compile.pointwise_only": True}) is None
     assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "none"})
     assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "default"}) is None
+
+
+@pytest.mark.parametrize(("installed", "refused"), [("2.6.0", True), ("2.9.1+cu128", True), ("2.10.0", False)])
+def test_checkpoints_in_a_captured_step_are_refused_where_pytorch_cannot_capture_them(monkeypatch, installed, refused):
+    monkeypatch.setattr("advisor.recipe.version", {"torch": installed}.get)
+    graph = {"step.cuda_graph": True}
+    assert bool(CATALOG.conflict({"memory.activation_checkpointing": "blocks", **graph})) is refused
+    assert CATALOG.conflict({"memory.activation_checkpointing": "none", **graph}) is None
+    assert CATALOG.conflict({"memory.activation_checkpointing": "budget-0.5", **graph}) is None
 
 
 # --- what an inspection finds ---------------------------------------------------------------------------------
