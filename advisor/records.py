@@ -747,14 +747,35 @@ class StackRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ParetoPoint:
+    """Settings that were measured, by speed and memory. The baseline has neither settings nor a comparison."""
+
+    name: str
+    settings: dict[str, Value]
+    comparison: Comparison | None
+    peak_reserved_bytes: int
+
+    @property
+    def speedup(self) -> float:
+        """Samples per second over the baseline's."""
+        return self.comparison.speedup if self.comparison else 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class BaselineRecord:
-    """The user's own settings, measured. ``cpu_step_ms`` is the same step on the CPU, when a GPU session tried that."""
+    """The user's own settings, measured. ``cpu_step_ms`` is the same step on the CPU, when a GPU session tried that.
+
+    ``noise_floor``, ``memory_floor`` and ``energy_floor`` are the relative differences in speed, in peak memory and in
+    energy that identical runs showed; the last two are 0 where there was one run only.
+    """
 
     result: TrialResult
     step_ms: float
     samples_per_s: float
     noise_floor: float
     cpu_step_ms: float | None = None
+    memory_floor: float = 0.0
+    energy_floor: float = 0.0
 
 
 # --- what a trial process sends to its parent -----------------------------------------------------------------

@@ -30,6 +30,7 @@ from advisor.records import (
     OperatorRow,
     OptimizerFacts,
     Outcome,
+    ParetoPoint,
     Profile,
     Recommendation,
     StackRecord,
@@ -41,7 +42,9 @@ from advisor.records import (
     WorkloadFacts,
 )
 from advisor.session import events
+from advisor.session.objective import Goal
 from advisor.session.request import Request
+from advisor.settings import Settings
 from advisor.stats import break_even_steps
 
 GIB = 2**30
@@ -74,6 +77,7 @@ def sample_history() -> list[events.Event]:
     facts, profile = _resnet_facts(hardware), _resnet_profile()
     trials = _resnet_trials(baseline)
     return [
+        events.GoalSet(Goal()),
         events.HardwareFound(hardware),
         events.SourceRead(
             ("train.py", "data.py"), SAMPLE_FINDINGS, ("data.py cannot be parsed: line 3: invalid syntax",)
@@ -89,6 +93,7 @@ def sample_history() -> list[events.Event]:
         events.StageStarted("trials"),
         *_told(trials),
         events.StageStarted("stack"),
+        *_resnet_combinations(),
         events.StackMeasured(_resnet_stack(baseline, confirmed=False)),
         events.StageStarted("confirmation"),
         events.StackMeasured(_resnet_stack(baseline, confirmed=True)),
@@ -354,6 +359,26 @@ def _resnet_stack(baseline: BaselineRecord, *, confirmed: bool) -> StackRecord:
         confirmed=confirmed,
         dropped={"step.zero_grad": "slower on top of the others"},
     )
+
+
+def _resnet_combinations() -> list[events.Event]:
+    """What was measured together on the way to the stack."""
+    half = {"precision.autocast": "bfloat16"}
+    measured = (
+        ({**half, "model.memory_format": "channels_last"}, 1.93, 5.51),
+        ({**half, "optimizer.implementation": "fused"}, 1.14, 8.49),
+    )
+    return [
+        events.CombinationMeasured(
+            ParetoPoint(
+                str(Settings(settings)),
+                settings,
+                Comparison(speedup, 0.994 * speedup, 1.006 * speedup, H200_NOISE),
+                round(gib * GIB),
+            )
+        )
+        for settings, speedup, gib in measured
+    ]
 
 
 def _detailed_baseline(baseline: BaselineRecord) -> BaselineRecord:

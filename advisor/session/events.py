@@ -10,11 +10,20 @@ from advisor.records import (
     Facts,
     Finding,
     Hardware,
+    ParetoPoint,
     Recommendation,
     StackRecord,
     TimeSpent,
     TrialRecord,
 )
+from advisor.session.objective import Goal
+
+
+@dataclass(frozen=True, slots=True)
+class GoalSet:
+    """What the session optimises, and within what: its first word."""
+
+    goal: Goal
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,13 @@ class TrialMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class CombinationMeasured:
+    """Several settings were measured together on the way to the stack, and could be it by memory and numerics."""
+
+    point: ParetoPoint
+
+
+@dataclass(frozen=True, slots=True)
 class StackMeasured:
     """The stack so far; ``record.confirmed`` marks the final one."""
 
@@ -138,7 +154,8 @@ class SessionFinished:
 
 
 Event = (
-    HardwareFound
+    GoalSet
+    | HardwareFound
     | SourceRead
     | StageStarted
     | FactsFound
@@ -147,6 +164,7 @@ Event = (
     | TrialStarted
     | TrialActivity
     | TrialMeasured
+    | CombinationMeasured
     | StackMeasured
     | Ranked
     | ProgressMade

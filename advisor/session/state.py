@@ -12,18 +12,22 @@ from advisor.records import (
     Facts,
     Finding,
     Hardware,
+    ParetoPoint,
     Recommendation,
     StackRecord,
     TrialRecord,
     Value,
 )
 from advisor.session import events
+from advisor.session.objective import Goal, Yardstick
+from advisor.settings import Settings
 
 
 @dataclass
 class SessionState:
     """What is known so far. Changed only by :meth:`apply`, in the thread that owns it."""
 
+    goal: Goal = field(default_factory=Goal)
     hardware: Hardware | None = None
     facts: Facts | None = None
     source_files: tuple[str, ...] = ()
@@ -34,6 +38,7 @@ class SessionState:
     planned: tuple[Candidate, ...] = ()
     skipped: dict[str, str] = field(default_factory=dict)
     trials: dict[str, TrialRecord] = field(default_factory=dict)
+    combinations: dict[Settings, ParetoPoint] = field(default_factory=dict)
     stack: StackRecord | None = None
     recommendations: tuple[Recommendation, ...] = ()
     running: str = ""
@@ -55,6 +60,11 @@ class SessionState:
         return state
 
     @property
+    def yardstick(self) -> Yardstick | None:
+        """The goal and the baseline that results are held against; None before the baseline is measured."""
+        return Yardstick(self.goal, self.baseline) if self.baseline else None
+
+    @property
     def stack_settings(self) -> dict[str, Value]:
         """The settings of the stack, empty before there is one."""
         return dict(self.stack.settings) if self.stack else {}
@@ -63,6 +73,10 @@ class SessionState:
     def apply(self, event: events.Event) -> None:
         """Take one event into account."""
         raise TypeError(f"unknown event {event!r}")
+
+    @apply.register
+    def _(self, event: events.GoalSet) -> None:
+        self.goal = event.goal
 
     @apply.register
     def _(self, event: events.HardwareFound) -> None:
@@ -102,6 +116,10 @@ class SessionState:
         self.trials[event.record.candidate.name] = event.record
         if self.running == event.record.candidate.name:
             self.running = self.activity = ""
+
+    @apply.register
+    def _(self, event: events.CombinationMeasured) -> None:
+        self.combinations[Settings(event.point.settings)] = event.point
 
     @apply.register
     def _(self, event: events.StackMeasured) -> None:

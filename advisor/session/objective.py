@@ -1,0 +1,268 @@
+"""The objective of a session: what is better than what, by how much, and how that reads. Pure functions of records.
+
+Throughput counts samples per second, latency the milliseconds of a step, so that a larger batch never counts as better,
+memory the peak at no less than a share of the baseline's speed, energy the joules a sample. A memory limit bounds all
+four: where a result exceeds it, less memory comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from advisor.formatting import (
+    format_bytes,
+    format_energy,
+    format_interval,
+    format_ms,
+    format_percent,
+    format_rate,
+    format_ratio,
+)
+from advisor.records import BaselineRecord, Comparison, Numerics, Objective, TrialResult, Verdict
+from advisor.stats import SMALLEST_NOISE_FLOOR, ratio_interval
+
+DEFAULT_KEEP_SPEED = 0.9
+# Allocators round, and resident sets wander: a smaller share of the baseline's peak is no saving.
+SMALLEST_SAVING = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a session optimises, and within what.
+
+    ``keep_speed``: the share of the baseline's samples per second, 0 to 1, that less memory must not go below.
+    ``memory_limit_bytes``: what the peak reserved memory may not exceed. ``allow``: the worst numerics class that needs
+    no consent.
+    """
+
+    objective: Objective = Objective.THROUGHPUT
+    keep_speed: float = DEFAULT_KEEP_SPEED
+    memory_limit_bytes: int | None = None
+    allow: Numerics = Numerics.CLOSE
+
+    def fits(self, result: TrialResult) -> bool:
+        """Whether a result stays within the memory limit; so does one whose peak is not known."""
+        peak_bytes = result.peak_reserved_bytes
+        return self.memory_limit_bytes is None or peak_bytes is None or peak_bytes <= self.memory_limit_bytes
+
+    def better(self, count: int = 1) -> str:
+        """What so many candidates do that are better, after their name: ``is measurably faster``."""
+        kept = f"at {format_percent(self.keep_speed)} of the speed or more"
+        one, many = {
+            Objective.THROUGHPUT: ("is measurably faster", "are measurably faster"),
+            Objective.LATENCY: ("makes a step measurably shorter", "make a step measurably shorter"),
+            Objective.MEMORY: (f"saves memory {kept}", f"save memory {kept}"),
+            Objective.ENERGY: ("takes measurably less energy", "take measurably less energy"),
+        }[self.objective]
+        return one if count == 1 else many
+
+    def not_better(self, count: int = 1) -> str:
+        """As :meth:`better` for what is not: ``is not measurably faster``."""
+        kept = f"at {format_percent(self.keep_speed)} of the speed or more"
+        one, many = {
+            Objective.THROUGHPUT: ("is not measurably faster", "are not measurably faster"),
+            Objective.LATENCY: ("makes a step not measurably shorter", "make a step not measurably shorter"),
+            Objective.MEMORY: (f"does not save memory {kept}", f"do not save memory {kept}"),
+            Objective.ENERGY: ("does not take measurably less energy", "do not take measurably less energy"),
+        }[self.objective]
+        return one if count == 1 else many
+
+
+def figure(objective: Objective, result: TrialResult) -> float | None:
+    """What an objective looks at in a result that measured; None where it was not measured.
+
+    Samples per second, which should be high; or milliseconds a step, bytes or joules a sample, which should be low.
+    """
+    match objective:
+        case Objective.THROUGHPUT:
+            return median(block.samples_per_s for block in result.blocks)
+        case Objective.LATENCY:
+            return median(block.step_ms for block in result.blocks)
+        case Objective.MEMORY:
+            return result.peak_reserved_bytes
+        case Objective.ENERGY:
+            return result.energy_j_per_sample
+
+
+def format_figure(objective: Objective, value: float | None) -> str:
+    """The figure of an objective as a person reads it: ``2,431 samples/s``, ``9.21 ms``, ``8.54 GiB``, ``0.12 J``."""
+    match objective:
+        case Objective.THROUGHPUT:
+            return format_rate(value)
+        case Objective.LATENCY:
+            return format_ms(value)
+        case Objective.MEMORY:
+            return format_bytes(value)
+        case Objective.ENERGY:
+            return format_energy(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How many times as good as the baseline, with its interval; below ``1 + floor`` nothing is shown.
+
+    Memory and energy are one figure a trial: their interval is that figure, and the floor is all their noise.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    floor: float
+
+    @property
+    def proven(self) -> bool:
+        """Whether it is better beyond the noise."""
+        return self.low > 1 + self.floor
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is worse beyond the noise."""
+        return self.high < 1 / (1 + self.floor)
+
+
+@dataclass(frozen=True, slots=True)
+class Yardstick:
+    """A goal, and the baseline against which results are held. All results that are asked about must have measured."""
+
+    goal: Goal
+    baseline: BaselineRecord
+
+    @property
+    def saving_floor(self) -> float:
+        """The smallest relative difference of two peaks that counts."""
+        return max(SMALLEST_SAVING, self.baseline.memory_floor)
+
+    @property
+    def energy_floor(self) -> float:
+        """The smallest relative difference of two energies that counts: a noisy time is a noisy energy."""
+        return max(SMALLEST_NOISE_FLOOR, self.baseline.energy_floor, self.baseline.noise_floor)
+
+    @property
+    def too_large(self) -> bool:
+        """Whether the baseline itself exceeds the memory limit: then whatever takes less is a step towards it."""
+        return not self.goal.fits(self.baseline.result)
+
+    # --- against the baseline -------------------------------------------------------------------------------------
+
+    def gain(self, result: TrialResult, comparison: Comparison | None) -> Gain | None:
+        """How much better a result is than the baseline by the objective; None where that was not measured."""
+        if comparison is None:
+            return None
+        if self.goal.objective is Objective.THROUGHPUT:
+            return _timed(comparison, 1.0)
+        if self.goal.objective is Objective.LATENCY:
+            return _timed(comparison, _samples_per_step(self.baseline.result) / _samples_per_step(result))
+        floor = self.saving_floor if self.goal.objective is Objective.MEMORY else self.energy_floor
+        return _once(figure(self.goal.objective, self.baseline.result), figure(self.goal.objective, result), floor)
+
+    def saving(self, result: TrialResult) -> Gain | None:
+        """How many times the baseline's peak is that of a result; None where a peak is not known."""
+        return _once(self.baseline.result.peak_reserved_bytes, result.peak_reserved_bytes, self.saving_floor)
+
+    def keeps_speed(self, comparison: Comparison) -> bool:
+        """Whether a result is as fast as the objective asks: its whole interval lies above the share to keep."""
+        return self.goal.objective is not Objective.MEMORY or comparison.ci_low >= self.goal.keep_speed
+
+    def too_slow(self, result: TrialResult, comparison: Comparison | None) -> bool:
+        """Whether settings save memory and cost too much speed: in company that is faster they may be welcome."""
+        saving = self.saving(result)
+        return comparison is not None and saving is not None and saving.proven and not self.keeps_speed(comparison)
+
+    def helps(self, result: TrialResult, comparison: Comparison | None) -> bool:
+        """Whether settings are worth a place in a combination: better than the baseline beyond the noise.
+
+        With memory as the objective so is what is faster in as little memory. Where the baseline exceeds the memory
+        limit, so is what saves memory, at whatever speed.
+        """
+        if comparison is None or not self.keeps_speed(comparison):
+            return False
+        gain, saving = self.gain(result, comparison), self.saving(result)
+        if (gain is not None and gain.proven) or (self.too_large and saving is not None and saving.proven):
+            return True
+        free = self.goal.objective is Objective.MEMORY and not (saving is None or saving.lost)
+        return free and comparison.verdict is Verdict.FASTER
+
+    def worth(self, result: TrialResult, comparison: Comparison | None) -> bool:
+        """Whether settings may be recommended: they help, and stay within the memory limit."""
+        return self.goal.fits(result) and self.helps(result, comparison)
+
+    def merit(self, result: TrialResult, comparison: Comparison | None) -> tuple[bool, float]:
+        """The key by which results are ranked, the better the larger: what is better by the objective, by how much.
+
+        Behind it comes what helps in another way, by its speed.
+        """
+        gain = self.gain(result, comparison)
+        if gain is not None and gain.proven:
+            return True, gain.ratio
+        return False, comparison.speedup if comparison else 0.0
+
+    # --- one combination against another --------------------------------------------------------------------------
+
+    def beats(self, new: TrialResult, old: TrialResult, comparison: Comparison, *, margin: float = 1.0) -> bool:
+        """Whether a combination should take the place of another. ``comparison`` is the new one's with the baseline.
+
+        Of speeds the whole interval of their ratio must lie above ``margin``; of memory and energy the ratio must clear
+        the noise beside. With memory as the objective, of two that take as much the faster is better.
+        """
+        if not self.keeps_speed(comparison):
+            return False
+        smaller = _once(old.peak_reserved_bytes, new.peak_reserved_bytes, self.saving_floor)
+        if not self.goal.fits(old):
+            return _clears(smaller, 1.0)
+        if not self.goal.fits(new):
+            return False
+        if self.goal.objective is Objective.MEMORY:
+            equal = smaller is not None and not smaller.lost
+            return _clears(smaller, margin) or (equal and self._faster(new, old, margin))
+        if self.goal.objective is Objective.ENERGY:
+            return _clears(_once(old.energy_j_per_sample, new.energy_j_per_sample, self.energy_floor), margin)
+        return self._faster(new, old, margin)
+
+    def _faster(self, new: TrialResult, old: TrialResult, margin: float) -> bool:
+        _, low, _ = ratio_interval(self._rates(new), self._rates(old))
+        return low > margin
+
+    def _rates(self, result: TrialResult) -> Sequence[float]:
+        """Steps per second for latency, else samples per second, of each block."""
+        if self.goal.objective is Objective.LATENCY:
+            return [1e3 / block.step_ms for block in result.blocks]
+        return [block.samples_per_s for block in result.blocks]
+
+    # --- in words -------------------------------------------------------------------------------------------------
+
+    def effect(self, result: TrialResult, comparison: Comparison | None) -> str:
+        """What settings do, by the objective: ``saves 31 % of the memory at 0.97x (0.95-0.99) the speed``."""
+        gain = self.gain(result, comparison)
+        if comparison is None or gain is None or self.goal.objective is Objective.THROUGHPUT:
+            return format_ratio(comparison)
+        if self.goal.objective is Objective.LATENCY:
+            return format_ratio(Comparison(gain.ratio, gain.low, gain.high, gain.floor))
+        speed, less = format_interval(comparison), format_percent(1 - 1 / gain.ratio)
+        more = format_percent(1 / gain.ratio - 1)
+        if self.goal.objective is Objective.ENERGY:
+            share = f"{less} less" if gain.proven else f"{more} more" if gain.lost else "as much"
+            return f"takes {share} energy a sample at {speed} the speed"
+        if gain.proven:
+            return f"saves {less} of the memory at {speed} the speed"
+        return f"takes {more} more memory at {speed} the speed" if gain.lost else f"{speed} as fast in as much memory"
+
+
+def _timed(comparison: Comparison, factor: float) -> Gain:
+    """A gain in speed; ``factor`` turns samples into steps where their numbers differ."""
+    speedup, low, high = (factor * ratio for ratio in (comparison.speedup, comparison.ci_low, comparison.ci_high))
+    return Gain(speedup, low, high, comparison.noise_floor)
+
+
+def _once(old: float | None, new: float | None, floor: float) -> Gain | None:
+    """The gain of a figure that is measured once a trial and should be low."""
+    return Gain(old / new, old / new, old / new, floor) if old and new else None
+
+
+def _clears(gain: Gain | None, margin: float) -> bool:
+    return gain is not None and gain.proven and gain.ratio > margin
+
+
+def _samples_per_step(result: TrialResult) -> float:
+    return median(block.samples / block.steps for block in result.blocks)

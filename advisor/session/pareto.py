@@ -1,0 +1,100 @@
+"""Speed against memory: all that was measured and is allowed, and the front. Pure functions of a session's state.
+
+A point is on the front when nothing is both as fast and as small: whoever wants it faster pays in memory, and whoever
+wants it smaller pays in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from advisor.records import ParetoPoint, StackRecord, TrialRecord
+from advisor.session.objective import Goal, Yardstick
+from advisor.session.ranking import CONTROL
+from advisor.session.state import SessionState
+from advisor.settings import Settings
+
+BASELINE = "baseline"
+STACK = "stack"
+
+
+def measured_points(state: SessionState) -> tuple[ParetoPoint, ...]:
+    """The baseline, what was measured alone and needs no consent, and every combination, within the memory limit.
+
+    Of settings that were measured several times the last result counts, the confirmed stack's above all. The baseline
+    is there whatever the limit: the others are held against it.
+    """
+    points = {Settings(point.settings): point for point in _points(state) if _fits(state.goal, point)}
+    baseline = state.baseline
+    own_bytes = baseline.result.peak_reserved_bytes if baseline else None
+    own = () if own_bytes is None else (ParetoPoint(BASELINE, {}, None, own_bytes),)
+    return own + tuple(point for settings, point in points.items() if settings)
+
+
+def pareto_front(
+    points: Iterable[ParetoPoint], *, saving_floor: float = 0.0, noise_floor: float = 0.0
+) -> tuple[ParetoPoint, ...]:
+    """The points that nothing else is both as fast as and as small as, the smallest first.
+
+    Of points whose peaks differ by less than ``saving_floor`` the fastest stays, and a point has to be faster than all
+    smaller ones by more than ``noise_floor`` (both relative): what nobody can tell apart is not a choice.
+    """
+    front: list[ParetoPoint] = []
+    smallest_bytes = 0  # of the points that the last one of the front stands for
+    for point in sorted(points, key=_by_size):
+        if front and point.speedup <= (1 + noise_floor) * front[-1].speedup:
+            continue
+        if front and point.peak_reserved_bytes <= (1 + saving_floor) * smallest_bytes:
+            front[-1] = point
+        else:
+            front.append(point)
+            smallest_bytes = point.peak_reserved_bytes
+    return tuple(front)
+
+
+def front_of(state: SessionState) -> tuple[ParetoPoint, ...]:
+    """The front of a session so far; empty before the baseline is measured."""
+    if state.baseline is None:
+        return ()
+    by = Yardstick(state.goal, state.baseline)
+    points = measured_points(state)
+    return pareto_front(points, saving_floor=by.saving_floor, noise_floor=state.baseline.noise_floor)
+
+
+def least_memory(points: Iterable[ParetoPoint]) -> ParetoPoint | None:
+    """The point with the smallest peak, of equal ones the fastest; None of none."""
+    return min(points, key=_by_size, default=None)
+
+
+def _points(state: SessionState) -> Iterable[ParetoPoint]:
+    for record in state.trials.values():
+        point = _of_record(record.label, record)
+        if point and record.candidate.recipe != CONTROL and _allowed(state.goal, record):
+            yield point
+    yield from state.combinations.values()
+    stack = _of_record(STACK, state.stack) if state.stack else None
+    if stack:
+        yield stack
+
+
+def _of_record(name: str, record: TrialRecord | StackRecord) -> ParetoPoint | None:
+    peak_bytes = record.result.peak_reserved_bytes
+    if record.comparison is None or peak_bytes is None:
+        return None
+    return ParetoPoint(name, dict(record.settings), record.comparison, peak_bytes)
+
+
+def _allowed(goal: Goal, record: TrialRecord) -> bool:
+    """Whether a measured candidate needs no consent, by its declaration and as measured."""
+    numerics = record.numerics
+    if numerics is None:
+        return False
+    return max(numerics.declared.severity, numerics.decisive.severity) <= goal.allow.severity
+
+
+def _fits(goal: Goal, point: ParetoPoint) -> bool:
+    return goal.memory_limit_bytes is None or point.peak_reserved_bytes <= goal.memory_limit_bytes
+
+
+def _by_size(point: ParetoPoint) -> tuple[int, float, int]:
+    return point.peak_reserved_bytes, -point.speedup, len(point.settings)

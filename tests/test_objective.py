@@ -1,0 +1,268 @@
+"""What is better than what, by each objective: on made-up results, and on any that hypothesis can make up."""
+
+# ruff: noqa: RUF001 - the en dash stands between the ends of an interval
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from advisor.records import BaselineRecord, Block, Comparison, Objective, Outcome, TrialResult, Verdict
+from advisor.session.objective import SMALLEST_SAVING, Goal, Yardstick, figure, format_figure
+
+MIB = 2**20
+NOISE = 0.006
+WOBBLE = (0.999, 1.0, 1.001, 1.0, 0.9995)
+
+speeds = st.floats(0.2, 5.0)
+shares = st.floats(0.2, 5.0)
+objectives = st.sampled_from(list(Objective))
+
+
+def result(speedup=1.0, *, memory=1.0, energy=1.0, batch=10):
+    """A trial at a multiple of the baseline's samples per second, peak and energy a sample."""
+    blocks = tuple(Block(10, 10 * batch, batch / 10 / speedup * wobble) for wobble in WOBBLE)
+    return TrialResult(
+        Outcome.MEASURED,
+        blocks=blocks,
+        peak_reserved_bytes=None if memory is None else round(1000 * MIB * memory),
+        energy_j_per_sample=energy,
+    )
+
+
+def compared(speedup, *, half=0.002, floor=NOISE):
+    return Comparison(speedup, speedup * (1 - half), speedup * (1 + half), floor)
+
+
+def yardstick(objective, *, limit=None, **goal):
+    limit_bytes = None if limit is None else round(1000 * MIB * limit)
+    return Yardstick(
+        Goal(objective, memory_limit_bytes=limit_bytes, **goal), BaselineRecord(result(), 100.0, 100.0, NOISE)
+    )
+
+
+def asked(by, question, speedup=1.0, **changes):
+    """The answer to one of the yardstick's questions about a result."""
+    return getattr(by, question)(result(speedup, **changes), compared(speedup))
+
+
+def beats(by, new, old):
+    """Whether a result of ``(speed-up, memory, energy)`` takes the place of another."""
+    (speedup, memory, energy), (old_speedup, old_memory, old_energy) = new, old
+    return by.beats(
+        result(speedup, memory=memory, energy=energy),
+        result(old_speedup, memory=old_memory, energy=old_energy),
+        compared(speedup),
+    )
+
+
+# --- the figure and the gain ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("objective", "value", "text"),
+    [
+        (Objective.THROUGHPUT, 200.0, "200 samples/s"),
+        (Objective.LATENCY, 50.0, "50.0 ms"),
+        (Objective.MEMORY, 500 * MIB, "500 MiB"),
+        (Objective.ENERGY, 0.25, "250 mJ"),
+    ],
+)
+def test_each_objective_has_a_figure(objective, value, text):
+    measured = result(2.0, memory=0.5, energy=0.25)
+    assert figure(objective, measured) == pytest.approx(value)
+    assert format_figure(objective, figure(objective, measured)) == text
+
+
+def test_a_figure_that_was_not_measured_is_none():
+    assert figure(Objective.ENERGY, result(energy=None)) is None
+    by = yardstick(Objective.ENERGY)
+    assert by.gain(result(energy=None), compared(2.0)) is None
+    assert not by.helps(result(energy=None), compared(2.0))
+
+
+@given(speeds)
+def test_the_gain_in_throughput_is_the_speed_up(speedup):
+    gain, comparison = asked(yardstick(Objective.THROUGHPUT), "gain", speedup), compared(speedup)
+    assert (gain.ratio, gain.low, gain.high) == (comparison.speedup, comparison.ci_low, comparison.ci_high)
+    assert gain.proven is (comparison.verdict is Verdict.FASTER)
+    assert gain.lost is (comparison.verdict is Verdict.SLOWER)
+
+
+@given(speeds, st.integers(1, 64))
+def test_for_latency_a_larger_batch_is_no_gain(speedup, factor):
+    """Twice the samples in twice the time is the same throughput, and a step that is twice as long."""
+    by = yardstick(Objective.LATENCY)
+    larger = result(speedup, batch=10 * factor)
+    assert by.gain(larger, compared(speedup)).ratio == pytest.approx(speedup / factor)
+    assert by.gain(result(speedup), compared(speedup)).ratio == pytest.approx(speedup)
+
+
+def test_for_latency_a_batch_that_is_faster_by_the_sample_only_beats_nothing():
+    by = yardstick(Objective.LATENCY)
+    assert not by.beats(result(1.5, batch=20), result(), compared(1.5))
+    assert not by.helps(result(1.5, batch=20), compared(1.5))
+    assert by.beats(result(1.1), result(), compared(1.1))
+
+
+@given(shares)
+def test_less_memory_and_less_energy_are_gains(share):
+    for objective, change in ((Objective.MEMORY, {"memory": share}), (Objective.ENERGY, {"energy": share})):
+        gain = asked(yardstick(objective), "gain", **change)
+        assert gain.ratio == pytest.approx(1 / share, rel=1e-5)
+        assert not (gain.proven and gain.lost)
+
+
+def test_what_is_within_the_noise_of_identical_runs_is_no_gain():
+    by = yardstick(Objective.MEMORY)
+    assert not asked(by, "helps", memory=1 - SMALLEST_SAVING / 2)
+    assert asked(by, "helps", memory=0.95)
+    noisy = Yardstick(by.goal, replace(by.baseline, memory_floor=0.1, energy_floor=0.1))
+    assert not asked(noisy, "helps", memory=0.95)
+    assert not asked(Yardstick(Goal(Objective.ENERGY), noisy.baseline), "helps", energy=0.95)
+    assert asked(yardstick(Objective.ENERGY), "helps", energy=0.95)
+
+
+# --- memory keeps the speed -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("speedup", "half", "helps"),
+    [(0.97, 0.01, True), (0.91, 0.005, True), (0.91, 0.02, False), (0.85, 0.01, False), (1.3, 0.3, True)],
+)
+def test_a_saving_counts_when_the_whole_interval_keeps_the_speed(speedup, half, helps):
+    by = yardstick(Objective.MEMORY)
+    assert by.helps(result(speedup, memory=0.5), compared(speedup, half=half)) is helps
+
+
+def test_the_share_of_speed_to_keep_is_the_users():
+    assert asked(yardstick(Objective.MEMORY, keep_speed=0.7), "helps", 0.75, memory=0.5)
+    assert not asked(yardstick(Objective.MEMORY, keep_speed=0.8), "helps", 0.75, memory=0.5)
+    assert asked(yardstick(Objective.MEMORY, keep_speed=0.8), "too_slow", 0.75, memory=0.5)
+    assert not asked(yardstick(Objective.MEMORY, keep_speed=0.8), "too_slow", 0.75, memory=1.0)
+    assert not asked(yardstick(Objective.THROUGHPUT), "too_slow", 0.75, memory=0.5)
+
+
+def test_what_is_faster_in_as_little_memory_helps_too_and_ranks_behind_every_saving():
+    by = yardstick(Objective.MEMORY)
+    assert asked(by, "helps", 1.5)
+    assert not asked(by, "helps", 1.5, memory=1.1)
+    assert asked(by, "merit", 0.95, memory=0.9) > asked(by, "merit", 3.0)
+    assert asked(by, "merit", 0.95, memory=0.5) > asked(by, "merit", 1.5, memory=0.9)
+    assert beats(by, (1.5, 1.0, 1), (1.0, 1.0, 1))
+    assert not beats(by, (1.5, 1.1, 1), (1.0, 1.0, 1))
+    assert beats(by, (0.95, 0.9, 1), (1.5, 1.0, 1))
+
+
+# --- the memory limit -----------------------------------------------------------------------------------------
+
+
+@given(objectives, speeds, shares, shares)
+def test_nothing_above_the_limit_is_recommended(objective, speedup, memory, energy):
+    by = yardstick(objective, limit=0.8)
+    if asked(by, "worth", speedup, memory=memory, energy=energy):
+        assert by.goal.fits(result(speedup, memory=memory))
+
+
+@given(objectives, speeds, shares, speeds, shares)
+def test_what_fits_never_gives_way_to_what_does_not(objective, speedup, memory, old_speedup, old_memory):
+    by = yardstick(objective, limit=0.8)
+    fits = [by.goal.fits(result(memory=share)) for share in (memory, old_memory)]
+    if beats(by, (speedup, memory, 1), (old_speedup, old_memory, 1)) and fits[1]:
+        assert fits[0]
+
+
+def test_where_the_baseline_exceeds_the_limit_less_memory_comes_first():
+    by = yardstick(Objective.THROUGHPUT, limit=0.8)
+    assert by.too_large
+    assert asked(by, "worth", 0.6, memory=0.7)
+    assert asked(by, "helps", 0.6, memory=0.9)
+    assert not asked(by, "worth", 0.6, memory=0.9)
+    assert beats(by, (0.6, 0.9, 1), (1.5, 1.0, 1))
+    assert beats(by, (0.6, 0.7, 1), (1.5, 0.9, 1))
+    assert not beats(by, (0.6, 0.5, 1), (0.7, 0.7, 1))
+    assert asked(by, "merit", 1.2, memory=0.7) > asked(by, "merit", 0.6, memory=0.5)
+
+
+def test_a_limit_above_the_baseline_changes_nothing_below_it():
+    by = yardstick(Objective.THROUGHPUT, limit=2.0)
+    assert not by.too_large
+    assert asked(by, "worth", 1.2, memory=1.9)
+    assert not asked(by, "worth", 1.2, memory=2.1)
+    assert not asked(by, "worth", 0.9, memory=0.5)
+
+
+def test_a_peak_that_is_not_known_exceeds_no_limit():
+    by = yardstick(Objective.THROUGHPUT, limit=0.8)
+    assert by.goal.fits(result(memory=None))
+    assert by.saving(result(memory=None)) is None
+
+
+# --- an order -------------------------------------------------------------------------------------------------
+
+
+@given(objectives, st.tuples(speeds, shares, shares))
+def test_nothing_beats_itself(objective, new):
+    assert not beats(yardstick(objective), new, new)
+
+
+@given(objectives, st.sampled_from((None, 0.8)), *[st.tuples(speeds, shares, shares)] * 2)
+def test_of_two_at_most_one_beats_the_other(objective, limit, first, second):
+    by = yardstick(objective, limit=limit)
+    assert not (beats(by, first, second) and beats(by, second, first))
+
+
+@given(objectives, st.tuples(speeds, shares, shares))
+def test_what_beats_the_baseline_by_more_than_noise_helps(objective, new):
+    by = yardstick(objective)
+    speedup, memory, energy = new
+    if asked(by, "helps", speedup, memory=memory, energy=energy):
+        assert beats(by, new, (1.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("objective", "less"), [(Objective.MEMORY, (1.0, 0.9, 1.0)), (Objective.ENERGY, (1.0, 1.0, 0.9))]
+)
+def test_a_value_that_replaces_another_has_to_clear_its_margin(objective, less):
+    by = yardstick(objective)
+    speedup, memory, energy = less
+    new, old = result(speedup, memory=memory, energy=energy), result()
+    assert by.beats(new, old, compared(speedup), margin=1.05)
+    assert not by.beats(new, old, compared(speedup), margin=1.2)
+
+
+# --- words ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("objective", "measured", "words"),
+    [
+        (Objective.THROUGHPUT, (1.5, 0.5, 1.0), "1.50x (1.50–1.50)"),
+        (Objective.THROUGHPUT, (1.001, 0.5, 1.0), "no measurable difference"),
+        (Objective.LATENCY, (1.5, 1.0, 1.0), "1.50x (1.50–1.50)"),
+        (Objective.MEMORY, (0.97, 0.69, 1.0), "saves 31 % of the memory at 0.970x (0.968–0.972) the speed"),
+        (Objective.MEMORY, (0.97, 1.12, 1.0), "takes 12 % more memory at 0.970x (0.968–0.972) the speed"),
+        (Objective.MEMORY, (1.5, 1.001, 1.0), "1.50x (1.50–1.50) as fast in as much memory"),
+        (Objective.ENERGY, (1.5, 1.0, 0.78), "takes 22 % less energy a sample at 1.50x (1.50–1.50) the speed"),
+        (Objective.ENERGY, (1.5, 1.0, 1.3), "takes 30 % more energy a sample at 1.50x (1.50–1.50) the speed"),
+        (Objective.ENERGY, (1.5, 1.0, 1.001), "takes as much energy a sample at 1.50x (1.50–1.50) the speed"),
+    ],
+)
+def test_what_settings_do_is_told_by_the_objective(objective, measured, words):
+    speedup, memory, energy = measured
+    assert asked(yardstick(objective), "effect", speedup, memory=memory, energy=energy) == words
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_what_did_not_measure_has_no_effect(objective):
+    assert yardstick(objective).effect(TrialResult(Outcome.FAILED, "no"), None) == "–"
+
+
+def test_the_goal_says_what_is_better():
+    assert Goal().better() == "is measurably faster"
+    assert Goal().not_better(2) == "are not measurably faster"
+    assert Goal(Objective.MEMORY, keep_speed=0.8).better(2) == "save memory at 80 % of the speed or more"
+    assert Goal(Objective.MEMORY).not_better() == "does not save memory at 90 % of the speed or more"
