@@ -838,6 +838,27 @@ class Finished:
     result: TrialResult
 
 
+@dataclass(frozen=True, slots=True)
+class BuilderReady:
+    """The builder has built the target. ``problem``: why no trial can be forked from it; empty when they can."""
+
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The builder has forked a trial."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForkEnded:
+    """The trial that the builder forked is over; a negative exit code is the signal that ended it."""
+
+    exitcode: int | None
+
+
 TrialMessage = Started | Activity | Inspected | Profiled | Ready | BlockDone | TargetFailure | Finished
 
 

@@ -19,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import cast
 
+from advisor.builder import Builder, ForkedTrial
 from advisor.records import (
     BlockDone,
     Finished,
@@ -26,6 +27,7 @@ from advisor.records import (
     Outcome,
     Ready,
     Stop,
+    TargetSpec,
     TrialCommand,
     TrialMessage,
     TrialResult,
@@ -46,6 +48,7 @@ class Runner:
     def __init__(self) -> None:
         self._live: set[Trial] = set()
         self._lock = threading.Lock()
+        self._builder: Builder | None = None
         self.cancelled = False
 
     @staticmethod
@@ -56,6 +59,26 @@ class Runner:
             resource_tracker.ensure_running()
         forkserver.ensure_running()
 
+    def build_once(self, target: TargetSpec, seed: int, log_path: str, timeout_s: float) -> str:
+        """Build a target in a process from which later trials of it are forked.
+
+        Returns why that cannot be done, or an empty text; then each trial builds the target for itself.
+        """
+        self.forget_build()
+        builder = Builder(target, seed, log_path)
+        problem = builder.wait(timeout_s, lambda: self.cancelled)
+        if problem:
+            builder.close()
+        else:
+            self._builder = builder
+        return problem
+
+    def forget_build(self) -> None:
+        """End the process that holds the built target, if there is one."""
+        if self._builder is not None:
+            self._builder.close()
+        self._builder = None
+
     def run(self, spec: TrialSpec, listen: Listener) -> TrialResult:
         """Run a trial to its end and return its result, also when it fails, hangs, crashes or is cancelled."""
         with self.open(spec, listen) as trial:
@@ -64,7 +87,8 @@ class Runner:
     @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
         """A live trial, killed with its whole process group on leaving."""
-        trial = Trial(spec, listen)
+        builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
+        trial = Trial(spec, listen, builder)
         with self._lock:
             self._live.add(trial)
             cancelled = self.cancelled
@@ -96,10 +120,11 @@ class Runner:
 class Trial:
     """One trial process, seen from its parent."""
 
-    def __init__(self, spec: TrialSpec, listen: Listener) -> None:
+    def __init__(self, spec: TrialSpec, listen: Listener, builder: Builder | None = None) -> None:
         self.spec = spec
         self._listen = listen
-        self._process: BaseProcess | None = None
+        self._builder = builder
+        self._process: BaseProcess | ForkedTrial | None = None
         self._connection: Connection | None = None
         self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
         self._cancelled = False
@@ -108,15 +133,28 @@ class Trial:
         self._begun = threading.Event()
 
     def start(self) -> None:
-        """Ask the fork server for the process."""
+        """Ask the builder, where it serves this trial, or the fork server for the process."""
         Path(self.spec.log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, theirs = _CONTEXT.Pipe()
+        if self._builder is not None and self._forked(self._builder, theirs):
+            return
         # Preloaded with the fork server; imported by name so that this process never imports torch.
         self._process = _CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, time.monotonic()), daemon=False)
         # The first trial waits for the fork server to have imported torch; a cancellation must not wait with it.
         threading.Thread(target=self._start, args=(self._process, theirs), name="trial-start", daemon=True).start()
         self._begun.wait()
         self._deadline = time.monotonic() + self.spec.timeout_s
+
+    def _forked(self, builder: Builder, theirs: Connection) -> bool:
+        """Whether the builder could fork this trial; one that has died meanwhile could not."""
+        try:
+            self._process = builder.fork(self.spec, theirs, time.monotonic())
+        except (EOFError, OSError):
+            return False
+        theirs.close()
+        self._begun.set()
+        self._deadline = time.monotonic() + self.spec.timeout_s
+        return True
 
     def _start(self, process: BaseProcess, theirs: Connection) -> None:
         try:

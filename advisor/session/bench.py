@@ -27,6 +27,8 @@ from advisor.session.request import Request
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
+# Building with one thread is waited for so many times as long as the baseline took to build.
+_BUILD_PATIENCE = 4
 
 
 class SessionCancelledError(Exception):
@@ -79,6 +81,18 @@ class Bench:
             stream_seed=self.request.seed,
             environment=self._environment(settings),
         )
+
+    def build_once(self, build_s: float) -> None:
+        """Have the target built once, for the trials that come: a failure only means that each builds it anew.
+
+        ``build_s`` is what building took in the baseline; with one thread it may take longer.
+        """
+        request = self.request
+        self._emit(TrialActivity("baseline", "building the model once for the trials that come"))
+        log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
+        problem = self.runner.build_once(request.target, request.seed, log_path, _BUILD_PATIENCE * build_s + 1)
+        if problem:
+            self._emit(Said(f"every trial builds the model anew: {problem}"))
 
     def run(self, spec: TrialSpec, *, cost: float = 0.0) -> TrialResult:
         """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.

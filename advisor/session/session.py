@@ -62,6 +62,8 @@ _CPU_TRIAL_S = 20.0
 _CPU_MEASURE_S = 0.5
 # What is kept back of the budget for close calls while trials run whose recipes cannot be in the stack.
 _CLOSE_CALLS_SHARE = 0.1
+# Building that takes less is not worth a process that holds the model.
+_WORTH_BUILDING_ONCE_S = 0.2
 # Solo trials between two measurements of the baseline: what drifts meanwhile counts as noise.
 _TRIALS_PER_BASELINE = 6
 
@@ -239,6 +241,8 @@ class Session:
             self._budget.kernels_per_step = profiled.profile.kernels_per_step
         self._emit(events.FactsFound(self._facts))
         self._emit(events.BaselineMeasured(self._judge.baseline_record()))
+        if result.build_s is not None and result.build_s > _WORTH_BUILDING_ONCE_S:
+            self._bench.build_once(result.build_s)
         if not finite(result):
             self._say(
                 "the baseline's own losses or outputs are not finite, so no numerics can be compared: check the data, "

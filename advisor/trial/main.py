@@ -52,6 +52,7 @@ from advisor.trial.guards import Guards
 from advisor.trial.habits import stop_debugging, with_habits
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.memory import device_uuid, peak_memory
+from advisor.trial.output import redirect_output
 from advisor.trial.probe import Probe, probe_batches, probe_inference, probe_training, scale_of
 from advisor.trial.profiler import profile_step
 from advisor.trial.reference import reference_result
@@ -64,8 +65,11 @@ _BUDGET_PER_BASELINE = 8
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 
 
-def trial_main(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
-    """Run one trial and send its messages. ``asked_at`` is the parent's ``time.monotonic()`` when it asked."""
+def trial_main(spec: TrialSpec, connection: Connection, asked_at: float, *, loop: Loop | None = None) -> None:
+    """Run one trial and send its messages. ``asked_at`` is the parent's ``time.monotonic()`` when it asked.
+
+    ``loop`` is the workload when it has been built already, by the same steps as here.
+    """
     startup_s = time.monotonic() - asked_at
     if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
         os.setsid()
@@ -73,10 +77,10 @@ def trial_main(spec: TrialSpec, connection: Connection, asked_at: float) -> None
     multiprocessing.set_start_method(None, force=True)
     channel = Channel(connection)
     channel.send(Started(startup_s))
-    _redirect_output(spec.log_path)
+    redirect_output(spec.log_path)
     started = time.perf_counter()
     try:
-        result = Trial(spec, channel, startup_s).run()
+        result = Trial(spec, channel, startup_s, loop).run()
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = _result_of(error, channel)
     wall_s = time.perf_counter() - started
@@ -90,10 +94,11 @@ def trial_main(spec: TrialSpec, connection: Connection, asked_at: float) -> None
 class Trial:
     """The stages of one trial. Each stage says what it does before it starts."""
 
-    def __init__(self, spec: TrialSpec, channel: Channel, startup_s: float) -> None:
+    def __init__(self, spec: TrialSpec, channel: Channel, startup_s: float, loop: Loop | None = None) -> None:
         self.spec = spec
         self.channel = channel
         self.startup_s = startup_s
+        self.loop = loop
         self.catalog = load_catalog(spec.recipe_folders)
 
     def run(self) -> TrialResult:
@@ -102,8 +107,9 @@ class Trial:
         # Two that take turns on one GPU would take each other for strangers.
         guards = Guards(watch_gpu=self.spec.target.device != "cpu" and not self.spec.interactive)
         started = time.perf_counter()
-        torch.manual_seed(self.spec.seed)
-        loop = load_target(self.spec.target)
+        if self.loop is None:
+            torch.manual_seed(self.spec.seed)
+        loop = self.loop or load_target(self.spec.target)
         device = _device(self.spec.target.device)
         loop.model.to(device).train(loop.mode is Mode.TRAIN)
         build_s = time.perf_counter() - started
@@ -239,17 +245,6 @@ class Trial:
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
 
 
-def _redirect_output(log_path: str) -> None:
-    """Standard input from nowhere; output and errors, of C code and of children too, to the trial's log."""
-    with Path(os.devnull).open("rb") as null, Path(log_path).open("ab", buffering=0) as log:
-        os.dup2(null.fileno(), 0)
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-    sys.stdin = os.fdopen(0, closefd=False)
-    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-
-
 def _device(name: str) -> torch.device:
     """The device that ``--device`` names. Raises TargetError when it is not there."""
     available = torch.cuda.is_available()
@@ -311,8 +306,8 @@ def _notes(warm: WarmUp, loop: Loop, clock: StepClock) -> tuple[str, ...]:
     modes = two_modes(clock.step_ms)
     if modes is not None:
         notes.append(
-            f"steps are of two kinds: {1 - modes.high_share:.0%} take about {modes.low:.3g} ms and "
-            f"{modes.high_share:.0%} about {modes.high:.3g} ms; the step time is the mean over both"
+            f"steps are of two kinds: {format_percent(1 - modes.high_share)} take about {format_ms(modes.low)} and "
+            f"{format_percent(modes.high_share)} about {format_ms(modes.high)}; the step time is the mean over both"
         )
     return tuple(notes)
 

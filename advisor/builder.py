@@ -1,0 +1,117 @@
+"""The builder, seen from the session's process: it builds the workload once, and trials are forked from it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+from pathlib import Path
+
+from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_LOOK_EVERY_S = 0.1
+
+
+class ForkedTrial:
+    """A trial that the builder forked: what :class:`multiprocessing.Process` is for the others."""
+
+    def __init__(self, pid: int, connection: Connection) -> None:
+        self.pid = pid
+        self.exitcode: int | None = None
+        self._connection = connection
+        self._ended = False
+
+    @property
+    def sentinel(self) -> int:
+        """Ready to read when the trial has ended, or the builder has."""
+        return self._connection.fileno()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until the trial has ended, or so many seconds."""
+        if self._ended:
+            return
+        with contextlib.suppress(EOFError, OSError):
+            if not self._connection.poll(timeout):
+                return
+            message = self._connection.recv()
+            self.exitcode = message.exitcode if isinstance(message, ForkEnded) else None
+        self._ended = True
+
+    def is_alive(self) -> bool:
+        """Whether the trial still runs."""
+        self.join(0)
+        return not self._ended
+
+    def kill(self) -> None:
+        """End the trial's process."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class Builder:
+    """One builder process for one target. It forks one trial at a time, and ends with the process that made it."""
+
+    def __init__(self, target: TargetSpec, seed: int, log_path: str) -> None:
+        self.target = target
+        self.seed = seed
+        self.usable = False
+        self._trial: ForkedTrial | None = None
+        Path(log_path).parent.mkdir(parents=True, exist_ok=True)
+        self._connection, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_enter, args=(target, seed, theirs, log_path), daemon=False)
+        self._process.start()
+        theirs.close()
+
+    def wait(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
+        """Wait until the target is built. Returns why no trial can be forked from it; empty when they can."""
+        until = time.monotonic() + timeout_s
+        with contextlib.suppress(EOFError, OSError):
+            while time.monotonic() < until and not cancelled():
+                if self._connection.poll(_LOOK_EVERY_S):
+                    ready = self._connection.recv()
+                    assert isinstance(ready, BuilderReady)
+                    self.usable = not ready.problem
+                    return ready.problem
+            return "building the model takes too long"
+        return "the process that builds the model ended"
+
+    def serves(self, spec: TrialSpec) -> bool:
+        """Whether this trial can be forked: it runs the same target and needs nothing from before it was built."""
+        idle = self._trial is None or not self._trial.is_alive()
+        same = spec.target == self.target and spec.seed == self.seed
+        return self.usable and idle and same and not spec.environment and not spec.interactive
+
+    def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:
+        """Fork a trial that talks over ``theirs``. Raises OSError or EOFError when the builder is gone."""
+        try:
+            self._connection.send((spec, asked_at))
+            send_handle(self._connection, theirs.fileno(), self._process.pid)
+            answer = self._connection.recv()
+        except (EOFError, OSError):
+            self.usable = False
+            raise
+        assert isinstance(answer, Forked)
+        self._trial = ForkedTrial(answer.pid, self._connection)
+        return self._trial
+
+    def close(self) -> None:
+        """End the builder."""
+        self.usable = False
+        self._connection.close()
+        if self._process.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.join(1.0)
+
+
+def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
+    """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
+    from advisor.trial.builder import builder_main
+
+    builder_main(target, seed, connection, log_path)

@@ -1,0 +1,102 @@
+"""A process that builds the workload once and forks the trials from it, where that is safe.
+
+Building can cost more than measuring: weights are drawn or read, datasets are opened. A fork is as good as a new build
+while the process has started no thread and has not touched CUDA; a fork that could not use CUDA is noticed here and
+the builder says that it is no use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from pathlib import Path
+
+import torch
+
+from advisor.entrypoint import load_target, one_line
+from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
+from advisor.runtime.loop import Loop
+from advisor.trial.main import trial_main
+from advisor.trial.output import redirect_output
+
+# With this, asking whether there is a GPU asks NVML and leaves CUDA alone (PyTorch's documentation, "CUDA semantics").
+_ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+_UNUSABLE = 3
+
+
+def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
+    """Build the target, say whether trials can be forked from it, and fork one for each spec that comes."""
+    os.setsid()
+    multiprocessing.set_start_method(None, force=True)
+    redirect_output(log_path)
+    threads = torch.get_num_threads()
+    # A pool of threads does not survive a fork; with one thread none is made. Trials get the usual number back.
+    torch.set_num_threads(1)
+    try:
+        loop, problem = _build(target, seed)
+    except BaseException as error:  # the trials will meet and report it
+        loop, problem = None, one_line(error)
+    connection.send(BuilderReady(problem))
+    if loop is None or problem:
+        return
+    own = torch.get_num_threads()
+    _serve(connection, loop, threads if own == 1 else own)
+
+
+def _build(target: TargetSpec, seed: int) -> tuple[Loop, str]:
+    """The workload, and why it cannot be forked: empty when it can."""
+    before = _thread_count()
+    asked = os.environ.get(_ASK_NVML)
+    os.environ[_ASK_NVML] = "1"
+    torch.manual_seed(seed)
+    loop = load_target(target)
+    if asked is None:
+        del os.environ[_ASK_NVML]
+    if torch.cuda.is_initialized() or _forks_cannot_use_cuda():
+        return loop, "building the model uses CUDA"
+    if _thread_count() > before:
+        return loop, "building the model starts threads"
+    if multiprocessing.active_children():
+        return loop, "building the model starts processes"
+    return loop, ""
+
+
+def _thread_count() -> int:
+    return len(list(Path("/proc/self/task").iterdir())) if Path("/proc/self/task").is_dir() else sys.maxsize
+
+
+def _forks_cannot_use_cuda() -> bool:
+    """Whether something has asked the CUDA driver in a way that spoils it for forks; a fork tells."""
+    child = os.fork()
+    if child == 0:
+        os._exit(_UNUSABLE if torch.cuda._is_in_bad_fork() else 0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
+def _serve(connection: Connection, loop: Loop, threads: int) -> None:
+    """Fork a trial for each spec, and tell how it ended; until the other end closes."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            spec, asked_at = connection.recv()
+            handle = recv_handle(connection)
+            fork = multiprocessing.get_context("fork")
+            state = {"loop": loop, "threads": threads, "builders_end": connection}
+            trial = fork.Process(target=_enter_fork, args=(spec, handle, asked_at), kwargs=state, name="trial")
+            trial.start()
+            os.close(handle)
+            assert trial.pid is not None
+            connection.send(Forked(trial.pid))
+            trial.join()
+            connection.send(ForkEnded(trial.exitcode))
+
+
+def _enter_fork(
+    spec: TrialSpec, handle: int, asked_at: float, *, loop: Loop, threads: int, builders_end: Connection
+) -> None:
+    builders_end.close()
+    torch.set_num_threads(threads)
+    trial_main(spec, Connection(handle), asked_at, loop=loop)

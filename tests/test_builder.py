@@ -1,0 +1,151 @@
+"""Trials that are forked from a process which has built the target once: real processes throughout."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+from planted import TINY_TARGET
+from test_runner import SOON_S, building, gone, spec_of
+
+from advisor.records import Outcome
+from advisor.runner import Runner
+
+BUILDS = building("open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write(f'{os.getpid()}\\n')")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fork_server():
+    Runner.prepare()
+
+
+@pytest.fixture
+def built(tmp_path):
+    """Build a target's text once: the runner, what kept it from that, and a spec for its trials."""
+    runners = []
+
+    def build(text):
+        (tmp_path / "target.py").write_text(text, encoding="utf-8")
+        spec, runner = spec_of(tmp_path, "target.py"), Runner()
+        runners.append(runner)
+        problem = runner.build_once(spec.target, spec.seed, str(tmp_path / "build.log"), SOON_S)
+        return runner, problem, spec
+
+    yield build
+    for runner in runners:
+        runner.forget_build()
+
+
+def run(runner, spec):
+    return runner.run(spec, lambda message: None)
+
+
+def test_a_target_is_built_once_for_many_trials(built, tmp_path):
+    runner, problem, spec = built(BUILDS)
+    assert not problem
+    results = [run(runner, spec) for _ in range(3)]
+    assert [result.outcome for result in results] == [Outcome.MEASURED] * 3
+    assert len((tmp_path / "builds").read_text().split()) == 1
+
+
+def test_a_forked_trial_computes_what_one_that_builds_for_itself_does(built):
+    runner, _, spec = built(TINY_TARGET)
+    own, forked = run(Runner(), spec), run(runner, spec)
+    assert forked.losses == own.losses
+    assert forked.weights == own.weights
+    again = run(runner, spec)
+    assert again.losses == forked.losses  # a trial leaves nothing behind in the process that it was forked from
+
+
+def test_settings_are_applied_to_the_fork_alone(built):
+    runner, _, spec = built(TINY_TARGET)
+    plain = run(runner, spec)
+    changed = run(runner, dataclasses.replace(spec, settings={"precision.autocast": "bfloat16"}))
+    assert changed.measured
+    assert changed.losses != plain.losses
+    assert run(runner, spec).losses == plain.losses
+
+
+def test_forks_have_the_usual_number_of_threads(built, tmp_path):
+    file = tmp_path / "threads"
+    note = f"Path({str(file)!r}).write_text(str(torch.get_num_threads())); return 1.0 * x"
+    runner, problem, spec = built(
+        f"from pathlib import Path\nimport torch\n{TINY_TARGET.replace('return 1.0 * x', note)}"
+    )
+    assert not problem
+    run(Runner(), spec)
+    usual = file.read_text()
+    file.unlink()
+    run(runner, spec)
+    assert file.read_text() == usual
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("import threading; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "starts threads"),
+        ("raise ValueError('no data')", "no data"),
+        ("os._exit(5)", "ended"),
+    ],
+)
+def test_what_cannot_be_forked_is_built_by_each_trial(built, body, problem):
+    runner, told, spec = built(building(body))
+    assert problem in told
+    result = run(runner, spec)
+    assert result.measured is ("Thread" in body)
+
+
+def test_a_trial_that_runs_in_turn_or_in_a_fresh_interpreter_builds_for_itself(built, tmp_path):
+    runner, _, spec = built(BUILDS)
+    with runner.open(dataclasses.replace(spec, interactive=True), lambda message: None) as trial:
+        assert trial.wait_ready() is None
+        trial.finish()
+    assert run(runner, dataclasses.replace(spec, environment={"A_VARIABLE": "1"})).measured
+    assert len((tmp_path / "builds").read_text().split()) == 3
+
+
+def test_a_crash_and_a_time_out_of_a_fork_are_results_and_the_next_one_runs(built, tmp_path):
+    crash = TINY_TARGET.replace("return 1.0 * x", "return 1.0 * x if not os.path.exists(FLAG) else act()")
+    head = (
+        "import os, signal, time\n"
+        f"FLAG = {str(tmp_path / 'flag')!r}\n"
+        "def act():\n    os.kill(os.getpid(), signal.SIGSEGV) if open(FLAG).read() == 'crash' else time.sleep(60)\n"
+    )
+    runner, problem, spec = built(head + crash)
+    assert not problem
+    (tmp_path / "flag").write_text("crash")
+    crashed = run(runner, spec)
+    assert (crashed.outcome, "SIGSEGV" in crashed.reason) == (Outcome.CRASHED, True)
+    (tmp_path / "flag").write_text("hang")
+    assert run(runner, dataclasses.replace(spec, timeout_s=2.0)).outcome is Outcome.TIMED_OUT
+    (tmp_path / "flag").unlink()
+    assert run(runner, spec).measured
+
+
+def test_a_builder_that_died_is_done_without(built):
+    runner, _, spec = built(TINY_TARGET)
+    os.kill(runner._builder._process.pid, signal.SIGKILL)
+    assert gone(runner._builder._process.pid)
+    assert run(runner, spec).measured
+
+
+def test_building_can_be_cancelled(tmp_path):
+    (tmp_path / "target.py").write_text(building("time.sleep(60)"), encoding="utf-8")
+    spec, runner = spec_of(tmp_path, "target.py"), Runner()
+    threading.Timer(0.5, runner.cancel).start()
+    started = time.monotonic()
+    assert runner.build_once(spec.target, spec.seed, str(tmp_path / "build.log"), SOON_S)
+    assert time.monotonic() - started < SOON_S / 2
+
+
+def test_a_builder_ends_with_its_runner(built):
+    runner, _, _ = built(TINY_TARGET)
+    pid = runner._builder._process.pid
+    assert psutil.pid_exists(pid)
+    runner.forget_build()
+    assert gone(pid)
