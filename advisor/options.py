@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import advisor
 from advisor.errors import UsageError
 from advisor.records import Mode, Numerics, Objective, TargetSpec
+from advisor.session.objective import DEFAULT_KEEP_SPEED
 from advisor.session.request import DEFAULT_BUDGET_S, Request
 
 STANDARD_OUTPUT = "-"
@@ -156,6 +157,15 @@ def bytes_of(text: str) -> int:
     if not (1 <= amount < math.inf):
         raise UsageError(f"{text!r} is not a size.", "Write a number and its unit, such as 16GiB, 16GB or 800MiB.")
     return int(amount)
+
+
+def share_of(text: str) -> float:
+    """The share, 0 to 1, in ``90%`` or ``0.9``. Raises UsageError for anything else, nothing at all included."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", text.strip(), re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not (0 < share <= 1):
+        raise UsageError(f"{text!r} is not a share.", "Write one above 0 and up to 100%, such as 90% or 0.9.")
+    return share
 
 
 def shape_of(text: str) -> tuple[int, ...]:
@@ -343,6 +353,12 @@ def _measure_parser() -> _Parser:
         help="throughput (the default), memory, latency or energy",
     )
     parser.option("--memory-limit", metavar="SIZE", read=bytes_of, help="what the peak may not exceed, such as 16GiB")
+    parser.option(
+        "--keep-speed",
+        metavar="SHARE",
+        read=share_of,
+        help="with --objective memory: the speed that less memory must keep, such as 90%% (the default)",
+    )
     parser.option("--mode", metavar="MODE", read=choice_of(Mode), help="train or infer")
     parser.option("--device", metavar="DEVICE", read=device_of, default="auto", help="auto, cpu, cuda or cuda:N")
     parser.option("--gpus", metavar="N", read=_gpus_of, default=1, help="GPUs to measure on; one for now")
@@ -381,6 +397,11 @@ def _parse_measure(arguments: Sequence[str]) -> Measure:
     target, resume = _target_and_resume(options.target, options.resume)
     key_map = {key: path for pairs in options.map for key, path in pairs.items()}
     _check_recipes(options.only, options.skip, key_map, options.recipes)
+    if options.keep_speed is not None and options.objective is not Objective.MEMORY:
+        raise UsageError(
+            f"--keep-speed says what speed less memory must keep, and the objective is {options.objective}.",
+            "Leave it out, or add --objective memory.",
+        )
     outputs = _outputs(options, key_map)
     return Measure(
         request=_request(target, options, key_map) if target else None,
@@ -427,6 +448,7 @@ def _request(target: str, options: argparse.Namespace, key_map: dict[str, str]) 
         target=spec,
         budget_s=options.budget,
         objective=options.objective,
+        keep_speed=DEFAULT_KEEP_SPEED if options.keep_speed is None else options.keep_speed,
         allow=options.allow,
         memory_limit_bytes=options.memory_limit,
         only=options.only,

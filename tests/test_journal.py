@@ -9,7 +9,7 @@ import pytest
 from sample_session import cancelled_history, cpu_history, failed_history, sample_history, sample_request
 
 from advisor.errors import UsageError
-from advisor.records import Candidate, Mode, Outcome, TargetSpec, TrialRecord, TrialResult
+from advisor.records import Candidate, Mode, Objective, Outcome, TargetSpec, TrialRecord, TrialResult
 from advisor.session import events
 from advisor.session.journal import Journal, list_sessions, open_session, sessions_folder
 from advisor.session.request import Request
@@ -58,6 +58,8 @@ def test_every_option_of_a_request_survives():
     request = Request(
         target,
         budget_s=12.5,
+        objective=Objective.MEMORY,
+        keep_speed=0.75,
         memory_limit_bytes=2**40,
         only=("a",),
         skip=("b",),

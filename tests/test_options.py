@@ -24,8 +24,10 @@ from advisor.options import (
     read_config,
     seconds_of,
     shape_of,
+    share_of,
 )
 from advisor.records import Mode, Numerics, Objective
+from advisor.session.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.session.request import Request
 
 positive = st.integers(1, 10**9)
@@ -39,6 +41,17 @@ def test_a_duration_reads_its_unit(number):
     assert seconds_of(f"{number}") == seconds_of(f"{number}s") == number
     assert seconds_of(f"{number}m") == 60 * number
     assert seconds_of(f"{number}h") == 3600 * number
+
+
+@given(st.integers(1, 100))
+def test_a_share_is_a_percentage_or_a_fraction(percent):
+    assert share_of(f"{percent}%") == share_of(f"{percent} %") == share_of(f"{percent / 100}") == percent / 100
+
+
+@pytest.mark.parametrize("text", ["0", "0%", "90", "101%", "1.01", "-0.5", "", "%", "half", "nan", "1e-1", "٩٠%"])
+def test_what_is_no_share_is_refused(text):
+    with pytest.raises(UsageError, match="is not a share"):
+        share_of(text)
 
 
 @given(st.integers(0, 99), st.integers(0, 59), st.integers(1, 59))
@@ -143,6 +156,7 @@ def test_a_bare_target_takes_every_default(tmp_path, monkeypatch):
     assert not invocation.headless
     assert invocation.resume is None
     assert invocation.request == Request(target=invocation.request.target)
+    assert invocation.request.goal == Goal(Objective.THROUGHPUT, DEFAULT_KEEP_SPEED, None, Numerics.CLOSE)
     assert invocation.request.target.target == "mymodel:build"
     assert invocation.request.target.directory == str(tmp_path)
 
@@ -156,7 +170,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         script.touch()
     line = (
         "m:b --headless --json out.json --export tuned.yaml --config train.yaml --report report.md --budget 90s "
-        "--objective memory --memory-limit 16GiB --mode infer --device cuda:1 --gpus 1 --batch-size 32 "
+        "--objective memory --keep-speed 80% --memory-limit 16GiB --mode infer --device cuda:1 --gpus 1 --batch-size 32 "
         "--input 64x3x224x224 --only autocast --recipes . --allow changed --map precision.autocast=trainer.precision "
         "--script train.py --script more.ipynb --trace step.json.gz"
     )
@@ -169,6 +183,7 @@ def test_every_option_arrives(tmp_path, monkeypatch):
     assert request.budget_s == 90
     assert (request.objective, request.allow) == (Objective.MEMORY, Numerics.CHANGED)
     assert request.memory_limit_bytes == 16 * 2**30
+    assert request.goal == Goal(Objective.MEMORY, 0.8, 16 * 2**30, Numerics.CHANGED)
     assert request.only == ("autocast",)
     assert request.recipe_folders == (str(tmp_path),)
     assert request.scripts == tuple(map(str, scripts))
@@ -210,6 +225,9 @@ def test_resuming(arguments, target, resume):
         (["m:b", "--budget=0"], "--budget: '0'", "90s"),
         (["m:b", "--budget"], "--budget expects one argument", "--help"),
         (["m:b", "--objective", "speed"], "--objective: 'speed'", "throughput, memory, latency or energy"),
+        (["m:b", "--objective", "memory", "--keep-speed", "90"], "--keep-speed: '90' is not a share", "90% or 0.9"),
+        (["m:b", "--keep-speed", "90%"], "the objective is throughput", "--objective memory"),
+        (["m:b", "--objective", "energy", "--keep-speed", "0.9"], "the objective is energy", "Leave it out"),
         (["m:b", "--allow", "none"], "--allow: 'none'", "exact, close or changed"),
         (["m:b", "--mode", "eval"], "--mode: 'eval'", "train or infer"),
         (["m:b", "--gpus", "2"], "more than one GPU", "--gpus"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from advisor.records import Numerics, Objective, TargetSpec
+from advisor.session.objective import DEFAULT_KEEP_SPEED, Goal
 
 DEFAULT_BUDGET_S = 300.0
 
@@ -13,7 +14,8 @@ DEFAULT_BUDGET_S = 300.0
 class Request:
     """The options of one session.
 
-    ``budget_s``: wall seconds for the whole session. ``allow``: the worst numerics class that may enter the stack
+    ``budget_s``: wall seconds for the whole session. ``keep_speed``: with memory as the objective, the share of the
+    baseline's speed, 0 to 1, that less memory must keep. ``allow``: the worst numerics class that may enter the stack
     without the person's consent. ``memory_limit_bytes``: what peak reserved memory may not exceed.
     ``scripts``: files that are read for habits, beside the target's own.
     """
@@ -21,6 +23,7 @@ class Request:
     target: TargetSpec
     budget_s: float = DEFAULT_BUDGET_S
     objective: Objective = Objective.THROUGHPUT
+    keep_speed: float = DEFAULT_KEEP_SPEED
     allow: Numerics = Numerics.CLOSE
     memory_limit_bytes: int | None = None
     only: tuple[str, ...] = ()
@@ -31,3 +34,8 @@ class Request:
     config_path: str | None = None
     key_map: dict[str, str] = field(default_factory=dict)
     scripts: tuple[str, ...] = ()
+
+    @property
+    def goal(self) -> Goal:
+        """What the session optimises, and within what."""
+        return Goal(self.objective, self.keep_speed, self.memory_limit_bytes, self.allow)
