@@ -20,6 +20,7 @@ import torch
 from advisor.catalog import load_catalog
 from advisor.entrypoint import load_target, one_line, user_frames
 from advisor.errors import AdvisorError, TargetError
+from advisor.formatting import format_ms, format_percent
 from advisor.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import (
