@@ -67,6 +67,7 @@ class Recipe(ABC):
     ``ladder``: the values are tried in order, and climbing stops when one is no better than the one before.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
+    ``saves_memory``: it is meant to lower the peak; with memory as the objective the search tries it first.
     ``usual``: values that many workloads gain from; the search tries them before all others.
     ``replacement_margin``: above 1 when earlier values have fewer side effects; how many times as fast a later one
     must be in company to replace them.
@@ -92,6 +93,7 @@ class Recipe(ABC):
     ladder: ClassVar[bool] = False
     expensive: ClassVar[bool] = False
     habit: ClassVar[bool] = False
+    saves_memory: ClassVar[bool] = False
     partners: ClassVar[frozenset[str]] = frozenset()
     usual: ClassVar[frozenset[Value]] = frozenset()
     replacement_margin: ClassVar[float] = 1.0

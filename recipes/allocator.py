@@ -55,6 +55,7 @@ class Allocator(Recipe):
     devices = CUDA
     numerics = Numerics.EXACT
     stage = Stage.ENVIRONMENT
+    saves_memory = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         allocated, reserved = facts.peak_allocated_bytes, facts.peak_reserved_bytes

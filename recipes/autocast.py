@@ -47,6 +47,7 @@ class Autocast(Recipe):
     replacement_margin = 1.25
     numerics = Numerics.CLOSE
     stage = Stage.STEP
+    saves_memory = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         workload = facts.workload

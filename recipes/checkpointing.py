@@ -56,6 +56,7 @@ class Checkpointing(Recipe):
     modes = TRAINING
     numerics = Numerics.EXACT
     stage = Stage.MODEL
+    saves_memory = True
     order = 10  # around blocks that have everything else done to them
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

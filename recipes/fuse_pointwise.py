@@ -54,6 +54,7 @@ class FusePointwise(Recipe):
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
     numerics = Numerics.CLOSE
     stage = Stage.COMPILE
+    saves_memory = True
     expensive = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

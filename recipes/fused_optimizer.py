@@ -57,6 +57,7 @@ class FusedOptimizer(Recipe):
     usual = frozenset({"fused"})
     numerics = Numerics.CLOSE
     stage = Stage.OPTIMIZER
+    saves_memory = True
     phases = frozenset({Phase.OPTIMIZER})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

@@ -54,6 +54,7 @@ class HalfWeights(Recipe):
     usual = frozenset({"bfloat16"})
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
+    saves_memory = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         workload = facts.workload

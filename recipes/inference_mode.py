@@ -48,6 +48,7 @@ class InferenceMode(Recipe):
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
     numerics = Numerics.CLOSE
     stage = Stage.STEP
+    saves_memory = True
     habit = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

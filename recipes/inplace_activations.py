@@ -45,6 +45,7 @@ class InplaceActivations(Recipe):
     attacks = frozenset({Bottleneck.MEMORY})
     numerics = Numerics.EXACT
     stage = Stage.MODEL
+    saves_memory = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         workload = facts.workload

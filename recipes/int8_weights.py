@@ -59,6 +59,7 @@ class Int8Weights(Recipe):
     partners = frozenset({"compile", "half_weights"})
     numerics = Numerics.CHANGED
     stage = Stage.MODEL
+    saves_memory = True
     order = 1
     package = "torchao"
     phases = frozenset({Phase.FORWARD})

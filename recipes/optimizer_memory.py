@@ -52,6 +52,7 @@ class OptimizerMemory(Recipe):
     attacks = frozenset({Bottleneck.MEMORY})
     numerics = Numerics.CHANGED
     stage = Stage.OPTIMIZER
+    saves_memory = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         optimizer = facts.workload.optimizer

@@ -60,6 +60,7 @@ class Sdpa(Recipe):
     partners = frozenset({"autocast", "half_weights", "compile"})
     numerics = Numerics.CLOSE
     stage = Stage.STEP
+    saves_memory = True
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

@@ -54,6 +54,7 @@ class ZeroGrad(Recipe):
     attacks = frozenset({Bottleneck.MEMORY})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    saves_memory = True
     habit = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

@@ -6,8 +6,8 @@ import pytest
 from facts import profile_facts
 
 from advisor.catalog import load_catalog
-from advisor.records import Candidate
-from advisor.session.bounds import hopeless
+from advisor.records import Candidate, Objective
+from advisor.session.bounds import hopeless, pointless
 
 CATALOG = load_catalog()
 WORKERS = Candidate("num_workers", "data.num_workers", 4)
@@ -37,3 +37,13 @@ def test_nothing_is_passed_over_without_a_measured_phase():
 
 def test_what_is_on_already_is_measured_off_whatever_is_left_to_gain():
     assert hopeless(CATALOG, profile(data_wait=0.1), [replace(WORKERS, value=0, already_on=True)], 0.01) == {}
+
+
+@pytest.mark.parametrize(
+    ("objective", "word"), [(Objective.MEMORY, "takes more memory"), (Objective.LATENCY, "makes no step shorter")]
+)
+def test_a_larger_batch_is_not_tried_where_it_cannot_serve_the_objective(objective, word):
+    larger = Candidate("batch_size", "data.batch_size", 128)
+    assert word in pointless(objective, [TF32, larger])["batch_size"]
+    assert pointless(objective, [TF32, replace(larger, already_on=True)]) == {}
+    assert pointless(Objective.THROUGHPUT, [larger]) == pointless(Objective.ENERGY, [larger]) == {}

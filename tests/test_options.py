@@ -170,7 +170,8 @@ def test_every_option_arrives(tmp_path, monkeypatch):
         script.touch()
     line = (
         "m:b --headless --json out.json --export tuned.yaml --config train.yaml --report report.md --budget 90s "
-        "--objective memory --keep-speed 80% --memory-limit 16GiB --mode infer --device cuda:1 --gpus 1 --batch-size 32 "
+        "--objective memory --keep-speed 80% --memory-limit 16GiB --mode infer --device cuda:1 --gpus 1 "
+        "--batch-size 32 "
         "--input 64x3x224x224 --only autocast --recipes . --allow changed --map precision.autocast=trainer.precision "
         "--script train.py --script more.ipynb --trace step.json.gz"
     )

@@ -6,7 +6,7 @@ import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
 from advisor.catalog import load_catalog
-from advisor.records import Bottleneck, Numerics
+from advisor.records import Bottleneck, Numerics, Objective
 from advisor.session.control import Decision
 from advisor.session.schedule import schedule, waits
 
@@ -95,3 +95,16 @@ def test_where_the_step_waits_for_data_what_loads_it_comes_first():
     assert recipes(groups.prime)[0] == "num_workers"
     assert "pin_memory" in recipes(groups.prime)
     assert "channels_last" in recipes(groups.prime)
+
+
+def test_with_memory_as_the_objective_what_saves_it_comes_first():
+    facts = bound_by(Bottleneck.COMPUTE, repeated_blocks=(("Block", 12),))
+    _, groups = planned(facts, objective=Objective.MEMORY)
+    saves = [CATALOG[recipe].saves_memory for recipe in recipes(groups.prime)]
+    assert saves == sorted(saves, reverse=True)
+    assert "checkpointing" in recipes(groups.prime)[:4]
+    assert "channels_last" in recipes(groups.prime)
+    assert not any(CATALOG[recipe].saves_memory for recipe in recipes(groups.rest))
+    _, usual = planned(facts)
+    assert sorted(names(usual.all)) == sorted(names(groups.all))
+    assert recipes(usual.prime) != recipes(groups.prime)

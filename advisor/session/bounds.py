@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from advisor.catalog import Catalog
-from advisor.records import Candidate, Phase, Profile
+from advisor.records import Candidate, Objective, Phase, Profile
 from advisor.roof import upper_bound
+from advisor.sweep import RECIPE as BATCH_SIZE
 
 # However noisy the session: what can gain as much as this is tried.
 _WORTH_TRYING = 0.02
+_LARGER_BATCH = {
+    Objective.MEMORY: "a larger batch takes more memory, and less memory is the objective",
+    Objective.LATENCY: "a larger batch makes no step shorter, and short steps are the objective",
+}
 
 
 def hopeless(
@@ -34,3 +39,10 @@ def hopeless(
             f"that: below {min(noise_floor, _WORTH_TRYING):.1%} nothing can be shown here"
         )
     return reasons
+
+
+def pointless(objective: Objective, candidates: Iterable[Candidate]) -> dict[str, str]:
+    """The recipes among the candidates that can only work against the objective, each with the reason."""
+    reason = _LARGER_BATCH.get(objective)
+    larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in candidates)
+    return {BATCH_SIZE: reason} if reason and larger else {}

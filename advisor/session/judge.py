@@ -17,6 +17,7 @@ from advisor.records import (
     Mode,
     Numerics,
     NumericsResult,
+    Objective,
     Outcome,
     StackRecord,
     TrialRecord,
@@ -25,7 +26,9 @@ from advisor.records import (
 )
 from advisor.session.confirmation import Confirmation, Runs
 from advisor.session.numerics import Spread, compare_numerics, spread_between, why_unusable
+from advisor.session.objective import Goal, Yardstick, figure
 from advisor.stats import (
+    alternate_noise_floor,
     break_even_steps,
     neighbours_ratio_interval,
     noise_floor,
@@ -58,6 +61,7 @@ class Judge:
     of the user's own arithmetic. ``earlier_floor`` is the noise floor of the session that this one continues.
     ``evidence`` is what confirmed single candidates, by name. ``cpu_step_ms`` is the baseline's step on the CPU, when a
     GPU session has tried it. ``outliers`` are ratios of baseline runs that stood out and were themselves in the next.
+    ``goal`` says what is better than what.
     """
 
     catalog: Catalog
@@ -72,6 +76,7 @@ class Judge:
     evidence: dict[str, Confirmation | Runs] = field(default_factory=dict)
     outliers: list[float] = field(default_factory=list)
     cpu_step_ms: float | None = None
+    goal: Goal = field(default_factory=Goal)
     _spread_runs: list[TrialResult] = field(default_factory=list)
 
     @property
@@ -92,8 +97,28 @@ class Judge:
     def baseline_record(self) -> BaselineRecord:
         """The baseline as the session reports it."""
         blocks = [block for run in (self.baseline, *self.repeats) for block in run.blocks]
-        step_ms = median(block.step_ms for block in blocks)
-        return BaselineRecord(self.baseline, step_ms, self.baseline_rate, self.noise_floor, self.cpu_step_ms)
+        return BaselineRecord(
+            _with_median_energy(self.baseline, self.repeats),
+            median(block.step_ms for block in blocks),
+            self.baseline_rate,
+            self.noise_floor,
+            self.cpu_step_ms,
+            memory_floor=self._floor([run.peak_reserved_bytes for run in self._spread_runs], Objective.MEMORY),
+            energy_floor=self._floor(
+                [run.energy_j_per_sample for run in self._spread_runs if not run.disturbed], Objective.ENERGY
+            ),
+        )
+
+    def _floor(self, figures: Sequence[float | None], objective: Objective) -> float:
+        """The relative difference that identical runs show in a figure; 0 where it was measured once at most."""
+        own = figure(objective, self.baseline)
+        ratios = [value / own for value in figures if value and own]
+        return noise_floor(ratios) if ratios else 0.0
+
+    @property
+    def yardstick(self) -> Yardstick:
+        """What results are held against by the session's goal."""
+        return Yardstick(self.goal, self.baseline_record())
 
     def add_repeat(self, result: TrialResult) -> None:
         """Take a repeat of the baseline into account: its difference is noise, unless others are known to cause it."""
@@ -177,8 +202,7 @@ class Judge:
 
     def confirmed(self, stack: StackRecord, new: Sequence[Block], old: Sequence[Block]) -> StackRecord:
         """The stack with the comparison that alternate blocks gave; ``new[i]`` was timed beside ``old[i]``."""
-        speedup, low, high = paired_ratio_interval(rates(new), rates(old))
-        comparison = Comparison(speedup, low, high, self.noise_floor, paired=True)
+        comparison = self._alternate_comparison(rates(new), rates(old))
         return replace(
             stack,
             comparison=comparison,
@@ -199,6 +223,7 @@ class Judge:
         baseline_step_ms, baseline_rate = _speed_of_runs(old_runs)
         return replace(
             stack,
+            result=_with_median_energy(stack.result, new),
             comparison=Comparison(speedup, low, high, self.noise_floor, paired=True),
             confirmed=True,
             step_ms=step_ms,
@@ -221,7 +246,11 @@ class Judge:
     def is_close_call(self, record: TrialRecord) -> bool:
         """Whether a single trial has not decided about a candidate: its difference is within reach of the noise."""
         comparison = record.comparison
-        if comparison is None or record.confirmed or not (comparison.ci_low > 1 or comparison.ci_high < 1):
+        if comparison is None or record.confirmed:
+            return False
+        if self.yardstick.may_keep_speed(record.result, comparison):
+            return True
+        if not (comparison.ci_low > 1 or comparison.ci_high < 1):
             return False
         reach = max(_FLOORS_IN_REACH * self.noise_floor, _SHARE_IN_REACH, *map(_distance, self.outliers))
         return _distance(comparison.speedup) < reach
@@ -241,11 +270,16 @@ class Judge:
         if isinstance(evidence, Runs):
             speedup, low, high = neighbours_ratio_interval(_rates_of(evidence.new), _rates_of(evidence.old))
             step_ms, rate = _speed_of_runs(evidence.new)
+            comparison = Comparison(speedup, low, high, self.noise_floor, paired=True)
         else:
-            speedup, low, high = paired_ratio_interval(rates(evidence.new), rates(evidence.old))
             step_ms, rate = median(block.step_ms for block in evidence.new), median(rates(evidence.new))
-        comparison = Comparison(speedup, low, high, self.noise_floor, paired=True)
+            comparison = self._alternate_comparison(rates(evidence.new), rates(evidence.old))
         return replace(record, comparison=comparison, confirmed=True, step_ms=step_ms, samples_per_s=rate)
+
+    def _alternate_comparison(self, new: Sequence[float], old: Sequence[float]) -> Comparison:
+        """Blocks in turn compared: drift falls on both alike, so what drifts between trials is no noise here."""
+        floor = min(self.noise_floor, alternate_noise_floor(new, old))
+        return Comparison(*paired_ratio_interval(new, old), floor, paired=True)
 
     def break_even(self, result: TrialResult) -> int | None:
         """Steps (of the candidate) after which its slower start has paid back."""
@@ -307,6 +341,12 @@ def _distance(ratio: float) -> float:
 def speed(result: TrialResult) -> tuple[float, float]:
     """Milliseconds per step and samples per second: medians over the blocks."""
     return median(block.step_ms for block in result.blocks), median(rates(result.blocks))
+
+
+def _with_median_energy(result: TrialResult, others: Sequence[TrialResult]) -> TrialResult:
+    """A result with the median of its energy a sample and that of other runs of the same settings."""
+    known = [run.energy_j_per_sample for run in (result, *others) if run.energy_j_per_sample is not None]
+    return replace(result, energy_j_per_sample=median(known)) if known else result
 
 
 def _rates_of(runs: Sequence[TrialResult]) -> list[list[float]]:

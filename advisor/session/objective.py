@@ -170,6 +170,11 @@ class Yardstick:
         saving = self.saving(result)
         return comparison is not None and saving is not None and saving.proven and not self.keeps_speed(comparison)
 
+    def may_keep_speed(self, result: TrialResult, comparison: Comparison) -> bool:
+        """Whether settings save memory and nobody can tell yet whether they keep the speed that was asked for."""
+        open_yet = not self.keeps_speed(comparison) and comparison.ci_high >= self.goal.keep_speed
+        return open_yet and self.too_slow(result, comparison)
+
     def helps(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings are worth a place in a combination: better than the baseline beyond the noise.
 

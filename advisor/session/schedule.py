@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from advisor.catalog import Catalog
 from advisor.recipe import Stage
-from advisor.records import Bottleneck, Candidate, Facts, Numerics
+from advisor.records import Bottleneck, Candidate, Facts, Numerics, Objective
 from advisor.session.control import Decision
 
 # Where the input is the bottleneck, what speeds it up is worth more than anything else.
@@ -40,16 +40,24 @@ def schedule(
     candidates: Iterable[Candidate],
     *,
     allow: Numerics,
+    objective: Objective = Objective.THROUGHPUT,
     decision: Callable[[str], Decision | None] = lambda recipe: None,
 ) -> Schedule:
-    """Sort candidates into their groups. Sorting is stable, so the values of a ladder stay in order."""
+    """Sort candidates into their groups. Sorting is stable, so the values of a ladder stay in order.
+
+    With memory as the objective, what is meant to save it is among the first, and before the others of its group.
+    """
+    memory = objective is Objective.MEMORY
     groups: dict[str, list[Candidate]] = {"prime": [], "rest": [], "expensive": [], "later": []}
     for candidate in candidates:
-        groups[_group(catalog, facts, candidate, allow, decision(candidate.recipe))].append(candidate)
-    ordered = {
-        name: tuple(sorted(group, key=lambda candidate: _urgency(catalog, facts, candidate)))
-        for name, group in groups.items()
-    }
+        name = _group(catalog, facts, candidate, allow, decision(candidate.recipe))
+        first = name == "rest" and memory and catalog[candidate.recipe].saves_memory
+        groups["prime" if first else name].append(candidate)
+
+    def order(candidate: Candidate) -> tuple[bool, ...]:
+        return memory and not catalog[candidate.recipe].saves_memory, *_urgency(catalog, facts, candidate)
+
+    ordered = {name: tuple(sorted(group, key=order)) for name, group in groups.items()}
     return Schedule(**ordered)
 
 
@@ -75,7 +83,7 @@ def _group(catalog: Catalog, facts: Facts, candidate: Candidate, allow: Numerics
 
 
 def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool, bool, bool, bool]:
-    """What attacks the bottleneck first, ladders before switches; a fresh interpreter takes seconds; habits are last."""
+    """What attacks the bottleneck first, ladders before switches; then fresh interpreters (seconds), then habits."""
     recipe = catalog[candidate.recipe]
     bottleneck = facts.profile.bottleneck if facts.profile else None
     return recipe.stage is Stage.ENVIRONMENT, bottleneck not in recipe.attacks, not recipe.ladder, recipe.habit
