@@ -15,6 +15,9 @@ SMALLEST_NOISE_FLOOR = 0.005
 # The largest of the few null comparisons that a session makes underestimates the tail; this widens it.
 NULL_MARGIN = 1.5
 
+# Two processes of the same program that take turns on a quiet machine differ by up to about so much.
+PROCESSES_DIFFER = 0.03
+
 Interval = tuple[float, float, float]
 
 # Two kinds of steps: each at least this share of all, this far apart, and each kind's own spread small beside that.
@@ -156,6 +159,16 @@ def noise_floor(null_ratios: Sequence[float]) -> float:
     """The relative difference that identical runs show, from ratios whose true value is 1 (control, repeats)."""
     worst = max((abs(math.log(ratio)) for ratio in null_ratios), default=0.0)
     return max(SMALLEST_NOISE_FLOOR, math.expm1(NULL_MARGIN * worst))
+
+
+def alternate_noise_floor(*sides: Sequence[float]) -> float:
+    """The relative difference that blocks of one process show among themselves while two processes take turns.
+
+    Of each side every second block is compared with the others, as the two sides are. What makes two processes differ
+    (where their memory lies, which cores they get) is not in that: ``PROCESSES_DIFFER`` stands for it.
+    """
+    nulls = [median(side[::2]) / median(side[1::2]) for side in sides if len(side) > 1]
+    return max(PROCESSES_DIFFER, noise_floor(nulls))
 
 
 def break_even_steps(extra_start_s: float, old_step_s: float, new_step_s: float) -> int | None:

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.stats import (
+    PROCESSES_DIFFER,
     SMALLEST_NOISE_FLOOR,
+    alternate_noise_floor,
     break_even_steps,
     neighbours_ratio_interval,
     noise_floor,
@@ -229,3 +231,14 @@ def test_two_modes_lie_among_the_values(values):
     if modes is not None:
         assert min(values) <= modes.low < modes.high <= max(values)
         assert 0 < modes.high_share < 1
+
+
+def test_drift_that_both_processes_meet_is_no_noise_between_them():
+    drift = [1 + index / 10 for index in range(12)]
+    assert alternate_noise_floor(drift, [2 * rate for rate in drift]) < noise_floor([drift[-1] / drift[0]]) / 2
+    assert alternate_noise_floor([1.0] * 12, [2.0] * 12) == PROCESSES_DIFFER
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=20))
+def test_blocks_that_differ_widen_the_floor_of_what_takes_turns(side):
+    assert alternate_noise_floor(side, [1.0, 1.0]) >= noise_floor([median(side[::2]) / median(side[1::2])])

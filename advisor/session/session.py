@@ -163,7 +163,7 @@ class Session:
         self._run_solo(planned.later, reserve_s=_CLOSE_CALLS_SHARE * self._budget.total_s)
         self._rank()
         self._stage("close calls")
-        self._confirm_close_calls()
+        self._confirm_close_calls(list(self._records.values()))
         self._solo_expensive(planned.expensive)
         self._measure_on_the_cpu()
         self._warn_of_noise()
@@ -181,6 +181,7 @@ class Session:
         self._run_solo(planned.prime)
         self._rank()
         self._probe_reference()
+        self._settle_promising()
         self._stage("stack")
         search.grow(self._records.values())
         self._compile_cost = 0.0
@@ -434,13 +435,20 @@ class Session:
         proven = self._confirmed_side_by_side(record) if together else self._confirmed_in_turn(record)
         self._keep_proven(proven)
 
-    def _confirm_close_calls(self) -> None:
+    def _settle_promising(self) -> None:
+        """On a noisy machine, see in turn with the baseline which candidates are faster, before there is a stack."""
+        judge = self._known_judge
+        if judge.noise_floor > _NOISY:
+            promising = [record for record in self._records.values() if _seems_faster(record) and self._allowed(record)]
+            self._confirm_close_calls(promising, reserve_s=self._reserve_s())
+
+    def _confirm_close_calls(self, records: Iterable[TrialRecord], *, reserve_s: float = 0.0) -> None:
         """Measure again, in turn with the baseline, what one trial has not decided; what is recommended first."""
         judge = self._known_judge
-        undecided = [record for record in self._records.values() if record.alone and judge.is_close_call(record)]
+        undecided = [record for record in records if record.alone and judge.is_close_call(record)]
         for record in sorted(undecided, key=_by_interest):
             name = record.candidate.name
-            if record.candidate.recipe == CONTROL or not self._confirmation_fits(record):
+            if record.candidate.recipe == CONTROL or not self._confirmation_fits(record, reserve_s):
                 continue
             evidence = self._in_turn_with_baseline(record)
             if isinstance(evidence, TrialResult):
@@ -450,9 +458,9 @@ class Session:
             self._judge_again()
         self._rank()
 
-    def _confirmation_fits(self, record: TrialRecord) -> bool:
+    def _confirmation_fits(self, record: TrialRecord, reserve_s: float) -> bool:
         once_s = self._budget.expected_s() + max(record.result.wall_s or 0.0, self._budget.expected_s())
-        return self._budget.allows(PAIRS_PER_CANDIDATE * once_s)
+        return self._budget.allows(PAIRS_PER_CANDIDATE * once_s, reserve_s=reserve_s)
 
     def _in_turn_with_baseline(self, record: TrialRecord) -> Confirmation | Runs | TrialResult:
         name, settings = record.candidate.name, record.settings
@@ -706,6 +714,12 @@ def _end_of_ladder(record: TrialRecord) -> str:
     if not record.result.measured:
         return f"{record.candidate.name} failed: {record.result.reason}"
     return f"{record.candidate.name} was no better than the value before it"
+
+
+def _seems_faster(record: TrialRecord) -> bool:
+    """Whether only the machine's noise keeps a candidate from being called faster."""
+    undecided = record.verdict is Verdict.NO_DIFFERENCE and record.comparison is not None
+    return undecided and record.comparison is not None and record.comparison.ci_low > 1
 
 
 def _by_interest(record: TrialRecord) -> tuple[bool, bool, float]:
