@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.formatting import format_ms
+from advisor.formatting import format_ms, format_percent
 from advisor.records import ClockCheck
 
 # Clocks within this of each other say the same.
@@ -67,4 +67,4 @@ def _times(factor: float) -> str:
 
 def _more(reading: float, truth: float) -> str:
     share = reading / truth - 1
-    return f"{_times(1 + share)} what" if share >= 1 else f"{share:.0%} more than".replace("%", " %")
+    return f"{_times(1 + share)} what" if share >= 1 else f"{format_percent(share)} more than"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from advisor.formatting import format_bytes, format_ms, format_rate
+from advisor.formatting import format_bytes, format_ms, format_percent, format_rate
 from advisor.records import BaselineRecord, Facts, Mode, Outcome, TrialRecord, WorkloadFacts
 
 RECIPE = "batch_size"
@@ -107,7 +107,7 @@ def memory_gained(facts: Facts, record: TrialRecord) -> str:
     longer = 1 / record.comparison.speedup
     text = (
         f"A step needs {format_bytes(after)} at its peak in place of {format_bytes(before)}, "
-        f"{_percent(1 - after / before)} less, and takes {longer:.2f} times as long."
+        f"{format_percent(1 - after / before)} less, and takes {longer:.2f} times as long."
     )
     memory_bytes = round(USABLE_MEMORY * workload.device_memory_bytes)
     if not memory_bytes:
@@ -123,10 +123,6 @@ def _fixed_bytes(workload: WorkloadFacts) -> int:
     trained = workload.trainable_parameters / workload.parameters if workload.parameters else 0.0
     state_bytes = workload.optimizer.state_bytes if workload.optimizer else 0
     return round(workload.parameter_bytes * (1 + trained)) + state_bytes
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:

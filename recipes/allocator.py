@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from advisor.formatting import format_bytes
 from advisor.recipe import CUDA, Components, Recipe, Stage
 from advisor.records import Facts, Numerics, Skip, Value
 
@@ -63,7 +64,7 @@ class Allocator(Recipe):
             return Skip("the baseline's memory is not known, so fragmentation cannot be told")
         if reserved < _SMALLEST_RESERVED_BYTES or reserved < _FRAGMENTED * allocated:
             return Skip(
-                f"{reserved / 2**30:.2f} GiB are reserved for {allocated / 2**30:.2f} GiB in use: "
+                f"{format_bytes(reserved)} are reserved for {format_bytes(allocated)} in use: "
                 "there is no fragmentation to cure"
             )
         return [value for value in _CONFIGURATIONS if value != self.default]

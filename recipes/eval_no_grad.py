@@ -35,10 +35,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from advisor.formatting import format_bytes, format_ms, format_way
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, HabitRow, Mode, Numerics, Skip, Value
 
-_NAMES: dict[Value, str] = {"grad": "eval() alone", "no_grad": "no_grad", "inference_mode": "inference_mode"}
+_MODES = ("grad", "no_grad", "inference_mode")
 
 
 class EvalNoGrad(Recipe):
@@ -62,7 +63,7 @@ class EvalNoGrad(Recipe):
         return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(map(_figures, rows))}")
 
     def accepts(self, value: Value) -> bool:
-        return value in _NAMES
+        return value in _MODES
 
     def apply(self, workload: Components, value: Value) -> None:
         # In inference the recipe inference_mode has the say over the same field.
@@ -76,5 +77,5 @@ class EvalNoGrad(Recipe):
 
 
 def _figures(row: HabitRow) -> str:
-    memory = "" if row.memory_bytes is None else f" and {row.memory_bytes / 2**20:.1f} MiB"
-    return f"{_NAMES.get(row.way, row.way)} {row.step_ms or 0.0:.3g} ms{memory}"
+    memory = "" if row.memory_bytes is None else f" and {format_bytes(row.memory_bytes)}"
+    return f"{format_way(row)} {format_ms(row.step_ms)}{memory}"

@@ -32,10 +32,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from advisor.loader_recipe import little_time_in
 from advisor.recipe import CUDA, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
-_LEAST_SHARE = 0.01
 _CODE = """\
 def copied_ahead(loader):
     stream, upcoming = torch.cuda.Stream(device), None
@@ -73,11 +73,7 @@ class GpuPrefetch(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if facts.workload.loader is None:
             return Skip("the data does not come from a DataLoader: one batch stays on the GPU")
-        if facts.profile is not None:
-            moving = facts.profile.share(Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)
-            if moving < _LEAST_SHARE:
-                return Skip(f"waiting for data and copying it take {moving:.1%} of the step".replace("%", " %"))
-        return [True]
+        return little_time_in(facts, self.phases) or [True]
 
     def apply(self, workload: Components, value: Value) -> None:
         workload.plan = replace(workload.plan, device_prefetch=bool(value))

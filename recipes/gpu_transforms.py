@@ -31,10 +31,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from advisor.loader_recipe import NO_LOADER, little_time_in
 from advisor.recipe import CUDA, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
-
-_LEAST_SHARE = 0.01
 
 
 class GpuTransforms(Recipe):
@@ -54,14 +53,10 @@ class GpuTransforms(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         loader = facts.workload.loader
         if loader is None:
-            return Skip("the data does not come from a DataLoader")
+            return NO_LOADER
         if not loader.movable_transforms:
             return Skip(loader.transforms_problem or "the dataset has no transforms of torchvision that could be moved")
-        if facts.profile is not None:
-            waiting = facts.profile.share(Phase.DATA_WAIT, Phase.HOST_TO_DEVICE)
-            if waiting < _LEAST_SHARE:
-                return Skip(f"waiting for data and copying it take {waiting:.1%} of the step".replace("%", " %"))
-        return [True]
+        return little_time_in(facts, self.phases) or [True]
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.transforms import split_transforms

@@ -34,6 +34,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from advisor.formatting import format_percent
 from advisor.recipe import TRAINING, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
@@ -63,15 +64,13 @@ class GradAccumulation(Recipe):
     ladder = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if facts.profile is not None:
-            shared = facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD)
-            if shared < _LEAST_SHARE:
-                return Skip(
-                    f"the optimizer and clearing the gradients take {shared:.1%} of the step, ".replace("%", " %")
-                    + "so sharing them among batches gains nothing; it is worth its price only for a batch that would "
-                    "not fit into memory"
-                )
-        return [2, 4, 8]
+        shared = facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD) if facts.profile else 1.0
+        if shared >= _LEAST_SHARE:
+            return [2, 4, 8]
+        return Skip(
+            f"the optimizer and clearing the gradients take {format_percent(shared, digits=1)} of the step, so sharing "
+            "them among batches gains nothing; it is worth its price only for a batch that would not fit into memory"
+        )
 
     def accepts(self, value: Value) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from advisor.formatting import format_ms
 from advisor.recipe import CUDA, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, SyncPlace, Value
 
@@ -86,11 +87,11 @@ def _sentence(places: Sequence[SyncPlace]) -> str:
     if len(places) > _SHOWN:
         lines.append(f"and {len(places) - _SHOWN} more")
     count = f"{len(places)} {'line makes' if len(places) == 1 else 'lines make'} the host wait"
-    return f"{count}, {known_ms:.3g} ms a step, and only you can rewrite them: {'; '.join(lines)}"
+    return f"{count}, {format_ms(known_ms)} a step, and only you can rewrite them: {'; '.join(lines)}"
 
 
 def _figures(place: SyncPlace) -> str:
-    wait = "for a time that cannot be told" if place.blocked_ms is None else f"{place.blocked_ms:.3g} ms"
+    wait = "for a time that cannot be told" if place.blocked_ms is None else format_ms(place.blocked_ms)
     times = "" if place.calls_per_step == 1 else f" in {place.calls_per_step:g} calls"
     text = f" `{place.text}`" if place.text and place.file else ""
     return f"{place.place}{text} {wait}{times}"

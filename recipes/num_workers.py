@@ -33,10 +33,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from advisor.loader_recipe import NO_LOADER, little_time_in
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
-
-_LEAST_SHARE = 0.01
 
 
 class NumWorkers(Recipe):
@@ -55,14 +54,11 @@ class NumWorkers(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         loader = facts.workload.loader
         if loader is None:
-            return Skip("the data does not come from a DataLoader")
+            return NO_LOADER
         if loader.iterable_dataset and not loader.num_workers:
             return Skip("an iterable dataset repeats its samples in every worker unless it divides them itself")
-        if facts.profile is not None and not loader.num_workers:
-            waiting = facts.profile.share("data wait")
-            if waiting < _LEAST_SHARE:
-                return Skip(f"data wait is {waiting:.1%} of the step".replace("%", " %"))
-        return _ladder(facts.workload.usable_cores)
+        too_little = None if loader.num_workers else little_time_in(facts, self.phases)
+        return too_little or _ladder(facts.workload.usable_cores)
 
     def accepts(self, value: Value) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0

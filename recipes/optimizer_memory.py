@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
+from advisor.formatting import format_percent
 from advisor.recipe import TRAINING, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
@@ -62,7 +63,7 @@ class OptimizerMemory(Recipe):
             return Skip(f"the optimizer is {optimizer.name}; what Adam and AdamW keep is what could be made smaller")
         share = _share_of_memory(facts)
         if share < _LEAST_SHARE:
-            return Skip(f"the optimizer's state is {share:.0%} of the memory that a step needs".replace("%", " %"))
+            return Skip(f"the optimizer's state is {format_percent(share)} of the memory that a step needs")
         eight_bit = facts.on_cuda and any(find_spec(package) for package in _PACKAGES)
         return ["adafactor", "8-bit"] if eight_bit else ["adafactor"]
 
@@ -93,7 +94,7 @@ class OptimizerMemory(Recipe):
         return None
 
     def why(self, facts: Facts, value: Value) -> str:
-        share = f"{_share_of_memory(facts):.0%}".replace("%", " %")
+        share = format_percent(_share_of_memory(facts))
         installed = any(find_spec(package) for package in _PACKAGES)
         more = "" if installed or not facts.on_cuda else " For 8-bit states: pip install bitsandbytes, or torchao."
         return f"The optimizer's state is {share} of the memory that a step needs.{more}"

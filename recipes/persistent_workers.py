@@ -29,37 +29,33 @@ asynchronous data loading and augmentation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.formatting import format_seconds
+from advisor.loader_recipe import WorkerRecipe
+from advisor.recipe import Components
+from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
 # A trial measures for a few seconds; of longer epochs it sees no end.
 _LONGEST_EPOCH_S = 10.0
 
 
-class PersistentWorkers(Recipe):
+class PersistentWorkers(WorkerRecipe):
     """A loader rebuilt with `persistent_workers`."""
 
     id = "persistent_workers"
     title = "Workers that live on between epochs"
     key = "data.persistent_workers"
     default = False
-    attacks = frozenset({Bottleneck.INPUT})
-    phases = frozenset({Phase.DATA_WAIT})
     numerics = Numerics.EXACT
-    stage = Stage.DATA
+    without_workers = "the loader has no workers; the ones that num_workers tries are persistent"
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        loader = facts.workload.loader
-        if loader is None:
-            return Skip("the data does not come from a DataLoader")
-        if not loader.num_workers:
-            return Skip("the loader has no workers; the ones that num_workers tries are persistent")
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         epoch_s = _epoch_s(facts)
         if epoch_s is not None and epoch_s > _LONGEST_EPOCH_S:
             return Skip(
-                f"an epoch takes about {epoch_s:.0f} s, beside which starting the workers anew cannot be measured"
+                f"an epoch takes about {format_seconds(epoch_s)}, beside which starting the workers anew cannot be "
+                "measured"
             )
         return [True]
 
@@ -73,10 +69,6 @@ class PersistentWorkers(Recipe):
         from advisor.rebuild import worker_code
 
         return worker_code(persistent_workers=bool(value))
-
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
-        alone = bool(value) and settings.get("data.num_workers") == 0
-        return "data.persistent_workers is about workers, and data.num_workers is 0" if alone else None
 
 
 def _epoch_s(facts: Facts) -> float | None:

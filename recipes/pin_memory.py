@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from advisor.loader_recipe import NO_LOADER
 from advisor.recipe import CUDA, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
@@ -52,7 +53,7 @@ class PinMemory(Recipe):
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if facts.workload.loader is None:
-            return Skip("the data does not come from a DataLoader")
+            return NO_LOADER
         return [True]
 
     def apply(self, workload: Components, value: Value) -> None:

@@ -27,37 +27,31 @@ asynchronous data loading and augmentation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.loader_recipe import WorkerRecipe
+from advisor.recipe import Components
+from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
 _DEFAULT = 2
 
 
-class Prefetch(Recipe):
+class Prefetch(WorkerRecipe):
     """A loader rebuilt with another `prefetch_factor`."""
 
     id = "prefetch"
     title = "Batches prepared ahead by each worker"
     key = "data.prefetch_factor"
     default = _DEFAULT
-    attacks = frozenset({Bottleneck.INPUT})
-    phases = frozenset({Phase.DATA_WAIT})
     partners = frozenset({"num_workers"})
     numerics = Numerics.EXACT
-    stage = Stage.DATA
     ladder = True
+    without_workers = (
+        "the loader has no workers, and only workers prepare batches ahead: set data.num_workers first "
+        "(num_workers tries it), then run again"
+    )
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        loader = facts.workload.loader
-        if loader is None:
-            return Skip("the data does not come from a DataLoader")
-        if not loader.num_workers:
-            return Skip(
-                "the loader has no workers, and only workers prepare batches ahead: set data.num_workers first "
-                "(num_workers tries it), then run again"
-            )
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         return [4, 8]
 
     def accepts(self, value: Value) -> bool:
@@ -73,7 +67,3 @@ class Prefetch(Recipe):
         from advisor.rebuild import worker_code
 
         return worker_code(prefetch_factor=int(value))
-
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
-        alone = value != self.default and settings.get("data.num_workers") == 0
-        return "data.prefetch_factor is about workers, and data.num_workers is 0" if alone else None

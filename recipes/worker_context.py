@@ -31,36 +31,28 @@ Platform-specific behaviors; Multiprocessing best practices, CUDA in multiproces
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.loader_recipe import WorkerRecipe, little_time_in
+from advisor.recipe import Components
+from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
 _METHODS = ("fork", "forkserver", "spawn")
-_LEAST_SHARE = 0.01
 
 
-class WorkerContext(Recipe):
+class WorkerContext(WorkerRecipe):
     """A loader rebuilt with another `multiprocessing_context`."""
 
     id = "worker_context"
     title = "How workers are started"
     key = "data.multiprocessing_context"
     default = "default"
-    attacks = frozenset({Bottleneck.INPUT})
-    phases = frozenset({Phase.DATA_WAIT})
     numerics = Numerics.EXACT
-    stage = Stage.DATA
+    without_workers = "the loader has no workers that could be started in another way"
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        loader = facts.workload.loader
-        if loader is None:
-            return Skip("the data does not come from a DataLoader")
-        if not loader.num_workers:
-            return Skip("the loader has no workers that could be started in another way")
-        waiting = facts.profile.share(Phase.DATA_WAIT) if facts.profile else 1.0
-        if waiting < _LEAST_SHARE:
-            return Skip(f"data wait is {waiting:.1%} of the step".replace("%", " %"))
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+        if too_little := little_time_in(facts, self.phases):
+            return too_little
         if loader.pickle_problem:
             return Skip(f"forkserver and spawn need a dataset that can be pickled: {loader.pickle_problem}")
         return ["forkserver", "spawn"]
@@ -78,10 +70,6 @@ class WorkerContext(Recipe):
         from advisor.rebuild import worker_code
 
         return worker_code(multiprocessing_context=_argument(value))
-
-    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
-        alone = value != self.default and settings.get("data.num_workers") == 0
-        return "data.multiprocessing_context is about workers, and data.num_workers is 0" if alone else None
 
 
 def _argument(value: Value) -> str | None:

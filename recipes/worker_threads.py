@@ -33,10 +33,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+from advisor.loader_recipe import WorkerRecipe, little_time_in
+from advisor.recipe import Components
+from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
-_LEAST_SHARE = 0.01
 _THREADS = (2, 4)
 _CODE = """\
 if loader.num_workers:
@@ -64,31 +64,23 @@ class StartWorker:
             self.then(worker_id)
 
 
-class WorkerThreads(Recipe):
+class WorkerThreads(WorkerRecipe):
     """`torch.set_num_threads` in every worker."""
 
     id = "worker_threads"
     title = "Threads in each worker"
     key = "data.worker_threads"
     default = 0
-    attacks = frozenset({Bottleneck.INPUT})
-    phases = frozenset({Phase.DATA_WAIT})
     numerics = Numerics.CLOSE
-    stage = Stage.DATA
     ladder = True
+    without_workers = "the loader has no workers whose threads could be set"
 
-    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        loader = facts.workload.loader
-        if loader is None:
-            return Skip("the data does not come from a DataLoader")
-        if not loader.num_workers:
-            return Skip("the loader has no workers whose threads could be set")
-        waiting = facts.profile.share(Phase.DATA_WAIT) if facts.profile else 1.0
-        if waiting < _LEAST_SHARE:
-            return Skip(f"data wait is {waiting:.1%} of the step".replace("%", " %"))
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         cores = facts.workload.usable_cores
         fitting = [threads for threads in _THREADS if threads <= cores // loader.num_workers]
-        return list(fitting) or Skip(f"{loader.num_workers} workers leave no cores idle: {cores} can be used")
+        if not fitting:
+            return Skip(f"{loader.num_workers} workers leave no cores idle: {cores} can be used")
+        return little_time_in(facts, self.phases) or fitting
 
     def accepts(self, value: Value) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
@@ -109,13 +101,9 @@ class WorkerThreads(Recipe):
         return _CODE.format(threads=int(value), rebuilt=textwrap.indent(rebuilt.rstrip(), "    "))
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
-        if not value:
-            return None
-        if settings.get("data.num_workers") == 0:
-            return "data.worker_threads is about workers, and data.num_workers is 0"
-        if settings.get("data.multiprocessing_context") in ("forkserver", "spawn"):
+        if value and settings.get("data.multiprocessing_context") in ("forkserver", "spawn"):
             return (
                 "data.worker_threads starts workers through a function inside prepare(), which workers by "
                 "forkserver or spawn could not load"
             )
-        return None
+        return super().conflict(value, settings)

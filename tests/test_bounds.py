@@ -22,7 +22,7 @@ def profile(**phases):
 def test_a_recipe_that_cannot_gain_more_than_the_noise_is_passed_over_with_its_share():
     reasons = hopeless(CATALOG, profile(data_wait=0.3, forward=60.0), [WORKERS, TF32], 0.006)
     assert list(reasons) == ["num_workers"]
-    assert "data wait takes 0.30% of the step" in reasons["num_workers"]
+    assert "data wait takes 0.30 % of the step" in reasons["num_workers"]
 
 
 @pytest.mark.parametrize(("wait_ms", "floor", "tried"), [(2.5, 0.5, True), (0.9, 0.005, True), (0.4, 0.005, False)])

@@ -595,13 +595,13 @@ TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 
 @pytest.mark.parametrize(
     ("measured", "bottleneck", "evidence"),
     [
-        (profile(phases=WAITS), Bottleneck.INPUT, "50%"),
+        (profile(phases=WAITS), Bottleneck.INPUT, "50 %"),
         (profile(phases=WAITS), Bottleneck.INPUT, "waiting for data takes"),
         (profile(phases={**WAITS, "host-to-device": 20.0}), Bottleneck.INPUT, "waiting for data and copying it"),
         (profile(phases=COPIES), Bottleneck.INPUT, "copying"),  # on the CPU there is no device to copy to
         (profile(phases=WAITS, device_busy_share=0.1), Bottleneck.INPUT, "waiting for data"),
-        (profile(phases=WAITS, device_busy_share=0.99), Bottleneck.COMPUTE, "50%"),  # it waits while the GPU computes
-        (profile(phases=COPIES, device_busy_share=0.5, host_to_device_bytes=2**29), Bottleneck.COPY, "48%"),
+        (profile(phases=WAITS, device_busy_share=0.99), Bottleneck.COMPUTE, "50 %"),  # it waits while the GPU computes
+        (profile(phases=COPIES, device_busy_share=0.5, host_to_device_bytes=2**29), Bottleneck.COPY, "48 %"),
         (
             profile(phases=COPIES, device_busy_share=0.5, host_to_device_bytes=2**29, ceilings=TRANSFERS),
             Bottleneck.COPY,
@@ -611,24 +611,24 @@ TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 
         (
             profile(phases={"data wait": 20.0, "forward": 80.0}, device_busy_share=0.65),
             Bottleneck.INPUT,
-            "waiting for data takes 20%",
+            "waiting for data takes 20 %",
         ),
         (
             profile(phases={"data wait": 10.0, "forward": 90.0}, device_busy_share=0.65, kernels_per_step=9.0),
             Bottleneck.LAUNCH,
             "9 kernels",
         ),
-        (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "20% of the step"),
+        (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "20 % of the step"),
         (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "731 kernels"),
-        (profile(device_busy_share=0.99), Bottleneck.COMPUTE, "50% of this machine's float32"),
-        (profile(), Bottleneck.COMPUTE, "50%"),
-        (profile(flops_per_step=10**10), Bottleneck.MEMORY, "reaches 0%"),
+        (profile(device_busy_share=0.99), Bottleneck.COMPUTE, "50 % of this machine's float32"),
+        (profile(), Bottleneck.COMPUTE, "50 %"),
+        (profile(flops_per_step=10**10), Bottleneck.MEMORY, "reaches 0 %"),
         (profile(flops_per_step=None), Bottleneck.MEMORY, "an unknown share"),
         (profile(flops_per_step=0), Bottleneck.MEMORY, "multiplies no matrices"),
         (
             profile(flops_per_step=10**10, moved_bytes_per_step=2 * 10**11, copy_bytes_per_s=4e12),
             Bottleneck.MEMORY,
-            "about 186 GiB a step, 2.00 TB/s, 50% of what a copy reaches",
+            "about 186 GiB a step, 2.00 TB/s, 50 % of what a copy reaches",
         ),
         (
             profile(flops_per_step=0, moved_bytes_per_step=8 * 10**11, copy_bytes_per_s=4e12),
@@ -638,12 +638,12 @@ TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 
         (
             profile(flops_per_step=4 * 10**11, moved_bytes_per_step=10**10, copy_bytes_per_s=4e12),
             Bottleneck.COMPUTE,
-            "20% of this machine's",
+            "20 % of this machine's",
         ),
         (profile(flops_per_step=10**13), Bottleneck.COMPUTE, "something else kept the machine busy"),
         (profile(calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.LAUNCH, "40000 operator calls"),
-        (profile(calls_per_step=400.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50%"),
-        (profile(device_busy_share=0.99, calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50%"),
+        (profile(calls_per_step=400.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50 %"),
+        (profile(device_busy_share=0.99, calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50 %"),
     ],
 )
 def test_what_a_step_is_bound_by(measured, bottleneck, evidence):

@@ -128,7 +128,7 @@ def test_validation_is_told_from_the_table():
         HabitRow("zero_grad", "zeros", phase_ms=1.0),
     )
     text = reason("eval_no_grad", cpu_facts(profile=profile_facts(habits=rows)))
-    assert text.endswith("eval() alone 12 ms and 3.0 MiB; no_grad 8.25 ms and 1.0 MiB")
+    assert text.endswith("eval() alone 12.0 ms and 3.00 MiB; eval() and no_grad 8.25 ms and 1.00 MiB")
     assert "could not be run" in reason("eval_no_grad", cpu_facts(profile=profile_facts()))
     assert "inference_mode prices this" in reason("eval_no_grad", cpu_facts(mode=Mode.INFER))
 
@@ -147,7 +147,7 @@ def test_the_lines_that_wait_are_listed_with_their_cost():
     )
     text = reason("host_sync", gpu_facts(profile=profile_facts(sync_places=places)))
     assert text.startswith("3 lines make the host wait, 1.75 ms a step, and only you can rewrite them: ")
-    assert "train.py:41 `if loss.item() > 3:` 1.5 ms; model.py:7 `index = mask.nonzero()` 0.25 ms in 2 calls" in text
+    assert "train.py:41 `if loss.item() > 3:` 1.50 ms; model.py:7 `index = mask.nonzero()` 0.25 ms in 2 calls" in text
     assert text.endswith("the backward pass for a time that cannot be told")
     many = tuple(SyncPlace("a.py", line, "x.item()", 1.0, 1.0) for line in range(1, 9))
     assert reason("host_sync", gpu_facts(profile=profile_facts(sync_places=many))).endswith("and 3 more")

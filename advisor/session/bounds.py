@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from advisor.catalog import Catalog
+from advisor.formatting import format_percent
 from advisor.records import Candidate, Objective, Phase, Profile
 from advisor.roof import upper_bound
 from advisor.sweep import RECIPE as BATCH_SIZE
@@ -35,8 +36,9 @@ def hopeless(
         share = sum(profile.phases.get(phase, 0.0) for phase in phases) / profile.step_ms
         named = " and ".join(phase.value for phase in sorted(phases, key=list(Phase).index))
         reasons[candidate.recipe] = (
-            f"{named} {'takes' if len(phases) == 1 else 'take'} {share:.2%} of the step, so it can gain no more than "
-            f"that: below {min(noise_floor, _WORTH_TRYING):.1%} nothing can be shown here"
+            f"{named} {'takes' if len(phases) == 1 else 'take'} {format_percent(share, digits=2)} of the step, so it "
+            f"can gain no more than that: below {format_percent(min(noise_floor, _WORTH_TRYING), digits=1)} nothing "
+            "can be shown here"
         )
     return reasons
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.formatting import format_bytes, format_ms, format_rate
+from advisor.formatting import format_bytes, format_ms, format_percent, format_rate
 from advisor.records import Bottleneck, Phase, Profile
 from advisor.roof import overhead_share, step_copy_share, step_roof_share
 
@@ -24,11 +24,13 @@ def judge(measured: Profile) -> tuple[Bottleneck, str]:
     busy = measured.device_busy_share
     if busy is not None and busy < _LAUNCH_BOUND_BUSY:
         kernels = f" for {measured.kernels_per_step:.0f} kernels" if measured.kernels_per_step else ""
-        return Bottleneck.LAUNCH, f"the GPU computes in {busy:.0%} of the step; the host launches{kernels} in the rest"
+        computing = format_percent(busy)
+        return Bottleneck.LAUNCH, f"the GPU computes in {computing} of the step; the host launches{kernels} in the rest"
     overhead = overhead_share(measured)
     if busy is None and overhead is not None and overhead > _LAUNCH_BOUND_OVERHEAD:
         return Bottleneck.LAUNCH, (
-            f"the step makes {measured.calls_per_step:.0f} operator calls, and calling alone costs {overhead:.0%} of it"
+            f"the step makes {measured.calls_per_step:.0f} operator calls, and calling alone costs "
+            f"{format_percent(overhead)} of it"
         )
     return _arithmetic_or_memory(measured)
 
@@ -47,8 +49,8 @@ def _starves(measured: Profile, fetching: float) -> bool:
 
 def _input_evidence(measured: Profile, waiting: float, copying: float) -> str:
     if measured.phases.get(Phase.HOST_TO_DEVICE, 0.0) < 0.01 * measured.phases.get(Phase.DATA_WAIT, 0.0):
-        return f"waiting for data takes {waiting:.0%} of the step"
-    return f"waiting for data and copying it take {waiting + copying:.0%} of the step"
+        return f"waiting for data takes {format_percent(waiting)} of the step"
+    return f"waiting for data and copying it take {format_percent(waiting + copying)} of the step"
 
 
 def _copy_evidence(measured: Profile, copying: float) -> str:
@@ -58,7 +60,7 @@ def _copy_evidence(measured: Profile, copying: float) -> str:
     rates = measured.ceilings.host_to_device_bytes_per_s if measured.ceilings else {}
     known = " and ".join(f"{_rate(rate)} from {memory} memory" for memory, rate in rates.items())
     ceiling = f"; this machine reaches {known}" if known else ""
-    return f"copying the batch to the GPU takes {copying:.0%} of the step: {reached}{ceiling}"
+    return f"copying the batch to the GPU takes {format_percent(copying)} of the step: {reached}{ceiling}"
 
 
 def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck, str]:
@@ -71,7 +73,8 @@ def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck, str]:
 
 def _arithmetic_evidence(measured: Profile, share: float) -> str:
     if share <= _MEASURED_IN_PEACE:
-        return f"the step reaches {share:.0%} of this machine's {measured.ceiling_dtype} matrix-product rate"
+        reached = format_percent(share)
+        return f"the step reaches {reached} of this machine's {measured.ceiling_dtype} matrix-product rate"
     return (
         f"the step computes faster than this machine's {measured.ceiling_dtype} matrix products did when they were "
         "measured: something else kept the machine busy then"
@@ -81,7 +84,7 @@ def _arithmetic_evidence(measured: Profile, share: float) -> str:
 def _little_arithmetic(measured: Profile, share: float | None) -> str:
     if measured.flops_per_step == 0:
         return "the device is busy, yet the step multiplies no matrices: it moves bytes"
-    reached = f"{share:.0%}" if share is not None else "an unknown share"
+    reached = format_percent(share) if share is not None else "an unknown share"
     return (
         f"the device is busy, yet reaches {reached} of its {measured.ceiling_dtype} matrix-product rate: it moves bytes"
     )
@@ -95,7 +98,7 @@ def _traffic(measured: Profile, moved: float | None) -> str:
     amount = f", about {format_bytes(measured.moved_bytes_per_step)} a step, {rate}"
     if moved > 1:
         return f"{amount}, more than a copy in memory reaches ({_rate(measured.copy_bytes_per_s)}): caches help"
-    return f"{amount}, {moved:.0%} of what a copy reaches"
+    return f"{amount}, {format_percent(moved)} of what a copy reaches"
 
 
 def _rate(bytes_per_s: float) -> str:
