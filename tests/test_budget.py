@@ -74,9 +74,9 @@ def test_a_trial_times_out_when_it_takes_far_longer_than_expected(clock):
     assert budget.timeout_s() >= 4.0
 
 
-def test_a_first_compilation_is_guessed_by_the_number_of_kernels():
+def test_a_first_compilation_is_guessed_by_the_number_of_operator_calls():
     small, large = Budget(300.0), Budget(300.0)
-    small.kernels_per_step, large.kernels_per_step = 142, 791
+    small.calls_per_step, large.calls_per_step = 120, 600
     assert 5 < small.first_compile_s < 10
     assert 20 < large.first_compile_s < 30
     large.saw(12.0, cost=1.0)

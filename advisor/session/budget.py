@@ -9,10 +9,10 @@ from statistics import median
 _SHORTEST_MEASURE_S = 0.5
 _LONGEST_MEASURE_S = 3.0
 _MEASURE_SHARE = 0.015
-# A guess until one has been seen. The blocks of an MLP of 142 kernels compiled within a trial of 6.6 s on an H200.
+# A guess until one has been seen: what the compiler does grows with the operators that it traces.
 _COMPILE_S = 3.0
-_COMPILE_S_PER_KERNEL = 0.03
-_MID_SIZE_KERNELS = 900.0
+_COMPILE_S_PER_CALL = 0.04
+_MID_SIZE_CALLS = 600.0
 _LONGEST_TRIAL_SHARE = 0.5
 _REPEAT_SHARE = 0.15
 # Importing torch, building a large model and its first steps can take this long before anything is known.
@@ -29,7 +29,7 @@ class Budget:
         self._walls: list[float] = []
         self._compile_walls: list[float] = []
         self.repeated_s = 0.0
-        self.kernels_per_step = _MID_SIZE_KERNELS
+        self.calls_per_step = _MID_SIZE_CALLS
 
     @property
     def spent_s(self) -> float:
@@ -38,8 +38,8 @@ class Budget:
 
     @property
     def first_compile_s(self) -> float:
-        """What compiling takes before that has been seen, by the number of kernels in a step."""
-        return _COMPILE_S + _COMPILE_S_PER_KERNEL * self.kernels_per_step
+        """What compiling takes before that has been seen, by the number of operator calls in a step."""
+        return _COMPILE_S + _COMPILE_S_PER_CALL * self.calls_per_step
 
     @property
     def left_s(self) -> float:

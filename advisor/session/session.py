@@ -238,8 +238,8 @@ class Session:
         )
         rounding = own_rounding(self.catalog, inspected.workload)
         self._judge = Judge(self.catalog, inspected.workload.mode, result, own_rounding=rounding)
-        if profiled is not None and profiled.profile.kernels_per_step:
-            self._budget.kernels_per_step = profiled.profile.kernels_per_step
+        if profiled is not None and profiled.profile.calls_per_step:
+            self._budget.calls_per_step = profiled.profile.calls_per_step
         self._emit(events.FactsFound(self._facts))
         self._emit(events.BaselineMeasured(self._judge.baseline_record()))
         if result.build_s is not None and result.build_s > _WORTH_BUILDING_ONCE_S:
