@@ -18,7 +18,7 @@ from advisor.formatting import MISSING, format_bytes, format_interval, format_se
 from advisor.hardware import inspect_hardware
 from advisor.headless import plain, print_summary, print_text, table
 from advisor.recipe import BOTH_MODES, Recipe, card
-from advisor.records import GpuInfo, Hardware, HostInfo, text_of
+from advisor.records import GpuInfo, Hardware, HostInfo, StackRecord, text_of
 from advisor.session.journal import list_sessions, open_session
 from advisor.session.request import Request
 from advisor.session.state import SessionState
@@ -180,9 +180,16 @@ def _result(state: SessionState) -> str:
     if state.stack and state.stack.comparison:
         count = len(state.stack.settings)
         if not count:
-            return "nothing faster"
-        return f"{format_interval(state.stack.comparison)} with {count} setting{'' if count == 1 else 's'}"
-    return "nothing faster"
+            return f"nothing {state.goal.better()}"
+        return f"{_effect(state, state.stack)} with {count} setting{'' if count == 1 else 's'}"
+    return f"nothing {state.goal.better()}"
+
+
+def _effect(state: SessionState, stack: StackRecord) -> str:
+    """What the stack does by the session's objective."""
+    if state.yardstick and not state.goal.by_time:
+        return state.yardstick.effect(stack.result, stack.comparison)
+    return format_interval(stack.comparison)
 
 
 @run.register

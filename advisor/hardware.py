@@ -228,6 +228,14 @@ def device_used_bytes(uuid: str, nvml: Nvml = NVML) -> int | None:
     return None
 
 
+def counts_energy(uuid: str, nvml: Nvml = NVML) -> bool:
+    """Whether a GPU or MIG instance, by its UUID, has an energy counter that can be read."""
+    try:
+        return GpuGauges(uuid, nvml).energy_j() is not None
+    except NvmlUnavailableError:
+        return False
+
+
 def compute_pids(nvml: Nvml = NVML) -> frozenset[int]:
     """The processes that compute on any GPU or MIG instance, as NVML numbers them; empty where it cannot be used."""
     pids: set[int] = set()

@@ -30,12 +30,14 @@ from advisor.export.evidence import (
     sweep_sentence,
 )
 from advisor.export.outputs import Written, write_outputs
+from advisor.export.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
 from advisor.export.text_report import verdict
 from advisor.formatting import (
     MISSING,
     format_break_even,
     format_bytes,
     format_bytes_change,
+    format_change,
     format_class,
     format_count,
     format_energy,
@@ -63,16 +65,19 @@ from advisor.records import (
     HabitRow,
     Hardware,
     Mode,
+    Objective,
     Recommendation,
     StackRecord,
     TrialRecord,
+    TrialResult,
     Verdict,
 )
 from advisor.session import events
-from advisor.session.conclusions import Untried, own_notes, roof_shares, sweep_of, tried, untried
+from advisor.session.conclusions import Untried, own_notes, roof_shares, stack_helps, sweep_of, tried, untried
 from advisor.session.control import SessionControl
 from advisor.session.habits import habit_rows, price_of
 from advisor.session.journal import Journal, PastSession
+from advisor.session.objective import Yardstick
 from advisor.session.request import Request
 from advisor.session.state import SessionState
 from advisor.sweep import HEADINGS, SweepPoint, sweep_rows
@@ -92,6 +97,12 @@ _STAGES = {
     "close calls": "settling close calls in turn with the baseline",
     "stack": "measuring settings together",
     "confirmation": "confirming against the baseline",
+}
+_RANKED = {
+    Objective.THROUGHPUT: "Recommendations, best first",
+    Objective.LATENCY: "Recommendations, the shortest step first",
+    Objective.MEMORY: "Recommendations, the smallest memory first",
+    Objective.ENERGY: "Recommendations, the least energy first",
 }
 # What a figure of the ranking is marked with, by whether it is unreliable and whether it was measured in turn.
 _MARKS = {(False, False): "", (False, True): " *", (True, False): " !", (True, True): " *!"}
@@ -300,13 +311,13 @@ class HeadlessReporter:
             return ()
         self._told[record.label] = (record.verdict, record.confirmed)
         again = " (with the new noise floor)" if told and told[1] == record.confirmed else ""
-        return (f"{record.label}  {trial_effect(record)}{again}",)
+        return (f"{record.label}  {trial_effect(record, self.state.yardstick)}{again}",)
 
     @_lines.register
     def _(self, event: events.StackMeasured) -> Iterable[str]:
         if not event.record.settings:
-            return ("together: nothing is faster than the baseline",)
-        return (f"together: {_settings_text(event.record)}  {_stack_effect(event.record)}",)
+            return (f"together: nothing {self.state.goal.better()}",)
+        return (f"together: {_settings_text(event.record)}  {_stack_effect(event.record, self.state.yardstick)}",)
 
     @_lines.register
     def _(self, event: events.Said) -> Iterable[str]:
@@ -332,28 +343,33 @@ def hardware_line(hardware: Hardware) -> str:
     return ", ".join((*gpus, f"{host.cpu} with {host.usable_cores} usable cores", f"{memory} of memory"))
 
 
-def trial_effect(record: TrialRecord) -> str:
-    """What a trial found: its speed-up and verdict, or why there is none; and what must be known of the figure."""
+def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
+    """What a trial found: its speed-up and verdict, or why there is none; and what must be known of the figure.
+
+    ``by`` tells it by the objective where that is memory or energy.
+    """
     if record.verdict in (Verdict.FAILED, Verdict.SKIPPED):
         return format_outcome(record.result)
     in_turn = ", in turn with the baseline" if record.confirmed else ""
     unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
-    return f"{_effect(record.comparison)}{in_turn}{unreliable}"
+    return f"{_effect(record.result, record.comparison, by)}{in_turn}{unreliable}"
 
 
-def _effect(comparison: Comparison | None) -> str:
+def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | None) -> str:
     if comparison is None:
         return MISSING
+    if by is not None and not by.goal.by_time:
+        return by.effect(result, comparison)
     if comparison.verdict is Verdict.NO_DIFFERENCE:
         return comparison.verdict.value
     return f"{format_interval(comparison)} {comparison.verdict}"
 
 
-def _stack_effect(stack: StackRecord) -> str:
+def _stack_effect(stack: StackRecord, by: Yardstick | None) -> str:
     if not stack.result.measured:
         return format_outcome(stack.result)
     proven = stack.confirmed and stack.settings  # nothing is confirmed of the baseline against itself
-    return f"{_effect(stack.comparison)}{', confirmed' if proven else ''}"
+    return f"{_effect(stack.result, stack.comparison, by)}{', confirmed' if proven else ''}"
 
 
 def _workload_line(facts: Facts) -> str:
@@ -414,7 +430,9 @@ def _sections(state: SessionState) -> Iterator[tuple[str, RenderableType]]:
     if state.stack and (state.stack.settings or state.stack.dropped):
         yield "Together", _stack(state, state.stack)
     if state.recommendations:
-        yield "Recommendations, best first", Group(_ranked(state), *_remarks(state))
+        yield _RANKED[state.goal.objective], Group(_ranked(state), *_remarks(state))
+    if front := pareto_rows(state):
+        yield "Speed against memory", _pareto(state, front)
     if points := sweep_of(state):
         yield "Batch sizes", _sweep(state, points)
     if state.findings:
@@ -448,9 +466,11 @@ def _baseline_lines(state: SessionState, baseline: BaselineRecord) -> Iterator[s
 
 
 def _ranked(state: SessionState) -> Table:
-    made = table("", "recommendation", "speed-up", "step", "memory", "numerics", "stack", right=("step",))
+    energy = ("energy",) if state.goal.objective is Objective.ENERGY else ()
+    made = table("", "recommendation", "speed-up", "step", "memory", *energy, "numerics", "stack", right=("step",))
     for column in made.columns:
         column.no_wrap = column.header not in ("recommendation", "numerics")
+    own_j = state.baseline.result.energy_j_per_sample if state.baseline else None
     for item in state.recommendations:
         record = item.record
         mark = _MARKS[bool(record.result.disturbed), record.confirmed]
@@ -460,6 +480,7 @@ def _ranked(state: SessionState) -> Table:
             Text(f"{format_ratio(record.comparison)}{mark}", style=_STYLES[record.verdict]),
             format_ms(record.step_ms),
             _memory(record, state.baseline),
+            *(format_change(record.result.energy_j_per_sample, own_j) for _ in energy),
             format_class(record.numerics),
             _membership(item),
         )
@@ -499,6 +520,13 @@ def _sweep(state: SessionState, points: Sequence[SweepPoint]) -> Group:
     return Group(made, *(Text(plain(text)) for text in (*sweep_caveats(state), sweep_sentence(points, mode), *advice)))
 
 
+def _pareto(state: SessionState, rows: Iterable[tuple[str, ...]]) -> Group:
+    made = table(*PARETO_HEADINGS, right=PARETO_HEADINGS[1:])
+    for row in rows:
+        made.add_row(*(Text(plain(cell)) for cell in row))
+    return Group(made, Text(pareto_sentence(state)))
+
+
 def _memory(record: TrialRecord | StackRecord, baseline: BaselineRecord | None) -> str:
     before = baseline.result.peak_reserved_bytes if baseline else None
     return format_bytes_change(record.result.peak_reserved_bytes, before)
@@ -516,7 +544,7 @@ def _change(text: Callable[[float | None], str], before: float | None, after: fl
 
 
 def _stack(state: SessionState, stack: StackRecord) -> Group:
-    figures = [_stack_effect(stack)] if stack.settings else ["none"]
+    figures = [_stack_effect(stack, state.yardstick)] if stack.settings else ["none"]
     if stack.settings and stack.result.measured:
         figures += [
             f"{_change(format_ms, stack.baseline_step_ms, stack.step_ms)} per step",
@@ -526,7 +554,8 @@ def _stack(state: SessionState, stack: StackRecord) -> Group:
         ]
     lines = [Text(plain(format_setting(key, value))) for key, value in stack.settings.items()]
     dropped = [Text(plain(f"left out: {name} ({reason})"), style="dim") for name, reason in stack.dropped.items()]
-    style = _STYLES[stack.comparison.verdict if stack.comparison else Verdict.FAILED]
+    shown = stack.comparison.verdict if stack.comparison else Verdict.FAILED
+    style = _STYLES[Verdict.FASTER if stack_helps(state) else shown]
     return Group(*lines, Text(plain(", ".join(figures)), style=style), *dropped)
 
 

@@ -16,6 +16,9 @@ from sample_session import (
 )
 
 from advisor.export.json_report import report
+from advisor.records import Objective
+from advisor.session import events
+from advisor.session.objective import Goal
 from advisor.session.state import SessionState
 
 TRIAL_FIELDS = {
@@ -157,6 +160,31 @@ def test_the_roof_before_and_after():
         "dtype": "bfloat16",
     }
     assert made([])["roof"] == {"baseline": None, "stack": None}
+
+
+def test_the_front_of_speed_against_memory(full):
+    front = full["pareto"]
+    assert [set(point) for point in front] == [
+        {"name", "settings", "speedup", "ci_low", "ci_high", "peak_reserved_bytes"}
+    ] * 2
+    assert front[0]["settings"]["memory.activation_checkpointing"] == "blocks"
+    assert front[0]["peak_reserved_bytes"] < front[1]["peak_reserved_bytes"] == full["stack"]["peak_reserved_bytes"]
+    assert (front[1]["settings"], front[1]["speedup"]) == (full["stack"]["settings"], full["stack"]["speedup"])
+    [alone] = made(cancelled_history())["pareto"]
+    assert (alone["name"], alone["settings"], alone["speedup"]) == ("baseline", {}, 1.0)
+    assert made([])["pareto"] == []
+
+
+def test_gains_are_by_the_objective_and_speed_ups_by_samples():
+    for objective, ratio in ((Objective.THROUGHPUT, 1.969), (Objective.MEMORY, 9.13 / 5.47)):
+        history = [events.GoalSet(Goal(objective)), *sample_history()[1:]]
+        told = made(history, replace(sample_request(), objective=objective))
+        assert told["objective"] == objective.value
+        assert told["keep_speed"] == (0.9 if objective is Objective.MEMORY else None)
+        assert told["stack"]["speedup"] == 1.969
+        assert told["stack"]["verdict"] == "faster"
+        assert told["stack"]["gain"]["ratio"] == pytest.approx(ratio)
+        assert told["recommendations"][0]["gain"]["ratio"] == pytest.approx(1.39 if ratio > 1.9 else 1.0)
 
 
 def test_the_sweep_over_batch_sizes(full):

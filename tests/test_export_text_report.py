@@ -19,8 +19,9 @@ from sample_session import (
 from advisor.catalog import Catalog, load_catalog
 from advisor.export.evidence import gpu_sentence
 from advisor.export.text_report import html_report, markdown_report
-from advisor.records import Comparison, GpuReadings, Mode, Verdict
-from advisor.session.events import Ranked, SessionFailed, StackMeasured, TrialMeasured
+from advisor.records import Comparison, GpuReadings, Mode, Objective, Verdict
+from advisor.session.events import GoalSet, Ranked, SessionFailed, StackMeasured, TrialMeasured
+from advisor.session.objective import Goal
 from advisor.session.state import SessionState
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
@@ -79,6 +80,7 @@ def test_the_sections_in_their_order(text):
     assert re.findall(r"^## (.*)$", text, re.M) == [
         "The settings together",
         "Recommendations",
+        "Speed against memory",
         "Batch sizes",
         "Found in the source",
         "Baseline",
@@ -135,7 +137,7 @@ def test_both_forms_say_the_same(catalog, text):
         assert words in text
         assert words in page.text
     rules = [line for line in text.splitlines() if re.fullmatch(r"\|( -+:? \|)+", line)]
-    assert [tag for tag, _ in page.tags].count("table") == len(rules) == 12
+    assert [tag for tag, _ in page.tags].count("table") == len(rules) == 13
 
 
 def test_the_page_stands_alone_in_light_and_dark(catalog):
@@ -254,6 +256,22 @@ def test_a_batch_size_that_was_disturbed_says_so(detailed, catalog):
     detailed.trials["batch_size=128"] = replace(record, result=replace(record.result, disturbed="the clock fell"))
     section = body_of(markdown_report(detailed, sample_request(), catalog), "Batch sizes")
     assert "batch_size=128 is unreliable: the clock fell." in section
+
+
+def test_another_objective_says_how_it_ranks(catalog):
+    goal = Goal(Objective.MEMORY, keep_speed=0.8, memory_limit_bytes=8 * 2**30)
+    state = SessionState.of([GoalSet(goal), *sample_history()[1:]])
+    told = markdown_report(state, sample_request(), catalog)
+    assert "What saves memory at 80 % of the speed or more, best first; then what is faster" in told
+    assert "is 80 % of the baseline's or more. Of two that take as much, the faster counts. A difference" in told
+    assert "What took more than the memory limit of 8.00 GiB is neither recommended nor in the combination." in told
+    assert "The objective is" not in markdown_report(SessionState.of(sample_history()), sample_request(), catalog)
+
+
+def test_nothing_that_serves_the_objective_is_told_in_its_words(catalog):
+    state = SessionState.of([GoalSet(Goal(Objective.ENERGY)), *sample_history()[1:]])
+    told = markdown_report(state, sample_request(), catalog)
+    assert "None of 8 candidates tried for ResNet training on 1 x NVIDIA H200 takes measurably less energy." in told
 
 
 def test_the_stack_before_and_after(told):

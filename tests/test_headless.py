@@ -29,8 +29,9 @@ from advisor.errors import AdvisorError, ExitCode
 from advisor.export.outputs import settings_to_export, write_outputs
 from advisor.headless import HeadlessReporter, print_summary, run_headless, trial_effect
 from advisor.options import Outputs
-from advisor.records import Candidate, ClockCheck, Outcome, TrialRecord, TrialResult
+from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult
 from advisor.session import events
+from advisor.session.objective import Goal
 from advisor.session.state import SessionState
 
 
@@ -171,6 +172,7 @@ def test_what_a_person_decides_by_comes_first():
         "Read this first",
         "Together",
         "Recommendations, best first",
+        "Speed against memory",
         "Batch sizes",
         "Found in your source",
         "Baseline",
@@ -284,7 +286,7 @@ def without_a_stack(**changes):
 
 def test_a_stack_without_settings_is_not_called_confirmed():
     history = [*sample_history()[:-1], *without_a_stack(dropped={})]
-    assert "together: nothing is faster than the baseline" in "\n".join(progress_of(history))
+    assert "together: nothing is measurably faster" in "\n".join(progress_of(history))
     assert "Together" not in summary_of(history)
     explained = summary_of([*sample_history()[:-1], *without_a_stack(dropped={"compile": "it adds nothing"})])
     assert "left out: compile (it adds nothing)" in explained
@@ -308,6 +310,58 @@ def test_candidates_that_were_not_tried_are_with_the_recipes_of_that_reason():
 
 def test_a_failed_session_has_no_summary():
     assert summary_of(failed_history()) == ""
+
+
+# --- other objectives -----------------------------------------------------------------------------------------
+
+
+def told_for(goal):
+    """The detailed session under another goal."""
+    return [events.GoalSet(goal) if isinstance(event, events.GoalSet) else event for event in detailed_history()]
+
+
+def test_with_memory_as_the_objective_the_peak_is_told_with_the_speed():
+    history = told_for(Goal(Objective.MEMORY))
+    lines = "\n".join(progress_of(history))
+    assert "autocast=bfloat16  saves 7 % of the memory at 1.12x (1.11–1.13) the speed" in lines
+    assert "channels_last=channels_last  1.39x (1.38–1.40) as fast in as much memory" in lines
+    told = summary_of(history)
+    assert section_of(told, "Result").startswith(
+        "With 3 settings together ResNet training saves 40 % of the memory at 1.97x (1.96–1.98) the speed on 1 x "
+        "NVIDIA H200, confirmed in turns with the baseline: 9.13 GiB before, 5.47 GiB tuned."
+    )
+    assert "Recommendations, the smallest memory first" in told
+
+
+def test_with_energy_as_the_objective_the_joules_are_told():
+    history = told_for(Goal(Objective.ENERGY))
+    lines = "\n".join(progress_of(history))
+    assert "autocast=bfloat16  takes 21 % less energy a sample at 1.12x (1.11–1.13) the speed" in lines
+    told = summary_of(history)
+    assert "takes 49 % less energy a sample" in section_of(told, "Result")
+    assert "252 mJ a sample before, 129 mJ tuned" in section_of(told, "Result")
+    ranking = told.partition("\nRecommendations, the least energy first\n")[2].partition("\n\n")[0]
+    assert "energy" in ranking.splitlines()[0].split()
+
+
+def test_for_latency_speed_is_told_as_ever():
+    told = summary_of(told_for(Goal(Objective.LATENCY)))
+    assert section_of(told, "Result").startswith("3 settings together make ResNet training 1.97x (1.96–1.98) as fast")
+    assert "Recommendations, the shortest step first" in told
+
+
+def test_a_baseline_above_the_memory_limit_is_told_beside_what_fits():
+    told = summary_of(told_for(Goal(memory_limit_bytes=6 * 2**30)))
+    assert "within the memory limit of 6.00 GiB, which the baseline exceeds (9.13 GiB)" in section_of(told, "Result")
+
+
+def test_speed_against_memory_is_a_short_table():
+    told = summary_of(sample_history())
+    front = told.partition("\nSpeed against memory\n")[2].partition("\n\n")[0]
+    assert sum("memory.activation_checkpointing:" in line for line in front.splitlines()) == 1
+    assert "0.94x (0.93–0.95)" in front
+    assert "-63 %" in front
+    assert "10 sets of settings were measured" in front
 
 
 # --- a whole run ----------------------------------------------------------------------------------------------

@@ -13,7 +13,9 @@ from advisor.records import (
     Comparison,
     Facts,
     NumericsResult,
+    Objective,
     Outcome,
+    ParetoPoint,
     Recommendation,
     StackRecord,
     TimeSpent,
@@ -23,6 +25,8 @@ from advisor.records import (
 )
 from advisor.session.conclusions import roof_shares, sweep_of
 from advisor.session.habits import habit_rows
+from advisor.session.objective import Yardstick
+from advisor.session.pareto import front_of
 from advisor.session.request import Request
 from advisor.session.state import SessionState
 from advisor.sweep import knee_of
@@ -35,7 +39,8 @@ Json = dict[str, Any]
 def report(state: SessionState, request: Request, version: str, catalog: Catalog | None = None) -> Json:
     """The report of a session, also of one that has not ended: what is not known yet is null or empty.
 
-    ``speedup`` is always the ratio of samples per second to the baseline's. ``trials`` are the candidates, the control
+    ``speedup`` is always the ratio of samples per second to the baseline's; ``gain`` is by the session's objective.
+    ``pareto`` is the front of speed against memory, the smallest peak first. ``trials`` are the candidates, the control
     among them, followed by the recipes that proposed none. Every value can be written as strict JSON. ``catalog`` is
     that of the request when it is not given; its recipes say what a trial has shown besides its speed (``after``).
     """
@@ -47,6 +52,8 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "version": version,
         "target": request.target.target,
         "objective": request.objective.value,
+        "keep_speed": request.keep_speed if request.objective is Objective.MEMORY else None,
+        "memory_limit_bytes": request.memory_limit_bytes,
         "budget_s": request.budget_s,
         "seed": request.seed,
         "hardware": msgspec.to_builtins(state.hardware),
@@ -63,8 +70,9 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "roof": _roof(state),
         "sweep": _sweep(state),
         "trials": [_trial(record, facts, recipes) for record in state.trials.values()] + _skipped(state),
-        "recommendations": [_recommendation(item) for item in state.recommendations],
-        "stack": _stack(state.stack),
+        "recommendations": [_recommendation(item, state.yardstick) for item in state.recommendations],
+        "stack": _stack(state.stack, state.yardstick),
+        "pareto": [_pareto_point(point) for point in front_of(state)],
         "messages": [{"severity": said.severity, "text": said.text} for said in state.messages],
         "session_s": finished.session_s if finished else None,
         "time": _time(finished.spent if finished else None),
@@ -145,7 +153,7 @@ def _skipped(state: SessionState) -> list[Json]:
     ]
 
 
-def _stack(stack: StackRecord | None) -> Json | None:
+def _stack(stack: StackRecord | None, by: Yardstick | None) -> Json | None:
     if stack is None:
         return None
     return {
@@ -157,15 +165,17 @@ def _stack(stack: StackRecord | None) -> Json | None:
         "dropped": dict(stack.dropped),
         "baseline_step_ms": stack.baseline_step_ms,
         "baseline_samples_per_s": stack.baseline_samples_per_s,
+        "gain": _gain(stack, by),
         **_effect(stack),
     }
 
 
-def _recommendation(item: Recommendation) -> Json:
+def _recommendation(item: Recommendation, by: Yardstick | None) -> Json:
     return {
         "rank": item.rank,
         "recipe": item.record.candidate.recipe,
         "settings": dict(item.record.settings),
+        "gain": _gain(item.record, by),
         **_comparison(item.record.comparison),
         "verdict": item.record.verdict.value,
         "confirmed": item.record.confirmed,
@@ -174,6 +184,23 @@ def _recommendation(item: Recommendation) -> Json:
         "needs_consent": item.needs_consent,
         "in_stack": item.in_stack,
     }
+
+
+def _pareto_point(point: ParetoPoint) -> Json:
+    return {
+        "name": point.name,
+        "settings": dict(point.settings),
+        "speedup": point.speedup,
+        "ci_low": point.comparison.ci_low if point.comparison else 1.0,
+        "ci_high": point.comparison.ci_high if point.comparison else 1.0,
+        "peak_reserved_bytes": point.peak_reserved_bytes,
+    }
+
+
+def _gain(record: TrialRecord | StackRecord, by: Yardstick | None) -> Json | None:
+    """How many times as good as the baseline by the objective, with its interval; null where that is not known."""
+    gain = by.gain(record.result, record.comparison) if by else None
+    return {"ratio": gain.ratio, "low": gain.low, "high": gain.high, "floor": gain.floor} if gain else None
 
 
 def _effect(record: TrialRecord | StackRecord | None) -> Json:

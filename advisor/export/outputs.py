@@ -15,7 +15,8 @@ from advisor.catalog import Catalog
 from advisor.errors import AdvisorError, UsageError
 from advisor.export.files import read_exactly, write_atomically
 from advisor.options import STANDARD_OUTPUT, Outputs
-from advisor.records import Mode, Value, Verdict
+from advisor.records import Mode, Value
+from advisor.session.conclusions import stack_helps
 from advisor.session.request import Request
 from advisor.session.state import SessionState
 
@@ -98,11 +99,10 @@ def _trace_of(state: SessionState) -> str:
 def _remark(state: SessionState) -> str:
     """What a person must know of an export that promises less than they expect."""
     if settings_to_export(state):
-        unproven = state.stack and state.stack.comparison and state.stack.comparison.verdict is not Verdict.FASTER
-        return ", though together they are not measurably faster" if unproven else ""
+        return "" if stack_helps(state) else f", though together they {state.goal.not_better(2)}"
     if state.finished is None or state.finished.cancelled:
         return ", without settings: the session ended before any were measured together"
-    return ", without settings: nothing was faster than what you have"
+    return f", without settings: nothing that was measured together {state.goal.better()}"
 
 
 def _settings(

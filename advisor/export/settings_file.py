@@ -58,9 +58,11 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
     yield from provenance(state, target)
     stack = state.stack
     if not settings:
-        measured = "nothing that was measured together is faster than what there was"
+        measured = f"nothing that was measured together {state.goal.better()}"
         yield f"no settings: {measured if stack and stack.result.measured else 'none were measured together'}"
     elif stack and stack.comparison and settings == stack.settings:
+        if state.yardstick and not state.goal.by_time:
+            yield f"objective {state.goal.objective}: {state.yardstick.effect(stack.result, stack.comparison)}"
         yield f"speed-up of these settings together: {stack_line(stack)}"
         yield f"step: {_steps(state, stack)}"
     else:

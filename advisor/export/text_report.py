@@ -30,6 +30,7 @@ from advisor.export.markup import (
     markdown,
     page,
 )
+from advisor.export.pareto import pareto_section
 from advisor.export.settings_file import hardware_line
 from advisor.formatting import (
     MISSING,
@@ -61,23 +62,25 @@ from advisor.records import (
     HabitRow,
     Hardware,
     Mode,
+    Objective,
     Recommendation,
     StackRecord,
     TrialRecord,
     TrialResult,
     Value,
-    Verdict,
 )
 from advisor.session.conclusions import (
     Untried,
     candidates_tried,
     own_notes,
     roof_shares,
+    stack_helps,
     sweep_of,
     tried,
     untried,
 )
 from advisor.session.habits import habit_rows, price_of
+from advisor.session.objective import Yardstick, figure, format_figure
 from advisor.session.request import Request
 from advisor.session.state import SessionState
 from advisor.settings import Settings
@@ -121,33 +124,54 @@ def verdict(state: SessionState) -> str:
 
 def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
     where = f" on {hardware_line(state.hardware)}" if state.hardware else ""
-    stack = state.stack
-    faster = stack is not None and stack.comparison is not None and stack.comparison.verdict is Verdict.FASTER
-    if stack is None or not stack.settings or not faster:
-        return _no_stack_sentence(state, where)
-    count = len(stack.settings)
-    settings = f"{count} settings together make" if count != 1 else "One setting makes"
+    stack, by = state.stack, Yardstick(state.goal, baseline)
+    if stack is None or not stack_helps(state):
+        return _no_stack_sentence(state, by, where)
     how = "confirmed in turns with the baseline" if stack.confirmed else "not yet confirmed"
-    return (
-        f"{settings} {_subject(state)} {format_interval(stack.comparison)} as fast{where}, {how}: "
-        f"{format_ms(stack.baseline_step_ms or baseline.step_ms)} a step before, {format_ms(stack.step_ms)} tuned."
-    )
+    return f"{_effect_sentence(state, stack, by, where)}, {how}: {_before_and_tuned(stack, by)}."
 
 
-def _no_stack_sentence(state: SessionState, where: str) -> str:
-    records = candidates_tried(state)
-    count, faster = len(records), sum(record.verdict is Verdict.FASTER for record in records)
+def _by_figure(stack: StackRecord, by: Yardstick) -> bool:
+    """Whether the settings together are told by memory or energy, not by their speed."""
+    gain = by.gain(stack.result, stack.comparison)
+    return not by.goal.by_time and gain is not None and gain.proven
+
+
+def _before_and_tuned(stack: StackRecord, by: Yardstick) -> str:
+    if not _by_figure(stack, by):
+        before_ms = stack.baseline_step_ms or by.baseline.step_ms
+        return f"{format_ms(before_ms)} a step before, {format_ms(stack.step_ms)} tuned"
+    objective, results = by.goal.objective, (by.baseline.result, stack.result)
+    before, tuned = (format_figure(objective, figure(objective, result)) for result in results)
+    return f"{before}{' a sample' if objective is Objective.ENERGY else ''} before, {tuned} tuned"
+
+
+def _effect_sentence(state: SessionState, stack: StackRecord, by: Yardstick, where: str) -> str:
+    """What the settings together do by the goal, as a sentence without its end."""
+    count = len(stack.settings)
+    if _by_figure(stack, by):
+        settings = f"{count} settings together" if count != 1 else "one setting"
+        sentence = f"With {settings} {_subject(state)} {by.effect(stack.result, stack.comparison)}{where}"
+    else:
+        settings = f"{count} settings together make" if count != 1 else "One setting makes"
+        sentence = f"{settings} {_subject(state)} {format_interval(stack.comparison)} as fast{where}"
+    if not by.too_large:
+        return sentence
+    limit, own = format_bytes(state.goal.memory_limit_bytes), format_bytes(by.baseline.result.peak_reserved_bytes)
+    return f"{sentence}, within the memory limit of {limit}, which the baseline exceeds ({own})"
+
+
+def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
+    records, goal = candidates_tried(state), state.goal
+    count, helping = len(records), sum(by.helps(record.result, record.comparison) for record in records)
     what = f"candidate{'s' * (count != 1)} tried for {_subject(state)}{where}"
     if not count:
         result = f"No candidate was tried for {_subject(state)}{where}"
-    elif not faster:
-        none = f"None of {count}" if count > 1 else "The only"
-        result = f"{none} {what} is {'' if count > 1 else 'not '}measurably faster"
+    elif not helping:
+        result = f"None of {count} {what} {goal.better()}" if count > 1 else f"The only {what} {goal.not_better()}"
     else:
-        combined = (
-            "no settings were combined" if _nothing_combined(state) else "together they are not measurably faster"
-        )
-        result = f"{faster} of {count} {what} {'is' if faster == 1 else 'are'} measurably faster; {combined}"
+        combined = "no settings were combined" if _nothing_combined(state) else f"together they {goal.not_better(2)}"
+        result = f"{helping} of {count} {what} {goal.better(helping)}; {combined}"
     missed = sum(len(group.candidates) for group in untried(state))
     rest = f" {missed} more could not be tried, with the reasons below." if missed else ""
     return f"{result}.{rest}"
@@ -174,6 +198,7 @@ def _sections(state: SessionState, request: Request, catalog: Catalog) -> Iterat
         yield from _section("The settings together", _stack(state, state.stack))
     if state.recommendations:
         yield from _section("Recommendations", _recommendations(state))
+    yield from pareto_section(state)
     yield from sweep_section(state, _batch_advice(state, catalog))
     if state.source_files:
         yield from _section("Found in the source", _source(state))
@@ -212,7 +237,7 @@ def _section(title: str, blocks: Iterator[Block] | Sequence[Block]) -> Iterator[
 
 def _stack(state: SessionState, stack: StackRecord) -> Iterator[Block]:
     if not stack.settings:
-        yield Paragraph("None: together nothing is measurably faster than what you have.")
+        yield Paragraph(f"None: together nothing {state.goal.better()}.")
     else:
         yield Listing(Settings(stack.settings).to_yaml(), "yaml")
         yield from _stack_effect(state, stack)
@@ -259,17 +284,23 @@ def _memory_row(name: str, before: int | None, after: int | None) -> tuple[Inlin
 
 
 def _recommendations(state: SessionState) -> Iterator[Block]:
-    headings = ("Rank", "What", "Setting", "Speed-up", "Memory", "Numerics", "Pays back", "Remark")
-    rows = tuple(_recommendation(item, state.baseline) for item in state.recommendations)
-    yield Table(headings, rows, frozenset({"Rank", "Speed-up", "Memory"}))
+    by_energy = state.goal.objective is Objective.ENERGY
+    energy = ("Energy",) if by_energy else ()
+    headings = ("Rank", "What", "Setting", "Speed-up", "Memory", *energy, "Numerics", "Pays back", "Remark")
+    rows = tuple(_recommendation(item, state.baseline, with_energy=by_energy) for item in state.recommendations)
+    if state.goal.objective is not Objective.THROUGHPUT:
+        then = "; then what is faster in as much memory" if state.goal.objective is Objective.MEMORY else ""
+        yield Paragraph(f"What {state.goal.better()}, best first{then}.")
+    yield Table(headings, rows, frozenset({"Rank", "Speed-up", "Memory", *energy}))
     reasons: dict[str, list[str]] = {}
     for item in state.recommendations:
         reasons.setdefault(item.why, []).append(item.title)
     yield Bullets(tuple(f"{', '.join(titles)}: {why}" for why, titles in reasons.items() if why))
 
 
-def _recommendation(item: Recommendation, baseline: BaselineRecord | None) -> tuple[Inline, ...]:
+def _recommendation(item: Recommendation, baseline: BaselineRecord | None, *, with_energy: bool) -> tuple[Inline, ...]:
     record = item.record
+    energy = [_energy_change(record, baseline)] if with_energy else []
     remarks = ["in the stack"] if item.in_stack else []
     remarks += ["changes the results or the training: needs your consent"] if item.needs_consent else []
     return (
@@ -278,6 +309,7 @@ def _recommendation(item: Recommendation, baseline: BaselineRecord | None) -> tu
         _settings_code(record.candidate.settings),
         format_ratio(record.comparison),
         _memory_change(record, baseline),
+        *energy,
         format_numerics(record.numerics),
         format_break_even(record.break_even_steps),
         "; ".join([*remarks, *_how(record)]),
@@ -322,8 +354,7 @@ def _trials(records: Sequence[TrialRecord], state: SessionState, catalog: Catalo
 def _trial(
     record: TrialRecord, baseline: BaselineRecord | None, catalog: Catalog, *, with_energy: bool
 ) -> tuple[Inline, ...]:
-    own_j = baseline.result.energy_j_per_sample if baseline else None
-    energy = [format_change(record.result.energy_j_per_sample, own_j)] if with_energy else []
+    energy = [_energy_change(record, baseline)] if with_energy else []
     return (
         _name(record.candidate.recipe, catalog),
         _settings_code(record.candidate.settings),
@@ -427,6 +458,11 @@ def _memory_change(record: TrialRecord, baseline: BaselineRecord | None) -> str:
     return format_bytes_change(record.result.peak_reserved_bytes, before)
 
 
+def _energy_change(record: TrialRecord, baseline: BaselineRecord | None) -> str:
+    before = baseline.result.energy_j_per_sample if baseline else None
+    return format_change(record.result.energy_j_per_sample, before)
+
+
 def _hardware(hardware: Hardware, facts: Facts | None) -> Table:
     rows: list[tuple[str, Inline]] = [
         (f"GPU {gpu.index}", f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}, driver {gpu.driver_version}")
@@ -454,6 +490,7 @@ def _method(state: SessionState, request: Request) -> Iterator[str]:
         f"ratio of medians. It counts only when the whole interval clears the noise floor, here {noise}: what "
         "identical runs differ by."
     )
+    yield from _ranking_rule(state)
     yield from _repeats(state)
     yield (
         "Memory is the peak that PyTorch's allocator reserved on the GPU."
@@ -469,6 +506,27 @@ def _method(state: SessionState, request: Request) -> Iterator[str]:
             f"The session took {format_seconds(state.finished.session_s)} of a budget of "
             f"{format_seconds(request.budget_s)}."
         )
+
+
+def _ranking_rule(state: SessionState) -> Iterator[str]:
+    """How the objective ranks and combines, where it is not the speed-up; and what the memory limit did."""
+    by = state.yardstick
+    kept = format_percent(state.goal.keep_speed)
+    rules = {
+        Objective.LATENCY: "The objective is latency: what makes a step shorter, so that a larger batch never counts.",
+        Objective.MEMORY: (
+            f"The objective is memory: the smallest peak whose speed, with its whole interval, is {kept} of the "
+            "baseline's or more. Of two that take as much, the faster counts."
+        ),
+        Objective.ENERGY: "The objective is energy: joules a sample, of the whole GPU while it is timed.",
+    }
+    if rule := rules.get(state.goal.objective):
+        floors = {Objective.MEMORY: by.saving_floor, Objective.ENERGY: by.energy_floor} if by else {}
+        floor = floors.get(state.goal.objective)
+        yield f"{rule} A difference counts above {format_percent(floor, digits=1)}." if floor else rule
+    if state.goal.memory_limit_bytes is not None:
+        limit = format_bytes(state.goal.memory_limit_bytes)
+        yield f"What took more than the memory limit of {limit} is neither recommended nor in the combination."
 
 
 def _repeats(state: SessionState) -> Iterator[str]:

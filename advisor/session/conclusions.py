@@ -35,6 +35,12 @@ class Untried:
     candidates: tuple[Candidate, ...]
 
 
+def stack_helps(state: SessionState) -> bool:
+    """Whether there is a stack that was measured to be better than the baseline by the session's goal."""
+    stack, by = state.stack, state.yardstick
+    return bool(stack and stack.settings and by and by.worth(stack.result, stack.comparison))
+
+
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:
     """What the baseline and the stack reach, each of the roof of the type that it computes in; None where unknown.
 

@@ -42,6 +42,11 @@ class Goal:
     memory_limit_bytes: int | None = None
     allow: Numerics = Numerics.CLOSE
 
+    @property
+    def by_time(self) -> bool:
+        """Whether the objective is a speed: then a speed-up says it all."""
+        return self.objective in (Objective.THROUGHPUT, Objective.LATENCY)
+
     def fits(self, result: TrialResult) -> bool:
         """Whether a result stays within the memory limit; so does one whose peak is not known."""
         peak_bytes = result.peak_reserved_bytes
@@ -63,7 +68,7 @@ class Goal:
         kept = f"at {format_percent(self.keep_speed)} of the speed or more"
         one, many = {
             Objective.THROUGHPUT: ("is not measurably faster", "are not measurably faster"),
-            Objective.LATENCY: ("makes a step not measurably shorter", "make a step not measurably shorter"),
+            Objective.LATENCY: ("does not make a step measurably shorter", "do not make a step measurably shorter"),
             Objective.MEMORY: (f"does not save memory {kept}", f"do not save memory {kept}"),
             Objective.ENERGY: ("does not take measurably less energy", "do not take measurably less energy"),
         }[self.objective]

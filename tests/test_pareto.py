@@ -1,0 +1,160 @@
+"""Speed against memory: the front on any points, and what a session's points are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_session import GIB, cancelled_history, cpu_history, sample_history
+
+from advisor.records import Comparison, Numerics, NumericsResult, ParetoPoint
+from advisor.session import events
+from advisor.session.objective import Goal
+from advisor.session.pareto import BASELINE, STACK, front_of, least_memory, measured_points, pareto_front
+from advisor.session.state import SessionState
+
+
+def point(speedup, peak_bytes, *, name="x"):
+    return ParetoPoint(name, {"a.b": name}, Comparison(speedup, speedup, speedup, 0.005), peak_bytes)
+
+
+points = st.lists(st.builds(point, st.floats(0.1, 10), st.integers(1, 2**40)), max_size=12)
+floors = st.tuples(st.floats(0, 0.2), st.floats(0, 0.2))
+
+
+def dominates(one, other):
+    """Whether a point is at least as good in both, and better in one."""
+    better = one.speedup > other.speedup or one.peak_reserved_bytes < other.peak_reserved_bytes
+    return better and one.speedup >= other.speedup and one.peak_reserved_bytes <= other.peak_reserved_bytes
+
+
+# --- the front ------------------------------------------------------------------------------------------------
+
+
+@given(points)
+def test_the_front_is_what_nothing_dominates(given_points):
+    front = pareto_front(given_points)
+    for candidate in given_points:
+        beaten = any(dominates(other, candidate) for other in given_points)
+        same = any(
+            (kept.speedup, kept.peak_reserved_bytes) == (candidate.speedup, candidate.peak_reserved_bytes)
+            for kept in front
+        )
+        assert same is not beaten
+
+
+@given(points, floors)
+def test_every_point_is_matched_by_one_of_the_front_as_far_as_the_floors_tell(given_points, given_floors):
+    saving, noise = given_floors
+    front = pareto_front(given_points, saving_floor=saving, noise_floor=noise)
+    for candidate in given_points:
+        assert any(
+            kept.peak_reserved_bytes <= (1 + saving) * candidate.peak_reserved_bytes
+            and kept.speedup * (1 + noise) >= candidate.speedup
+            for kept in front
+        )
+
+
+@given(points, floors)
+def test_along_the_front_speed_and_memory_rise_by_more_than_noise(given_points, given_floors):
+    saving, noise = given_floors
+    front = pareto_front(given_points, saving_floor=saving, noise_floor=noise)
+    for smaller, larger in pairwise(front):
+        assert larger.speedup > (1 + noise) * smaller.speedup
+        assert larger.peak_reserved_bytes > smaller.peak_reserved_bytes
+
+
+@given(points, st.randoms())
+def test_the_front_does_not_depend_on_the_order(given_points, shuffled):
+    other = list(given_points)
+    shuffled.shuffle(other)
+    figures = [
+        [(kept.speedup, kept.peak_reserved_bytes) for kept in pareto_front(order, saving_floor=0.01, noise_floor=0.01)]
+        for order in (given_points, other)
+    ]
+    assert figures[0] == figures[1]
+
+
+def test_of_points_that_take_as_much_the_fastest_stays():
+    close = [point(1.0, 1000, name="a"), point(1.2, 1004, name="b"), point(1.5, 1500, name="c")]
+    assert [kept.name for kept in pareto_front(close, saving_floor=0.01)] == ["b", "c"]
+    assert [kept.name for kept in pareto_front(close)] == ["a", "b", "c"]
+    assert [kept.name for kept in pareto_front(close, noise_floor=0.3)] == ["a", "c"]
+
+
+def test_one_point_is_its_own_front_and_nothing_has_none():
+    assert pareto_front([]) == ()
+    assert least_memory([]) is None
+    alone = point(0.5, 7)
+    assert pareto_front([alone]) == (alone,)
+    assert least_memory([point(2.0, 8), alone]) == alone
+
+
+# --- a session's points ---------------------------------------------------------------------------------------
+
+
+def state_of(*, goal=None, history=None):
+    told = history or sample_history()
+    return SessionState.of([events.GoalSet(goal), *told[1:]] if goal else told)
+
+
+def names(found):
+    return [found_point.name for found_point in found]
+
+
+def test_the_points_are_the_baseline_what_is_allowed_and_every_combination():
+    state = state_of()
+    found = names(measured_points(state))
+    assert found[0] == BASELINE
+    assert {"channels_last=channels_last", "autocast=bfloat16", STACK} <= set(found)
+    assert len([name for name in found if "," in name]) == 3  # two settings together
+    assert "control=true" not in found
+    assert not any(name.startswith(("compile", "step_graph")) for name in found)  # they failed
+
+
+def test_what_needs_consent_is_no_point_until_it_is_allowed():
+    changed = NumericsResult(Numerics.CHANGED, Numerics.CHANGED, 0.2, "")
+    told = [
+        events.TrialMeasured(replace(event.record, numerics=changed))
+        if isinstance(event, events.TrialMeasured) and event.record.candidate.recipe == "autocast"
+        else event
+        for event in sample_history()
+    ]
+    assert "autocast=bfloat16" not in names(measured_points(state_of(history=told)))
+    allowed = state_of(history=told, goal=Goal(allow=Numerics.CHANGED))
+    assert "autocast=bfloat16" in names(measured_points(allowed))
+
+
+def test_the_front_of_a_session_goes_from_the_smallest_to_the_fastest():
+    front = front_of(state_of())
+    assert [dict(kept.settings).get("memory.activation_checkpointing") for kept in front] == ["blocks", None]
+    assert front[-1].name == STACK
+    assert front[0].peak_reserved_bytes < front[1].peak_reserved_bytes
+
+
+@pytest.mark.parametrize("gib", [6, 4, 2])
+def test_nothing_above_the_memory_limit_is_a_point_but_the_baseline(gib):
+    state = state_of(goal=Goal(memory_limit_bytes=gib * GIB))
+    others = measured_points(state)[1:]
+    assert all(found.peak_reserved_bytes <= gib * GIB for found in others)
+    assert (STACK in names(others)) is (gib == 6)
+
+
+def test_settings_that_were_measured_again_are_one_point():
+    state = state_of()
+    stack = state.stack
+    earlier = ParetoPoint("earlier", dict(stack.settings), Comparison(1.5, 1.4, 1.6, 0.01), 7 * GIB)
+    state.apply(events.CombinationMeasured(earlier))
+    found = measured_points(state)
+    assert "earlier" not in names(found)
+    [kept] = [other for other in found if other.settings == stack.settings]
+    assert kept.comparison == stack.comparison
+
+
+def test_a_session_that_measured_little():
+    assert measured_points(SessionState()) == front_of(SessionState()) == ()
+    assert names(front_of(SessionState.of(cancelled_history()))) == [BASELINE]
+    assert names(front_of(SessionState.of(cpu_history()))) == [STACK]
