@@ -16,8 +16,9 @@ class StepPlan:
     ``autocast``: ``none``, ``bfloat16`` or ``float16``; float16 in training goes with a gradient scaler.
     ``zero_grad``: ``none`` (set_to_none), ``zeros``, or ``manual`` (``param.grad = None`` by hand).
     ``grad_mode`` (inference): ``grad``, ``no_grad`` or ``inference_mode``.
-    ``compile_mode``: ``none`` or a mode of ``torch.compile``. ``compile_scope``: ``model``, or ``regional`` for its
-    repeated blocks. ``compile_dynamic``: ``auto``, True or False. ``freezing`` (inference): parameters become
+    ``compile_mode``: ``none`` or a mode of ``torch.compile``. ``compile_scope``: ``model``, ``regional`` for its
+    repeated blocks, or (training) ``with_loss`` for the model and the loss as one.
+    ``compile_dynamic``: ``auto``, True or False. ``freezing`` (inference): parameters become
     constants of the compiled code. Any of these three alone means the mode ``default``.
     ``compile_optimizer`` (training): the optimizer's step is compiled.
     ``clip_norm`` (training): what the norm of all gradients is clipped to, or None; ``clip_grad`` is how: ``default``,
@@ -68,6 +69,11 @@ class StepPlan:
         """The mode in which the model is compiled, ``none`` when it is not."""
         asked = self.compile_scope != "model" or self.compile_dynamic != "auto" or self.freezing
         return "default" if asked and self.compile_mode == "none" else self.compile_mode
+
+    @property
+    def compiles_loss(self) -> bool:
+        """Whether the model and the loss are compiled as one."""
+        return self.compile_scope == "with_loss" and self.mode is Mode.TRAIN
 
     @property
     def runs_under(self) -> str:

@@ -1,22 +1,24 @@
-"""Regional compilation
+"""What is compiled
 
 What it does
 ------------
-Compiles the blocks that the model repeats (the layers of a transformer, the blocks of a residual network), each in
-place, and leaves the rest of the model as it is. Blocks that are alike are compiled once and share the code. Alone it
-compiles in the mode `default`; beside `compile.mode` in that one. The model keeps its identity and the names of its
-parameters.
+`regional` compiles the blocks that the model repeats (the layers of a transformer, the blocks of a residual network),
+each in place, and leaves the rest of the model as it is. Blocks that are alike are compiled once and share the code.
+`with_loss` compiles the model and the loss as one function. Alone either compiles in the mode `default`; beside
+`compile.mode` in that one. The model keeps its identity and the names of its parameters.
 
 Why it helps
 ------------
 Compiling one layer instead of forty makes the first step come many times sooner, and most of what compilation gives
-is inside the layers.
+is inside the layers. A loss over many classes, such as a language model's over its vocabulary, reads and writes the
+model's largest tensor several times; compiled with the last layer it does so once or twice.
 
 When it does not
 ----------------
 Nothing is fused across blocks or outside them, so the step can be somewhat slower than with the whole model compiled;
 a long run earns the longer compilation back. Blocks of several shapes, as in the stages of a convolutional network,
-are compiled once for each shape. With few blocks there is little to save.
+are compiled once for each shape. With few blocks there is little to save. A loss that takes a small share of the step,
+or that the compiler cannot trace, gains nothing by being compiled with the model.
 
 Numerics
 --------
@@ -33,17 +35,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from advisor.formatting import format_percent
 from advisor.portable import compile_source
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
 from advisor.toolchain import missing_compiler
+
+_LEAST_SHARE = 0.005
 
 
 class CompileScope(Recipe):
-    """`block.compile()` for each repeated block; the runtime compiles when the step is built."""
+    """`block.compile()` for each repeated block, or one compiled function of model and loss, made with the step."""
 
     id = "compile_scope"
-    title = "Regional compilation"
+    title = "What is compiled"
     key = "compile.scope"
     default = "model"
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
@@ -53,24 +58,35 @@ class CompileScope(Recipe):
     partners = frozenset({"autocast", "compile"})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if not facts.workload.repeated_blocks:
+        values = ["with_loss"] if _loss_counts(facts) else []
+        values += ["regional"] if facts.workload.repeated_blocks else []
+        if not values:
             return Skip("the model repeats no block of layers that could be compiled by itself")
-        return missing_compiler(facts) or ["regional"]
+        return missing_compiler(facts) or values
 
     def accepts(self, value: Value) -> bool:
-        return value in ("model", "regional")
+        return value in ("model", "regional", "with_loss")
 
     def apply(self, workload: Components, value: Value) -> None:
         workload.plan = replace(workload.plan, compile_scope=str(value))
 
     def code(self, value: Value) -> str:
-        return compile_source(scope="regional") if value == "regional" else "# torch.compile takes the whole model\n"
+        return "# torch.compile takes the whole model\n" if value == "model" else compile_source(scope=str(value))
 
     def cost(self, value: Value) -> float:
-        return 0.5
+        return 0.5 if value == "regional" else 1.0
 
     def why(self, facts: Facts, value: Value) -> str:
+        if value == "with_loss" and facts.profile is not None:
+            share = format_percent(facts.profile.share(Phase.LOSS), digits=1)
+            return f"The loss takes {share} of the step, and more of a tuned one."
         if value != "regional" or not facts.workload.repeated_blocks:
             return super().why(facts, value)
         name, count = facts.workload.repeated_blocks[0]
         return f"The model repeats {name} {count} times; compiling it by itself starts sooner than the whole model."
+
+
+def _loss_counts(facts: Facts) -> bool:
+    """Whether there is something to gain: the rest of a step becomes several times as fast, the loss may not."""
+    profile = facts.profile
+    return facts.workload.mode is Mode.TRAIN and profile is not None and profile.share(Phase.LOSS) >= _LEAST_SHARE

@@ -51,7 +51,7 @@ VALUES = {
     "compile": ["none", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"],
     "compile_dynamic": ["auto", True, False],
     "compile_optimizer": [False, True],
-    "compile_scope": ["model", "regional"],
+    "compile_scope": ["model", "regional", "with_loss"],
     "control": [False, True],
     "conv_bias": [True, False],
     "cpu_freeze": [False, True],

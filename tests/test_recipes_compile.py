@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
-from facts import LINEAR, adamw_facts, cpu_facts, gpu_facts, sgd_facts
+from facts import LINEAR, adamw_facts, cpu_facts, gpu_facts, profile_facts, sgd_facts
 from torch import nn
 from torch._dynamo.utils import counters
 
@@ -52,6 +52,8 @@ def eager_backend(monkeypatch):
 
     def traced(model=None, **options):
         options.pop("mode", None)
+        if model is None:  # a decorator with options
+            return lambda function: usual(function, **options, backend="eager")
         return usual(model, **options, backend="eager")
 
     monkeypatch.setattr(torch, "compile", traced)
@@ -273,6 +275,7 @@ def test_the_scope_alone_means_the_default_mode_and_goes_with_the_others():
         ({"compile.dynamic": True}, "default"),
         ({"compile.freezing": True}, "default"),
         ({"compile.scope": "regional", "compile.mode": "reduce-overhead"}, "reduce-overhead"),
+        ({"compile.scope": "with_loss"}, "default"),
         ({"compile.scope": "model"}, "none"),
         ({}, "none"),
     ):
@@ -291,6 +294,73 @@ def test_candidates_of_the_scope(compilers):
     assert "too old for Triton" in reason("compile_scope", gpu_facts(capability=(6, 0), repeated_blocks=blocks))
     why = CATALOG["compile_scope"].why(gpu_facts(repeated_blocks=blocks), "regional")
     assert "repeats GPT2Block 12 times" in why
+
+
+def test_the_loss_is_compiled_with_the_model_where_it_takes_time(compilers):
+    loses = profile_facts(phases={"forward": 98.0, "loss": 2.0})
+    assert proposed("compile_scope", gpu_facts(profile=loses)) == ["with_loss"]
+    assert proposed("compile_scope", gpu_facts(profile=loses, repeated_blocks=(("B", 3),))) == ["with_loss", "regional"]
+    assert "2.0 %" in CATALOG["compile_scope"].why(gpu_facts(profile=loses), "with_loss")
+    cheap = profile_facts(phases={"forward": 99.9, "loss": 0.1})
+    assert "repeats no block" in reason("compile_scope", gpu_facts(profile=cheap))
+    assert "repeats no block" in reason("compile_scope", gpu_facts(mode=Mode.INFER, profile=loses))
+
+
+def mean_square(model, batch):
+    inputs, target = batch
+    return (model(inputs) - target).square().mean()
+
+
+@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize("loss", [nn.MSELoss(), mean_square])
+def test_model_and_loss_are_compiled_as_one(loss, exported, eager_backend):
+    model, reference = twin(own_blocks)
+    batch = (torch.randn(4, 8), torch.randn(4, 4))
+    expected = train(make_step(parts(reference), loss), batch)
+    torch._dynamo.reset()
+    counters.clear()
+    if exported:
+        namespace: dict = {}
+        exec(python_source(CATALOG, {"compile.scope": "with_loss"}, "train"), namespace)
+        prepared, optimizer, _ = namespace["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.05))
+        step = namespace["train_step"](prepared, optimizer, loss)
+    else:
+        components = applied(model, {"compile.scope": "with_loss"})
+        prepared, step = components.model, make_step(components, loss)
+    assert prepared is model
+    assert train(step, batch) == pytest.approx(expected, rel=1e-5)
+    # One graph holds the forward pass and the loss.
+    assert counters["frames"]["ok"] == 1
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def train(step, batch):
+    return [float(step(batch)) for _ in range(3)]
+
+
+def test_a_model_that_computes_its_own_loss_is_compiled_whole(eager_backend):
+    class OwnLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, inputs, labels):
+            return {"loss": (self.layer(inputs) - labels).square().mean()}
+
+    model, reference = twin(OwnLoss)
+    batch = {"inputs": torch.randn(2, 4), "labels": torch.randn(2, 4)}
+    expected = train(make_step(parts(reference), None), batch)
+    counters.clear()
+    assert train(make_step(applied(model, {"compile.scope": "with_loss"}), None), batch) == pytest.approx(expected)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_without_training_the_scope_with_the_loss_is_the_model(eager_backend):
+    model, reference = twin(own_blocks)
+    compiled = applied(model, {"compile.scope": "with_loss"}, Mode.INFER).model
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(torch.ones(2, 8)), reference.eval()(torch.ones(2, 8)))
+    assert counters["frames"]["ok"] == 1
 
 
 # --- compile.dynamic ------------------------------------------------------------------------------------------
@@ -875,6 +945,7 @@ def test_what_cannot_be_traced_is_refused_in_words():
     [
         {"compile.scope": "regional"},
         {"compile.scope": "regional", "compile.mode": "default", "compile.dynamic": False},
+        {"compile.scope": "with_loss", "precision.autocast": "bfloat16"},
         {"compile.dynamic": True},
         {"compile.pointwise_only": True},
         {"compile.optimizer": True, "compile.scope": "regional"},

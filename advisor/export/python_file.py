@@ -12,7 +12,7 @@ from advisor.catalog import Catalog
 from advisor.errors import UsageError
 from advisor.formatting import format_setting
 from advisor.plan import StepPlan
-from advisor.portable import FREEZING, compile_source, source
+from advisor.portable import FREEZING, compile_options, compile_source, source
 from advisor.recipe import Recipe, Stage
 from advisor.records import Mode, Value
 
@@ -149,7 +149,9 @@ def _compiled(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> Iterator[st
     yield "\n".join(f"# {_label(recipe, value)}" for recipe, value in chosen)
     if plan.freezing:
         yield FREEZING.strip("\n")
-    if plan.compiles_with != "none":
+    if plan.compiles_loss:
+        yield "# train_step() compiles the model and the loss as one."
+    elif plan.compiles_with != "none":
         how = compile_source(mode=plan.compiles_with, scope=plan.compile_scope, dynamic=plan.compile_dynamic)
         yield how.strip("\n")
 
@@ -210,10 +212,12 @@ def _train_step(plan: StepPlan) -> str:
         before.append("scaler = torch.amp.GradScaler(device.type)")
     if plan.accumulate > 1:
         before.append("accumulated = 0  # batches since the last update")
+    if plan.compiles_loss:
+        before.append(_WHOLE.substitute(options=compile_options(plan.compiles_with, plan.compile_dynamic)).strip("\n"))
     before.append('parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]')
     return _TRAIN_STEP.substitute(
         before=textwrap.indent("\n".join(before), "    "),
-        loss=_in_contexts([_creation(plan), _attention(plan), _autocast(plan)], _LOSS, 8),
+        loss=_in_contexts([_creation(plan), _attention(plan), _autocast(plan)], _loss(plan), 8),
         zero_grad=textwrap.indent(_zero_grad(plan), "        "),
         apply=textwrap.indent(_apply(plan), "    "),
         update=textwrap.indent(_update(plan), "        "),
@@ -227,6 +231,16 @@ def _infer_step(plan: StepPlan) -> str:
         forward=_in_contexts([grad, _creation(plan), _attention(plan), _autocast(plan)], _FORWARD, 8),
         last=textwrap.indent(_last(plan, _GRAPHED_INFER), "    "),
     )
+
+
+def _loss(plan: StepPlan) -> str:
+    """The model and the loss, or the function that holds both compiled."""
+    if not plan.compiles_loss:
+        return _LOSS
+    text = _LOSS
+    for eager, whole in _WHOLE_CALLS.items():
+        text = text.replace(eager, whole)
+    return text
 
 
 def _update(plan: StepPlan) -> str:
@@ -444,6 +458,24 @@ if loss_fn is None:
 args, kwargs, target = _split(batch)
 return loss_fn(model(*args, **kwargs), target)
 """
+
+# What the compiled functions below take the place of.
+_WHOLE_CALLS = {
+    "loss_fn(model, batch)": "whole_loss_fn(model, batch)",
+    "model(**batch)": "whole_model(**batch)",
+    "loss_fn(model(*args, **kwargs), target)": "whole_loss(target, *args, **kwargs)",
+}
+
+_WHOLE = Template("""
+# Forward pass and loss as one: whichever of these forms the loss has is compiled.
+whole_model = torch.compile(model, $options)
+whole_loss_fn = torch.compile(loss_fn, $options) if takes_model else None
+
+@torch.compile($options)
+def whole_loss(target, *args, **kwargs):
+    return loss_fn(model(*args, **kwargs), target)
+
+""")
 
 _ZERO_GRAD = {
     "none": "optimizer.zero_grad(set_to_none=True)",

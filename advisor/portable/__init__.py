@@ -41,9 +41,22 @@ def _body(text: str) -> str:
     return "\n".join(text.splitlines()[first.lineno - 1 :]).strip("\n")
 
 
+_COMPILED_LOSS = """\
+def compiled_loss(inputs, target):
+    return loss_fn(model(inputs), target)
+"""
+
+
+def compile_options(mode: str, dynamic: str | bool) -> str:
+    """The keyword arguments of ``torch.compile``, as text."""
+    return f'mode="{mode}"' + ("" if dynamic == "auto" else f", dynamic={dynamic}")
+
+
 def compile_source(*, mode: str = "default", scope: str = "model", dynamic: str | bool = "auto") -> str:
-    """Python that compiles ``model`` as the runtime does: the whole of it, or its repeated blocks in place."""
-    options = f'mode="{mode}"' + ("" if dynamic == "auto" else f", dynamic={dynamic}")
+    """Python that compiles as the runtime does: the model, its repeated blocks in place, or it and the loss as one."""
+    options = compile_options(mode, dynamic)
+    if scope == "with_loss":
+        return f"@torch.compile({options})\n{_COMPILED_LOSS}"
     if scope == "regional":
         return f"{source('blocks', 'regions')}\n\ncompile_blocks(model, {options})\n"
     return f"model = torch.compile(model, {options})\n"

@@ -14,19 +14,33 @@ from advisor.rebuild import optimizer_with
 
 
 def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
-    """The compiled model; with the scope ``regional`` the model itself, its blocks compiled in place."""
+    """The compiled model; with the scope ``regional`` the model itself, its blocks compiled in place.
+
+    What is compiled ``with_loss`` is compiled where model and loss meet, in the step: :func:`compiled_call`.
+    """
     if plan.freezing:
         from torch._inductor import config
 
         config.freezing = True
-    dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
-    options: dict[str, Any] = {"mode": plan.compiles_with, "dynamic": dynamic}
+    if plan.compiles_loss:
+        return model
+    options = _options(plan)
     if plan.compile_scope == "regional":
         compile_blocks(model, **options)
         return model
     # Module.compile() would keep the model's identity, but leaves a bare nn.Sequential uncompiled: Dynamo skips
     # the frames of torch.nn, and only torch.compile(module) wraps them.
     return cast("nn.Module", torch.compile(model, **options))
+
+
+def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
+    """A function of the step, compiled as the plan says."""
+    return cast("Callable[..., Any]", torch.compile(call, **_options(plan)))
+
+
+def _options(plan: StepPlan) -> dict[str, Any]:
+    dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
+    return {"mode": plan.compiles_with, "dynamic": dynamic}
 
 
 def compiled_step(optimizer: Any) -> Callable[[], Any]:

@@ -20,7 +20,7 @@ from advisor.rebuild import optimizer_implementation, optimizer_with
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.batches import copy_into, map_tensors, mover, signature_of, splitter
-from advisor.runtime.compilation import compiled, compiled_step, with_tensor_rates
+from advisor.runtime.compilation import compiled, compiled_call, compiled_step, with_tensor_rates
 from advisor.runtime.loss import default_loss, takes_model
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
@@ -86,6 +86,7 @@ class TrainStep:
         self.scaler = GradScaler(plan.device_type) if plan.scales_gradients else None
         self._loss = loss or default_loss
         self._loss_takes_model = loss is not None and takes_model(loss)
+        self._whole = self._compiled_whole() if plan.compiles_loss else None
         self._split = splitter(model, with_target=True)
         # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
         self._split_mapping = splitter(model, with_target=loss is not None)
@@ -109,16 +110,29 @@ class TrainStep:
             self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none")
 
     def forward(self, batch: Any) -> Any:
-        """The model's output; the whole loss when the loss takes the model."""
+        """The model's output; the whole loss when the loss takes the model or is compiled with it."""
         with self._creation(), self._attention(), self._autocast:
             if self._loss_takes_model:
-                return self._loss(self.model, batch)
+                return (self._whole or self._loss)(self.model, batch)
             split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
+            if self._whole is not None:
+                return self._whole(self._split(batch).target, *split.args, **split.kwargs)
             return self.model(*split.args, **split.kwargs)
+
+    def _compiled_whole(self) -> Callable[..., Any]:
+        """Forward pass and loss in one compiled function."""
+        model, loss = self.model, self._loss
+        if self._loss_takes_model:
+            return compiled_call(loss, self.plan)
+
+        def whole(target: Any, *args: Any, **kwargs: Any) -> Any:
+            return loss(model(*args, **kwargs), target)
+
+        return compiled_call(whole, self.plan)
 
     def loss(self, output: Any, batch: Any) -> torch.Tensor:
         """The scalar loss of an output."""
-        if self._loss_takes_model:
+        if self._loss_takes_model or self._whole is not None:
             return cast("torch.Tensor", output)
         with self._creation(), self._autocast:
             return cast("torch.Tensor", self._loss(output, self._split(batch).target))

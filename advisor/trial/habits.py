@@ -151,10 +151,11 @@ def _seconds(call: Callable[[], Any], device: torch.device) -> float:
 def _uncompiled(step: TrainStep | InferStep) -> TrainStep | InferStep:
     """The step on the model as the user wrote it: the compiler would compile anew for each of the modes here."""
     original = getattr(step.model, "_orig_mod", None)
-    if original is None:
-        return step
     other = copy.copy(step)
-    other.model = original
+    if original is not None:
+        other.model = original
+    if isinstance(other, TrainStep):
+        other._whole = None
     return other
 
 

@@ -94,7 +94,7 @@ def probe_training(
     torch.manual_seed(seed)
     losses: list[float] = []
     weights = [squared_norm(model)] if model is not None else []
-    with contextlib.closing(_FirstOutput(model)) as output:
+    with contextlib.closing(_FirstOutput(model, traced=_compiles_loss(step))) as output:
         for batch in batches:
             losses.append(counted.until_it_updates(batch))
             output.close()
@@ -205,10 +205,10 @@ class _CountedStep:
 class _FirstOutput:
     """What the model returns in the first step, sampled as soon as it is there: a later step may overwrite it."""
 
-    def __init__(self, model: nn.Module | None) -> None:
+    def __init__(self, model: nn.Module | None, *, traced: bool) -> None:
         self.sample: tuple[float, ...] = ()
-        # A model that is compiled in place would trace the hook.
-        hooked = model is not None and getattr(model, "_compiled_call_impl", None) is None
+        # A model that is compiled in place, or in a larger whole, would trace the hook.
+        hooked = model is not None and not traced and getattr(model, "_compiled_call_impl", None) is None
         self._handle = model.register_forward_hook(self._keep) if model is not None and hooked else None
 
     def close(self) -> None:
@@ -226,6 +226,11 @@ def _model_of(step: Any) -> nn.Module | None:
     """The model of a step; a captured step holds the step that it captured."""
     model = getattr(getattr(step, "step", step), "model", None)
     return model if isinstance(model, nn.Module) else None
+
+
+def _compiles_loss(step: Any) -> bool:
+    plan = getattr(step, "plan", None)
+    return isinstance(plan, StepPlan) and plan.compiles_loss
 
 
 def _plain(tensor: torch.Tensor) -> bool:
