@@ -745,6 +745,11 @@ class StackRecord:
     baseline_samples_per_s: float | None = None
     dropped: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def pending(self) -> bool:
+        """Whether these settings are still to be measured together: the person rejected others of a stack."""
+        return self.result.outcome is Outcome.SKIPPED
+
 
 @dataclass(frozen=True, slots=True)
 class ParetoPoint:

@@ -42,6 +42,7 @@ from advisor.records import (
     WorkloadFacts,
 )
 from advisor.session import events
+from advisor.session.control import Decision
 from advisor.session.objective import Goal
 from advisor.session.request import Request
 from advisor.settings import Settings
@@ -99,6 +100,7 @@ def sample_history() -> list[events.Event]:
         events.StackMeasured(_resnet_stack(baseline, confirmed=True)),
         events.Ranked(_ranked(trials, {"precision.autocast", "model.memory_format", "optimizer.implementation"})),
         events.Said("cudnn_benchmark cost 11.9 s of warm-up and gained nothing."),
+        events.Decided("fused_optimizer", Decision.ACCEPTED),
         events.ProgressMade(1.0, 0.0),
         events.StageStarted("done"),
         events.SessionFinished(cancelled=False, session_s=143.2),

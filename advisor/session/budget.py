@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import copy
 from statistics import median
 
 _SHORTEST_MEASURE_S = 0.5
@@ -30,6 +31,13 @@ class Budget:
         self._compile_walls: list[float] = []
         self.repeated_s = 0.0
         self.calls_per_step = _MID_SIZE_CALLS
+
+    def renewed(self) -> Budget:
+        """A budget as long as this one that begins now, and knows already what trials take."""
+        fresh = copy(self)
+        fresh._walls, fresh._compile_walls = list(self._walls), list(self._compile_walls)
+        fresh._started, fresh.repeated_s = self._clock(), 0.0
+        return fresh
 
     @property
     def spent_s(self) -> float:

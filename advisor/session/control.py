@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
+# Why a candidate is not tried, or a setting is not in the stack.
+REJECTED = "you rejected it"
+
 
 class Decision(StrEnum):
     """What the person said of a recommendation."""
@@ -16,7 +19,7 @@ class Decision(StrEnum):
 class SessionControl(Protocol):
     """A session as a user interface sees it. ``run``, ``rework`` and ``retry`` block: call them in a thread.
 
-    ``cancel``, ``decide`` and ``decisions`` may be called from any thread at any time.
+    ``cancel``, ``stop`` and ``decide`` may be called from any thread at any time.
     """
 
     def run(self) -> None:
@@ -25,14 +28,17 @@ class SessionControl(Protocol):
     def cancel(self) -> None:
         """End the running trial at once and the session with it; what was measured is kept."""
 
-    def decide(self, recipe_id: str, decision: Decision | None) -> None:
-        """Record what the person said (None takes it back). Steers the stack; see ``rework``."""
+    def stop(self) -> None:
+        """End a running ``rework`` or ``retry`` at once; the session, and what was measured, stay as they are."""
 
-    def decisions(self) -> dict[str, Decision]:
-        """What the person said so far, by recipe id."""
+    def decide(self, recipe_id: str, decision: Decision | None) -> None:
+        """Record what the person said (None takes it back). A running session follows it at its next step.
+
+        It ends a running ``rework``, which is out of date by it: call that again.
+        """
 
     def rework(self) -> None:
-        """Measure the stack again under the present decisions, posting events. Nothing when it is already measured."""
+        """Find the stack again under the present decisions, posting events. Nothing when they are followed already."""
 
     def retry(self, name: str) -> None:
         """Run the trial of a candidate again, posting events."""

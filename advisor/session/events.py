@@ -1,4 +1,4 @@
-"""Events: what a session tells the outside as it goes. Frozen; posted from the session's thread."""
+"""Events: what a session tells the outside as it goes. Frozen; posted from the session's thread but for decisions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from advisor.records import (
     TimeSpent,
     TrialRecord,
 )
+from advisor.session.control import Decision
 from advisor.session.objective import Goal
 
 
@@ -119,6 +120,14 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
+class Decided:
+    """The person accepted or rejected a recipe, or took that back (None). Posted from the thread that asked for it."""
+
+    recipe: str
+    decision: Decision | None
+
+
+@dataclass(frozen=True, slots=True)
 class ProgressMade:
     """How far the session is, 0 to 1, and the seconds that it expects to need still."""
 
@@ -167,6 +176,7 @@ Event = (
     | CombinationMeasured
     | StackMeasured
     | Ranked
+    | Decided
     | ProgressMade
     | Said
     | SessionFailed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,12 +31,13 @@ def sessions_folder() -> Path:
 
 
 class Journal:
-    """One session's journal, open for appending."""
+    """One session's journal, open for appending, from any thread."""
 
     def __init__(self, path: Path, request: Request) -> None:
         self.path = path
         self.request = request
         _drop_cut_line(path)
+        self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8")
 
     @classmethod
@@ -74,11 +76,12 @@ class Journal:
         self._file.close()
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self._file.closed:
-            return
         # The standard library writes NaN, which a diverged loss may be; msgspec would write null.
-        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
-        self._file.flush()
+        text = json.dumps(line, separators=(",", ":")) + "\n"
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(text)
+                self._file.flush()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from advisor.catalog import Catalog
 from advisor.records import Candidate, TrialRecord, TrialResult, Verdict
 from advisor.session.bench import ENERGY_S, Bench
+from advisor.session.control import REJECTED, Decision
 from advisor.session.judge import Judge, rates
 from advisor.session.ranking import best_per_recipe
 from advisor.settings import Settings
@@ -32,7 +33,11 @@ class Stack:
 
 
 class StackSearch:
-    """Builds the stack from measured candidates. Every step is a trial of the whole combination."""
+    """Builds the stack from measured candidates. Every step is a trial of the whole combination.
+
+    ``decision`` is what the person said of a recipe so far: each step takes out what was rejected meanwhile, and what
+    was accepted stays unless the whole fails with it or is measurably slower.
+    """
 
     def __init__(
         self,
@@ -43,6 +48,7 @@ class StackSearch:
         allowed: Callable[[TrialRecord], bool],
         reserve_s: Callable[[], float],
         progress: Callable[[Stack], None],
+        decision: Callable[[str], Decision | None] = lambda recipe: None,
     ) -> None:
         self._bench = bench
         self._judge = judge
@@ -50,6 +56,8 @@ class StackSearch:
         self._allowed = allowed
         self._reserve_s = reserve_s
         self._progress = progress
+        self._decision = decision
+        self._known: list[TrialRecord] = []
         self._measured: dict[Settings, TrialResult] = {}
         self.stack = Stack()
 
@@ -58,7 +66,8 @@ class StackSearch:
 
         What is added to an empty stack is tried all at once before that: most winners are good company.
         """
-        known = list(records)
+        self._known = known = list(records)
+        self.drop_rejected()
         winners = best_per_recipe(filter(self._allowed, known))
         if winners and not self.stack.settings:
             self._leap(winners, known)
@@ -76,6 +85,7 @@ class StackSearch:
 
     def try_expensive(self, candidate: Candidate) -> TrialRecord | None:
         """Measure an expensive candidate on top of the stack; it stays when it helps. None when it cannot be tried."""
+        self.drop_rejected()
         settings = self.stack.settings.with_value(candidate.key, candidate.value)
         if self._catalog.conflict(settings):
             return None
@@ -88,13 +98,62 @@ class StackSearch:
     def leave_one_out(self, keys: Iterable[str] | None = None) -> None:
         """Remove what no longer earns its place: of two within the noise, the simpler stays. ``keys``: these only."""
         for key in list(self.stack.settings if keys is None else keys):
+            self.drop_rejected()
             settings = self.stack.settings.without(key)
-            if not settings or not self._affordable(settings):
+            if not settings or settings == self.stack.settings or not self._affordable(settings):
                 continue
             result = self._measure(settings)
-            if self._acceptable(settings, result) and not self._beats(self.stack.result, result):
+            if self._acceptable(settings, result) and self._earns_no_place(key, result):
                 self.stack.dropped[key] = "the others are as fast without it"
                 self._keep(settings, result)
+
+    def drop_rejected(self) -> bool:
+        """Take out what the person rejected, and measure the rest: what comes next builds on that.
+
+        When the rest fails, the best single setting is begun with again. False when there is no time to measure it:
+        then the stack stays as it is, for a time when there is.
+        """
+        dropped = self.stack.dropped
+        for key in [key for key, why in dropped.items() if why == REJECTED and not self._is(key, Decision.REJECTED)]:
+            del dropped[key]
+        gone = [key for key in self.stack.settings if self._is(key, Decision.REJECTED)]
+        if not gone:
+            return True
+        rest = self._compatible(Settings({key: v for key, v in self.stack.settings.items() if key not in gone}))
+        if rest and not self._affordable(rest, reserve_s=0.0):
+            return False
+        dropped.update(dict.fromkeys(gone, REJECTED))
+        result = self._measure(rest) if rest else None
+        if result is None or self._acceptable(rest, result):
+            self._keep(rest, result)
+            return True
+        failed = f"without {' and '.join(gone)} the others fail: {result.reason or 'they change too much'}"
+        dropped.update(dict.fromkeys(rest, failed))
+        best = next((record for record in best_per_recipe(filter(self._allowed, self._known)) if record.alone), None)
+        if best is not None:
+            dropped.pop(best.candidate.key, None)
+        self._keep(Settings(best.settings if best else {}), best.result if best else None)
+        return True
+
+    def _is(self, key: str, decision: Decision) -> bool:
+        """Whether this is what the person said of the recipe that owns a setting."""
+        return self._decision(self._catalog.by_key(key).id) is decision
+
+    def _earns_no_place(self, key: str, without: TrialResult) -> bool:
+        """Whether the stack does as well without a setting; better, when the person asked for the setting."""
+        stack = self.stack.result
+        if self._is(key, Decision.ACCEPTED):
+            return stack is not None and self._beats(without, stack)
+        return not self._beats(stack, without)
+
+    def _compatible(self, settings: Settings) -> Settings:
+        """Settings without those that need what is no longer among them."""
+        while settings and (reason := self._catalog.conflict(settings)):
+            one_less = (key for key in settings if not self._catalog.conflict(settings.without(key)))
+            key = next(one_less, list(settings)[-1])
+            self.stack.dropped[key] = reason
+            settings = settings.without(key)
+        return settings
 
     def _leap(self, winners: list[TrialRecord], known: Iterable[TrialRecord]) -> None:
         """Try the winners and their partners at once; when that is faster than the best alone, check the partners."""
@@ -126,9 +185,10 @@ class StackSearch:
 
     def _try(self, record: TrialRecord) -> None:
         """Keep the stack with this candidate added, or with its value in place of another, if that is faster."""
+        self.drop_rejected()
         key = record.candidate.key
         settings = self.stack.settings.merged(record.candidate.settings)
-        if settings == self.stack.settings:
+        if settings == self.stack.settings or not self._allowed(record):
             return
         reason = self._catalog.conflict(settings)
         if reason:
@@ -142,12 +202,14 @@ class StackSearch:
             self.stack.dropped.setdefault(key, "the budget ran out before it was tried in company")
             return
         margin = self._catalog[record.candidate.recipe].replacement_margin if key in self.stack.settings else 1.0
-        if self._better(settings, result, margin=margin):
+        wanted = key not in self.stack.settings and self._is(key, Decision.ACCEPTED)
+        if self._no_worse(settings, result) if wanted else self._better(settings, result, margin=margin):
             self.stack.dropped.pop(key, None)
             self._keep(settings, result)
         elif key not in self.stack.settings:
             failed = f"together with the others it fails: {result.reason}"
-            self.stack.dropped[key] = "it adds nothing to the others" if result.measured else failed
+            nothing = "it makes the others slower" if wanted else "it adds nothing to the others"
+            self.stack.dropped[key] = nothing if result.measured else failed
 
     def _measure(self, settings: Settings) -> TrialResult:
         if settings not in self._measured:
@@ -156,7 +218,7 @@ class StackSearch:
             self._measured[settings] = self._judge.checked(result)
         return self._measured[settings]
 
-    def _keep(self, settings: Settings, result: TrialResult) -> None:
+    def _keep(self, settings: Settings, result: TrialResult | None) -> None:
         self.stack.settings, self.stack.result = settings, result
         self._progress(self.stack)
 
@@ -167,6 +229,14 @@ class StackSearch:
         if self.stack.result is not None:
             return self._beats(result, self.stack.result, margin)
         return self._judge.compare(result).verdict is Verdict.FASTER
+
+    def _no_worse(self, settings: Settings, result: TrialResult) -> bool:
+        """Whether a combination is acceptable and not measurably slower than the stack so far."""
+        if not self._acceptable(settings, result):
+            return False
+        if self.stack.result is not None:
+            return not self._beats(self.stack.result, result)
+        return self._judge.compare(result).verdict is not Verdict.SLOWER
 
     def _beats(self, result: TrialResult | None, other: TrialResult, margin: float = 1.0) -> bool:
         if result is None:
@@ -180,14 +250,25 @@ class StackSearch:
         if not result.measured or (result.peak_reserved_bytes or 0) > (request.memory_limit_bytes or math.inf):
             return False
         numerics = self._judge.numerics(settings, result)
-        return numerics.decisive.severity <= max(request.allow.severity, numerics.declared.severity)
+        allowed = max(request.allow.severity, numerics.declared.severity, self._consented(settings))
+        return numerics.decisive.severity <= allowed
 
-    def _affordable(self, settings: Settings, *, at_least_s: float = 0.0) -> bool:
+    def _consented(self, settings: Settings) -> int:
+        """The severity of what the accepted among these settings were seen to change."""
+        seen = (
+            record.numerics.decisive.severity
+            for record in self._known
+            if record.numerics and settings.get(record.candidate.key) == record.candidate.value
+            if self._decision(record.candidate.recipe) is Decision.ACCEPTED
+        )
+        return max(seen, default=0)
+
+    def _affordable(self, settings: Settings, *, at_least_s: float = 0.0, reserve_s: float | None = None) -> bool:
         if settings in self._measured:
             return True
         budget = self._bench.budget
         expected_s = max(at_least_s, budget.expected_s(cost=self._catalog.cost(settings)))
-        return budget.allows(expected_s, reserve_s=self._reserve_s())
+        return budget.allows(expected_s, reserve_s=self._reserve_s() if reserve_s is None else reserve_s)
 
     def _is_partner(self, record: TrialRecord, settings: Settings) -> bool:
         """Whether a candidate is known to help beside one of these settings, and did no great harm alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from advisor.catalog import Catalog, load_catalog
@@ -37,11 +37,12 @@ from advisor.session.confirmation import (
     confirm_side_by_side,
     fits_together,
 )
-from advisor.session.control import Decision
+from advisor.session.control import REJECTED, Decision
+from advisor.session.decisions import Decisions
 from advisor.session.journal import Journal, PastSession
 from advisor.session.judge import Judge, speed
 from advisor.session.numerics import finite
-from advisor.session.ranking import CONTROL, best_per_recipe, may_enter, recommend
+from advisor.session.ranking import CONTROL, may_enter, recommend
 from advisor.session.reference import reference_spec
 from advisor.session.request import Request
 from advisor.session.schedule import Schedule, schedule, waits
@@ -66,12 +67,14 @@ _CLOSE_CALLS_SHARE = 0.1
 _WORTH_BUILDING_ONCE_S = 0.2
 # Solo trials between two measurements of the baseline: what drifts meanwhile counts as noise.
 _TRIALS_PER_BASELINE = 6
+_REWORK = "rework"
 
 
 class Session:
-    """Implements ``SessionControl``. ``emit`` is called in the thread that runs the session.
+    """Implements ``SessionControl``. ``emit`` is called in the thread that runs the session, or that decides.
 
-    ``past`` continues an interrupted session: what it measured is kept, and the baseline is measured once more.
+    ``past`` continues an interrupted session: what it measured is kept, what the person decided holds, and the baseline
+    is measured once more.
     """
 
     def __init__(
@@ -92,8 +95,18 @@ class Session:
         self._budget = Budget(request.budget_s)
         self._bench = Bench(request, runner, self._budget, journal, self._emit, environment=self.catalog.environment)
         self._records: dict[str, TrialRecord] = {}
-        self._decisions: dict[str, Decision] = {}
+        self._decisions = Decisions(self._past.decisions if self._past else {})
+        # The version of the decisions that the search follows, that the confirmed stack follows (None before there is
+        # one), and what was found under each set of them.
+        self._searched = 0
+        self._followed: int | None = None
+        self._found: dict[frozenset[tuple[str, Decision]], tuple[Stack, StackRecord]] = {}
         self._lock = threading.Lock()
+        self._closed = False
+        self._aside = ""
+        self._search: StackSearch | None = None
+        self._waiting: list[Candidate] = []
+        self._stage_now = ""
         self._planned: tuple[Candidate, ...] = ()
         self._skipped: dict[str, str] = {}
         self._passed_over: dict[str, str] = {}
@@ -115,36 +128,46 @@ class Session:
 
     def cancel(self) -> None:
         """End the running trial at once, and the session with it."""
+        with self._lock:
+            self._closed = True
         self._runner.cancel()
 
-    def decide(self, recipe_id: str, decision: Decision | None) -> None:
-        """Record what the person said of a recipe."""
+    def stop(self) -> None:
+        """End a running ``rework`` or ``retry``; nothing else changes."""
         with self._lock:
-            if decision is None:
-                self._decisions.pop(recipe_id, None)
-            else:
-                self._decisions[recipe_id] = decision
+            if self._aside:
+                self._runner.cancel()
+
+    def decide(self, recipe_id: str, decision: Decision | None) -> None:
+        """Record what the person said of a recipe; a rework that does not know of it yet is ended."""
+        if not self._decisions.take(recipe_id, decision):
+            return
+        self._emit(events.Decided(recipe_id, decision))
+        with self._lock:
+            if self._aside == _REWORK:
+                self._runner.cancel()
 
     def decisions(self) -> dict[str, Decision]:
         """What the person said so far."""
-        with self._lock:
-            return dict(self._decisions)
+        return self._decisions.all()
 
     def rework(self) -> None:
-        """Measure the stack again as the decisions have it: without the rejected, with the accepted."""
-        if self._judge is not None:
-            self._guarded(self._rework, finishes=False)
+        """Find the stack again as the decisions have it: without the rejected, with the accepted."""
+        if self._judge is not None and self._decisions.version != self._followed:
+            self._run_aside(_REWORK, self._rework)
 
     def retry(self, name: str) -> None:
         """Run a candidate's trial again."""
         if self._judge is not None and name in self._records:
-            self._guarded(lambda: self._retry(name), finishes=False)
+            self._run_aside(name, lambda: self._retry(name))
 
     # --- the stages --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         for problem in self.catalog.problems:
             self._say(f"a recipe could not be loaded: {problem}", "warning")
+        for recipe, decision in self.decisions().items():
+            self._post(events.Decided(recipe, decision))  # in the journal already
         self._hardware = inspect_hardware()
         self._emit(events.HardwareFound(self._hardware))
         self._read_source()
@@ -154,27 +177,27 @@ class Session:
         self._stage("trials")
         planned = self._plan()
         self._planned_left = len(planned.all) - len(planned.later)
-        stack = self._find_stack(planned)
-        self._stage("confirmation")
-        self._confirm(stack)
-        self._rank()
+        self._find_stack(planned)
+        self._confirm_found()
         self._stage("others")
-        self._planned_left = len(planned.later)
-        self._run_solo(planned.later, reserve_s=_CLOSE_CALLS_SHARE * self._budget.total_s)
+        self._planned_left = len(self._waiting)
+        self._run_solo(self._those_that_waited(), reserve_s=_CLOSE_CALLS_SHARE * self._budget.total_s)
         self._rank()
         self._stage("close calls")
         self._confirm_close_calls(list(self._records.values()))
         self._solo_expensive(planned.expensive)
         self._measure_on_the_cpu()
+        self._follow_in_time()
         self._warn_of_noise()
         self._stage("done")
 
-    def _find_stack(self, planned: Schedule) -> Stack:
+    def _find_stack(self, planned: Schedule) -> None:
         """Two rounds: what most workloads gain from, compiled; then the rest, and what compiles for long.
 
         The first round spends a short budget on what is most likely to help; the second has the time that is left.
         """
-        search = self._search()
+        self._search = search = self._new_search()
+        self._searched = self._decisions.version
         quick = [c for c in planned.expensive if self.catalog.cost(c.settings) <= 1]
         slow = [c for c in planned.expensive if c not in quick]
         self._compile_cost = min((self.catalog.cost(candidate.settings) for candidate in quick), default=0.0)
@@ -193,8 +216,8 @@ class Session:
             self._stage("stack")
             search.grow(self._records.values())
         self._try_on_top(search, [*self._proposed_for(search.stack), *slow])
+        self._bring_in_line(search)
         search.leave_one_out()
-        return search.stack
 
     def _read_source(self) -> None:
         """Read the user's files for habits, which the trials then price; nothing in them changes a setting."""
@@ -292,21 +315,25 @@ class Session:
             self._passed_over = hopeless(self.catalog, facts.profile, candidates, self._known_judge.noise_floor)
             skipped |= self._passed_over
             candidates = tuple(c for c in candidates if c.recipe not in self._passed_over)
-        planned = schedule(self.catalog, facts, candidates, allow=self.request.allow, decision=self.decisions().get)
-        self._planned, self._skipped = planned.all, skipped
+        planned = schedule(self.catalog, facts, candidates, allow=self.request.allow, decision=self._decisions.of)
+        self._planned, self._skipped, self._waiting = planned.all, skipped, list(planned.later)
         self._emit(events.TrialsPlanned(planned.all, skipped))
         return planned
 
     def _run_solo(self, candidates: Iterable[Candidate], *, reserve_s: float | None = None) -> None:
+        """Try candidates, and before what is left of them those that the person accepts meanwhile."""
         stopped: dict[str, str] = {}
         measured = 0
-        for candidate in candidates:
+        for candidate in self._with_accepted(candidates):
+            self._drop_rejected()
             self._progress()
             self._planned_left -= 1
             if self._reused(candidate):
                 continue
             if candidate.recipe in stopped:
                 self._skip(candidate, stopped[candidate.recipe])
+            elif self._decisions.rejects(candidate.recipe):
+                self._skip(candidate, REJECTED)
             elif not self._affordable(cost=self.catalog.cost(candidate.settings), reserve_s=reserve_s):
                 self._skip(candidate, self._too_late())
             else:
@@ -316,6 +343,27 @@ class Session:
                     self._repeat_baseline()
                 if self.catalog[candidate.recipe].ladder and not self._climbs(record):
                     stopped[candidate.recipe] = _end_of_ladder(record)
+
+    def _with_accepted(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+        for candidate in candidates:
+            yield from self._accepted_meanwhile()
+            yield candidate
+        yield from self._accepted_meanwhile()
+
+    def _accepted_meanwhile(self) -> Iterator[Candidate]:
+        """What waited for the person's consent, and has it now."""
+        for candidate in list(self._waiting):
+            if not self._waits(self._known_facts, candidate):
+                self._waiting.remove(candidate)
+                self._planned_left += 1
+                yield candidate
+
+    def _those_that_waited(self) -> Iterator[Candidate]:
+        """What waited for the stack, which follows the person's decisions before each."""
+        while self._waiting:
+            self._follow_in_time()
+            if self._waiting:
+                yield self._waiting.pop(0)
 
     def _solo(self, candidate: Candidate) -> TrialRecord:
         spec = self._bench.spec(candidate.name, candidate.settings, reserve_s=self._confirmation_s())
@@ -366,7 +414,7 @@ class Session:
             if record.result.measured:
                 self._keep(judge.again(record))
 
-    def _search(self) -> StackSearch:
+    def _new_search(self) -> StackSearch:
         return StackSearch(
             self._bench,
             self._known_judge,
@@ -374,6 +422,7 @@ class Session:
             allowed=self._allowed,
             reserve_s=self._confirmation_s,
             progress=self._stack_grew,
+            decision=self._decisions.of,
         )
 
     def _proposed_for(self, stack: Stack) -> list[Candidate]:
@@ -391,7 +440,7 @@ class Session:
         return list(added)
 
     def _waits(self, facts: Facts, candidate: Candidate) -> bool:
-        decision = self.decisions().get(candidate.recipe)
+        decision = self._decisions.of(candidate.recipe)
         return waits(self.catalog, facts, candidate, allow=self.request.allow, decision=decision)
 
     def _try_on_top(self, search: StackSearch, candidates: Iterable[Candidate]) -> None:
@@ -403,6 +452,9 @@ class Session:
             if self._reused(candidate):
                 continue
             cost = self.catalog.cost(candidate.settings)
+            if self._decisions.rejects(candidate.recipe):
+                self._skip(candidate, REJECTED)
+                continue
             if not self._affordable(cost=cost, reserve_s=self._confirmation_s()):
                 self._skip(candidate, self._too_late(cost=cost))
                 continue
@@ -421,6 +473,8 @@ class Session:
             known = self._records.get(candidate.name)
             skipped = known is not None and known.result.outcome is Outcome.SKIPPED
             if known is None or not (skipped or (known.result.measured and not known.alone)):
+                continue
+            if self._decisions.rejects(candidate.recipe):
                 continue
             if self._affordable(cost=self.catalog.cost(candidate.settings), reserve_s=0.0):
                 self._solo(candidate)
@@ -448,7 +502,8 @@ class Session:
         undecided = [record for record in records if record.alone and judge.is_close_call(record)]
         for record in sorted(undecided, key=_by_interest):
             name = record.candidate.name
-            if record.candidate.recipe == CONTROL or not self._confirmation_fits(record, reserve_s):
+            unwanted = record.candidate.recipe == CONTROL or self._decisions.rejects(record.candidate.recipe)
+            if unwanted or not self._confirmation_fits(record, reserve_s):
                 continue
             evidence = self._in_turn_with_baseline(record)
             if isinstance(evidence, TrialResult):
@@ -511,48 +566,83 @@ class Session:
         """Nothing helps: the stack is empty, which is the baseline."""
         self._keep_stack(self._known_judge.empty_stack(stack.dropped))
 
-    # --- after the session: the person's decisions -------------------------------------------------------------
+    # --- the person's decisions --------------------------------------------------------------------------------
 
-    def _rework(self) -> None:
-        self._share = 0.0
-        settings = self._decided_settings()
-        if self._stack is not None and settings == self._stack.settings:
+    def _drop_rejected(self) -> None:
+        if self._search is not None:
+            self._search.drop_rejected()
+
+    def _bring_in_line(self, search: StackSearch) -> bool:
+        """Have the search follow what was decided since: the accepted tried, the rejected out, and then grown again.
+
+        False when there is no time for it.
+        """
+        while (version := self._decisions.version) != self._searched:
+            self._run_solo(list(self._accepted_meanwhile()))
+            if not search.drop_rejected():
+                return False
+            search.grow(self._records.values())
+            self._tell_refused(search.stack)
+            self._searched = version
+        return True
+
+    def _tell_refused(self, stack: Stack) -> None:
+        """Why something that the person accepted is not in the stack all the same."""
+        for recipe, decision in self.decisions().items():
+            key = self.catalog[recipe].key
+            if decision is Decision.ACCEPTED and key not in stack.settings:
+                why = stack.dropped.get(key, "alone it is not faster, or it needs more memory than there is")
+                self._say(f"{recipe} is accepted, but not in the stack: {why}", "warning")
+
+    def _confirm_found(self) -> None:
+        """Confirm the stack that was found, unless it holds what the person rejected since, and there is no time."""
+        assert self._search is not None, "there is a search once candidates are planned"
+        self._stage("confirmation")
+        if self._search.drop_rejected():
+            stack = self._search.stack
+            self._confirm(stack)
+            self._followed = self._searched
+            if self._stack is not None and self._decisions.version == self._followed:
+                found = Stack(stack.settings, stack.result, dict(stack.dropped))
+                self._found[frozenset(self.decisions().items())] = (found, self._stack)
+        self._rank()
+
+    def _follow(self) -> None:
+        """Find and confirm the stack that follows what was decided since; one that was found before is taken again."""
+        search = self._search = self._search or self._new_search()
+        version, known = self._decisions.version, self._found.get(frozenset(self.decisions().items()))
+        if known is not None:
+            stack, record = known
+            search.stack = Stack(stack.settings, stack.result, dict(stack.dropped))
+            self._searched = self._followed = version
+            self._keep_stack(record)
             self._rank()
             return
-        reason = self.catalog.conflict(settings)
-        if reason:
-            self._say(f"these settings cannot be combined: {reason}", "warning")
-            return
-        self._budget = self._bench.budget = Budget(self.request.budget_s)
         self._stage("stack")
-        stack = Stack(settings)
-        if settings:
-            stack.result = self._bench.run(
-                self._bench.spec(f"stack: {settings}", settings), cost=self.catalog.cost(settings)
-            )
-            if not stack.result.measured:
-                self._say(f"the stack fails: {stack.result.reason}", "error")
-                return
-        self._stage("confirmation")
-        self._confirm(stack)
-        self._rank()
+        if self._bring_in_line(search):
+            self._confirm_found()
+
+    def _follow_in_time(self) -> None:
+        """As :meth:`_follow` while the session runs: when something was decided, and the budget has the time."""
+        if self._decisions.version != self._followed and self._affordable(reserve_s=self._confirmation_s()):
+            stage = self._stage_now
+            self._follow()
+            self._stage(stage)
+
+    def _rework(self) -> None:
+        self._begin_anew()
+        self._follow()
         self._stage("done")
 
-    def _decided_settings(self) -> Settings:
-        """The present stack without what was rejected, and with the best value of what was accepted."""
-        decisions = self.decisions()
-        rejected = {self.catalog[name].key for name, d in decisions.items() if d is Decision.REJECTED}
-        present: dict[str, Value] = dict(self._stack.settings) if self._stack else {}
-        kept = {key: value for key, value in present.items() if key not in rejected}
-        for record in best_per_recipe(self._records.values()):
-            accepted = decisions.get(record.candidate.recipe) is Decision.ACCEPTED
-            if accepted and record.candidate.key not in kept:
-                kept.update(record.candidate.settings)
-        return Settings(kept)
+    def _begin_anew(self) -> None:
+        """Give what is measured after the session as much time as the session had."""
+        self._share = 0.0
+        self._budget = self._bench.budget = self._budget.renewed()
 
     def _retry(self, name: str) -> None:
         candidate = self._records[name].candidate
-        self._budget = self._bench.budget = Budget(self.request.budget_s)
+        self._begin_anew()
+        self._found.clear()
         self._known_judge.evidence.pop(name, None)
         self._solo(candidate)
         self._rank()
@@ -569,14 +659,26 @@ class Session:
         assert self._judge is not None, "there is a judge once the baseline is measured"
         return self._judge
 
+    def _run_aside(self, name: str, work: Callable[[], None]) -> None:
+        """Run work after the session; being stopped leaves the session as it was, and able to do more."""
+        with self._lock:
+            if self._closed:
+                return
+            self._runner.resume()
+            self._aside = name
+        try:
+            self._guarded(work, finishes=False)
+        finally:
+            with self._lock:
+                self._aside = ""
+
     def _guarded(self, work: Callable[[], None], *, finishes: bool) -> None:
         """Run work; whatever it raises becomes an event."""
         cancelled = False
         try:
             work()
         except SessionCancelledError:
-            cancelled = True
-            self.exit_code = ExitCode.INTERRUPTED
+            cancelled = finishes
             self._salvage()
         except AdvisorError as error:
             self.exit_code = error.exit_code
@@ -591,7 +693,9 @@ class Session:
                     int(ExitCode.BUG),
                 )
             )
-        if finishes or cancelled:
+        if cancelled:
+            self.exit_code = ExitCode.INTERRUPTED
+        if finishes:
             self._emit(events.SessionFinished(cancelled, self._budget.spent_s, self._bench.time_spent()))
 
     def _salvage(self) -> None:
@@ -606,7 +710,7 @@ class Session:
             record,
             allow=self.request.allow,
             memory_limit_bytes=self.request.memory_limit_bytes,
-            decision=self.decisions().get(record.candidate.recipe),
+            decision=self._decisions.of(record.candidate.recipe),
         )
 
     def _affordable(self, *, cost: float = 0.0, reserve_s: float | None = None) -> bool:
@@ -663,6 +767,7 @@ class Session:
             self._stack = self._known_judge.stack(stack.settings, stack.result, stack.dropped)
             self._emit(events.StackMeasured(self._stack))
             self._rank()
+            self._progress()
 
     def _warn_of_noise(self) -> None:
         floor = self._known_judge.noise_floor
@@ -679,6 +784,7 @@ class Session:
         self._emit(events.Ranked(ranked))
 
     def _stage(self, stage: str) -> None:
+        self._stage_now = stage
         self._emit(events.StageStarted(stage))
         self._progress()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
 from advisor.records import (
@@ -12,20 +12,27 @@ from advisor.records import (
     Facts,
     Finding,
     Hardware,
+    Outcome,
     ParetoPoint,
     Recommendation,
     StackRecord,
     TrialRecord,
+    TrialResult,
     Value,
 )
 from advisor.session import events
+from advisor.session.control import REJECTED, Decision
 from advisor.session.objective import Goal, Yardstick
 from advisor.settings import Settings
 
 
 @dataclass
 class SessionState:
-    """What is known so far. Changed only by :meth:`apply`, in the thread that owns it."""
+    """What is known so far. Changed only by :meth:`apply`, in the thread that owns it.
+
+    ``stack`` and ``recommendations`` follow the person's decisions at once: what was rejected is out of the stack,
+    which then has no figures until the rest has been measured (``StackRecord.pending``).
+    """
 
     goal: Goal = field(default_factory=Goal)
     hardware: Hardware | None = None
@@ -41,6 +48,7 @@ class SessionState:
     combinations: dict[Settings, ParetoPoint] = field(default_factory=dict)
     stack: StackRecord | None = None
     recommendations: tuple[Recommendation, ...] = ()
+    decisions: dict[str, Decision] = field(default_factory=dict)
     running: str = ""
     running_log: str = ""
     activity: str = ""
@@ -50,6 +58,8 @@ class SessionState:
     messages: list[events.Said] = field(default_factory=list)
     failure: events.SessionFailed | None = None
     finished: events.SessionFinished | None = None
+    _measured_stack: StackRecord | None = None
+    _ranked: tuple[Recommendation, ...] = ()
 
     @classmethod
     def of(cls, history: Iterable[events.Event]) -> SessionState:
@@ -123,11 +133,21 @@ class SessionState:
 
     @apply.register
     def _(self, event: events.StackMeasured) -> None:
-        self.stack = event.record
+        self._measured_stack = event.record
+        self._follow_decisions()
 
     @apply.register
     def _(self, event: events.Ranked) -> None:
-        self.recommendations = event.recommendations
+        self._ranked = event.recommendations
+        self._follow_decisions()
+
+    @apply.register
+    def _(self, event: events.Decided) -> None:
+        if event.decision is None:
+            self.decisions.pop(event.recipe, None)
+        else:
+            self.decisions[event.recipe] = event.decision
+        self._follow_decisions()
 
     @apply.register
     def _(self, event: events.ProgressMade) -> None:
@@ -147,3 +167,36 @@ class SessionState:
         self.finished = event
         self.running = self.activity = ""
         self.left_s = 0.0
+
+    # --- the person's decisions ---------------------------------------------------------------------------------
+
+    @property
+    def rejected(self) -> tuple[str, ...]:
+        """The recipes that the person rejected, in the order of the decisions."""
+        return tuple(recipe for recipe, decision in self.decisions.items() if decision is Decision.REJECTED)
+
+    def candidate(self, name: str) -> Candidate | None:
+        """A candidate by its name, tried or still to be tried; None when there is none of that name."""
+        record = self.trials.get(name)
+        return record.candidate if record else next((c for c in self.planned if c.name == name), None)
+
+    def _follow_decisions(self) -> None:
+        """Take the rejected out of the stack and of what the recommendations say of it, or put it back."""
+        self.stack = self._without_rejected(self._measured_stack) if self._measured_stack else None
+        self.recommendations = tuple(
+            replace(item, in_stack=False) if item.record.candidate.recipe in self.rejected else item
+            for item in self._ranked
+        )
+
+    def _without_rejected(self, stack: StackRecord) -> StackRecord:
+        """The stack less what was rejected since it was measured; without figures, for the rest was not measured."""
+        owners = {c.key: c.recipe for c in (*self.planned, *(record.candidate for record in self.trials.values()))}
+        gone = {key: owners[key] for key in stack.settings if owners.get(key) in self.rejected}
+        if not gone:
+            return stack
+        reason = f"not measured together since you rejected {' and '.join(dict.fromkeys(gone.values()))}"
+        return StackRecord(
+            settings={key: value for key, value in stack.settings.items() if key not in gone},
+            result=TrialResult(Outcome.SKIPPED, reason),
+            dropped={**stack.dropped, **dict.fromkeys(gone, REJECTED)},
+        )

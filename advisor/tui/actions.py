@@ -161,6 +161,13 @@ ACTIONS = (
         palette=False,
     ),
     Action(
+        "session.stop",
+        "x",
+        "Stop",
+        "Stop what is measured again after the session; the session and its figures stay",
+        app_action="stop_measuring",
+    ),
+    Action(
         "app.help",
         "question_mark,f1",
         "Help",

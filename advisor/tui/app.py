@@ -6,7 +6,6 @@ Threads only post messages; the handlers here, in the UI thread, change the stat
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -26,7 +25,7 @@ from advisor.catalog import Catalog
 from advisor.errors import ExitCode
 from advisor.records import GpuSample
 from advisor.session.control import Decision, SessionControl
-from advisor.session.events import Event, SessionFailed
+from advisor.session.events import Event, SessionFailed, SessionFinished
 from advisor.session.request import Request
 from advisor.tui.actions import ACTIONS, VIEWS, bindings, find_view_action
 from advisor.tui.context import Context
@@ -46,6 +45,7 @@ from advisor.tui.widgets.nav import NavBar, NavTab
 from advisor.tui.widgets.status import StatusBar
 
 SESSION_GROUP = "session"
+MEASURING = "Measuring"
 REWORK = "Measuring the stack again"
 STOP_WAIT_S = 2.0
 GAUGE_INTERVAL_S = 1.0
@@ -83,10 +83,10 @@ class AdvisorApp(App[AppResult]):
         self._read_gauges = gauges
         self._kept_at = kept_at
         self._rework_delay_s = rework_delay_s
+        self._decided_meanwhile = False
         self._inbox: SimpleQueue[Event] = SimpleQueue()
-        self._jobs = Jobs(self._start_job)
+        self._jobs = Jobs(self._start_job, self.set_timer)
         self._stopping = False
-        self._leaving = threading.Event()
         self.register_theme(ADVISOR_THEME)
         self.theme = ADVISOR_THEME.name
 
@@ -128,7 +128,7 @@ class AdvisorApp(App[AppResult]):
         if self._read_gauges:
             self.set_interval(GAUGE_INTERVAL_S, self._poll_gauges)
         if self.context.control:
-            self._jobs.add(Job("Measuring", self.context.control.run))
+            self._jobs.add(Job(MEASURING, self.context.control.run))
         self._draw()
 
     @work(thread=True, exit_on_error=False, group="catalog")
@@ -182,6 +182,8 @@ class AdvisorApp(App[AppResult]):
         self.context.state.apply(event)
         if isinstance(event, SessionFailed):
             self._show_failure(event)
+        if isinstance(event, SessionFinished) and self._decided_meanwhile:
+            self._rework_soon()  # what the session had no time to follow
         return [toast] if toast else []
 
     def _show_failure(self, failure: SessionFailed) -> None:
@@ -194,7 +196,7 @@ class AdvisorApp(App[AppResult]):
     def _draw(self) -> None:
         if not self._alive:
             return
-        self.context.busy_with = self._jobs.running.name if self._jobs.running else ""
+        self.context.busy_with = self._jobs.busy_with
         view = self.view
         hidden = view.first_focus() is None
         view.show()
@@ -229,15 +231,18 @@ class AdvisorApp(App[AppResult]):
         control = self.context.control
         if control is None:
             return
+        self._decided_meanwhile = self.context.state.finished is None
         control.decide(message.recipe_id, message.decision)
-        if self.context.state.finished:
-            self._jobs.add(Job(REWORK, partial(self._rework, control)))
+        self._take_events()
+        self._rework_soon()
         self._draw()
 
-    def _rework(self, control: SessionControl) -> None:
-        """Wait a moment for more decisions, then measure them together; runs in a thread."""
-        if not self._leaving.wait(self._rework_delay_s):
-            control.rework()
+    def _rework_soon(self) -> None:
+        """After the session: wait a moment for more decisions, then have the stack follow them all."""
+        state, control = self.context.state, self.context.control
+        over = state.finished is not None and not state.finished.cancelled and state.failure is None
+        if control and over and self._alive:
+            self._jobs.add_later(Job(REWORK, control.rework), self._rework_delay_s)
 
     @on(RetryWanted)
     def _on_retry_wanted(self, message: RetryWanted) -> None:
@@ -295,6 +300,8 @@ class AdvisorApp(App[AppResult]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide the keys of other views; dim those that make no sense just now."""
+        if action == "stop_measuring":
+            return self._alive and self.context.state.finished is not None and bool(self.context.busy_with)
         if action != "in_view" or not self._alive:
             return True
         name = str(parameters[0])
@@ -302,6 +309,14 @@ class AdvisorApp(App[AppResult]):
         if registered is None or self.view.id not in registered.views:
             return False
         return True if self.view.can(name) else None
+
+    def action_stop_measuring(self) -> None:
+        """End what is measured after the session; the session stays, with all that was measured."""
+        self._jobs.forget_later()
+        if self.context.control and self._jobs.running:
+            self.context.control.stop()
+        self.notify("Stopped. What was measured stays; the next decision measures again.", markup=False)
+        self._draw()
 
     def action_help(self) -> None:
         """Show the help screen."""
@@ -342,7 +357,6 @@ class AdvisorApp(App[AppResult]):
         if not self._stopping:
             self._stopping = True
             self._jobs.clear()
-            self._leaving.set()
             await self._stop_session()
         self._take_events()
         result = result_of(self.context.state, self._kept_at)

@@ -46,7 +46,7 @@ class Context:
     @property
     def decisions(self) -> dict[str, Decision]:
         """What the person decided so far, by recipe id."""
-        return self.control.decisions() if self.control else {}
+        return self.state.decisions
 
     def recipe(self, recipe_id: str) -> Recipe | None:
         """A recipe, once the catalogue is loaded and if it has it."""

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """What runs something a moment later."""
+
+    def stop(self) -> None:
+        """Do not run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +24,24 @@ class Job:
 
 
 class Jobs:
-    """A queue with at most one running job. ``start`` runs a job and must lead to :meth:`done` when it ends."""
+    """A queue with at most one running job. ``start`` runs a job and must lead to :meth:`done` when it ends.
 
-    def __init__(self, start: Callable[[Job], None]) -> None:
+    ``after`` calls something some seconds later.
+    """
+
+    def __init__(self, start: Callable[[Job], None], after: Callable[[float, Callable[[], None]], Timer]) -> None:
         self._start = start
+        self._after = after
         self._waiting: deque[Job] = deque()
+        self._later: tuple[Job, Timer] | None = None
         self.running: Job | None = None
+
+    @property
+    def busy_with(self) -> str:
+        """The name of the job that runs or is about to, empty when there is none."""
+        if self.running:
+            return self.running.name
+        return self._later[0].name if self._later else ""
 
     def add(self, job: Job) -> None:
         """Run a job when its turn comes. One that waits already under the same name is not added again."""
@@ -30,6 +50,17 @@ class Jobs:
         self._waiting.append(job)
         self._next()
 
+    def add_later(self, job: Job, delay_s: float) -> None:
+        """Add a job when nothing has been added in this way for ``delay_s``: only the last of several is run."""
+        self.forget_later()
+        self._later = job, self._after(delay_s, self._add_now)
+
+    def forget_later(self) -> None:
+        """Do not add what :meth:`add_later` was given."""
+        if self._later:
+            self._later[1].stop()
+            self._later = None
+
     def done(self) -> None:
         """The running job has ended."""
         self.running = None
@@ -37,7 +68,14 @@ class Jobs:
 
     def clear(self) -> None:
         """Forget the jobs that have not begun."""
+        self.forget_later()
         self._waiting.clear()
+
+    def _add_now(self) -> None:
+        if self._later:
+            job, _ = self._later
+            self._later = None
+            self.add(job)
 
     def _next(self) -> None:
         if self.running is None and self._waiting:

@@ -34,7 +34,7 @@ from advisor.errors import AdvisorError
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Facts, Phase, Skip, TargetSpec, Value
 from advisor.session.control import Decision
-from advisor.session.events import Event
+from advisor.session.events import Decided, Event
 from advisor.session.request import Request
 from advisor.session.state import SessionState
 from advisor.tui.app import AdvisorApp
@@ -53,6 +53,8 @@ class FakeControl:
         self._hold = hold
         self._decisions: dict[str, Decision] = {}
         self._cancelled = threading.Event()
+        self._stopped = threading.Event()
+        self.holds_rework = False
 
     def run(self) -> None:
         self.calls.append(("run",))
@@ -73,12 +75,20 @@ class FakeControl:
             self._decisions.pop(recipe_id, None)
         else:
             self._decisions[recipe_id] = decision
+        self.emit(Decided(recipe_id, decision))
 
     def decisions(self) -> dict[str, Decision]:
         return dict(self._decisions)
 
+    def stop(self) -> None:
+        self.calls.append(("stop",))
+        self._stopped.set()
+
     def rework(self) -> None:
         self.calls.append(("rework",))
+        if self.holds_rework:
+            self._stopped.wait(20)
+            self._stopped.clear()
         for event in self.after_rework:
             self.emit(event)
 
@@ -194,7 +204,7 @@ def make_app(
         FakeExporter(),
         load_catalog=catalog,
         gauges=(lambda: (SAMPLE,)) if gauges else None,
-        rework_delay_s=0.0,
+        rework_delay_s=0.01,
     )
     app.animation_level = "none"
     control = FakeControl(history, hold=hold)
