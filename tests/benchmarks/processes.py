@@ -1,0 +1,96 @@
+"""Functions run in processes of their own, one at a time: settings change what is global to a process.
+
+A process is forked from this one, which has imported torch and holds no CUDA context; or it is a fresh interpreter,
+where something has to be in the environment before Python starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+# How long a process that has answered may take to end, with its workers and compilers.
+ENDING_S = 5.0
+
+
+class FailedError(Exception):
+    """A process gave no result; the text says why."""
+
+
+def run_apart(
+    function: Callable[..., Any],
+    *arguments: Any,
+    environment: Mapping[str, str],
+    fresh: bool = False,
+    log: Path,
+    limit_s: float,
+) -> Any:
+    """What ``function`` returns in a process of its own, whose output goes to ``log``.
+
+    Raises FailedError when it raises, dies, or takes longer than ``limit_s``.
+    """
+    context = multiprocessing.get_context("spawn" if fresh else "fork")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(there, log, dict(environment), function, arguments))
+    with _environment(environment):
+        process.start()
+    there.close()
+    try:
+        ready = wait([here, process.sentinel], limit_s)
+        if not ready:
+            raise FailedError(f"took longer than {limit_s:.0f} s")
+        try:
+            failure, result = here.recv()
+        except EOFError:
+            process.join()
+            raise FailedError(f"ended with exit code {process.exitcode}, see {log.name}") from None
+    finally:
+        _end(process, ENDING_S if ready else 0.0)
+    if failure:
+        raise FailedError(failure)
+    return result
+
+
+def _answer(there: Connection, log: Path, environment: dict[str, str], function: Any, arguments: Any) -> None:
+    os.setsid()
+    with log.open("ab", buffering=0) as file:
+        os.dup2(file.fileno(), sys.__stdout__.fileno())
+        os.dup2(file.fileno(), sys.__stderr__.fileno())
+    os.environ.update(environment)
+    try:
+        answer = ("", function(*arguments))
+    except Exception as error:
+        traceback.print_exc()
+        answer = (f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}", None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    there.send(answer)
+
+
+@contextlib.contextmanager
+def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _end(process: BaseProcess, patience_s: float) -> None:
+    """Wait for a process to end, then end what is left of it and of its group."""
+    process.join(patience_s)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.join()
