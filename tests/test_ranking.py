@@ -7,23 +7,32 @@ from facts import GIB, gpu_facts
 
 from advisor.catalog import load_catalog
 from advisor.records import (
+    BaselineRecord,
     Block,
     Candidate,
     Comparison,
     Numerics,
     NumericsResult,
+    Objective,
     Outcome,
     TrialRecord,
     TrialResult,
 )
 from advisor.session.control import Decision
+from advisor.session.objective import Goal, Yardstick
 from advisor.session.ranking import best_per_recipe, may_enter, recommend
 
 CATALOG = load_catalog()
 FACTS = gpu_facts(device_memory_bytes=100 * GIB)
 
 
-def record(recipe, value, rate, *, peak_bytes=GIB):
+def by(objective=Objective.THROUGHPUT, **goal):
+    """What results are held against: 100 samples/s and 10 GiB."""
+    baseline = TrialResult(Outcome.MEASURED, blocks=(Block(10, 10, 0.1),), peak_reserved_bytes=10 * GIB)
+    return Yardstick(Goal(objective, **goal), BaselineRecord(baseline, 10.0, 100.0, 0.005))
+
+
+def record(recipe, value, rate, *, peak_bytes=10 * GIB):
     """A candidate's record at this many samples per second, where the baseline has 100."""
     candidate = Candidate(recipe, CATALOG[recipe].key, value)
     result = TrialResult(Outcome.MEASURED, blocks=(Block(10, 10, 10 / rate),), peak_reserved_bytes=peak_bytes)
@@ -31,36 +40,39 @@ def record(recipe, value, rate, *, peak_bytes=GIB):
     return TrialRecord(candidate, candidate.settings, result, comparison, samples_per_s=rate, step_ms=1e3 / rate)
 
 
+def names(records):
+    return [found.candidate.name for found in records]
+
+
 def test_the_fastest_value_stands_for_a_recipe_and_the_fastest_recipe_comes_first():
     records = [record("tf32", "high", 130), record("autocast", "bfloat16", 150), record("autocast", "float16", 160)]
-    assert [best.candidate.name for best in best_per_recipe(records)] == ["autocast=float16", "tf32=high"]
+    assert names(best_per_recipe(records, by())) == ["autocast=float16", "tf32=high"]
 
 
 def test_of_numbers_the_smallest_that_is_nearly_as_fast():
     sizes = [record("batch_size", size, rate) for size, rate in ((64, 140), (128, 198), (256, 200), (512, 201))]
-    assert [best.candidate.value for best in best_per_recipe(sizes)] == [128]
+    assert names(best_per_recipe(sizes, by())) == ["batch_size=128"]
 
 
 def test_what_is_not_faster_is_not_recommended():
-    assert best_per_recipe([record("tf32", "high", 100), record("control", True, 150)]) == []
+    assert best_per_recipe([record("tf32", "high", 100), record("control", True, 150)], by()) == []
 
 
 @pytest.mark.parametrize(("peak_gib", "fits"), [(80, True), (95, False)])
 def test_a_batch_that_fills_the_device_is_neither_recommended_nor_in_the_stack(peak_gib, fits):
     full = record("batch_size", 256, 200, peak_bytes=peak_gib * GIB)
-    options = {"allow": Numerics.CHANGED, "memory_limit_bytes": None, "decision": None}
-    assert may_enter(CATALOG, FACTS, full, **options) is fits
-    assert bool(recommend(CATALOG, FACTS, [full], Numerics.CHANGED, {})) is fits
+    consented = by(allow=Numerics.CHANGED)
+    assert may_enter(CATALOG, FACTS, full, consented, None) is fits
+    assert bool(recommend(CATALOG, FACTS, [full], consented, {})) is fits
     other = replace(full, candidate=Candidate("tf32", "precision.float32_matmul", "high"))
-    assert may_enter(CATALOG, FACTS, other, **options)
+    assert may_enter(CATALOG, FACTS, other, consented, None)
 
 
 @pytest.mark.parametrize(("decision", "enters"), [(None, False), (Decision.ACCEPTED, True), (Decision.REJECTED, False)])
 def test_a_changed_recipe_needs_consent(decision, enters):
     changed = record("batch_size", 128, 180)
-    options = {"allow": Numerics.CLOSE, "memory_limit_bytes": None, "decision": decision}
-    assert may_enter(CATALOG, FACTS, changed, **options) is enters
-    [recommendation] = recommend(CATALOG, FACTS, [changed], Numerics.CLOSE, {"data.batch_size": 128})
+    assert may_enter(CATALOG, FACTS, changed, by(), decision) is enters
+    [recommendation] = recommend(CATALOG, FACTS, [changed], by(), {"data.batch_size": 128})
     assert recommendation.needs_consent
     assert recommendation.in_stack
 
@@ -80,5 +92,56 @@ def test_a_changed_recipe_needs_consent(decision, enters):
 )
 def test_what_was_measured_decides_about_consent(numerics, allow, needs_consent):
     graphed = replace(record("step_graph", True, 200), numerics=numerics)
-    [recommendation] = recommend(CATALOG, FACTS, [graphed], allow, {})
+    [recommendation] = recommend(CATALOG, FACTS, [graphed], by(allow=allow), {})
     assert recommendation.needs_consent is needs_consent
+
+
+# --- other objectives -----------------------------------------------------------------------------------------
+
+
+def test_with_memory_as_the_objective_savings_are_ranked_and_keep_the_speed():
+    records = [
+        record("autocast", "bfloat16", 150, peak_bytes=7 * GIB),
+        record("checkpointing", "blocks", 93, peak_bytes=4 * GIB),
+        record("optimizer_memory", "adafactor", 70, peak_bytes=3 * GIB),
+        record("channels_last", "channels_last", 140),
+        record("step_graph", True, 400, peak_bytes=12 * GIB),
+        record("tf32", "high", 100),
+    ]
+    ranked = recommend(CATALOG, FACTS, records, by(Objective.MEMORY), {})
+    assert names(item.record for item in ranked) == [
+        "checkpointing=blocks",
+        "autocast=bfloat16",
+        "channels_last=channels_last",
+    ]
+    assert [item.rank for item in ranked] == [1, 2, 3]
+    patient = recommend(CATALOG, FACTS, records, by(Objective.MEMORY, keep_speed=0.6, allow=Numerics.CHANGED), {})
+    assert names(item.record for item in patient)[0] == "optimizer_memory=adafactor"
+
+
+def test_of_numbers_the_smallest_that_saves_nearly_as_much():
+    peaks_gib = {2: 8.0, 4: 6.1, 8: 6.0}
+    counts = [record("grad_accumulation", n, 100, peak_bytes=round(gib * GIB)) for n, gib in peaks_gib.items()]
+    assert names(best_per_recipe(counts, by(Objective.MEMORY))) == ["grad_accumulation=4"]
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_nothing_above_the_memory_limit_is_recommended_or_combined(objective):
+    heavy = record("step_graph", True, 300, peak_bytes=12 * GIB)
+    light = record("channels_last", "channels_last", 140, peak_bytes=9 * GIB)
+    limited = by(objective, memory_limit_bytes=11 * GIB)
+    assert not may_enter(CATALOG, FACTS, heavy, limited, None)
+    assert may_enter(CATALOG, FACTS, light, limited, None)
+    recommended = recommend(CATALOG, FACTS, [heavy, light], limited, {})
+    assert "step_graph=true" not in names(item.record for item in recommended)
+
+
+def test_where_the_baseline_is_above_the_limit_what_saves_may_be_combined_and_what_fits_is_recommended():
+    tight = by(memory_limit_bytes=6 * GIB)
+    half_way = record("autocast", "bfloat16", 150, peak_bytes=8 * GIB)
+    fits = record("checkpointing", "blocks", 80, peak_bytes=5 * GIB)
+    assert may_enter(CATALOG, FACTS, half_way, tight, None)
+    assert names(best_per_recipe([half_way, fits], tight)) == ["autocast=bfloat16", "checkpointing=blocks"]
+    assert names(item.record for item in recommend(CATALOG, FACTS, [half_way, fits], tight, {})) == [
+        "checkpointing=blocks"
+    ]

@@ -10,6 +10,7 @@ import pytest
 from advisor.catalog import load_catalog
 from advisor.records import Block, Candidate, Mode, Numerics, Outcome, TargetSpec, TrialResult, TrialSpec
 from advisor.session.judge import Judge
+from advisor.session.objective import Goal
 from advisor.session.request import Request
 from advisor.session.search import StackSearch
 from advisor.settings import Settings
@@ -181,7 +182,7 @@ def test_without_time_the_best_so_far_is_kept(affordable):
 
 def test_a_stack_above_the_memory_limit_is_not_kept():
     found = Searching(product(autocast=1.5, fused_optimizer=1.1))
-    found.bench.request = replace(found.bench.request, memory_limit_bytes=100)
+    found.judge.goal = Goal(memory_limit_bytes=100)
     heavy = replace(result_at(1.65), peak_reserved_bytes=101)
     found.bench.run = lambda spec, *, cost=0.0: heavy
     found.search.grow(found.solo(BF16, FUSED))

@@ -10,6 +10,7 @@ from statistics import median
 from advisor.records import (
     Activity,
     Inspected,
+    Objective,
     Outcome,
     Profiled,
     TargetFailure,
@@ -74,7 +75,7 @@ class Bench:
             measure_s=self.budget.measure_s,
             warmup_limit_s=self.budget.warmup_limit_s,
             timeout_s=self.budget.timeout_s(reserve_s),
-            at_least_s=at_least_s,
+            at_least_s=max(at_least_s, ENERGY_S if self.request.objective is Objective.ENERGY else 0.0),
             log_path=self._journal.log_path(f"{next(self._numbers):03d}-{name}"),
             recipe_folders=self.request.recipe_folders,
             seed=self.request.seed,

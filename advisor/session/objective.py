@@ -175,9 +175,9 @@ class Yardstick:
         saving = self.saving(result)
         return comparison is not None and saving is not None and saving.proven and not self.keeps_speed(comparison)
 
-    def may_keep_speed(self, result: TrialResult, comparison: Comparison) -> bool:
+    def may_keep_speed(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings save memory and nobody can tell yet whether they keep the speed that was asked for."""
-        open_yet = not self.keeps_speed(comparison) and comparison.ci_high >= self.goal.keep_speed
+        open_yet = comparison is not None and comparison.ci_high >= self.goal.keep_speed
         return open_yet and self.too_slow(result, comparison)
 
     def helps(self, result: TrialResult, comparison: Comparison | None) -> bool:
@@ -220,7 +220,7 @@ class Yardstick:
             return False
         smaller = _once(old.peak_reserved_bytes, new.peak_reserved_bytes, self.saving_floor)
         if not self.goal.fits(old):
-            return _clears(smaller, 1.0)
+            return self.goal.fits(new) or _clears(smaller, 1.0)
         if not self.goal.fits(new):
             return False
         if self.goal.objective is Objective.MEMORY:

@@ -5,32 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from advisor.catalog import Catalog
-from advisor.records import Facts, Numerics, Recommendation, TrialRecord, Value, Verdict
+from advisor.records import Facts, Numerics, Recommendation, TrialRecord, Value
 from advisor.session.control import Decision
+from advisor.session.objective import Yardstick
 from advisor.sweep import KNEE_TOLERANCE, USABLE_MEMORY
 from advisor.sweep import RECIPE as BATCH_SIZE
 
 CONTROL = "control"
 
 
-def best_per_recipe(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """The best value of each recipe that is faster than the baseline, the fastest recipe first.
+def best_per_recipe(records: Iterable[TrialRecord], by: Yardstick) -> list[TrialRecord]:
+    """The best value of each recipe that helps by the session's goal, the best recipe first.
 
-    The best is the fastest; of numbers (batch sizes, workers, threads) the smallest that is nearly as fast.
+    Of numbers (batch sizes, workers, threads) it is the smallest that is nearly as good as the best.
     """
-    faster: dict[str, list[TrialRecord]] = {}
+    helping: dict[str, list[TrialRecord]] = {}
     for record in records:
-        if record.verdict is Verdict.FASTER and record.candidate.recipe != CONTROL:
-            faster.setdefault(record.candidate.recipe, []).append(record)
-    return sorted((_best(group) for group in faster.values()), key=rate, reverse=True)
+        if record.candidate.recipe != CONTROL and by.helps(record.result, record.comparison):
+            helping.setdefault(record.candidate.recipe, []).append(record)
+    return sorted((_best(group, by) for group in helping.values()), key=lambda record: _merit(record, by), reverse=True)
 
 
-def _best(group: list[TrialRecord]) -> TrialRecord:
-    fastest = max(group, key=rate)
+def _best(group: list[TrialRecord], by: Yardstick) -> TrialRecord:
+    best = max(group, key=lambda record: _merit(record, by))
     if any(not isinstance(record.candidate.value, int) for record in group):
-        return fastest
-    near = [record for record in group if rate(record) >= (1 - KNEE_TOLERANCE) * rate(fastest)]
+        return best
+    shown, ratio = _merit(best, by)
+    near = [record for record in group if _merit(record, by) >= (shown, (1 - KNEE_TOLERANCE) * ratio)]
     return min(near, key=lambda record: record.candidate.value)
+
+
+def _merit(record: TrialRecord, by: Yardstick) -> tuple[bool, float]:
+    return by.merit(record.result, record.comparison)
 
 
 def fills_the_device(facts: Facts, record: TrialRecord) -> bool:
@@ -40,21 +46,20 @@ def fills_the_device(facts: Facts, record: TrialRecord) -> bool:
 
 
 def recommend(
-    catalog: Catalog, facts: Facts, records: Iterable[TrialRecord], allow: Numerics, stack: Mapping[str, Value]
+    catalog: Catalog, facts: Facts, records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value]
 ) -> tuple[Recommendation, ...]:
-    """The ranked recommendations: only what is faster beyond the noise."""
+    """The ranked recommendations: only what is better beyond the noise by the session's goal, and within its limits."""
+    fit = [record for record in records if by.goal.fits(record.result) and not fills_the_device(facts, record)]
     return tuple(
         Recommendation(
             rank=rank,
             record=record,
             title=catalog[record.candidate.recipe].title,
             why=catalog.why(record.candidate.recipe, facts, record.candidate.value),
-            needs_consent=exceeds(catalog, facts, record, allow),
+            needs_consent=exceeds(catalog, facts, record, by.goal.allow),
             in_stack=stack.get(record.candidate.key) == record.candidate.value,
         )
-        for rank, record in enumerate(
-            best_per_recipe(record for record in records if not fills_the_device(facts, record)), start=1
-        )
+        for rank, record in enumerate(best_per_recipe(fit, by), start=1)
     )
 
 
@@ -65,26 +70,13 @@ def exceeds(catalog: Catalog, facts: Facts, record: TrialRecord, allow: Numerics
     return max(declared.severity, measured.severity) > allow.severity
 
 
-def may_enter(
-    catalog: Catalog,
-    facts: Facts,
-    record: TrialRecord,
-    *,
-    allow: Numerics,
-    memory_limit_bytes: int | None,
-    decision: Decision | None,
-) -> bool:
-    """Whether a measured candidate may be part of the stack."""
+def may_enter(catalog: Catalog, facts: Facts, record: TrialRecord, by: Yardstick, decision: Decision | None) -> bool:
+    """Whether a measured candidate may be part of the stack.
+
+    Above the memory limit it may where the baseline is above it too: with others it can come below.
+    """
     if decision is Decision.REJECTED or not record.result.measured or record.candidate.recipe == CONTROL:
         return False
-    if fills_the_device(facts, record):
+    if fills_the_device(facts, record) or not (by.goal.fits(record.result) or by.too_large):
         return False
-    peak = record.result.peak_reserved_bytes
-    if memory_limit_bytes is not None and peak is not None and peak > memory_limit_bytes:
-        return False
-    return decision is Decision.ACCEPTED or not exceeds(catalog, facts, record, allow)
-
-
-def rate(record: TrialRecord) -> float:
-    """Samples per second, 0 for what was not measured."""
-    return record.samples_per_s or 0.0
+    return decision is Decision.ACCEPTED or not exceeds(catalog, facts, record, by.goal.allow)

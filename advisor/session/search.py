@@ -6,7 +6,6 @@ each setting is left out once. A combination is measured once: what is known of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -14,10 +13,9 @@ from advisor.catalog import Catalog
 from advisor.records import Candidate, TrialRecord, TrialResult, Verdict
 from advisor.session.bench import ENERGY_S, Bench
 from advisor.session.control import REJECTED, Decision
-from advisor.session.judge import Judge, rates
+from advisor.session.judge import Judge
 from advisor.session.ranking import best_per_recipe
 from advisor.settings import Settings
-from advisor.stats import ratio_interval
 
 # A partner that alone cost more than this is not tried again in company.
 _HOPELESS = 0.6
@@ -48,6 +46,7 @@ class StackSearch:
         allowed: Callable[[TrialRecord], bool],
         reserve_s: Callable[[], float],
         progress: Callable[[Stack], None],
+        combined: Callable[[Settings, TrialResult], None] = lambda settings, result: None,
         decision: Callable[[str], Decision | None] = lambda recipe: None,
     ) -> None:
         self._bench = bench
@@ -56,6 +55,7 @@ class StackSearch:
         self._allowed = allowed
         self._reserve_s = reserve_s
         self._progress = progress
+        self._combined = combined
         self._decision = decision
         self._known: list[TrialRecord] = []
         self._measured: dict[Settings, TrialResult] = {}
@@ -68,7 +68,7 @@ class StackSearch:
         """
         self._known = known = list(records)
         self.drop_rejected()
-        winners = best_per_recipe(filter(self._allowed, known))
+        winners = self._winners(known)
         if winners and not self.stack.settings:
             self._leap(winners, known)
         for best in winners:
@@ -104,7 +104,7 @@ class StackSearch:
                 continue
             result = self._measure(settings)
             if self._acceptable(settings, result) and self._earns_no_place(key, result):
-                self.stack.dropped[key] = "the others are as fast without it"
+                self.stack.dropped[key] = "the others do as well without it"
                 self._keep(settings, result)
 
     def drop_rejected(self) -> bool:
@@ -129,7 +129,7 @@ class StackSearch:
             return True
         failed = f"without {' and '.join(gone)} the others fail: {result.reason or 'they change too much'}"
         dropped.update(dict.fromkeys(rest, failed))
-        best = next((record for record in best_per_recipe(filter(self._allowed, self._known)) if record.alone), None)
+        best = next((record for record in self._winners(self._known) if record.alone), None)
         if best is not None:
             dropped.pop(best.candidate.key, None)
         self._keep(Settings(best.settings if best else {}), best.result if best else None)
@@ -176,15 +176,19 @@ class StackSearch:
                 settings = merged
         return settings
 
+    def _winners(self, records: Iterable[TrialRecord]) -> list[TrialRecord]:
+        return best_per_recipe(filter(self._allowed, records), self._judge.yardstick)
+
     def _values(self, best: TrialRecord, known: Iterable[TrialRecord]) -> list[TrialRecord]:
         """The values of a winning recipe to try: the best, or all in order where the first has fewer side effects."""
         if self._catalog[best.candidate.recipe].replacement_margin == 1.0:
             return [best]
         own = [record for record in known if record.candidate.recipe == best.candidate.recipe]
-        return [record for record in own if record.verdict is Verdict.FASTER and self._allowed(record)]
+        by = self._judge.yardstick
+        return [record for record in own if self._allowed(record) and by.helps(record.result, record.comparison)]
 
     def _try(self, record: TrialRecord) -> None:
-        """Keep the stack with this candidate added, or with its value in place of another, if that is faster."""
+        """Keep the stack with this candidate added, or with its value in place of another, if that is better."""
         self.drop_rejected()
         key = record.candidate.key
         settings = self.stack.settings.merged(record.candidate.settings)
@@ -215,7 +219,9 @@ class StackSearch:
         if settings not in self._measured:
             spec = self._bench.spec(f"stack: {settings}", settings, reserve_s=self._reserve_s(), at_least_s=ENERGY_S)
             result = self._bench.run(spec, cost=self._catalog.cost(settings))
-            self._measured[settings] = self._judge.checked(result)
+            self._measured[settings] = result = self._judge.checked(result)
+            if self._acceptable(settings, result):
+                self._combined(settings, result)
         return self._measured[settings]
 
     def _keep(self, settings: Settings, result: TrialResult | None) -> None:
@@ -223,12 +229,12 @@ class StackSearch:
         self._progress(self.stack)
 
     def _better(self, settings: Settings, result: TrialResult, *, margin: float = 1.0) -> bool:
-        """Whether a combination is acceptable and faster than the stack so far."""
+        """Whether a combination is acceptable and better than the stack so far."""
         if not self._acceptable(settings, result):
             return False
         if self.stack.result is not None:
             return self._beats(result, self.stack.result, margin)
-        return self._judge.compare(result).verdict is Verdict.FASTER
+        return self._judge.yardstick.helps(result, self._judge.compare(result))
 
     def _no_worse(self, settings: Settings, result: TrialResult) -> bool:
         """Whether a combination is acceptable and not measurably slower than the stack so far."""
@@ -241,13 +247,15 @@ class StackSearch:
     def _beats(self, result: TrialResult | None, other: TrialResult, margin: float = 1.0) -> bool:
         if result is None:
             return False
-        _, low, _ = ratio_interval(rates(result.blocks), rates(other.blocks))
-        return low > margin
+        return self._judge.yardstick.beats(result, other, self._judge.compare(result), margin=margin)
 
     def _acceptable(self, settings: Settings, result: TrialResult) -> bool:
-        """Whether a combination ran, fits the memory limit, and changes no more than was allowed or consented to."""
-        request = self._bench.request
-        if not result.measured or (result.peak_reserved_bytes or 0) > (request.memory_limit_bytes or math.inf):
+        """Whether a combination ran, fits the memory limit, and changes no more than was allowed or consented to.
+
+        Where the baseline exceeds the limit, one that exceeds it may be a step on the way.
+        """
+        request, by = self._bench.request, self._judge.yardstick
+        if not result.measured or not (by.too_large or by.goal.fits(result)):
             return False
         numerics = self._judge.numerics(settings, result)
         allowed = max(request.allow.severity, numerics.declared.severity, self._consented(settings))
@@ -271,8 +279,12 @@ class StackSearch:
         return budget.allows(expected_s, reserve_s=self._reserve_s() if reserve_s is None else reserve_s)
 
     def _is_partner(self, record: TrialRecord, settings: Settings) -> bool:
-        """Whether a candidate is known to help beside one of these settings, and did no great harm alone."""
+        """Whether a candidate is known to help beside one of these settings, and did no great harm alone.
+
+        What saves memory and is too slow alone is company for whatever is faster.
+        """
         recipe = self._catalog[record.candidate.recipe]
         company = {other.id for other, _ in self._catalog.in_order(settings)}
         speedup = record.comparison.speedup if record.comparison else 0.0
-        return bool(company & recipe.partners) and speedup > _HOPELESS
+        welcome = self._judge.yardstick.too_slow(record.result, record.comparison) and bool(settings)
+        return (welcome or bool(company & recipe.partners)) and speedup > _HOPELESS

@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from advisor.catalog import Catalog, load_catalog
-from advisor.errors import AdvisorError, ExitCode, TargetError
-from advisor.hardware import inspect_hardware
+from advisor.errors import AdvisorError, ExitCode, TargetError, UsageError
+from advisor.formatting import format_bytes
+from advisor.hardware import counts_energy, inspect_hardware
 from advisor.records import (
     Candidate,
     Facts,
     Finding,
     Hardware,
+    Objective,
     Outcome,
+    ParetoPoint,
     StackRecord,
     TrialRecord,
     TrialResult,
@@ -26,7 +29,7 @@ from advisor.records import (
 from advisor.runner import Runner
 from advisor.session import events
 from advisor.session.bench import ENERGY_S, Bench, SessionCancelledError
-from advisor.session.bounds import hopeless
+from advisor.session.bounds import hopeless, pointless
 from advisor.session.budget import Budget
 from advisor.session.confirmation import (
     BLOCKS_PER_CANDIDATE,
@@ -42,6 +45,7 @@ from advisor.session.decisions import Decisions
 from advisor.session.journal import Journal, PastSession
 from advisor.session.judge import Judge, speed
 from advisor.session.numerics import finite
+from advisor.session.pareto import least_memory
 from advisor.session.ranking import CONTROL, may_enter, recommend
 from advisor.session.reference import reference_spec
 from advisor.session.request import Request
@@ -65,6 +69,10 @@ _CPU_MEASURE_S = 0.5
 _CLOSE_CALLS_SHARE = 0.1
 # Building that takes less is not worth a process that holds the model.
 _WORTH_BUILDING_ONCE_S = 0.2
+_NO_ENERGY = (
+    "no energy counter can be read here, so energy cannot be the objective.",
+    "Choose --objective throughput; NVIDIA GPUs count their energy from Volta on, whole ones only.",
+)
 # Solo trials between two measurements of the baseline: what drifts meanwhile counts as noise.
 _TRIALS_PER_BASELINE = 6
 _REWORK = "rework"
@@ -118,6 +126,7 @@ class Session:
         self._findings: tuple[Finding, ...] = ()
         self._judge: Judge | None = None
         self._stack: StackRecord | None = None
+        self._combinations: list[ParetoPoint] = []
         self.exit_code = ExitCode.OK
 
     # --- what a user interface calls ---------------------------------------------------------------------------
@@ -168,8 +177,10 @@ class Session:
             self._say(f"a recipe could not be loaded: {problem}", "warning")
         for recipe, decision in self.decisions().items():
             self._post(events.Decided(recipe, decision))  # in the journal already
+        self._emit(events.GoalSet(self.request.goal))
         self._hardware = inspect_hardware()
         self._emit(events.HardwareFound(self._hardware))
+        self._check_energy(self._hardware)
         self._read_source()
         self._stage("baseline")
         self._measure_baseline()
@@ -188,6 +199,7 @@ class Session:
         self._solo_expensive(planned.expensive)
         self._measure_on_the_cpu()
         self._follow_in_time()
+        self._warn_of_the_limit()
         self._warn_of_noise()
         self._stage("done")
 
@@ -219,6 +231,14 @@ class Session:
         self._bring_in_line(search)
         search.leave_one_out()
 
+    def _check_energy(self, hardware: Hardware) -> None:
+        """Refuse at once to minimise what nothing here can measure."""
+        if self.request.objective is not Objective.ENERGY:
+            return
+        on_cpu = self.request.target.device == "cpu"
+        if on_cpu or not any(counts_energy(gpu.uuid) for gpu in hardware.gpus):
+            raise UsageError(*_NO_ENERGY)
+
     def _read_source(self) -> None:
         """Read the user's files for habits, which the trials then price; nothing in them changes a setting."""
         target = self.request.target
@@ -238,6 +258,7 @@ class Session:
                 past.result,
                 earlier_floor=past.noise_floor,
                 own_rounding=own_rounding(self.catalog, workload),
+                goal=self.request.goal,
             )
             self._emit(events.FactsFound(self._facts))
             self._repeat_baseline()
@@ -248,6 +269,8 @@ class Session:
             raise TargetError(
                 _baseline_problem(result), result.hint or "Mend the target and try again.", result.details
             )
+        if self.request.objective is Objective.ENERGY and result.energy_j_per_sample is None:
+            raise UsageError(*_NO_ENERGY)
         inspected, profiled = self._bench.inspected, self._bench.profiled
         assert self._hardware is not None
         self._facts = Facts(
@@ -260,7 +283,8 @@ class Session:
             peak_reserved_bytes=result.peak_reserved_bytes,
         )
         rounding = own_rounding(self.catalog, inspected.workload)
-        self._judge = Judge(self.catalog, inspected.workload.mode, result, own_rounding=rounding)
+        mode, goal = inspected.workload.mode, self.request.goal
+        self._judge = Judge(self.catalog, mode, result, own_rounding=rounding, goal=goal)
         if profiled is not None and profiled.profile.calls_per_step:
             self._budget.calls_per_step = profiled.profile.calls_per_step
         self._emit(events.FactsFound(self._facts))
@@ -312,13 +336,28 @@ class Session:
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe != CONTROL}
         candidates = proposals.candidates
         if not self.request.only:
-            self._passed_over = hopeless(self.catalog, facts.profile, candidates, self._known_judge.noise_floor)
+            self._passed_over = self._without_hope(candidates)
             skipped |= self._passed_over
             candidates = tuple(c for c in candidates if c.recipe not in self._passed_over)
-        planned = schedule(self.catalog, facts, candidates, allow=self.request.allow, decision=self._decisions.of)
+        planned = schedule(
+            self.catalog,
+            facts,
+            candidates,
+            allow=self.request.allow,
+            objective=self.request.objective,
+            decision=self._decisions.of,
+        )
         self._planned, self._skipped, self._waiting = planned.all, skipped, list(planned.later)
         self._emit(events.TrialsPlanned(planned.all, skipped))
         return planned
+
+    def _without_hope(self, candidates: Iterable[Candidate]) -> dict[str, str]:
+        """The recipes among the candidates that cannot serve the objective, each with the reason."""
+        objective, facts, floor = self.request.objective, self._known_facts, self._known_judge.noise_floor
+        bounded = hopeless(self.catalog, facts.profile, candidates, floor)
+        if objective is Objective.MEMORY:  # what the profile bounds is time
+            bounded = {recipe: why for recipe, why in bounded.items() if not self.catalog[recipe].saves_memory}
+        return bounded | pointless(objective, candidates)
 
     def _run_solo(self, candidates: Iterable[Candidate], *, reserve_s: float | None = None) -> None:
         """Try candidates, and before what is left of them those that the person accepts meanwhile."""
@@ -422,6 +461,7 @@ class Session:
             allowed=self._allowed,
             reserve_s=self._confirmation_s,
             progress=self._stack_grew,
+            combined=self._combined,
             decision=self._decisions.of,
         )
 
@@ -490,17 +530,19 @@ class Session:
         self._keep_proven(proven)
 
     def _settle_promising(self) -> None:
-        """On a noisy machine, see in turn with the baseline which candidates are faster, before there is a stack."""
+        """On a noisy machine, see in turn with the baseline which candidates help, before there is a stack."""
         judge = self._known_judge
         if judge.noise_floor > _NOISY:
-            promising = [record for record in self._records.values() if _seems_faster(record) and self._allowed(record)]
+            allowed, by = list(filter(self._allowed, self._records.values())), judge.yardstick
+            promising = [r for r in allowed if _seems_faster(r) or by.may_keep_speed(r.result, r.comparison)]
             self._confirm_close_calls(promising, reserve_s=self._reserve_s())
 
     def _confirm_close_calls(self, records: Iterable[TrialRecord], *, reserve_s: float = 0.0) -> None:
         """Measure again, in turn with the baseline, what one trial has not decided; what is recommended first."""
         judge = self._known_judge
         undecided = [record for record in records if record.alone and judge.is_close_call(record)]
-        for record in sorted(undecided, key=_by_interest):
+        helps = judge.yardstick.helps
+        for record in sorted(undecided, key=lambda r: (not helps(r.result, r.comparison), *_by_interest(r))):
             name = record.candidate.name
             unwanted = record.candidate.recipe == CONTROL or self._decisions.rejects(record.candidate.recipe)
             if unwanted or not self._confirmation_fits(record, reserve_s):
@@ -554,13 +596,16 @@ class Session:
         return record
 
     def _keep_proven(self, record: StackRecord) -> None:
-        """Keep a stack whose confirmation shows it faster; one that does not is emptied, and the person told."""
-        if record.comparison is not None and record.comparison.verdict is Verdict.FASTER:
+        """Keep a stack that its confirmation shows to serve the goal; another is emptied, and the person told."""
+        by = self._known_judge.yardstick
+        if by.worth(record.result, record.comparison):
             self._keep_stack(record)
             return
-        self._say(f"together they are not measurably faster, so none is kept: {Settings(record.settings)}", "warning")
-        unproven = dict.fromkeys(record.settings, "together they are not measurably faster than the baseline")
-        self._no_stack(Stack(dropped={**record.dropped, **unproven}))
+        why = f"together they {by.goal.not_better(2)}"
+        if not by.goal.fits(record.result):
+            why = "together they take more than the memory limit"
+        self._say(f"{why}, so none is kept: {Settings(record.settings)}", "warning")
+        self._no_stack(Stack(dropped={**record.dropped, **dict.fromkeys(record.settings, why)}))
 
     def _no_stack(self, stack: Stack) -> None:
         """Nothing helps: the stack is empty, which is the baseline."""
@@ -708,8 +753,7 @@ class Session:
             self.catalog,
             self._known_facts,
             record,
-            allow=self.request.allow,
-            memory_limit_bytes=self.request.memory_limit_bytes,
+            self._known_judge.yardstick,
             decision=self._decisions.of(record.candidate.recipe),
         )
 
@@ -763,11 +807,39 @@ class Session:
         self._emit(events.StackMeasured(record))
 
     def _stack_grew(self, stack: Stack) -> None:
-        if stack.result is not None:
+        if stack.result is not None and self.request.goal.fits(stack.result):
             self._stack = self._known_judge.stack(stack.settings, stack.result, stack.dropped)
             self._emit(events.StackMeasured(self._stack))
             self._rank()
             self._progress()
+
+    def _combined(self, settings: Settings, result: TrialResult) -> None:
+        """Keep what several settings did together: a choice between time and memory."""
+        if result.peak_reserved_bytes is not None:
+            comparison = self._known_judge.compare(result)
+            point = ParetoPoint(str(settings), dict(settings), comparison, result.peak_reserved_bytes)
+            self._emit(events.CombinationMeasured(point))
+            self._combinations.append(point)
+
+    def _warn_of_the_limit(self) -> None:
+        """Say plainly that nothing stays within the memory limit, and what came nearest to it."""
+        limit_bytes, own = self.request.memory_limit_bytes, self._known_judge.baseline.peak_reserved_bytes
+        if limit_bytes is None or own is None:
+            return
+        alone = [
+            ParetoPoint(record.candidate.name, dict(record.settings), record.comparison, peak)
+            for record in self._records.values()
+            if self._allowed(record) and (peak := record.result.peak_reserved_bytes) is not None
+        ]
+        least = least_memory([ParetoPoint("baseline", {}, None, own), *alone, *self._combinations])
+        if least is None or least.peak_reserved_bytes <= limit_bytes:
+            return
+        what = f"with {Settings(least.settings)}" if least.settings else "your own settings"
+        self._say(
+            f"nothing that was measured stays within the memory limit of {format_bytes(limit_bytes)}: the least was "
+            f"{format_bytes(least.peak_reserved_bytes)}, {what}; raise --memory-limit, or make the batch smaller",
+            "warning",
+        )
 
     def _warn_of_noise(self) -> None:
         floor = self._known_judge.noise_floor
@@ -780,7 +852,8 @@ class Session:
 
     def _rank(self) -> None:
         stack = self._stack.settings if self._stack else {}
-        ranked = recommend(self.catalog, self._known_facts, self._records.values(), self.request.allow, stack)
+        by = self._known_judge.yardstick
+        ranked = recommend(self.catalog, self._known_facts, self._records.values(), by, stack)
         self._emit(events.Ranked(ranked))
 
     def _stage(self, stage: str) -> None:
