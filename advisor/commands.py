@@ -14,7 +14,7 @@ from advisor import options
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import ExitCode, UsageError
 from advisor.export.outputs import write_outputs
-from advisor.formatting import MISSING, format_bytes, format_interval, format_seconds
+from advisor.formatting import MISSING, format_bytes, format_interval, format_pending, format_seconds
 from advisor.hardware import inspect_hardware
 from advisor.headless import plain, print_summary, print_text, table
 from advisor.recipe import BOTH_MODES, Recipe, card
@@ -177,10 +177,10 @@ def _result(state: SessionState) -> str:
         return "not finished"
     if state.finished.cancelled:
         return "interrupted"
-    if state.stack and state.stack.comparison:
+    if state.stack and state.stack.pending:
+        return format_pending(state.stack)
+    if state.stack and state.stack.comparison and state.stack.settings:
         count = len(state.stack.settings)
-        if not count:
-            return f"nothing {state.goal.better()}"
         return f"{_effect(state, state.stack)} with {count} setting{'' if count == 1 else 's'}"
     return f"nothing {state.goal.better()}"
 

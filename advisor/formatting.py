@@ -15,6 +15,7 @@ from advisor.records import (
     HabitRow,
     NumericsResult,
     Outcome,
+    StackRecord,
     TrialRecord,
     TrialResult,
     Value,
@@ -196,6 +197,12 @@ def format_outcome(result: TrialResult) -> str:
     words = _OUTCOMES[result.outcome]
     reason = " ".join(result.reason.split())
     return f"{words}: {reason}" if reason and result.outcome is not Outcome.MEASURED else words
+
+
+def format_pending(stack: StackRecord) -> str:
+    """What is left of a stack that the person rejected settings of: ``2 settings, not measured since you ...``."""
+    count = len(stack.settings)
+    return f"{count or 'no'} setting{'' if count == 1 else 's'}, {stack.result.reason}"
 
 
 def format_verdict(record: TrialRecord) -> str:

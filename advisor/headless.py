@@ -320,6 +320,10 @@ class HeadlessReporter:
         return (f"together: {_settings_text(event.record)}  {_stack_effect(event.record, self.state.yardstick)}",)
 
     @_lines.register
+    def _(self, event: events.Decided) -> Iterable[str]:
+        return (f"you {event.decision or 'took back what you said of'} {event.recipe}",)
+
+    @_lines.register
     def _(self, event: events.Said) -> Iterable[str]:
         return (event.text if event.severity == "information" else f"{event.severity}: {event.text}",)
 
@@ -366,6 +370,8 @@ def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | 
 
 
 def _stack_effect(stack: StackRecord, by: Yardstick | None) -> str:
+    if stack.pending:
+        return stack.result.reason
     if not stack.result.measured:
         return format_outcome(stack.result)
     proven = stack.confirmed and stack.settings  # nothing is confirmed of the baseline against itself
@@ -482,7 +488,7 @@ def _ranked(state: SessionState) -> Table:
             _memory(record, state.baseline),
             *(format_change(record.result.energy_j_per_sample, own_j) for _ in energy),
             format_class(record.numerics),
-            _membership(item),
+            _membership(item, state),
         )
     return made
 
@@ -492,7 +498,7 @@ def _remarks(state: SessionState) -> Iterator[Text]:
     records = [item.record for item in state.recommendations]
     if any(record.confirmed for record in records):
         yield Text("* measured again, in turn with the baseline", style="dim")
-    if any(_membership(item) == "ask" for item in state.recommendations):
+    if any(_membership(item, state) == "ask" for item in state.recommendations):
         yield Text("ask: it changes what is computed, so it enters the stack with --allow changed only", style="dim")
     for record in records:
         for remark in _remarks_of(record, state):
@@ -532,9 +538,12 @@ def _memory(record: TrialRecord | StackRecord, baseline: BaselineRecord | None) 
     return format_bytes_change(record.result.peak_reserved_bytes, before)
 
 
-def _membership(item: Recommendation) -> str:
+def _membership(item: Recommendation, state: SessionState) -> str:
+    decision = state.decisions.get(item.record.candidate.recipe)
     if item.in_stack:
         return "yes"
+    if decision is not None:
+        return decision.value
     return "ask" if item.needs_consent else "no"
 
 
@@ -544,7 +553,7 @@ def _change(text: Callable[[float | None], str], before: float | None, after: fl
 
 
 def _stack(state: SessionState, stack: StackRecord) -> Group:
-    figures = [_stack_effect(stack, state.yardstick)] if stack.settings else ["none"]
+    figures = [_stack_effect(stack, state.yardstick)] if stack.settings or stack.pending else ["none"]
     if stack.settings and stack.result.measured:
         figures += [
             f"{_change(format_ms, stack.baseline_step_ms, stack.step_ms)} per step",

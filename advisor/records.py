@@ -750,6 +750,13 @@ class StackRecord:
         """Whether these settings are still to be measured together: the person rejected others of a stack."""
         return self.result.outcome is Outcome.SKIPPED
 
+    @property
+    def verdict(self) -> Verdict:
+        """What measuring the settings together said; skipped while that is still to come."""
+        if self.pending:
+            return Verdict.SKIPPED
+        return self.comparison.verdict if self.comparison else Verdict.FAILED
+
 
 @dataclass(frozen=True, slots=True)
 class ParetoPoint:

@@ -14,6 +14,7 @@ import advisor
 from advisor.catalog import Catalog
 from advisor.errors import AdvisorError, UsageError
 from advisor.export.files import read_exactly, write_atomically
+from advisor.formatting import format_pending
 from advisor.options import STANDARD_OUTPUT, Outputs
 from advisor.records import Mode, Value
 from advisor.session.conclusions import stack_helps
@@ -63,8 +64,9 @@ def write_outputs(state: SessionState, request: Request, outputs: Outputs, catal
 
 
 def settings_to_export(state: SessionState) -> dict[str, Value]:
-    """The settings that won: those of the measured stack; none when there is no such stack."""
-    return state.stack_settings if state.stack and state.stack.result.measured else {}
+    """The settings that won: those of the measured stack less what was rejected; none when there is no such stack."""
+    stack = state.stack
+    return state.stack_settings if stack and (stack.result.measured or stack.pending) else {}
 
 
 def _wanted(state: SessionState, request: Request, outputs: Outputs, catalog: Catalog) -> Iterator[_Output]:
@@ -98,6 +100,8 @@ def _trace_of(state: SessionState) -> str:
 
 def _remark(state: SessionState) -> str:
     """What a person must know of an export that promises less than they expect."""
+    if state.stack and state.stack.pending:
+        return f": {format_pending(state.stack)}"
     if settings_to_export(state):
         return "" if stack_helps(state) else f", though together they {state.goal.not_better(2)}"
     if state.finished is None or state.finished.cancelled:

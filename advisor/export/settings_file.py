@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import yaml
 
 import advisor
-from advisor.formatting import format_interval, format_ms, format_ratio
+from advisor.formatting import format_interval, format_ms, format_pending, format_ratio
 from advisor.records import Hardware, StackRecord, TrialRecord, Value
 from advisor.session.state import SessionState
 from advisor.settings import Settings
@@ -57,7 +57,11 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
     yield f"Made by perf-advisor {advisor.__version__} on {date.isoformat()}."
     yield from provenance(state, target)
     stack = state.stack
-    if not settings:
+    if stack and stack.pending and settings == stack.settings:
+        yield f"speed-up: not known: {format_pending(stack)}"
+        if state.baseline:
+            yield f"step: {format_ms(state.baseline.step_ms)} before"
+    elif not settings:
         measured = f"nothing that was measured together {state.goal.better()}"
         yield f"no settings: {measured if stack and stack.result.measured else 'none were measured together'}"
     elif stack and stack.comparison and settings == stack.settings:

@@ -46,6 +46,7 @@ from advisor.formatting import (
     format_noise,
     format_numerics,
     format_outcome,
+    format_pending,
     format_percent,
     format_rate,
     format_ratio,
@@ -125,10 +126,18 @@ def verdict(state: SessionState) -> str:
 def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
     where = f" on {hardware_line(state.hardware)}" if state.hardware else ""
     stack, by = state.stack, Yardstick(state.goal, baseline)
+    if stack is not None and stack.pending:
+        return _pending_sentence(state, stack, where)
     if stack is None or not stack_helps(state):
         return _no_stack_sentence(state, by, where)
     how = "confirmed in turns with the baseline" if stack.confirmed else "not yet confirmed"
     return f"{_effect_sentence(state, stack, by, where)}, {how}: {_before_and_tuned(stack, by)}."
+
+
+def _pending_sentence(state: SessionState, stack: StackRecord, where: str) -> str:
+    if not stack.settings:
+        return f"No setting is left in the combination for {_subject(state)}{where}: {stack.result.reason}."
+    return f"There is no figure for {_subject(state)}{where} with what is left: {format_pending(stack)}."
 
 
 def _by_figure(stack: StackRecord, by: Yardstick) -> bool:
@@ -236,7 +245,9 @@ def _section(title: str, blocks: Iterator[Block] | Sequence[Block]) -> Iterator[
 
 
 def _stack(state: SessionState, stack: StackRecord) -> Iterator[Block]:
-    if not stack.settings:
+    if not stack.settings and stack.pending:
+        yield Paragraph(f"None: {stack.result.reason}.")
+    elif not stack.settings:
         yield Paragraph(f"None: together nothing {state.goal.better()}.")
     else:
         yield Listing(Settings(stack.settings).to_yaml(), "yaml")
@@ -247,6 +258,9 @@ def _stack(state: SessionState, stack: StackRecord) -> Iterator[Block]:
 
 
 def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
+    if stack.pending:
+        yield Paragraph(f"There is no figure for them: {stack.result.reason}.")
+        return
     if stack.comparison is None:
         yield Paragraph(f"They could not be measured together: {format_outcome(stack.result)}")
         return
@@ -287,7 +301,7 @@ def _recommendations(state: SessionState) -> Iterator[Block]:
     by_energy = state.goal.objective is Objective.ENERGY
     energy = ("Energy",) if by_energy else ()
     headings = ("Rank", "What", "Setting", "Speed-up", "Memory", *energy, "Numerics", "Pays back", "Remark")
-    rows = tuple(_recommendation(item, state.baseline, with_energy=by_energy) for item in state.recommendations)
+    rows = tuple(_recommendation(item, state, with_energy=by_energy) for item in state.recommendations)
     if state.goal.objective is not Objective.THROUGHPUT:
         then = "; then what is faster in as much memory" if state.goal.objective is Objective.MEMORY else ""
         yield Paragraph(f"What {state.goal.better()}, best first{then}.")
@@ -298,11 +312,15 @@ def _recommendations(state: SessionState) -> Iterator[Block]:
     yield Bullets(tuple(f"{', '.join(titles)}: {why}" for why, titles in reasons.items() if why))
 
 
-def _recommendation(item: Recommendation, baseline: BaselineRecord | None, *, with_energy: bool) -> tuple[Inline, ...]:
-    record = item.record
+def _recommendation(item: Recommendation, state: SessionState, *, with_energy: bool) -> tuple[Inline, ...]:
+    record, baseline = item.record, state.baseline
+    decision = state.decisions.get(record.candidate.recipe)
     energy = [_energy_change(record, baseline)] if with_energy else []
     remarks = ["in the stack"] if item.in_stack else []
-    remarks += ["changes the results or the training: needs your consent"] if item.needs_consent else []
+    if decision is not None:
+        remarks.append(f"you {decision} it")
+    elif item.needs_consent:
+        remarks.append("changes the results or the training: needs your consent")
     return (
         str(item.rank),
         item.title,

@@ -194,9 +194,10 @@ class SessionState:
         gone = {key: owners[key] for key in stack.settings if owners.get(key) in self.rejected}
         if not gone:
             return stack
-        reason = f"not measured together since you rejected {' and '.join(dict.fromkeys(gone.values()))}"
+        rest = {key: value for key, value in stack.settings.items() if key not in gone}
+        why = f"not measured since you rejected {' and '.join(dict.fromkeys(gone.values()))}"
         return StackRecord(
-            settings={key: value for key, value in stack.settings.items() if key not in gone},
-            result=TrialResult(Outcome.SKIPPED, reason),
+            settings=rest,
+            result=TrialResult(Outcome.SKIPPED, why if rest else "you rejected all that was in it"),
             dropped={**stack.dropped, **dict.fromkeys(gone, REJECTED)},
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from advisor.session.control import Decision
 from advisor.session.state import SessionState
 
 
@@ -28,8 +27,8 @@ class Exporter(Protocol):
     def formats(self) -> Sequence[ExportFormat]:
         """The formats on offer, in the order in which they are shown."""
 
-    def preview(self, format_id: str, state: SessionState, decisions: Mapping[str, Decision]) -> str:
+    def preview(self, format_id: str, state: SessionState) -> str:
         """The text of the file; for the patched config a unified diff against the user's file."""
 
-    def save(self, format_id: str, path: Path, state: SessionState, decisions: Mapping[str, Decision]) -> Path:
+    def save(self, format_id: str, path: Path, state: SessionState) -> Path:
         """Write the file atomically and return where it is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.catalog import Catalog, load_catalog
@@ -13,9 +13,7 @@ from advisor.export.config_patch import diff
 from advisor.export.files import read_exactly, write_atomically
 from advisor.hardware import sample_gpus
 from advisor.options import Outputs
-from advisor.records import Value
 from advisor.runner import Runner
-from advisor.session.control import Decision
 from advisor.session.journal import Journal, PastSession
 from advisor.session.request import Request
 from advisor.session.session import Session
@@ -78,24 +76,24 @@ class FileExporter:
         config = self._outputs.config_path
         return every if config is None else (_patched_format(config), *every)
 
-    def preview(self, format_id: str, state: SessionState, decisions: Mapping[str, Decision]) -> str:
+    def preview(self, format_id: str, state: SessionState) -> str:
         """The file's text; for the config a unified diff."""
-        text = self._text(format_id, state, decisions)
+        text = self._text(format_id, state)
         config = self._outputs.config_path
         if format_id != "config" or config is None:
             return text
         return diff(read_exactly(config), text, Path(config).name) or "Nothing would change in the config.\n"
 
-    def save(self, format_id: str, path: Path, state: SessionState, decisions: Mapping[str, Decision]) -> Path:
+    def save(self, format_id: str, path: Path, state: SessionState) -> Path:
         """Write the file atomically. The user's own config is not overwritten: the patched one is a copy."""
         config = self._outputs.config_path
         if config is not None and path.resolve() == Path(config).resolve():
             raise UsageError(f"{path.name} is your own config.", "Give the copy another name.")
-        write_atomically(path, self._text(format_id, state, decisions))
+        write_atomically(path, self._text(format_id, state))
         return path
 
-    def _text(self, format_id: str, state: SessionState, decisions: Mapping[str, Decision]) -> str:
-        settings = self._settings(state, decisions)
+    def _text(self, format_id: str, state: SessionState) -> str:
+        settings = files.settings_to_export(state)
         if format_id == "config":
             return files.patched_text(state, settings, self._outputs)
         if format_id == "settings":
@@ -105,11 +103,6 @@ class FileExporter:
         if format_id == "json":
             return files.json_text(state, self._request)
         return files.report_text(state, self._request, self._recipes(), html=format_id == "html")
-
-    def _settings(self, state: SessionState, decisions: Mapping[str, Decision]) -> dict[str, Value]:
-        """The stack less what was rejected since it was measured."""
-        rejected = {self._recipes()[name].key for name, d in decisions.items() if d is Decision.REJECTED}
-        return {key: value for key, value in files.settings_to_export(state).items() if key not in rejected}
 
     def _recipes(self) -> Catalog:
         if self._catalog is None:

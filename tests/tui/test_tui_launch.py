@@ -9,6 +9,7 @@ from sample_session import sample_history, sample_request
 from advisor.errors import UsageError
 from advisor.options import Outputs
 from advisor.session.control import Decision
+from advisor.session.events import Decided
 from advisor.session.state import SessionState
 from advisor.settings import Settings
 from advisor.tui.launch import FileExporter
@@ -29,8 +30,8 @@ def config(tmp_path):
 def test_every_format_has_a_preview_and_a_file(state, config, tmp_path):
     exporter = FileExporter(sample_request(), Outputs(config_path=str(config)))
     for offered in exporter.formats():
-        assert exporter.preview(offered.id, state, {}).strip()
-        saved = exporter.save(offered.id, tmp_path / offered.default_name, state, {})
+        assert exporter.preview(offered.id, state).strip()
+        saved = exporter.save(offered.id, tmp_path / offered.default_name, state)
         assert saved.stat().st_size > 0
     assert Settings.from_file(tmp_path / "tuned.yaml") == state.stack_settings
 
@@ -39,14 +40,20 @@ def test_the_config_is_offered_first_as_a_diff_and_never_overwritten(state, conf
     exporter = FileExporter(sample_request(), Outputs(config_path=str(config)))
     offered = exporter.formats()[0]
     assert (offered.id, offered.default_name) == ("config", "train.tuned.yaml")
-    assert "+perf_advisor:" in exporter.preview("config", state, {})
+    assert "+perf_advisor:" in exporter.preview("config", state)
     with pytest.raises(UsageError, match="your own config"):
-        exporter.save("config", config, state, {})
+        exporter.save("config", config, state)
     assert yaml.safe_load(config.read_text(encoding="utf-8")) == {"lr": 0.1}
 
 
 def test_what_was_rejected_is_not_exported(state, tmp_path):
     exporter = FileExporter(sample_request(), Outputs())
     assert "precision.autocast" in state.stack_settings
-    path = exporter.save("settings", tmp_path / "tuned.yaml", state, {"autocast": Decision.REJECTED})
-    assert "precision.autocast" not in Settings.from_file(path)
+    left = {key: value for key, value in state.stack_settings.items() if key != "precision.autocast"}
+    state.apply(Decided("autocast", Decision.REJECTED))
+    path = exporter.save("settings", tmp_path / "tuned.yaml", state)
+    assert Settings.from_file(path) == left
+    assert "# speed-up: not known: 2 settings, not measured since you rejected autocast" in path.read_text("utf-8")
+    assert "autocast" not in exporter.preview("python", state)
+    state.apply(Decided("autocast", None))
+    assert "# speed-up of these settings together:" in exporter.preview("settings", state)

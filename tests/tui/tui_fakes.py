@@ -24,7 +24,7 @@ None.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tui_histories import TITLES
@@ -134,7 +134,7 @@ class FakeExporter:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.saved: list[tuple[str, Path, dict[str, Decision]]] = []
+        self.saved: list[tuple[str, Path, dict[str, Decision]]] = []  # with the decisions of the time
 
     def formats(self) -> Sequence[ExportFormat]:
         return (
@@ -144,16 +144,16 @@ class FakeExporter:
             ExportFormat("report", "Report", "report.md", "markdown", "everything measured"),
         )
 
-    def preview(self, format_id: str, state: SessionState, decisions: Mapping[str, Decision]) -> str:
+    def preview(self, format_id: str, state: SessionState) -> str:
         if self.error:
             raise self.error
         return {"settings": YAML, "config": DIFF, "python": PYTHON}.get(format_id, "# Report\n")
 
-    def save(self, format_id: str, path: Path, state: SessionState, decisions: Mapping[str, Decision]) -> Path:
+    def save(self, format_id: str, path: Path, state: SessionState) -> Path:
         if self.error:
             raise self.error
-        path.write_text(self.preview(format_id, state, decisions))
-        self.saved.append((format_id, path, dict(decisions)))
+        path.write_text(self.preview(format_id, state))
+        self.saved.append((format_id, path, dict(state.decisions)))
         return path
 
 

@@ -93,7 +93,7 @@ class ExportView(View):
 
     def _preview(self, chosen: ExportFormat) -> tuple[str, str]:
         try:
-            text = self.context.exporter.preview(chosen.id, self.context.state, self.context.decisions)
+            text = self.context.exporter.preview(chosen.id, self.context.state)
         except AdvisorError as error:
             return f"{error.message}\n{error.hint}", "text"
         except (OSError, ValueError, LookupError) as error:
@@ -147,7 +147,7 @@ class ExportView(View):
     def _write(self, chosen: ExportFormat, path: Path) -> None:
         """Write the file and say where it is, or what went wrong."""
         try:
-            written = self.context.exporter.save(chosen.id, path, self.context.state, self.context.decisions)
+            written = self.context.exporter.save(chosen.id, path, self.context.state)
         except AdvisorError as error:
             self.notify(error.hint, title=error.message, severity="error", timeout=10, markup=False)
         except (OSError, ValueError, LookupError) as error:

@@ -93,6 +93,9 @@ def _stack_row(state: SessionState, colours: Colours, widest: float) -> Row:
     stack = state.stack
     assert stack is not None
     count = len(stack.settings)
+    if stack.pending:
+        reason = {"effect": _plain(stack.result.reason, colours["warning"])}
+        return _row(STACK, {"state": Text("★", "dim"), "name": _plain(f"stack of {count}", "bold"), **reason}, "")
     cells = {
         "state": _marked(Text("★", colours["accent"]), stack.result, colours, stack.numerics, in_turn=stack.confirmed),
         "name": _plain(f"stack of {count}", "bold"),

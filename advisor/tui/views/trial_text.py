@@ -9,6 +9,7 @@ from advisor.formatting import (
     format_interval,
     format_numerics,
     format_outcome,
+    format_pending,
     format_seconds,
     format_setting,
 )
@@ -47,8 +48,10 @@ def _baseline_text(baseline: BaselineRecord | None) -> Content:
 
 
 def _stack_text(stack: StackRecord, baseline: BaselineRecord | None) -> Content:
-    how = f"  measured {IN_TURN}" if stack.confirmed else "  one trial"
     listed = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
+    if stack.pending:
+        return _lines([Content.assemble(("stack  ", "bold"), (format_pending(stack), "$warning")), Content(listed)])
+    how = f"  measured {IN_TURN}" if stack.confirmed else "  one trial"
     head = Content.assemble(("stack  ", "bold"), ratio(stack.comparison), (how, DIM))
     return _lines([head, Content(listed), *_numerics_line(stack.numerics), *_beside(stack.result, baseline)])
 

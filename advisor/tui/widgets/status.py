@@ -104,6 +104,8 @@ def far_text(state: SessionState, *, working: bool, wide: bool) -> Content:
         parts.append(Content(format_percent(state.progress)))
         if wide and state.left_s is not None:
             parts.append(Content.styled(format_left(state.left_s), DIM))
-    if state.stack and state.stack.comparison and state.stack.settings:
+    if state.stack and state.stack.pending and state.stack.settings:
+        parts.append(Content.styled("stack not measured", "$warning"))
+    elif state.stack and state.stack.comparison and state.stack.settings:
         parts.append(Content.assemble(("stack ", DIM), ratio(state.stack.comparison)))
     return Content("  ").join(parts)
