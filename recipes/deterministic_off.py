@@ -42,6 +42,7 @@ class DeterministicOff(Recipe):
     key = "backends.deterministic"
     default = False
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    usual = frozenset({False})
     numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
 

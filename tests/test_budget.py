@@ -77,7 +77,7 @@ def test_a_trial_times_out_when_it_takes_far_longer_than_expected(clock):
 def test_a_first_compilation_is_guessed_by_the_number_of_operator_calls():
     small, large = Budget(300.0), Budget(300.0)
     small.calls_per_step, large.calls_per_step = 120, 600
-    assert 5 < small.first_compile_s < 10
-    assert 20 < large.first_compile_s < 30
+    assert 10 < small.first_compile_s < 15
+    assert 35 < large.first_compile_s < 45
     large.saw(12.0, cost=1.0)
     assert large.expected_s(cost=1.0) == pytest.approx(12.0)

@@ -35,7 +35,7 @@ def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
 
 def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
     """A function of the step, compiled as the plan says."""
-    return cast("Callable[..., Any]", torch.compile(call, **_options(plan)))
+    return torch.compile(call, **_options(plan))
 
 
 def _options(plan: StepPlan) -> dict[str, Any]:

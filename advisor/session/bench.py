@@ -118,7 +118,8 @@ class Bench:
             raise SessionCancelledError
         wall_s = self.budget.spent_s - started
         self.measuring_s += result.measuring_s
-        self.warming_up_s += result.warmup_s or 0.0
+        # A compilation that fails or never ends says nothing of itself: all that it took was compiling.
+        self.warming_up_s += wall_s if cost and not result.measured else result.warmup_s or 0.0
         # The baseline's wall has the fork server's start and the profile in it, that of a fresh interpreter its start:
         # no measure of other trials.
         if result.measured and not spec.profile and not spec.environment:

@@ -79,7 +79,8 @@ def _group(catalog: Catalog, facts: Facts, candidate: Candidate, allow: Numerics
         return "expensive"
     bottleneck = facts.profile.bottleneck if facts.profile else None
     first = bottleneck in _BEFORE_ALL and bottleneck in recipe.attacks and recipe.stage is not Stage.ENVIRONMENT
-    return "prime" if first or candidate.value in recipe.usual or candidate.already_on else "rest"
+    costly = recipe.habit and candidate.already_on  # a debugging aid that was left on, say
+    return "prime" if first or costly or candidate.value in recipe.usual else "rest"
 
 
 def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool, bool, bool, bool]:
