@@ -125,7 +125,7 @@ def inference(script: Script) -> Loop:
 
 
 def inference_autotuned(script: Script) -> Loop:
-    """batch norms folded, bfloat16 weights, channels-last, compiled with max-autotune, cudnn.benchmark, one CUDA graph"""
+    """batch norms folded, bfloat16 weights, channels-last, max-autotune, cudnn.benchmark, one CUDA graph"""
     return _inference(script, "max-autotune-no-cudagraphs")
 
 
