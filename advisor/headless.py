@@ -24,11 +24,11 @@ from advisor.export.evidence import (
     caveats,
     clock_warning,
     cpu_sentence,
-    gpu_sentence,
     roof_text,
     sweep_caveats,
     sweep_sentence,
 )
+from advisor.export.figures import energy_words, gpu_sentence
 from advisor.export.outputs import Written, write_outputs
 from advisor.export.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
 from advisor.export.text_report import verdict
@@ -40,7 +40,6 @@ from advisor.formatting import (
     format_change,
     format_class,
     format_count,
-    format_energy,
     format_found,
     format_interval,
     format_left,
@@ -457,9 +456,9 @@ def _baseline_lines(state: SessionState, baseline: BaselineRecord) -> Iterator[s
     """The figures, what bounds the step, and what of the surroundings a person should know; a line for each."""
     yield _baseline_line(baseline)
     result = baseline.result
-    if result.energy_j_per_sample is not None:
-        yield f"{format_energy(result.energy_j_per_sample)} a sample, of the whole GPU"
-    if result.gpu is not None:
+    if energy := energy_words(result):
+        yield f"{energy}, of the whole GPU"
+    if result.gpu is not None and result.gpu.samples:
         yield f"GPU meanwhile: {gpu_sentence(result.gpu)}"
     profile = state.facts.profile if state.facts else None
     if profile is not None:

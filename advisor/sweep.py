@@ -18,7 +18,7 @@ _BAR = 24
 _CHART_WIDTH = 56
 _CHART_HEIGHT = 10
 
-HEADINGS = ("batch", "step", "throughput", "gain", "memory", "")
+HEADINGS = ("batch", "step", "samples/s", "gain", "memory", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:
         (
             f"{point.size:,}",
             format_ms(point.step_ms),
-            format_rate(point.samples_per_s),
+            format_rate(point.samples_per_s).removesuffix(" samples/s"),
             f"{point.samples_per_s / first:.2f}x" if point.samples_per_s and first else "",
             format_bytes(point.peak_reserved_bytes),
             point.problem or ("knee" if point.size == recommended else ""),

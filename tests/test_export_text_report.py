@@ -284,7 +284,7 @@ def test_the_stack_before_and_after(told):
 
 def test_the_baselines_gpu_and_energy(told):
     rows = {row[0]: row[1] for row in table_rows(told, "Baseline")}
-    assert rows["Energy"] == "252 mJ a sample, of the whole GPU"
+    assert rows["Energy, whole GPU"] == "252 mJ a sample"
     assert rows["GPU meanwhile"] == (
         "61 °C at most, SM clock 1755 (lowest 1710) MHz, 612 W on average; at its power cap; slowed down (software "
         "thermal slowdown); 2 other processes held a context on the GPU"
@@ -328,9 +328,9 @@ def test_the_roof_with_its_ceilings_and_their_date(told):
     rows = {row[0]: row[1] for row in table_rows(told, "Distance to the roof")}
     assert rows["Matrix-product rate, before"] == "17 % of 361 TFLOP/s tf32"
     assert rows["Matrix-product rate, tuned"] == "16 % of 721 TFLOP/s bfloat16"
-    assert rows["Tensor cores"] == "61 % of the kernels' time, by their names"
-    assert rows["Memory traffic"] == "about 44.7 GiB a step, 45 % of 4.02 TB/s"
-    assert rows["Operator calls"] == "1,204 a step; calling alone takes 14 % of the step or more"
+    assert rows["Tensor cores"] == "61 % of kernel time, by the names"
+    assert rows["Memory traffic, estimated"] == "45 % of 4.02 TB/s, 44.7 GiB a step"
+    assert rows["Operator calls"] == "14 % of the step or more for calling 1,204 operators"
     assert rows["Host to device from pinned memory"] == "54.0 GB/s"
     assert "measured on it on 2026-03-14" in told
     assert "The tuned share is of a higher roof, that of bfloat16" in told
@@ -340,7 +340,7 @@ def test_what_the_clocks_say(told):
     clocks = body_of(told, "What the clocks say")
     assert "claims 6.20 ms, 4.2 times too fast" in clocks
     assert "The device's own events read 26.3 ms" in clocks
-    assert "the same step takes 1530 ms, 58x as long as on the GPU" in clocks
+    assert "the same step takes 1530 ms in one short trial, 58x as long as on the GPU" in clocks
 
 
 def test_the_cpu_without_clocks_and_a_cpu_that_is_faster(catalog):
@@ -348,8 +348,7 @@ def test_the_cpu_without_clocks_and_a_cpu_that_is_faster(catalog):
     state.baseline = replace(state.baseline, cpu_step_ms=13.2)
     clocks = body_of(markdown_report(state, sample_request(), catalog), "What the clocks say")
     assert clocks.strip() == (
-        "- On this machine's CPU the same step takes 13.2 ms: the CPU is 2.0x as fast as the GPU (one short trial, "
-        "without an interval)."
+        "- On this machine's CPU the same step takes 13.2 ms in one short trial: the CPU is 2.0x as fast as the GPU."
     )
 
 
@@ -407,7 +406,7 @@ def test_waits_stand_with_the_habits(told):
 
 def test_the_sweep_with_its_knee_and_the_advice(told):
     rows = table_rows(told, "Batch sizes")
-    assert rows[0] == ["Batch", "Step", "Throughput", "Gain", "Memory", "Remark"]
+    assert rows[0] == ["Batch", "Step", "Samples/s", "Gain", "Memory", "Remark"]
     assert [row[-1] for row in rows[2:]] == ["", "knee"]
     section = body_of(told, "Batch sizes")
     assert "start from 1.41 times the learning rate (square-root scaling)" in section

@@ -9,33 +9,38 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from advisor.explain import clock_sentences
+from advisor.export.figures import (
+    Figure,
+    ceiling_figures,
+    company,
+    energy_words,
+    gpu_sentence,
+    on_cpu,
+    roof_figure,
+    step_figures,
+)
 from advisor.export.markup import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
 from advisor.formatting import (
     format_bytes,
     format_count,
-    format_energy,
     format_ms,
     format_noise,
     format_percent,
     format_rate,
     format_seconds,
-    format_times,
 )
-from advisor.hardware import POWER_CAP, SLOWDOWNS
 from advisor.records import (
     BaselineRecord,
     Ceilings,
     ClockCheck,
     Facts,
-    GpuReadings,
     Mode,
     OperatorRow,
     Profile,
     StackRecord,
     Verdict,
 )
-from advisor.roof import overhead_share, step_copy_share
-from advisor.session.conclusions import RoofShare, roof_shares, sweep_of, tried
+from advisor.session.conclusions import RoofShare, notes_of, roof_shares, sweep_of, tried
 from advisor.session.state import SessionState
 from advisor.sweep import HEADINGS, KNEE_TOLERANCE, SweepPoint, knee_of, sweep_chart, sweep_rows
 from advisor.sweep import RECIPE as BATCH_SIZE
@@ -60,7 +65,7 @@ def caveats(state: SessionState) -> Iterator[str]:
         yield f"The baseline is unreliable: {state.baseline.result.disturbed}."
     gpu = state.baseline.result.gpu if state.baseline else None
     if gpu is not None and gpu.foreign_processes:
-        yield f"While the baseline was timed, {_company(gpu.foreign_processes)}; even an idle one can slow launches."
+        yield f"While the baseline was timed, {company(gpu.foreign_processes)}; even an idle one can slow launches."
     if state.stack is not None and state.stack.settings:
         yield from _stack_caveats(state.stack, state.baseline)
 
@@ -88,54 +93,10 @@ def bound_sentence(profile: Profile) -> str:
     return f"The step is bound by {profile.bottleneck}: {profile.evidence.rstrip('.')}." if profile.bottleneck else ""
 
 
-def gpu_sentence(gpu: GpuReadings) -> str:
-    """What NVML said of the GPU while something was timed: gauges, what held it back, and who else was there."""
-    gauges = ", ".join(_gauges(gpu))
-    told = (gauges, *_held_back(gpu.throttle_reasons), _company(gpu.foreign_processes))
-    return "; ".join(filter(None, told))
-
-
-def _gauges(gpu: GpuReadings) -> Iterator[str]:
-    if gpu.temperature_c is not None:
-        yield f"{gpu.temperature_c} °C at most"
-    if gpu.sm_clock_mhz is not None:
-        lowest = gpu.sm_clock_lowest_mhz
-        fell = f" (lowest {lowest})" if lowest is not None and lowest < gpu.sm_clock_mhz else ""
-        yield f"SM clock {gpu.sm_clock_mhz}{fell} MHz"
-    if gpu.power_w is not None:
-        yield f"{gpu.power_w:.0f} W on average"
-
-
-def _held_back(reasons: Sequence[str]) -> Iterator[str]:
-    """The power cap is what a heavy step earns; a slowdown for heat or power is a problem."""
-    if POWER_CAP in reasons:
-        yield "at its power cap"
-    slowed = [reason for reason in reasons if reason in SLOWDOWNS]
-    if slowed:
-        yield f"slowed down ({', '.join(slowed)})"
-    others = [reason for reason in reasons if reason != POWER_CAP and reason not in SLOWDOWNS]
-    if others:
-        yield f"clocks limited ({', '.join(others)})"
-
-
-def _company(count: int | None) -> str:
-    if count is None:
-        return "NVML lists no processes here, so nobody knows of others on the GPU"
-    if not count:
-        return "no other process on the GPU"
-    return f"{count} other process{'es' * (count != 1)} held a context on the GPU"
-
-
 def cpu_sentence(baseline: BaselineRecord) -> str:
     """The same step on the CPU against the GPU; empty where that was not tried."""
-    cpu_ms = baseline.cpu_step_ms
-    if cpu_ms is None or baseline.step_ms <= 0:
-        return ""
-    factor = cpu_ms / baseline.step_ms
-    step = f"On this machine's CPU the same step takes {format_ms(cpu_ms)}"
-    if factor >= 1:
-        return f"{step}, {format_times(factor)} as long as on the GPU (one short trial, without an interval)."
-    return f"{step}: the CPU is {format_times(1 / factor)} as fast as the GPU (one short trial, without an interval)."
+    words = on_cpu(baseline)
+    return f"On this machine's CPU the same step takes {words}." if words else ""
 
 
 def clock_warning(clock: ClockCheck | None) -> str:
@@ -148,9 +109,7 @@ def clock_warning(clock: ClockCheck | None) -> str:
 
 def roof_text(reached: RoofShare | None) -> str:
     """``94 % of 51.0 TFLOP/s float32``; empty where it is not known."""
-    if reached is None:
-        return ""
-    return f"{format_percent(reached.share)} of {format_rate(reached.ceiling_flops_per_s, 'FLOP')} {reached.dtype}"
+    return roof_figure(reached).words if reached else ""
 
 
 # --- the baseline ---------------------------------------------------------------------------------------------
@@ -159,8 +118,8 @@ def roof_text(reached: RoofShare | None) -> str:
 def baseline_blocks(baseline: BaselineRecord, facts: Facts | None) -> Iterator[Block]:
     """The workload, and what was measured with the user's own settings."""
     yield pairs([*_workload(facts), *_measured(baseline)])
-    if baseline.result.notes:
-        yield Bullets(baseline.result.notes)
+    if notes := notes_of(baseline.result):
+        yield Bullets(notes)
 
 
 def _workload(facts: Facts | None) -> Iterator[tuple[str, Inline]]:
@@ -182,9 +141,9 @@ def _measured(baseline: BaselineRecord) -> Iterator[tuple[str, Inline]]:
         yield "Single steps", f"median {middle}, 5th to 95th percentile {low} to {high}"
     yield "Throughput", format_rate(baseline.samples_per_s)
     yield "Peak memory", format_bytes(result.peak_reserved_bytes)
-    if result.energy_j_per_sample is not None:
-        yield "Energy", f"{format_energy(result.energy_j_per_sample)} a sample, of the whole GPU"
-    if result.gpu is not None:
+    if energy := energy_words(result):
+        yield "Energy, whole GPU", energy
+    if result.gpu is not None and result.gpu.samples:
         yield "GPU meanwhile", gpu_sentence(result.gpu)
     yield "Warm-up", format_seconds(result.warmup_s)
     yield "Noise floor", format_noise(baseline.noise_floor)
@@ -270,9 +229,9 @@ def roof_blocks(state: SessionState) -> Iterator[Block]:
     if profile is None:
         return
     before, after = roof_shares(state)
-    rows = [*_reached(before, after), *_work(profile)]
-    if rows:
-        yield pairs(rows)
+    figures = [*_reached(before, after), *step_figures(profile)]
+    if figures:
+        yield pairs([(figure.name, figure.words) for figure in figures])
     if before and after and after.share < before.share:
         yield Paragraph(
             f"The tuned share is of a higher roof, that of {after.dtype}, and so stands for more arithmetic."
@@ -281,45 +240,15 @@ def roof_blocks(state: SessionState) -> Iterator[Block]:
         yield from _ceilings(profile.ceilings)
 
 
-def _reached(before: RoofShare | None, after: RoofShare | None) -> Iterator[tuple[str, Inline]]:
+def _reached(before: RoofShare | None, after: RoofShare | None) -> Iterator[Figure]:
     if before:
-        yield f"Matrix-product rate{', before' if after else ''}", roof_text(before)
+        yield roof_figure(before, f"Matrix-product rate{', before' if after else ''}")
     if after:
-        yield "Matrix-product rate, tuned", roof_text(after)
-
-
-def _work(profile: Profile) -> Iterator[tuple[str, Inline]]:
-    if profile.flops_per_step:
-        yield "Arithmetic", f"{format_count(profile.flops_per_step)}FLOP a step"
-    traffic = step_copy_share(profile)
-    if traffic is not None:
-        moved, rate = format_bytes(profile.moved_bytes_per_step), format_rate(profile.copy_bytes_per_s, "B")
-        yield "Memory traffic", f"about {moved} a step, {format_percent(traffic)} of {rate}"
-    if profile.host_to_device_bytes:
-        yield "Copied to the device", f"{format_bytes(profile.host_to_device_bytes)} a step"
-    if profile.device_busy_share is not None:
-        yield "GPU busy", f"{format_percent(profile.device_busy_share)} of the step"
-    if profile.kernels_per_step is not None:
-        yield "Kernels", f"{format_count(round(profile.kernels_per_step))} a step"
-    if profile.tensor_core_share is not None:
-        yield "Tensor cores", f"{format_percent(profile.tensor_core_share)} of the kernels' time, by their names"
-    calling = overhead_share(profile)
-    if calling is not None:
-        calls = format_count(profile.calls_per_step)
-        yield "Operator calls", f"{calls} a step; calling alone takes {format_percent(calling)} of the step or more"
+        yield roof_figure(after, "Matrix-product rate, tuned")
 
 
 def _ceilings(ceilings: Ceilings) -> Iterator[Block]:
-    rates = sorted(ceilings.matmul_flops_per_s.items(), key=lambda item: item[1])
-    rows: list[tuple[Inline, ...]] = [
-        (f"Matrix products in {dtype}", format_rate(rate, "FLOP")) for dtype, rate in rates
-    ]
-    if ceilings.copy_bytes_per_s is not None:
-        rows.append(("Memory, read and written", format_rate(ceilings.copy_bytes_per_s, "B")))
-    for memory, rate in ceilings.host_to_device_bytes_per_s.items():
-        rows.append((f"Host to device from {memory} memory", format_rate(rate, "B")))
-    if ceilings.call_overhead_s is not None:
-        rows.append(("Calling an operator on no data", format_ms(1e3 * ceilings.call_overhead_s)))
+    rows: list[tuple[Inline, ...]] = [(figure.name, figure.words) for figure in ceiling_figures(ceilings)]
     if rows:
         when = f" on {ceilings.measured_on}" if ceilings.measured_on else ""
         yield Paragraph(f"What this machine can do at most, measured on it{when}:")

@@ -13,6 +13,9 @@ import tui_histories as histories
 from textual.widgets import Button, Input, OptionList
 from tui_pilot import drive, screen_text, settle
 
+from advisor.catalog import load_catalog
+from advisor.export.evidence import sweep_sentence
+from advisor.export.figures import ceiling_figures, gpu_sentence, step_figures
 from advisor.records import (
     ClockCheck,
     GpuReadings,
@@ -23,7 +26,9 @@ from advisor.records import (
     SyncPlace,
 )
 from advisor.session import events
+from advisor.session.conclusions import sweep_of
 from advisor.session.state import SessionState
+from advisor.sweep import sweep_rows
 from advisor.tui.saving import copy_trace, free_path
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.advice_text import effect_facts
@@ -32,7 +37,7 @@ from advisor.tui.views.habits_text import habits_text
 from advisor.tui.views.overview_facts import baseline_facts, source_facts, workload_facts
 from advisor.tui.views.readings import cpu_text, energy_text, readings_text, remarks, trade_text
 from advisor.tui.views.roof_text import roof_before_and_after, roof_facts
-from advisor.tui.views.sweep_text import points_of_sweep, sweep_text
+from advisor.tui.views.sweep_text import sweep_text
 from advisor.tui.views.trial_rows import build_rows
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.operator_table import OperatorTable
@@ -65,7 +70,7 @@ def whole_with(profile: Profile) -> list[events.Event]:
 async def test_the_overview_says_what_stands_beside_the_baseline(size) -> None:
     async def check(pilot, app, control) -> None:
         shown = screen_text(app)
-        for text in ("248 mJ a sample", "51 °C, SM 1980 MHz, 486 W", "1921 ms a step: the GPU", "94 % of 51.0 TFLOP/s"):
+        for text in ("248 mJ a sample", "51 °C at most", "1921 ms in one short", "94 % of 51.0 TFLOP/s"):
             assert text in shown, shown
         await pilot.press("end")
         await settle(pilot)
@@ -124,8 +129,8 @@ def test_present_settings_are_listed_where_they_are_not_at_their_default(state) 
 
 def test_a_cpu_that_is_faster_is_told() -> None:
     faster = replace(histories.BASELINE, cpu_step_ms=16.3)
-    assert cpu_text(histories.BASELINE).plain == "1921 ms a step: the GPU is 59x as fast"
-    assert cpu_text(faster).plain == "16.3 ms a step: 2.0x as fast as the GPU"
+    assert cpu_text(histories.BASELINE).plain == "1921 ms in one short trial, 59x as long as on the GPU"
+    assert cpu_text(faster).plain.startswith("16.3 ms in one short trial: the CPU is 2.0x as fast as the GPU")
     assert cpu_text(histories.CPU_BASELINE) is None
 
 
@@ -142,17 +147,21 @@ def test_a_baseline_that_was_disturbed_says_so(state) -> None:
 
 
 @pytest.mark.parametrize(
-    ("readings", "text"),
+    ("readings", "problem"),
     [
-        (GpuReadings(9, 51, 1980, 1980, 486.2), "51 °C, SM 1980 MHz, 486 W"),
-        (GpuReadings(9, None, 1980, 1725, None), "SM 1980 (lowest 1725) MHz"),
-        (GpuReadings(9, 88, throttle_reasons=("power cap",)), "88 °C, held back by power cap"),
-        (GpuReadings(9, 88, foreign_processes=2), "88 °C, 2 other processes on the GPU"),
-        (GpuReadings(9, 88, foreign_processes=None), "88 °C, other processes unknown"),
+        (GpuReadings(9, 51, 1980, 1980, 486.2), ""),
+        (GpuReadings(9, None, 1980, 1725, None), ""),
+        (GpuReadings(9, 88, throttle_reasons=("power cap",)), ""),
+        (GpuReadings(9, 88, throttle_reasons=("sync boost",)), "clocks limited (sync boost)"),
+        (GpuReadings(9, 88, foreign_processes=2), "2 other processes held a context on the GPU"),
+        (GpuReadings(9, 88, foreign_processes=None), ""),
     ],
 )
-def test_readings_of_the_gpu(readings, text) -> None:
-    assert readings_text(readings).plain == text
+def test_readings_of_the_gpu_are_those_of_the_reports_with_problems_marked(readings, problem) -> None:
+    shown = readings_text(readings)
+    assert shown.plain == gpu_sentence(readings)
+    marked = [shown.plain[span.start : span.end] for span in shown.spans if span.style == "$warning"]
+    assert "".join(marked) == problem
 
 
 def test_without_readings_there_is_nothing_to_say() -> None:
@@ -222,11 +231,11 @@ async def test_a_narrow_profile_shows_one_panel_after_another() -> None:
         await pilot.press("m")
         await settle(pilot)
         shown = screen_text(app)
-        assert "of 51.0 TFLOP/s in float32" in shown
+        assert "of 51.0 TFLOP/s float32" in shown
         assert "convolution_backward" not in shown
         await pilot.press("end")
         await settle(pilot)
-        for text in ("362 TFLOP/s  tf32", "55.1 GB/s  copy from pinned", "measured on 2026-07-14"):
+        for text in ("362 TFLOP/s  tf32", "55.1 GB/s  from pinned", "measured on 2026-07-14"):
             assert text in screen_text(app)
         await pilot.press("m")
         await settle(pilot)
@@ -276,10 +285,19 @@ def test_a_cpu_profile_has_no_column_for_a_gpu() -> None:
     assert "–" in headed[1].plain
 
 
-def test_the_roof_without_ceilings() -> None:
+def test_the_figures_of_the_roof_are_those_of_the_reports(state) -> None:
+    profile = state.facts.profile
+    shown = " ".join(plain(roof_facts(state)).split())
+    for figure in (*step_figures(profile), *ceiling_figures(profile.ceilings)):
+        assert figure.text in shown
+    assert "Achieved ━━━━━━━━━━━━ 94 % of 51.0 TFLOP/s float32" in shown
+
+
+def test_the_roof_without_ceilings(state) -> None:
     bare = Profile(step_ms=10.0, phases={}, flops_per_step=10**12)
-    assert plain(roof_facts(bare, on_gpu=True)) == "Step 10.0 ms\nWork 1.00 TFLOP a step\nAchieved 100 TFLOP/s"
-    assert roof_facts(None, on_gpu=False) == []
+    state.facts = replace(state.facts, profile=bare)
+    assert plain(roof_facts(state)) == ("Step 10.0 ms\nWork 1.00 TFLOP a step\nRate 100 TFLOP/s")
+    assert roof_facts(SessionState()) == []
 
 
 def test_habits_where_nothing_waits_and_where_nobody_looked() -> None:
@@ -370,9 +388,9 @@ def test_a_selected_trial_tells_energy_readings_and_remarks(state) -> None:
     text = selection_text(histories.WORKERS.candidate.name, state).plain
     for part in (
         "248 mJ → 246 mJ a sample (-1 %)",
-        "51 °C, SM 1980 MHz, 486 W, 1 other process on the GPU",
+        "51 °C at most, SM clock 1980 MHz, 486 W on average; 1 other process held a context on the GPU",
         "Unreliable: another process (pid 911, python) used up to 34 % of the GPU while it was timed.",
-        "The gradient scaler skipped 2 updates in the probe",
+        "the gradient scaler skipped 2 updates in the probe",
         "4 workers on 16 cores [/]",
     ):
         assert part in text
@@ -455,7 +473,8 @@ async def test_the_advice_on_the_batch_size_has_the_sweep_and_the_finding(size) 
         lines = [line for line in shown.splitlines() if "◆" in line or "out of memory" in line or "batch  " in line]
         assert "step" in lines[0]
         assert "112 ms" in lines[1]
-        assert "2,283  34.6 GiB  ██████" in lines[1]
+        assert "2,283" in lines[1]
+        assert "34.6 GiB  ██████" in lines[1]
         assert "4,096  out of memory" in lines[2]
         await pilot.press("down")
         await settle(pilot)
@@ -475,14 +494,38 @@ def test_two_runs_of_the_baseline_that_differ_as_much_are_told(state) -> None:
 
 
 def test_in_inference_the_sweep_is_latency_against_throughput(state) -> None:
-    points = points_of_sweep(state, "batch_size")
+    points = sweep_of(state)
     assert [point.size for point in points] == [64, 128, 256, 4096]
     chart = sweep_text(points, Mode.INFER, 68).plain
     assert "latency" in chart
     assert "●" in chart
     assert "latency  " not in sweep_text(points, Mode.TRAIN, 68).plain
     assert max(len(line) for line in sweep_text(points, Mode.INFER, 41).plain.splitlines()[:-1]) <= 41
-    assert points_of_sweep(state, "autocast") == ()
+
+
+def test_the_sweep_has_the_reports_cells_their_sentence_and_what_was_disturbed(state) -> None:
+    points = sweep_of(state)
+    text = sweep_text(points, Mode.TRAIN, 80, ("batch_size=128 is unreliable: the clock fell.",)).plain
+    words = " ".join(text.split())
+    assert words.startswith("batch step samples/s gain memory")
+    for row in sweep_rows(points)[:3]:
+        assert " ".join(row[:5]) in words
+    assert sweep_sentence(points, Mode.TRAIN) in text
+    assert "batch_size=128 is unreliable: the clock fell." in text
+
+
+def test_a_trial_tells_what_it_has_shown_besides_its_speed(state) -> None:
+    catalog = load_catalog()
+    saving = histories.measured("checkpointing", "memory.activation_checkpointing", "blocks", 0.8, 5.0)
+    peak = replace(saving.result, peak_allocated_bytes=4 * 2**30, batch_size=state.facts.workload.batch_size)
+    state.facts = replace(state.facts, peak_allocated_bytes=8 * 2**30)
+    state.apply(events.TrialMeasured(replace(saving, result=peak)))
+    text = selection_text("checkpointing=blocks", state, catalog).plain
+    assert "A step needs 4.00 GiB at its peak in place of 8.00 GiB, 50 % less" in text
+    assert "batches of up to about" in text
+    off = histories.measured("pin_memory", "data.pin_memory", False, 0.97, 9.1)
+    state.apply(events.TrialMeasured(replace(off, candidate=replace(off.candidate, already_on=True))))
+    assert "Already on, worth 3.1 %" in selection_text("pin_memory=false", state, catalog).plain
 
 
 # --- export ---------------------------------------------------------------------------------------------------

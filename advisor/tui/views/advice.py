@@ -12,16 +12,19 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from advisor.export.evidence import sweep_caveats
 from advisor.recipe import card
 from advisor.records import Candidate, Mode, Recommendation
+from advisor.session.conclusions import sweep_of
 from advisor.session.control import Decision
+from advisor.sweep import RECIPE as BATCH_SIZE
 from advisor.sweep import SweepPoint
 from advisor.tui.context import Context
 from advisor.tui.messages import Decided, RetryWanted
 from advisor.tui.text import DIM
 from advisor.tui.views.advice_text import card_text, effect_facts, list_entry, title_text
 from advisor.tui.views.base import View
-from advisor.tui.views.sweep_text import points_of_sweep, sweep_text
+from advisor.tui.views.sweep_text import sweep_text
 from advisor.tui.widgets.fact_list import FactList
 
 _EMPTY = "Recommendations appear here as soon as the first trials are ranked."
@@ -122,8 +125,9 @@ class AdviceView(View):
         decision = self.context.decisions.get(item.record.candidate.recipe)
         recipe = self.context.recipe(item.record.candidate.recipe)
         state, width = self.context.state, self.query_one("#detail").scrollable_content_region.width
-        points = points_of_sweep(state, item.record.candidate.recipe)
-        drawn = (item, decision, recipe, state.baseline, state.findings, points, width)
+        points = sweep_of(state) if item.record.candidate.recipe == BATCH_SIZE else ()
+        caveats = tuple(sweep_caveats(state)) if points else ()
+        drawn = (item, decision, recipe, state.baseline, state.findings, points, caveats, width)
         if drawn == self._drawn:
             return
         if not isinstance(self._drawn, tuple) or self._drawn[0] != item:
@@ -131,17 +135,17 @@ class AdviceView(View):
         self._drawn = drawn
         self.query_one("#advice-title", Static).update(title_text(item, decision))
         self.query_one("#advice-facts", FactList).show(effect_facts(item, self.context))
-        self._show_sweep(points, width)
+        self._show_sweep(points, caveats, width)
         self.query_one("#advice-why", Static).update(Content(item.why))
         self.query_one("#advice-code", Static).update(self._code(item.record.candidate))
         self.query_one("#advice-card", Static).update(card_text(card(recipe)) if recipe else Content(""))
 
-    def _show_sweep(self, points: Sequence[SweepPoint], width: int) -> None:
+    def _show_sweep(self, points: Sequence[SweepPoint], caveats: Sequence[str], width: int) -> None:
         facts = self.context.state.facts
         mode = facts.workload.mode if facts else Mode.TRAIN
         for widget in ("#sweep-title", "#sweep"):
             self.query_one(widget).display = bool(points)
-        self.query_one("#sweep", Static).update(sweep_text(points, mode, width))
+        self.query_one("#sweep", Static).update(sweep_text(points, mode, width, caveats))
 
     def _code(self, candidate: Candidate) -> Content:
         from textual.highlight import highlight

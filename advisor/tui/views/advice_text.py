@@ -22,7 +22,7 @@ from advisor.roof import upper_bound
 from advisor.session.control import Decision
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, mark, memory_against, ratio
-from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
+from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, shown_by, trade_text
 from advisor.tui.widgets.fact_list import Fact
 
 
@@ -58,8 +58,7 @@ def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
     """Effect, memory, energy, numerics and cost of one recommendation, and what was found in the user's source."""
     record, baseline = item.record, context.state.baseline
     rows: list[Fact] = [("Effect", _effect(record)), *_how(record), *_bound(record, context), *_step(record, context)]
-    if record.candidate.already_on:
-        rows.append(("Note", "You have this already; the trial switched it off to price it."))
+    rows += [("Shown", text) for text in shown_by(record, context.state, context.catalog)]
     beside = (
         ("Memory", _memory(record, context)),
         ("Trade", trade_text(record, baseline)),

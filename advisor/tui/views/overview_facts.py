@@ -276,6 +276,7 @@ def baseline_facts(baseline: BaselineRecord | None, facts: Facts | None) -> list
     rows: list[Fact] = [
         ("Step", Content.assemble((format_ms(baseline.step_ms), "bold"), "  ", format_rate(baseline.samples_per_s))),
         *_spread(baseline),
+        ("Noise", Content.assemble(format_noise(baseline.noise_floor), ("  the noise floor", DIM))),
         *bound_facts(facts),
         ("Memory", f"{format_bytes(result.peak_reserved_bytes)} peak"),
     ]
@@ -287,7 +288,6 @@ def baseline_facts(baseline: BaselineRecord | None, facts: Facts | None) -> list
     rows += [(label, text) for label, text in beside if text is not None]
     return [
         *rows,
-        ("Noise", Content.assemble(format_noise(baseline.noise_floor), ("  the noise floor", DIM))),
         ("Start-up", f"{format_seconds(result.startup_s)}, warm-up {format_seconds(result.warmup_s)}"),
         *remarks(result),
     ]

@@ -70,10 +70,10 @@ class ProfileView(View):
 
     def show(self) -> None:
         """Draw the profile, once there is one."""
-        facts, profile = self.context.state.facts, self._profile
+        profile = self._profile
         self._show_verdict(profile)
         self.query_one(PhaseBar).show(profile.phases if profile else {}, profile.device_phases if profile else {})
-        self.query_one("#roof", FactList).show(roof_facts(profile, on_gpu=bool(facts and facts.on_cuda)))
+        self.query_one("#roof", FactList).show(roof_facts(self.context.state))
         self.query_one("#habits", Static).update(habits_text(profile, self._title_of))
         has_rows = profile is not None and bool(profile.operators)
         self.query_one("#operators-empty").display = not has_rows

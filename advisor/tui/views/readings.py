@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from textual.content import Content
 
-from advisor.formatting import format_bytes, format_change, format_energy, format_ms, format_times
+from advisor.catalog import Catalog
+from advisor.export.figures import energy_words, gpu_readings, on_cpu
+from advisor.formatting import format_bytes, format_change, format_worth
 from advisor.records import BaselineRecord, Finding, GpuReadings, TrialRecord, TrialResult
+from advisor.session.conclusions import notes_of
+from advisor.session.state import SessionState
 from advisor.tui.text import DIM
 from advisor.tui.widgets.fact_list import Fact
 
@@ -16,16 +20,16 @@ _SAME_SHARE = 0.005
 
 def energy_text(result: TrialResult, baseline: BaselineRecord | None) -> Content | None:
     """Energy per sample with its change against the baseline; None where it was not measured."""
-    now = result.energy_j_per_sample
-    if now is None:
+    before = baseline.result if baseline else None
+    words = energy_words(result, before)
+    if not words:
         return None
-    before = baseline.result.energy_j_per_sample if baseline else None
-    if before is None:
-        return Content(f"{format_energy(now)} a sample")
-    return Content.assemble(f"{format_energy(before)} → {format_energy(now)} a sample ", changed(now, before))
+    old = before.energy_j_per_sample if before else None
+    change = [Content(" "), changed(result.energy_j_per_sample, old)] if old is not None else []
+    return Content("").join([Content(words), *change])
 
 
-def changed(new: float, old: float) -> Content:
+def changed(new: float | None, old: float | None) -> Content:
     """A relative change in brackets: less is green, more is amber."""
     change = format_change(new, old)
     style = "$success" if change.startswith("-") else "$warning" if change.startswith("+") else DIM
@@ -33,45 +37,18 @@ def changed(new: float, old: float) -> Content:
 
 
 def readings_text(gpu: GpuReadings | None) -> Content | None:
-    """What NVML read while a trial was timed, in one line; None without readings."""
+    """What NVML read while a trial was timed, in one line, with what is a problem marked; None without readings."""
     if gpu is None or not gpu.samples:
         return None
-    parts = [Content(text) for text in _gauges(gpu)]
-    if gpu.throttle_reasons:
-        parts.append(Content.styled(f"held back by {', '.join(gpu.throttle_reasons)}", "$warning"))
-    parts += _company(gpu.foreign_processes)
-    return Content(", ").join(parts)
-
-
-def _gauges(gpu: GpuReadings) -> Iterator[str]:
-    if gpu.temperature_c is not None:
-        yield f"{gpu.temperature_c} °C"
-    if gpu.sm_clock_mhz is not None:
-        lowest = gpu.sm_clock_lowest_mhz
-        fell = f" (lowest {lowest})" if lowest is not None and lowest < gpu.sm_clock_mhz else ""
-        yield f"SM {gpu.sm_clock_mhz}{fell} MHz"
-    if gpu.power_w is not None:
-        yield f"{gpu.power_w:.0f} W"
-
-
-def _company(count: int | None) -> list[Content]:
-    if count is None:
-        return [Content.styled("other processes unknown", DIM)]
-    if not count:
-        return []
-    return [Content.styled(f"{count} other process{'es' * (count != 1)} on the GPU", "$warning")]
+    parts = [Content.styled(reading.text, "$warning" if reading.problem else "") for reading in gpu_readings(gpu)]
+    return Content("; ").join(parts)
 
 
 def cpu_text(baseline: BaselineRecord) -> Content | None:
-    """The same step on the CPU against the GPU; None where that was not tried."""
-    cpu_ms = baseline.cpu_step_ms
-    if cpu_ms is None or baseline.step_ms <= 0:
-        return None
-    factor = cpu_ms / baseline.step_ms
-    step = f"{format_ms(cpu_ms)} a step: "
-    if factor >= 1:
-        return Content(f"{step}the GPU is {format_times(factor)} as fast")
-    return Content.assemble(step, (f"{format_times(1 / factor)} as fast as the GPU", "bold $warning"))
+    """The same step on the CPU against the GPU, marked where the CPU is the faster; None where that was not tried."""
+    words = on_cpu(baseline)
+    faster = baseline.cpu_step_ms is not None and baseline.cpu_step_ms < baseline.step_ms
+    return Content.styled(words, "bold $warning" if faster else "") if words else None
 
 
 def trade_text(record: TrialRecord, baseline: BaselineRecord | None) -> Content | None:
@@ -90,15 +67,19 @@ def trade_text(record: TrialRecord, baseline: BaselineRecord | None) -> Content 
     )
 
 
+def shown_by(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> list[str]:
+    """What a trial has shown besides its speed: what a setting that is on is worth, and what its recipe concludes."""
+    worth = f"{format_worth(record)}." if record.candidate.already_on and record.result.measured else ""
+    after = catalog.after(state.facts, record) if catalog and state.facts else ""
+    return [text for text in (worth[:1].upper() + worth[1:], after) if text]
+
+
 def remarks(result: TrialResult) -> list[Fact]:
     """What a person has to know of a trial: that it is unreliable, and why; updates skipped; its own notes."""
     rows: list[Fact] = []
     if result.disturbed:
         rows.append(("!", Content.styled(f"Unreliable: {result.disturbed}.", "$warning")))
-    if result.skipped_steps:
-        updates = f"{result.skipped_steps} update{'s' * (result.skipped_steps != 1)}"
-        rows.append(("!", f"The gradient scaler skipped {updates} in the probe: gradients overflowed."))
-    return [*rows, *(("Note", note) for note in result.notes)]
+    return [*rows, *(("Note", note) for note in notes_of(result))]
 
 
 def found_text(finding: Finding) -> Content:

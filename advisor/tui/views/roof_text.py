@@ -1,95 +1,58 @@
-"""How far a step is from what the machine can do. Pure functions."""
+"""How far a step is from what the machine can do. Pure functions; the figures are those of the reports."""
 
 from __future__ import annotations
 
 from textual.content import Content
 
-from advisor.formatting import format_bytes, format_count, format_ms, format_percent, format_rate
-from advisor.records import Ceilings, Profile
-from advisor.roof import ceiling_of, dtype_under, overhead_share, roof_share, step_copy_share, step_roof_share
+from advisor.export.figures import Figure, ceiling_figures, roof_figure, step_figures
+from advisor.formatting import format_ms, format_percent
+from advisor.records import Ceilings
+from advisor.session.conclusions import RoofShare, roof_shares
 from advisor.session.state import SessionState
 from advisor.tui.text import DIM, meter
 from advisor.tui.widgets.fact_list import Fact
 
 _BAR = 12
+# As many characters fit beside a meter.
+_BESIDE = 16
 
 
-def roof_facts(profile: Profile | None, *, on_gpu: bool) -> list[Fact]:
+def roof_facts(state: SessionState) -> list[Fact]:
     """Achieved against possible: arithmetic, traffic, how busy the device is, kernels, and the ceilings themselves."""
+    profile = state.facts.profile if state.facts else None
     if profile is None:
         return []
-    rows: list[Fact] = [("Step", format_ms(profile.step_ms)), *_arithmetic(profile), *_traffic(profile)]
-    if profile.device_busy_share is not None:
-        rows.append(("GPU busy" if on_gpu else "Busy", _metered(profile.device_busy_share)))
-    if profile.kernels_per_step is not None:
-        rows.append(("Kernels", f"{format_count(round(profile.kernels_per_step))} a step"))
-    if profile.tensor_core_share is not None:
-        rows += [("Tensor", _metered(profile.tensor_core_share)), ("", _dim("of kernel time on tensor cores"))]
-    return [*rows, *_calls(profile), *ceiling_facts(profile.ceilings, profile.ceiling_dtype)]
+    before, _ = roof_shares(state)
+    figures = [*([roof_figure(before)] if before else []), *step_figures(profile)]
+    rows: list[Fact] = [("Step", format_ms(profile.step_ms))]
+    for figure in figures:
+        rows += _figure(figure)
+    return [*rows, *ceiling_facts(profile.ceilings, profile.ceiling_dtype)]
 
 
-def _metered(share: float) -> Content:
-    return Content.assemble(meter(share, _BAR, "$primary"), f" {format_percent(share)}")
+def _figure(figure: Figure) -> list[Fact]:
+    """A figure in a line; a share as a meter with what it is of in a line of its own."""
+    if figure.share is None:
+        return [(figure.short, figure.text)]
+    bar = meter(figure.share, _BAR, "$primary")
+    if len(figure.words) <= _BESIDE:
+        return [(figure.short, Content.assemble(bar, f" {figure.words}"))]
+    metered = Content.assemble(bar, f" {format_percent(figure.share)}")
+    return [(figure.short, metered), ("", _dim(figure.text))]
 
 
 def _dim(text: str) -> Content:
     return Content.styled(text, DIM)
 
 
-def _arithmetic(profile: Profile) -> list[Fact]:
-    if not profile.flops_per_step or profile.step_ms <= 0:
-        return []
-    achieved = format_rate(profile.flops_per_step / (profile.step_ms / 1e3), "FLOP")
-    rows: list[Fact] = [("Work", f"{format_count(profile.flops_per_step)}FLOP a step")]
-    share = step_roof_share(profile)
-    if share is None:
-        return [*rows, ("Achieved", achieved)]
-    dtype = f" in {profile.ceiling_dtype}" if profile.ceiling_dtype else ""
-    of = f"of {format_rate(profile.ceiling_flops_per_s, 'FLOP')}{dtype}"
-    return [*rows, ("Achieved", _metered(share)), ("", achieved), ("", _dim(of))]
-
-
-def _traffic(profile: Profile) -> list[Fact]:
-    rows: list[Fact] = []
-    share = step_copy_share(profile)
-    if share is not None:
-        rows += [
-            ("Memory", _metered(share)),
-            ("", _dim(f"{format_bytes(profile.moved_bytes_per_step)} a step, of {_copies(profile)}")),
-        ]
-    elif profile.copy_bytes_per_s is not None:
-        rows.append(("Copies", f"{_copies(profile)} at most"))
-    if profile.host_to_device_bytes:
-        rows.append(("Input", f"{format_bytes(profile.host_to_device_bytes)} copied a step"))
-    return rows
-
-
-def _copies(profile: Profile) -> str:
-    return format_rate(profile.copy_bytes_per_s, "B")
-
-
-def _calls(profile: Profile) -> list[Fact]:
-    share = overhead_share(profile)
-    if share is None:
-        return []
-    calls = f"{format_count(profile.calls_per_step)} operator calls, at least"
-    return [("Calls", _metered(share)), ("", _dim(f"{calls} {format_ms(1e3 * (profile.call_overhead_s or 0))} each"))]
-
-
 def ceiling_facts(ceilings: Ceilings | None, used: str | None) -> list[Fact]:
     """What the machine can do at most, by type, and when that was measured; the type that the step uses stands out."""
-    if ceilings is None:
-        return []
-    rates = ceilings.matmul_flops_per_s
+    figures = ceiling_figures(ceilings) if ceilings else []
     rows: list[Fact] = []
-    for dtype, rate in sorted(rates.items(), key=lambda item: item[1]):
-        shown = f"{format_rate(rate, 'FLOP'):>12}  {dtype}"
-        rows.append(("Ceilings" if not rows else "", Content.styled(shown, "bold" if dtype == used else "")))
-    if ceilings.copy_bytes_per_s is not None:
-        rows.append(("", f"{format_rate(ceilings.copy_bytes_per_s, 'B'):>12}  device memory"))
-    for kind, rate in ceilings.host_to_device_bytes_per_s.items():
-        rows.append(("", f"{format_rate(rate, 'B'):>12}  copy from {kind}"))
-    if rows and ceilings.measured_on:
+    for figure in figures:
+        shown = f"{figure.text:>12}  {figure.short}"
+        rows.append(("Ceilings" if not rows else "", Content.styled(shown, "bold" if figure.short == used else "")))
+    if rows and ceilings and ceilings.measured_on:
         rows.append(("", _dim(f"measured on {ceilings.measured_on}")))
     return rows
 
@@ -97,26 +60,12 @@ def ceiling_facts(ceilings: Ceilings | None, used: str | None) -> list[Fact]:
 def roof_before_and_after(state: SessionState) -> Content | None:
     """The share of the matrix-product roof that the baseline and the stack reach, each in its own type.
 
-    None without FLOPs or a measured ceiling. The stack's share can be the smaller one: its roof may be higher.
+    None where that is not known. The stack's share can be the smaller one: its roof may be higher.
     """
-    facts, baseline = state.facts, state.baseline
-    profile = facts.profile if facts else None
-    if facts is None or profile is None or baseline is None:
-        return None
-    batch_size, stack = facts.workload.batch_size, state.stack
-    tuned = stack if stack is not None and stack.settings and stack.samples_per_s is not None else None
-    # The baseline beside the stack: on a machine that drifts the session's first has no part in the speed-up.
-    own = (tuned.baseline_samples_per_s if tuned else None) or baseline.samples_per_s
-    before = _reached(profile, own, batch_size, profile.ceiling_dtype)
-    if before is None or tuned is None or tuned.samples_per_s is None:
-        return before
-    after = _reached(profile, tuned.samples_per_s, batch_size, dtype_under(profile, tuned.settings))
-    return before if after is None else Content.assemble(before, (" → ", DIM), after)
+    reached = [_reached(share) for share in roof_shares(state) if share]
+    return Content.styled(" → ", DIM).join(reached) if reached else None
 
 
-def _reached(profile: Profile, samples_per_s: float, batch_size: int | None, dtype: str | None) -> Content | None:
-    share = roof_share(profile, samples_per_s, batch_size, dtype)
-    if share is None:
-        return None
-    ceiling = format_rate(ceiling_of(profile, dtype), "FLOP")
-    return Content.assemble((format_percent(share), "bold"), (f" of {ceiling} {dtype}", DIM))
+def _reached(share: RoofShare) -> Content:
+    figure = roof_figure(share)
+    return Content.assemble((format_percent(figure.share), "bold"), (f" {figure.text}", DIM))

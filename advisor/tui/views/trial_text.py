@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
+from advisor.catalog import Catalog
 from advisor.formatting import (
     format_break_even,
     format_interval,
@@ -16,14 +17,14 @@ from advisor.formatting import (
 from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.session.state import SessionState
 from advisor.tui.text import DIM, memory_against, ratio
-from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
+from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, shown_by, trade_text
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s
 
 IN_TURN = "in turn with the baseline"
 
 
-def selection_text(key: str, state: SessionState) -> Content:
-    """What is known of a row, most important first."""
+def selection_text(key: str, state: SessionState, catalog: Catalog | None = None) -> Content:
+    """What is known of a row, most important first; of a trial also what ``catalog`` says that it has shown."""
     if key.startswith(SKIPPED_PREFIX):
         return _skipped_text(key.removeprefix(SKIPPED_PREFIX), state)
     if key == BASELINE:
@@ -34,7 +35,7 @@ def selection_text(key: str, state: SessionState) -> Content:
     if record is None:
         now = state.activity if state.running == key else "waits for its turn"
         return Content.assemble((key, "bold"), "\n", (now, DIM))
-    return _record_text(record, state)
+    return _record_text(record, state, catalog)
 
 
 def _skipped_text(recipe: str, state: SessionState) -> Content:
@@ -56,7 +57,7 @@ def _stack_text(stack: StackRecord, baseline: BaselineRecord | None) -> Content:
     return _lines([head, Content(listed), *_numerics_line(stack.numerics), *_beside(stack.result, baseline)])
 
 
-def _record_text(record: TrialRecord, state: SessionState) -> Content:
+def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> Content:
     head = Content.assemble((record.label, "bold"), "  ")
     if record.comparison is None:
         hint = record.result.hint or "Key t tries it again, l shows its log."
@@ -65,6 +66,7 @@ def _record_text(record: TrialRecord, state: SessionState) -> Content:
         lines = [head + _effect(record), _costs(record, state.baseline)]
         trade = trade_text(record, state.baseline)
         lines += [] if trade is None else [trade]
+        lines += [Content(text) for text in shown_by(record, state, catalog)]
     return _lines([*lines, *_numerics_line(record.numerics), *_beside(record.result, state.baseline)])
 
 

@@ -142,7 +142,7 @@ class TrialsView(View):
         key = self.selected_key
         strip = self.query_one("#selection", Static)
         strip.display = bool(key)
-        strip.update(selection_text(key, self.context.state) if key else "")
+        strip.update(selection_text(key, self.context.state, self.context.catalog) if key else "")
         self._show_log(key)
 
     def _show_log(self, key: str) -> None:

@@ -1,0 +1,183 @@
+"""What was measured, in the words that the app, the headless summary and the reports share. Pure functions.
+
+The app adds colours and meters, the reports put the same words into tables and sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from advisor.formatting import (
+    format_bytes,
+    format_count,
+    format_energy,
+    format_ms,
+    format_percent,
+    format_rate,
+    format_times,
+)
+from advisor.hardware import POWER_CAP, SLOWDOWNS
+from advisor.records import BaselineRecord, Ceilings, GpuReadings, Profile, TrialResult
+from advisor.roof import overhead_share, step_copy_share
+from advisor.session.conclusions import RoofShare
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with its name and, for a narrow column, a short one.
+
+    Where it is a ``share`` (0 to 1), ``text`` says of what.
+    """
+
+    name: str
+    short: str
+    text: str
+    share: float | None = None
+
+    @property
+    def words(self) -> str:
+        """The figure in words: ``45 % of 4.02 TB/s``."""
+        return self.text if self.share is None else f"{format_percent(self.share)} {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A part of what was read while something was timed; ``problem`` when it speaks against the timing."""
+
+    text: str
+    problem: bool = False
+
+
+# --- the roof -------------------------------------------------------------------------------------------------
+
+
+def roof_figure(reached: RoofShare, name: str = "Matrix-product rate") -> Figure:
+    """The share of the machine's matrix-product rate that a throughput reaches."""
+    of = f"of {format_rate(reached.ceiling_flops_per_s, 'FLOP')} {reached.dtype}"
+    return Figure(name, "Achieved", of, reached.share)
+
+
+def step_figures(profile: Profile) -> list[Figure]:
+    """What a step does and how far that is from what the machine can do; what was not measured is left out."""
+    return [*_arithmetic(profile), *_traffic(profile), *_device(profile), *_calls(profile)]
+
+
+def _arithmetic(profile: Profile) -> Iterator[Figure]:
+    if profile.flops_per_step and profile.step_ms > 0:
+        yield Figure("Arithmetic", "Work", f"{format_count(profile.flops_per_step)}FLOP a step")
+        if profile.ceiling_flops_per_s is None:  # else the share of the roof says it
+            rate = format_rate(profile.flops_per_step / (profile.step_ms / 1e3), "FLOP")
+            yield Figure("Arithmetic rate", "Rate", rate)
+
+
+def _traffic(profile: Profile) -> Iterator[Figure]:
+    share = step_copy_share(profile)
+    if share is not None:
+        moved, rate = format_bytes(profile.moved_bytes_per_step), format_rate(profile.copy_bytes_per_s, "B")
+        yield Figure("Memory traffic, estimated", "Memory", f"of {rate}, {moved} a step", share)
+    if profile.host_to_device_bytes:
+        yield Figure("Copied to the device", "Input", f"{format_bytes(profile.host_to_device_bytes)} a step")
+
+
+def _device(profile: Profile) -> Iterator[Figure]:
+    if profile.device_busy_share is not None:
+        yield Figure("GPU busy", "GPU busy", "of the step", profile.device_busy_share)
+    if profile.kernels_per_step is not None:
+        yield Figure("Kernels", "Kernels", f"{format_count(round(profile.kernels_per_step))} a step")
+    if profile.tensor_core_share is not None:
+        yield Figure("Tensor cores", "Tensor", "of kernel time, by the names", profile.tensor_core_share)
+
+
+def _calls(profile: Profile) -> Iterator[Figure]:
+    calling = overhead_share(profile)
+    if calling is not None:
+        count = format_count(profile.calls_per_step)
+        yield Figure("Operator calls", "Calls", f"of the step or more for calling {count} operators", calling)
+
+
+def ceiling_figures(ceilings: Ceilings) -> list[Figure]:
+    """What the machine can do at most; the matrix products first, each named in short by its type, slowest first."""
+    rates = sorted(ceilings.matmul_flops_per_s.items(), key=lambda item: item[1])
+    figures = [Figure(f"Matrix products in {dtype}", dtype, format_rate(rate, "FLOP")) for dtype, rate in rates]
+    if ceilings.copy_bytes_per_s is not None:
+        copied = format_rate(ceilings.copy_bytes_per_s, "B")
+        figures.append(Figure("Memory, read and written", "device memory", copied))
+    for memory, rate in ceilings.host_to_device_bytes_per_s.items():
+        name = f"Host to device from {memory} memory"
+        figures.append(Figure(name, f"from {memory}", format_rate(rate, "B")))
+    if ceilings.call_overhead_s is not None:
+        each = format_ms(1e3 * ceilings.call_overhead_s)
+        figures.append(Figure("Calling an operator on no data", "operator call", each))
+    return figures
+
+
+# --- the GPU, the CPU and energy ------------------------------------------------------------------------------
+
+
+def gpu_readings(gpu: GpuReadings) -> list[Reading]:
+    """What NVML said of the GPU while something was timed: gauges, what held it back, and who else was there."""
+    gauges = ", ".join(_gauges(gpu))
+    return [
+        *([Reading(gauges)] if gauges else []),
+        *_held_back(gpu.throttle_reasons),
+        Reading(company(gpu.foreign_processes), problem=bool(gpu.foreign_processes)),
+    ]
+
+
+def gpu_sentence(gpu: GpuReadings) -> str:
+    """The same in a line."""
+    return "; ".join(reading.text for reading in gpu_readings(gpu))
+
+
+def _gauges(gpu: GpuReadings) -> Iterator[str]:
+    if gpu.temperature_c is not None:
+        yield f"{gpu.temperature_c} °C at most"
+    if gpu.sm_clock_mhz is not None:
+        lowest = gpu.sm_clock_lowest_mhz
+        fell = f" (lowest {lowest})" if lowest is not None and lowest < gpu.sm_clock_mhz else ""
+        yield f"SM clock {gpu.sm_clock_mhz}{fell} MHz"
+    if gpu.power_w is not None:
+        yield f"{gpu.power_w:.0f} W on average"
+
+
+def _held_back(reasons: Sequence[str]) -> Iterator[Reading]:
+    """The power cap is what a heavy step earns; a slowdown for heat or power is a problem."""
+    if POWER_CAP in reasons:
+        yield Reading("at its power cap")
+    slowed = [reason for reason in reasons if reason in SLOWDOWNS]
+    if slowed:
+        yield Reading(f"slowed down ({', '.join(slowed)})", problem=True)
+    others = [reason for reason in reasons if reason != POWER_CAP and reason not in SLOWDOWNS]
+    if others:
+        yield Reading(f"clocks limited ({', '.join(others)})", problem=True)
+
+
+def company(count: int | None) -> str:
+    """How many other processes NVML lists on the GPU; None where it lists none at all, as in some containers."""
+    if count is None:
+        return "NVML lists no processes here, so nobody knows of others on the GPU"
+    if not count:
+        return "no other process on the GPU"
+    return f"{count} other process{'es' * (count != 1)} held a context on the GPU"
+
+
+def on_cpu(baseline: BaselineRecord) -> str:
+    """The same step on the CPU against the GPU; empty where that was not tried."""
+    cpu_ms = baseline.cpu_step_ms
+    if cpu_ms is None or baseline.step_ms <= 0:
+        return ""
+    factor, step = cpu_ms / baseline.step_ms, f"{format_ms(cpu_ms)} in one short trial"
+    if factor >= 1:
+        return f"{step}, {format_times(factor)} as long as on the GPU"
+    return f"{step}: the CPU is {format_times(1 / factor)} as fast as the GPU"
+
+
+def energy_words(result: TrialResult, baseline: TrialResult | None = None) -> str:
+    """Energy a sample, with the baseline's where that is given and known; empty where it was not measured."""
+    now, before = result.energy_j_per_sample, baseline.energy_j_per_sample if baseline else None
+    if now is None:
+        return ""
+    if before is None:
+        return f"{format_energy(now)} a sample"
+    return f"{format_energy(before)} → {format_energy(now)} a sample"
