@@ -195,13 +195,13 @@ def _effect(state: SessionState, stack: StackRecord) -> str:
 @run.register
 def _(invocation: options.Revisit) -> int:
     past = open_session(invocation.session_id or None)
-    state = SessionState.of(past.events)
+    state, catalog = SessionState.of(past.events), _catalog_of(past.request)
     if invocation.show:
         file = sys.stderr if invocation.outputs.json_to_stdout else sys.stdout
         print(f"Session {past.session_id}, {plain(past.request.target.target)}: {_result(state)}", file=file)
-        print_summary(state, file)
+        print_summary(state, file, catalog)
     outputs = _with_recorded_config(invocation.outputs, past.request)
-    written = write_outputs(state, past.request, outputs, _catalog_of(past.request))
+    written = write_outputs(state, past.request, outputs, catalog)
     for sentence in written.sentences:
         print(plain(sentence), file=sys.stderr)
     if written.errors:

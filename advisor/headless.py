@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from advisor.catalog import load_catalog
+from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, ExitCode
 from advisor.export.evidence import (
     bound_sentence,
@@ -54,7 +54,6 @@ from advisor.formatting import (
     format_seconds,
     format_setting,
     format_way,
-    format_worth,
 )
 from advisor.options import Outputs
 from advisor.records import (
@@ -72,7 +71,16 @@ from advisor.records import (
     Verdict,
 )
 from advisor.session import events
-from advisor.session.conclusions import Untried, own_notes, roof_shares, stack_helps, sweep_of, tried, untried
+from advisor.session.conclusions import (
+    Untried,
+    own_notes,
+    roof_shares,
+    shown_by,
+    stack_helps,
+    sweep_of,
+    tried,
+    untried,
+)
 from advisor.session.control import SessionControl
 from advisor.session.habits import habit_rows, price_of
 from advisor.session.journal import Journal, PastSession
@@ -185,9 +193,10 @@ def _cancelled_by_signals(session: SessionControl, say: Callable[[str], None]) -
 def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs) -> Written:
     """The files first: whoever reads our output may leave."""
     state = reporter.state
-    written = write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
+    catalog = load_catalog(request.recipe_folders)
+    written = write_outputs(state, request, outputs, catalog)
     if state.baseline:
-        print_summary(state, sys.stderr if outputs.json_to_stdout else sys.stdout)
+        print_summary(state, sys.stderr if outputs.json_to_stdout else sys.stdout, catalog)
     for sentence in written.sentences:
         reporter.say(sentence)
     return written
@@ -398,9 +407,9 @@ def _settings_text(stack: StackRecord) -> str:
 # --- the summary ----------------------------------------------------------------------------------------------
 
 
-def print_summary(state: SessionState, file: TextIO) -> None:
+def print_summary(state: SessionState, file: TextIO, catalog: Catalog) -> None:
     """The ranked recommendations, the stack, the other trials and the skipped recipes, as text."""
-    for title, body in _sections(state):
+    for title, body in _sections(state, catalog):
         print_text(Group(Text(f"\n{title}", style="bold"), Padding(body, (0, 0, 0, 2), expand=False)), file)
 
 
@@ -426,7 +435,7 @@ def table(*columns: str, right: Iterable[str] = ()) -> Table:
     return made
 
 
-def _sections(state: SessionState) -> Iterator[tuple[str, RenderableType]]:
+def _sections(state: SessionState, catalog: Catalog) -> Iterator[tuple[str, RenderableType]]:
     """What a person decides by comes first, what it rests on later."""
     if state.baseline:
         yield "Result", Text(plain(verdict(state)))
@@ -435,7 +444,7 @@ def _sections(state: SessionState) -> Iterator[tuple[str, RenderableType]]:
     if state.stack and (state.stack.settings or state.stack.dropped):
         yield "Together", _stack(state, state.stack)
     if state.recommendations:
-        yield _RANKED[state.goal.objective], Group(_ranked(state), *_remarks(state))
+        yield _RANKED[state.goal.objective], Group(_ranked(state), *_remarks(state, catalog))
     if front := pareto_rows(state):
         yield "Speed against memory", _pareto(state, front)
     if points := sweep_of(state):
@@ -445,7 +454,7 @@ def _sections(state: SessionState) -> Iterator[tuple[str, RenderableType]]:
     if state.baseline:
         yield "Baseline", Text("\n".join(map(plain, _baseline_lines(state, state.baseline))))
     if others := _others(state):
-        yield "Other trials", _trials(others)
+        yield "Other trials", _trials(others, state, catalog)
     if rows := habit_rows(state):
         yield "Habits, way by way", _habits(rows)
     if groups := untried(state):
@@ -492,7 +501,7 @@ def _ranked(state: SessionState) -> Table:
     return made
 
 
-def _remarks(state: SessionState) -> Iterator[Text]:
+def _remarks(state: SessionState, catalog: Catalog) -> Iterator[Text]:
     """What the marks of the ranking mean, and what a person has to know of single recommendations."""
     records = [item.record for item in state.recommendations]
     if any(record.confirmed for record in records):
@@ -500,11 +509,11 @@ def _remarks(state: SessionState) -> Iterator[Text]:
     if any(_membership(item, state) == "ask" for item in state.recommendations):
         yield Text("ask: it changes what is computed, so it enters the stack with --allow changed only", style="dim")
     for record in records:
-        for remark in _remarks_of(record, state):
+        for remark in _remarks_of(record, state, catalog):
             yield Text(plain(f"{record.label}: {remark}"), style="dim")
 
 
-def _remarks_of(record: TrialRecord, state: SessionState) -> Iterator[str]:
+def _remarks_of(record: TrialRecord, state: SessionState, catalog: Catalog) -> Iterator[str]:
     if record.result.disturbed:
         yield f"unreliable (!): {record.result.disturbed}"
     if record.numerics and record.numerics.worse_than_declared:
@@ -513,6 +522,7 @@ def _remarks_of(record: TrialRecord, state: SessionState) -> Iterator[str]:
         yield "its slower start never pays back"
     elif record.break_even_steps:
         yield f"its slower start pays back {format_break_even(record.break_even_steps)}"
+    yield from shown_by(record, state, catalog)
     yield from own_notes(record.result, state)
 
 
@@ -577,20 +587,21 @@ def _others(state: SessionState) -> list[TrialRecord]:
     return [record for record in tried(state) if record.candidate.name not in told]
 
 
-def _trials(records: Iterable[TrialRecord]) -> Table:
+def _trials(records: Iterable[TrialRecord], state: SessionState, catalog: Catalog) -> Table:
     made = table("trial", "result")
     for record in records:
-        made.add_row(Text(plain(record.label)), Text(plain(_result(record)), style=_STYLES[record.verdict]))
+        result = _result(record, state, catalog)
+        made.add_row(Text(plain(record.label)), Text(plain(result), style=_STYLES[record.verdict]))
     return made
 
 
-def _result(record: TrialRecord) -> str:
+def _result(record: TrialRecord, state: SessionState, catalog: Catalog) -> str:
     """A trial's effect, with the figure also inside the noise, and what else a person has to know of it."""
     effect = trial_effect(record)
     if record.verdict is Verdict.NO_DIFFERENCE:
         undecided = Verdict.NO_DIFFERENCE.value
         effect = effect.replace(undecided, f"{undecided}: {format_interval(record.comparison)}", 1)
-    remarks = [format_worth(record)] if record.candidate.already_on and record.result.measured else []
+    remarks = [*shown_by(record, state, catalog)]
     if record.numerics and record.numerics.worse_than_declared:
         remarks.append(f"numerics {format_numerics(record.numerics)}")
     return "; ".join((effect, *remarks))

@@ -45,7 +45,7 @@ def progress_of(history):
 
 def summary_of(history, state=None):
     file = io.StringIO()
-    print_summary(state or SessionState.of(history), file)
+    print_summary(state or SessionState.of(history), file, load_catalog())
     return file.getvalue()
 
 
@@ -240,6 +240,19 @@ def test_a_cpu_that_is_faster_than_the_gpu_is_told():
     state = SessionState.of(detailed_history())
     state.baseline = replace(state.baseline, cpu_step_ms=13.2)
     assert "the CPU is 2.0x as fast as the GPU" in section_of(summary_of((), state), "Baseline")
+
+
+def test_a_trial_that_saves_memory_tells_the_batch_that_it_makes_room_for():
+    state = SessionState.of(detailed_history())
+    state.facts = replace(state.facts, peak_allocated_bytes=8 * 2**30)
+    record = state.trials["zero_grad=zeros"]
+    size = state.facts.workload.batch_size
+    saving = replace(record.result, batch_size=size, peak_allocated_bytes=4 * 2**30)
+    candidate = Candidate("checkpointing", "memory.activation_checkpointing", "blocks")
+    state.apply(events.TrialMeasured(replace(record, candidate=candidate, result=saving)))
+    told = section_of(summary_of((), state), "Other trials")
+    assert "50 % less, and takes" in told
+    assert "batches of up to about" in told
 
 
 def test_the_other_trials_say_what_is_on_already_and_what_is_wrong():

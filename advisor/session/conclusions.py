@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from advisor.catalog import Catalog
+from advisor.formatting import format_worth
 from advisor.records import Candidate, Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
 from advisor.roof import ceiling_of, dtype_under, roof_share
 from advisor.session.ranking import CONTROL
@@ -117,3 +119,13 @@ def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
     """The notes of a trial without those that the baseline has as well."""
     known: Iterable[str] = notes_of(state.baseline.result) if state.baseline else ()
     return tuple(note for note in notes_of(result) if note not in known)
+
+
+def shown_by(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> tuple[str, ...]:
+    """What a trial has shown besides its speed: what a setting that is on is worth, and what its recipe concludes.
+
+    Each without a full stop at its end.
+    """
+    worth = format_worth(record) if record.candidate.already_on and record.result.measured else ""
+    after = catalog.after(state.facts, record) if catalog and state.facts else ""
+    return tuple(text for text in (worth, after.rstrip(".")) if text)

@@ -525,7 +525,7 @@ def test_a_trial_tells_what_it_has_shown_besides_its_speed(state) -> None:
     assert "batches of up to about" in text
     off = histories.measured("pin_memory", "data.pin_memory", False, 0.97, 9.1)
     state.apply(events.TrialMeasured(replace(off, candidate=replace(off.candidate, already_on=True))))
-    assert "Already on, worth 3.1 %" in selection_text("pin_memory=false", state, catalog).plain
+    assert "already on, worth 3.1 %" in selection_text("pin_memory=false", state, catalog).plain
 
 
 # --- export ---------------------------------------------------------------------------------------------------

@@ -19,10 +19,11 @@ from advisor.formatting import (
 )
 from advisor.records import NumericsResult, Phase, Recommendation, TrialRecord, Verdict
 from advisor.roof import upper_bound
+from advisor.session.conclusions import shown_by
 from advisor.session.control import Decision
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, mark, memory_against, ratio
-from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, shown_by, trade_text
+from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
 from advisor.tui.widgets.fact_list import Fact
 
 

@@ -6,12 +6,10 @@ from collections.abc import Iterable
 
 from textual.content import Content
 
-from advisor.catalog import Catalog
 from advisor.export.figures import energy_words, gpu_readings, on_cpu
-from advisor.formatting import format_bytes, format_change, format_worth
+from advisor.formatting import format_bytes, format_change
 from advisor.records import BaselineRecord, Finding, GpuReadings, TrialRecord, TrialResult
 from advisor.session.conclusions import notes_of
-from advisor.session.state import SessionState
 from advisor.tui.text import DIM
 from advisor.tui.widgets.fact_list import Fact
 
@@ -65,13 +63,6 @@ def trade_text(record: TrialRecord, baseline: BaselineRecord | None) -> Content 
         (" for ", DIM),
         (f"{format_change(1 + lost, 1)} time a sample", "$warning"),
     )
-
-
-def shown_by(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> list[str]:
-    """What a trial has shown besides its speed: what a setting that is on is worth, and what its recipe concludes."""
-    worth = f"{format_worth(record)}." if record.candidate.already_on and record.result.measured else ""
-    after = catalog.after(state.facts, record) if catalog and state.facts else ""
-    return [text for text in (worth[:1].upper() + worth[1:], after) if text]
 
 
 def remarks(result: TrialResult) -> list[Fact]:

@@ -15,9 +15,10 @@ from advisor.formatting import (
     format_setting,
 )
 from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
+from advisor.session.conclusions import shown_by
 from advisor.session.state import SessionState
 from advisor.tui.text import DIM, memory_against, ratio
-from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, shown_by, trade_text
+from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s
 
 IN_TURN = "in turn with the baseline"
