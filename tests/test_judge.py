@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from advisor.catalog import load_catalog
-from advisor.records import Block, Candidate, Mode, Numerics, Outcome, TrialResult, Verdict
+from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
 from advisor.session.confirmation import Confirmation, Runs
 from advisor.session.judge import Judge, overhead_s, speed
+from advisor.session.objective import Goal
 
 CATALOG = load_catalog()
 CANDIDATE = Candidate("autocast", "precision.autocast", "bfloat16")
@@ -182,7 +183,7 @@ def test_alternate_blocks_confirm_a_stack(judge):
     drift = [1 + 0.1 * index for index in range(10)]
     old = [Block(10, 80, 0.1 * factor) for factor in drift]
     new = [Block(10, 80, 0.05 * factor) for factor in drift]
-    confirmed = judge.confirmed(stack, new, old)
+    confirmed = judge.confirmed(stack, Confirmation(tuple(new), tuple(old), stack.result))
     assert confirmed.confirmed
     assert confirmed.comparison.paired
     comparison = confirmed.comparison
@@ -216,7 +217,7 @@ def test_a_confirmed_stack_names_the_baseline_that_it_was_timed_beside(judge):
     stack = judge.stack({}, result(5.0), {})
     assert stack.baseline_samples_per_s == judge.baseline_record().samples_per_s
     slowed = [Block(10, 80, 80 / 400.0)] * 6
-    confirmed = judge.confirmed(stack, [Block(10, 80, 80 / 800.0)] * 6, slowed)
+    confirmed = judge.confirmed(stack, Confirmation((Block(10, 80, 80 / 800.0),) * 6, tuple(slowed), stack.result))
     assert confirmed.comparison.speedup == pytest.approx(2.0)
     assert confirmed.samples_per_s / confirmed.baseline_samples_per_s == pytest.approx(confirmed.comparison.speedup)
     in_turn = judge.confirmed_by_runs(stack, [result(5.2)], [result(11.0)])
@@ -346,3 +347,88 @@ def test_of_identical_programs_recorded_on_a_gpu_at_most_one_in_a_hundred_is_cal
     judged, wrong = (sum(column) for column in zip(*outcomes, strict=True))
     assert judged >= 300
     assert wrong <= judged / 100
+
+
+# --- memory and energy ----------------------------------------------------------------------------------------
+
+MIB = 2**20
+
+
+def at(memory_mib, *, step_ms=10.0, energy_j=None, seed=1, **changes):
+    return result(step_ms, seed=seed, peak_reserved_bytes=memory_mib * MIB, energy_j_per_sample=energy_j, **changes)
+
+
+@pytest.fixture
+def memory_judge():
+    """A baseline of 1,030 MiB that inspected the model; later runs of the same settings take 1,000."""
+    judge = Judge(CATALOG, Mode.TRAIN, at(1030), goal=Goal(Objective.MEMORY))
+    judge.add_control(at(1000, seed=2))
+    judge.add_repeat(at(1002, seed=3))
+    judge.add_repeat(at(998, seed=4))
+    return judge
+
+
+def test_memory_is_held_against_runs_that_inspected_nothing(memory_judge):
+    baseline = memory_judge.baseline_record()
+    assert baseline.result.peak_reserved_bytes == 1000 * MIB
+    assert baseline.memory_floor == pytest.approx(0.005)  # the smallest floor there is
+    assert memory_judge.empty_stack({}).result.peak_reserved_bytes == 1000 * MIB
+    assert not memory_judge.yardstick.helps(at(995), memory_judge.compare(at(995)))
+
+
+def test_identical_runs_that_differ_in_their_peaks_raise_the_floor(memory_judge):
+    memory_judge.add_repeat(at(950, seed=5))
+    assert memory_judge.baseline_record().memory_floor > 0.07
+    assert not memory_judge.yardstick.helps(at(940), memory_judge.compare(at(940)))
+
+
+def test_a_small_saving_is_a_close_call_and_settled_by_its_largest_peak(memory_judge):
+    record = memory_judge.record(CANDIDATE, CANDIDATE.settings, at(970))
+    assert memory_judge.is_close_call(record)
+    assert not memory_judge.is_close_call(memory_judge.record(CANDIDATE, CANDIDATE.settings, at(700)))
+    runs = Runs((at(999, seed=6), at(975, seed=7)), (at(1000, seed=8), at(1001, seed=9)))
+    settled = memory_judge.confirm(record, runs)
+    assert settled.result.peak_reserved_bytes == 999 * MIB
+    assert not memory_judge.yardstick.helps(settled.result, settled.comparison)
+    assert memory_judge.again(settled).result.peak_reserved_bytes == 999 * MIB
+
+
+def test_a_saving_whose_speed_nobody_knows_yet_is_a_close_call(memory_judge):
+    blocks = tuple(Block(10, 80, 0.1 * factor) for factor in (0.9, 1.0, 1.1, 1.15, 1.2, 1.3))
+    unsure = replace(at(700), blocks=blocks)
+    record = memory_judge.record(CANDIDATE, CANDIDATE.settings, unsure)
+    assert record.comparison.ci_low < 0.9 < record.comparison.ci_high
+    assert memory_judge.is_close_call(record)
+    assert not memory_judge.is_close_call(memory_judge.record(CANDIDATE, CANDIDATE.settings, at(700, step_ms=20.0)))
+
+
+def test_a_confirmed_stack_has_the_largest_of_its_peaks(memory_judge):
+    settings = CANDIDATE.settings
+    stack = memory_judge.stack(settings, at(700), {})
+    beside = Confirmation(stack.result.blocks, memory_judge.baseline.blocks, at(720))
+    assert memory_judge.confirmed(stack, beside).result.peak_reserved_bytes == 720 * MIB
+    runs = memory_judge.confirmed_by_runs(stack, [at(710), at(690)], [at(1000), at(1000)])
+    assert runs.result.peak_reserved_bytes == 710 * MIB
+
+
+def test_energy_is_the_median_over_runs_and_its_noise_is_theirs():
+    judge = Judge(CATALOG, Mode.TRAIN, at(1000, energy_j=1.0), goal=Goal(Objective.ENERGY))
+    judge.add_control(at(1000, energy_j=1.02, seed=2))
+    assert judge.baseline_record().energy_floor == pytest.approx(1.02**1.5 - 1)
+    judge.add_repeat(at(1000, energy_j=1.04, seed=3))
+    judge.add_repeat(at(1000, energy_j=1.02, seed=4))
+    judge.add_repeat(at(1000, energy_j=5.0, seed=5, disturbed="somebody else"))
+    baseline = judge.baseline_record()
+    assert baseline.result.energy_j_per_sample == 1.02
+    assert baseline.energy_floor < 0.05
+    stack = judge.stack({}, at(1000, energy_j=0.5), {})
+    runs = judge.confirmed_by_runs(stack, [at(1000, energy_j=0.6), at(1000, energy_j=0.7)], [at(1000, energy_j=1.0)])
+    assert runs.result.energy_j_per_sample == 0.6
+
+
+def test_without_a_counter_there_is_no_energy():
+    judge = Judge(CATALOG, Mode.TRAIN, at(1000))
+    judge.add_repeat(at(1000, seed=2))
+    baseline = judge.baseline_record()
+    assert baseline.result.energy_j_per_sample is None
+    assert baseline.energy_floor == 0.0

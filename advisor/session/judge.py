@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -97,23 +97,19 @@ class Judge:
     def baseline_record(self) -> BaselineRecord:
         """The baseline as the session reports it."""
         blocks = [block for run in (self.baseline, *self.repeats) for block in run.blocks]
+        # The first run inspected the model as well, which takes memory: later ones are what trials are held against.
+        own = _with_median_energy((self.baseline, *self.repeats), self.baseline)
+        result = _with_peaks(median, self._spread_runs, own)
+        undisturbed = [run for run in self._spread_runs if not run.disturbed]
         return BaselineRecord(
-            _with_median_energy(self.baseline, self.repeats),
+            result,
             median(block.step_ms for block in blocks),
             self.baseline_rate,
             self.noise_floor,
             self.cpu_step_ms,
-            memory_floor=self._floor([run.peak_reserved_bytes for run in self._spread_runs], Objective.MEMORY),
-            energy_floor=self._floor(
-                [run.energy_j_per_sample for run in self._spread_runs if not run.disturbed], Objective.ENERGY
-            ),
+            memory_floor=_floor(Objective.MEMORY, self._spread_runs, result),
+            energy_floor=_floor(Objective.ENERGY, undisturbed, result),
         )
-
-    def _floor(self, figures: Sequence[float | None], objective: Objective) -> float:
-        """The relative difference that identical runs show in a figure; 0 where it was measured once at most."""
-        own = figure(objective, self.baseline)
-        ratios = [value / own for value in figures if value and own]
-        return noise_floor(ratios) if ratios else 0.0
 
     @property
     def yardstick(self) -> Yardstick:
@@ -189,7 +185,7 @@ class Judge:
         baseline = self.baseline_record()
         return StackRecord(
             {},
-            self.baseline,
+            baseline.result,
             Comparison(1.0, 1.0, 1.0, self.noise_floor),
             self.numerics({}, self.baseline),
             break_even_steps=0,
@@ -200,12 +196,13 @@ class Judge:
             dropped=dict(dropped),
         )
 
-    def confirmed(self, stack: StackRecord, new: Sequence[Block], old: Sequence[Block]) -> StackRecord:
-        """The stack with the comparison that alternate blocks gave; ``new[i]`` was timed beside ``old[i]``."""
-        comparison = self._alternate_comparison(rates(new), rates(old))
+    def confirmed(self, stack: StackRecord, evidence: Confirmation) -> StackRecord:
+        """The stack with the comparison that alternate blocks gave, and the largest of its peaks."""
+        new, old = evidence.new, evidence.old
         return replace(
             stack,
-            comparison=comparison,
+            result=_with_figures_of((stack.result, evidence.result), stack.result),
+            comparison=self._alternate_comparison(rates(new), rates(old)),
             confirmed=True,
             step_ms=median(block.step_ms for block in new),
             samples_per_s=median(rates(new)),
@@ -223,7 +220,7 @@ class Judge:
         baseline_step_ms, baseline_rate = _speed_of_runs(old_runs)
         return replace(
             stack,
-            result=_with_median_energy(stack.result, new),
+            result=_with_figures_of(new_runs, stack.result),
             comparison=Comparison(speedup, low, high, self.noise_floor, paired=True),
             confirmed=True,
             step_ms=step_ms,
@@ -248,7 +245,10 @@ class Judge:
         comparison = record.comparison
         if comparison is None or record.confirmed:
             return False
-        if self.yardstick.may_keep_speed(record.result, comparison):
+        by = self.yardstick
+        gain = None if by.goal.by_time else by.gain(record.result, comparison)
+        little = gain is not None and gain.proven and gain.ratio - 1 < _FLOORS_IN_REACH * gain.floor
+        if little or by.may_keep_speed(record.result, comparison):
             return True
         if not (comparison.ci_low > 1 or comparison.ci_high < 1):
             return False
@@ -274,7 +274,10 @@ class Judge:
         else:
             step_ms, rate = median(block.step_ms for block in evidence.new), median(rates(evidence.new))
             comparison = self._alternate_comparison(rates(evidence.new), rates(evidence.old))
-        return replace(record, comparison=comparison, confirmed=True, step_ms=step_ms, samples_per_s=rate)
+        result = _with_figures_of(evidence.new if isinstance(evidence, Runs) else [evidence.result], record.result)
+        return replace(
+            record, result=result, comparison=comparison, confirmed=True, step_ms=step_ms, samples_per_s=rate
+        )
 
     def _alternate_comparison(self, new: Sequence[float], old: Sequence[float]) -> Comparison:
         """Blocks in turn compared: drift falls on both alike, so what drifts between trials is no noise here."""
@@ -343,10 +346,33 @@ def speed(result: TrialResult) -> tuple[float, float]:
     return median(block.step_ms for block in result.blocks), median(rates(result.blocks))
 
 
-def _with_median_energy(result: TrialResult, others: Sequence[TrialResult]) -> TrialResult:
-    """A result with the median of its energy a sample and that of other runs of the same settings."""
-    known = [run.energy_j_per_sample for run in (result, *others) if run.energy_j_per_sample is not None]
+def _with_median_energy(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
+    """A result with the median energy a sample of runs of the same settings, where any was measured."""
+    known = [run.energy_j_per_sample for run in runs if run.energy_j_per_sample is not None]
     return replace(result, energy_j_per_sample=median(known)) if known else result
+
+
+def _with_figures_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
+    """A result with the largest peaks and the median energy a sample of runs of the same settings."""
+    return _with_peaks(max, runs, _with_median_energy(runs, result))
+
+
+def _with_peaks(choose: Callable[[list[int]], float], runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
+    """A result with peaks chosen among those of runs of the same settings; its own where none are known."""
+    reserved = [run.peak_reserved_bytes for run in runs if run.peak_reserved_bytes]
+    allocated = [run.peak_allocated_bytes for run in runs if run.peak_allocated_bytes]
+    return replace(
+        result,
+        peak_reserved_bytes=round(choose(reserved)) if reserved else result.peak_reserved_bytes,
+        peak_allocated_bytes=round(choose(allocated)) if allocated else result.peak_allocated_bytes,
+    )
+
+
+def _floor(objective: Objective, runs: Sequence[TrialResult], own: TrialResult) -> float:
+    """The relative difference that runs of the baseline's settings show in a figure; 0 where it is not known."""
+    typical = figure(objective, own)
+    ratios = [value / typical for run in runs if typical and (value := figure(objective, run))]
+    return noise_floor(ratios) if ratios else 0.0
 
 
 def _rates_of(runs: Sequence[TrialResult]) -> list[list[float]]:

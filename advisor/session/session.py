@@ -577,7 +577,7 @@ class Session:
     def _confirmed_side_by_side(self, record: StackRecord) -> StackRecord:
         outcome = confirm_side_by_side(self._bench, record.settings)
         if isinstance(outcome, Confirmation):
-            confirmed = self._known_judge.confirmed(record, outcome.new, outcome.old)
+            confirmed = self._known_judge.confirmed(record, outcome)
             self._known_judge.add_null(outcome.old)
             self._judge_again()
             return confirmed
@@ -823,7 +823,8 @@ class Session:
 
     def _warn_of_the_limit(self) -> None:
         """Say plainly that nothing stays within the memory limit, and what came nearest to it."""
-        limit_bytes, own = self.request.memory_limit_bytes, self._known_judge.baseline.peak_reserved_bytes
+        limit_bytes = self.request.memory_limit_bytes
+        own = self._known_judge.yardstick.baseline.result.peak_reserved_bytes
         if limit_bytes is None or own is None:
             return
         alone = [
