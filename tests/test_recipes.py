@@ -489,6 +489,11 @@ def test_every_kind_of_data_gets_the_new_batch_size(data):
         assert len(images) == len(labels) == 8
 
 
+def test_a_captured_step_promises_the_same_numbers_in_inference_only():
+    assert CATALOG["step_graph"].numerics_of(True, Mode.TRAIN) is Numerics.CLOSE
+    assert CATALOG["step_graph"].numerics_of(True, Mode.INFER) is Numerics.EXACT
+
+
 def test_batch_sizes_double_from_the_present_one():
     assert proposed("batch_size", gpu_facts())[:4] == [64, 128, 256, 512]
     assert proposed("batch_size", gpu_facts(mode=Mode.INFER))[-1] == 256 * 32

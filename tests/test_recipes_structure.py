@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 import pickle
 import warnings
 from dataclasses import replace
@@ -554,6 +555,18 @@ def test_where_a_flag_decides_an_exported_call_tells(example):
     applied("fold_norm", True, model, data=infer)
     assert isinstance(model.norm, nn.Identity)
     torch.testing.assert_close(model.eval()(images), before.eval()(images))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_model_that_no_trace_can_follow_leaves_no_graph_in_the_log(capfd, caplog):
+    images = torch.randn(2, 3, 8, 8)
+    with pytest.raises(CannotTraceError, match="depends on the values of a tensor"):
+        applied("conv_bias", False, DataDependent(), data=images)
+    with pytest.raises(CannotTraceError, match="depends on its inputs"):
+        applied("conv_bias", False, DataDependent())
+    assert capfd.readouterr() == ("", "")
+    assert caplog.records == []
+    assert logging.getLogger("torch").isEnabledFor(logging.ERROR)
 
 
 def test_an_exported_call_sees_functions_branches_and_shared_layers():
@@ -1126,7 +1139,9 @@ def test_pairs_are_facts():
     assert (inferred.biased_conv_norm_pairs, inferred.conv_norm_pairs) == (4, 4)
     untraceable = inspected(DataDependent(), images)
     assert untraceable.biased_conv_norm_pairs == 0
-    assert untraceable.norm_pairs_problem.startswith("has a forward that torch.export cannot follow: ")
+    assert untraceable.norm_pairs_problem == (
+        "has a forward that torch.export cannot follow: what it does depends on the values of a tensor"
+    )
     exported_call = inspected(Optional(), images)
     assert (exported_call.biased_conv_norm_pairs, exported_call.norm_pairs_problem) == (1, "")
 

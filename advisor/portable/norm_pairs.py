@@ -3,14 +3,16 @@
 import contextlib
 import copy
 import inspect
+import io
 import itertools
+import logging
 import time
 import typing
 import warnings
 
 import torch
 
-from advisor.portable.tracing import CannotTraceError, LimitedTracer
+from advisor.portable.tracing import CannotTraceError, LimitedTracer, not_followed
 
 LAYERS = (torch.nn.modules.conv._ConvNd, torch.nn.Linear)
 NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
@@ -131,8 +133,7 @@ def view_by_fx(model: torch.nn.Module, training: bool, deadline: float, defaults
     except CannotTraceError:
         raise
     except Exception as error:
-        text = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
-        raise CannotTraceError(f"has a forward that torch.fx cannot follow: {text}") from error
+        raise not_followed("torch.fx", error) from error
 
 
 def view_by_export(
@@ -143,8 +144,7 @@ def view_by_export(
 ) -> View:
     """A trace by torch.export of one call of the model."""
     try:
-        with kept_as_it_is(model, training), warnings.catch_warnings(), Deadline(deadline):
-            warnings.simplefilter("ignore")
+        with kept_as_it_is(model, training), without_messages(), Deadline(deadline):
             program = torch.export.export(model, *example, strict=False)
             signature = program.graph_signature
             names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -156,8 +156,7 @@ def view_by_export(
     except CannotTraceError:
         raise
     except Exception as error:
-        text = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
-        raise CannotTraceError(f"has a forward that torch.export cannot follow: {text}") from error
+        raise not_followed("torch.export", error) from error
 
 
 def called_by(node: torch.fx.Node, model: torch.nn.Module) -> torch.nn.Module:
@@ -306,6 +305,19 @@ def kept_as_it_is(model: torch.nn.Module, training: bool) -> typing.Iterator[Non
                 elif isinstance(value, (dict, set)) and contents is not None:
                     value.clear()
                     value.update(contents)
+
+
+@contextlib.contextmanager
+def without_messages() -> typing.Iterator[None]:
+    """Inside this context torch.export says nothing; of a trace that fails it would print the whole graph."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,16 @@ class CannotTraceError(ValueError):
     """Why a model cannot be traced: the rest of a sentence that begins with the model."""
 
 
+def not_followed(tracer: str, error: Exception) -> CannotTraceError:
+    """What to raise for a forward that a tracer gave up on, with its reason as a person reads it."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
+    if type(error).__name__ == "GuardOnDataDependentSymNode":
+        text = "what it does depends on the values of a tensor"
+    elif isinstance(error, torch.fx.proxy.TraceError) and "control flow" in text:
+        text = "what it does depends on its inputs"
+    return CannotTraceError(f"has a forward that {tracer} cannot follow: {text}")
+
+
 IN_PLACE_NAMES = (
     *("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul"),
     *("iand", "ior", "ixor", "ilshift", "irshift"),
@@ -70,8 +80,7 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
     except CannotTraceError:
         raise
     except Exception as error:
-        text = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CannotTraceError(f"has a forward that torch.fx cannot follow: {text}") from error
+        raise not_followed("torch.fx", error) from error
     finally:
         for module, attributes in before.items():
             vars(module).clear()

@@ -119,6 +119,7 @@ def test_usual_settings_are_not_taken_for_faults(bench_of, name, recipe, value):
     record = bench_of(workload(name)).record(recipe, value)
     assert record.result.measured, record.result
     assert record.numerics.measured is not Numerics.CHANGED, record.numerics
+    assert not record.numerics.worse_than_declared, record.numerics
 
 
 @pytest.mark.parametrize("name", ["small_resnet18", "encoder"])
