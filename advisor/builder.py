@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import os
@@ -67,6 +68,7 @@ class Builder:
         self._process = _CONTEXT.Process(target=_enter, args=(target, seed, theirs, log_path), daemon=False)
         self._process.start()
         theirs.close()
+        atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
 
     def wait(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
         """Wait until the target is built. Returns why no trial can be forked from it; empty when they can."""
@@ -102,6 +104,7 @@ class Builder:
 
     def close(self) -> None:
         """End the builder."""
+        atexit.unregister(self.close)
         self.usable = False
         self._connection.close()
         if self._process.pid is not None:

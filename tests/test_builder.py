@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -149,3 +151,16 @@ def test_a_builder_ends_with_its_runner(built):
     assert psutil.pid_exists(pid)
     runner.forget_build()
     assert gone(pid)
+
+
+def test_a_program_that_leaves_its_builder_alone_ends(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    code = (
+        "from advisor.records import TargetSpec\nfrom advisor.runner import Runner\nrunner = Runner()\n"
+        f"problem = runner.build_once(TargetSpec('target.py:build', {str(tmp_path)!r}), 0, 'build.log', {SOON_S})\n"
+        "print(problem or runner._builder._process.pid)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, timeout=2 * SOON_S, capture_output=True, text=True, check=True
+    )
+    assert gone(int(ran.stdout))
