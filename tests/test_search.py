@@ -9,6 +9,8 @@ import pytest
 
 from advisor.catalog import load_catalog
 from advisor.records import Block, Candidate, Mode, Numerics, Outcome, TargetSpec, TrialResult, TrialSpec
+from advisor.session.control import Decision
+from advisor.session.decisions import Decisions
 from advisor.session.judge import Judge
 from advisor.session.objective import Goal
 from advisor.session.request import Request
@@ -58,13 +60,17 @@ class Searching:
         self.judge = Judge(CATALOG, Mode.TRAIN, result_at(1.0))
         self.speedups = speedups
         self.grown = []
+        self.decisions = Decisions()
+        self.said = []
         self.search = StackSearch(
             self.bench,
             self.judge,
             CATALOG,
-            allowed=lambda record: record.result.measured,
+            allowed=lambda record: record.result.measured and not self.decisions.rejects(record.candidate.recipe),
             reserve_s=lambda: 0.0,
             progress=lambda stack: self.grown.append(stack.settings),
+            decision=self.decisions.of,
+            say=self.said.append,
         )
 
     def solo(self, *candidates):
@@ -187,3 +193,97 @@ def test_a_stack_above_the_memory_limit_is_not_kept():
     found.bench.run = lambda spec, *, cost=0.0: heavy
     found.search.grow(found.solo(BF16, FUSED))
     assert found.stack.settings == Settings(BF16.settings)
+
+
+# --- what the person decided ----------------------------------------------------------------------------------
+
+
+def grown(speedups, *candidates):
+    """A search that has grown its stack from these candidates' own trials."""
+    found = Searching(speedups)
+    found.search.grow(found.solo(*candidates))
+    return found
+
+
+def test_what_is_rejected_goes_and_the_rest_is_measured():
+    found = grown(product(autocast=1.5, fused_optimizer=1.1, step_graph=1.3), BF16, FUSED, GRAPH)
+    found.decisions.take("autocast", Decision.REJECTED)
+    assert found.search.drop_rejected()
+    rest = Settings({**FUSED.settings, **GRAPH.settings})
+    assert found.bench.asked[-1] == found.grown[-1] == found.stack.settings == rest
+    assert found.stack.dropped[BF16.key] == "you rejected it"
+    assert found.search.drop_rejected()
+    assert found.bench.asked.count(rest) == 1
+
+
+def test_what_it_kept_out_gets_another_chance():
+    def speedup(settings):
+        if TF32.key in settings and BF16.key in settings:
+            return 1.05
+        return product(autocast=1.5, tf32=1.2, fused_optimizer=1.1)(settings)
+
+    found = grown(speedup, BF16, TF32, FUSED)
+    found.decisions.take("autocast", Decision.REJECTED)
+    found.search.grow(found.solo(BF16, TF32, FUSED))
+    assert found.stack.settings == Settings({**TF32.settings, **FUSED.settings})
+    found.decisions.take("autocast", None)
+    found.search.grow(found.solo(BF16, TF32, FUSED))
+    assert found.stack.dropped.get(BF16.key) != "you rejected it"
+
+
+def test_a_single_setting_that_is_left_is_not_measured_again():
+    found = grown(product(autocast=1.5, fused_optimizer=1.1), BF16, FUSED)
+    asked = len(found.bench.asked)
+    found.decisions.take("autocast", Decision.REJECTED)
+    assert found.search.drop_rejected()
+    assert found.stack.settings == Settings(FUSED.settings)
+    assert found.stack.result.measured
+    assert len(found.bench.asked) == asked
+
+
+def test_nothing_is_left_when_all_is_rejected():
+    found = grown(product(autocast=1.5), BF16)
+    found.decisions.take("autocast", Decision.REJECTED)
+    assert found.search.drop_rejected()
+    assert (found.stack.settings, found.stack.result) == (Settings(), None)
+
+
+def test_a_rest_that_fails_is_told_and_the_best_single_setting_kept():
+    def speedup(settings):
+        alone = set(settings) == {FUSED.key, GRAPH.key}
+        return None if alone else product(autocast=1.5, fused_optimizer=1.1, step_graph=1.3)(settings)
+
+    found = grown(speedup, BF16, FUSED, GRAPH)
+    assert len(found.stack.settings) == 3
+    found.decisions.take("autocast", Decision.REJECTED)
+    assert found.search.drop_rejected()
+    assert found.stack.settings == Settings(GRAPH.settings)
+    assert found.stack.result.measured
+    [told] = found.said
+    assert told == f"without {BF16.key} the others fail together: out of memory"
+    assert found.stack.dropped == {BF16.key: "you rejected it", FUSED.key: told}
+
+
+def test_without_time_to_measure_the_rest_the_stack_stays():
+    found = grown(product(autocast=1.5, fused_optimizer=1.1, step_graph=1.3), BF16, FUSED, GRAPH)
+    found.bench._affordable = 0
+    found.decisions.take("autocast", Decision.REJECTED)
+    assert not found.search.drop_rejected()
+    assert len(found.stack.settings) == 3
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(1.0, True), (0.9, False), (None, False)])
+def test_what_is_accepted_stays_unless_it_fails_or_makes_the_whole_slower(factor, stays):
+    def speedup(settings):
+        alone = FUSED.key not in settings or len(settings) == 1
+        if alone:
+            return product(autocast=1.5, fused_optimizer=1.1)(settings)
+        return None if factor is None else 1.5 * factor
+
+    found = grown(speedup, BF16, FUSED)
+    assert FUSED.key not in found.stack.settings
+    found.decisions.take("fused_optimizer", Decision.ACCEPTED)
+    found.search.grow(found.solo(BF16, FUSED))
+    found.search.leave_one_out()
+    assert (FUSED.key in found.stack.settings) is stays
+    assert stays or found.stack.dropped[FUSED.key]

@@ -176,6 +176,8 @@ def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
     what = f"candidate{'s' * (count != 1)} tried for {_subject(state)}{where}"
     if not count:
         result = f"No candidate was tried for {_subject(state)}{where}"
+    elif not any(record.result.measured for record in records):
+        result = f"{f'Each of {count}' if count > 1 else 'The only'} {what} failed"
     elif not helping:
         result = f"None of {count} {what} {goal.better()}" if count > 1 else f"The only {what} {goal.not_better()}"
     else:

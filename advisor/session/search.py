@@ -46,6 +46,7 @@ class StackSearch:
         allowed: Callable[[TrialRecord], bool],
         reserve_s: Callable[[], float],
         progress: Callable[[Stack], None],
+        say: Callable[[str], None] = lambda text: None,
         combined: Callable[[Settings, TrialResult], None] = lambda settings, result: None,
         decision: Callable[[str], Decision | None] = lambda recipe: None,
     ) -> None:
@@ -55,6 +56,7 @@ class StackSearch:
         self._allowed = allowed
         self._reserve_s = reserve_s
         self._progress = progress
+        self._say = say
         self._combined = combined
         self._decision = decision
         self._known: list[TrialRecord] = []
@@ -120,20 +122,30 @@ class StackSearch:
         if not gone:
             return True
         rest = self._compatible(Settings({key: v for key, v in self.stack.settings.items() if key not in gone}))
-        if rest and not self._affordable(rest, reserve_s=0.0):
+        result = self._measured_alone(rest)
+        if rest and result is None and not self._affordable(rest, reserve_s=0.0):
             return False
         dropped.update(dict.fromkeys(gone, REJECTED))
-        result = self._measure(rest) if rest else None
+        if rest and result is None:
+            result = self._measure(rest)
         if result is None or self._acceptable(rest, result):
             self._keep(rest, result)
-            return True
-        failed = f"without {' and '.join(gone)} the others fail: {result.reason or 'they change too much'}"
-        dropped.update(dict.fromkeys(rest, failed))
+        else:
+            self._begin_with_the_best(rest, f"without {' and '.join(gone)} the others fail together: {result.reason}")
+        return True
+
+    def _measured_alone(self, settings: Settings) -> TrialResult | None:
+        """The result of the trial that a single setting had by itself."""
+        return next((r.result for r in self._known if r.settings == settings and r.result.measured), None)
+
+    def _begin_with_the_best(self, failing: Settings, why: str) -> None:
+        """The best single setting in place of a combination that fails."""
+        self._say(why)
+        self.stack.dropped.update(dict.fromkeys(failing, why))
         best = next((record for record in self._winners(self._known) if record.alone), None)
         if best is not None:
-            dropped.pop(best.candidate.key, None)
+            self.stack.dropped.pop(best.candidate.key, None)
         self._keep(Settings(best.settings if best else {}), best.result if best else None)
-        return True
 
     def _is(self, key: str, decision: Decision) -> bool:
         """Whether this is what the person said of the recipe that owns a setting."""

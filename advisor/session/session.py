@@ -190,6 +190,7 @@ class Session:
         self._planned_left = len(planned.all) - len(planned.later)
         self._find_stack(planned)
         self._confirm_found()
+        self._follow_in_time()
         self._stage("others")
         self._planned_left = len(self._waiting)
         self._run_solo(self._those_that_waited(), reserve_s=_CLOSE_CALLS_SHARE * self._budget.total_s)
@@ -339,6 +340,8 @@ class Session:
             self._passed_over = self._without_hope(candidates)
             skipped |= self._passed_over
             candidates = tuple(c for c in candidates if c.recipe not in self._passed_over)
+        if not candidates:
+            self._say(self._nothing_to_try(skipped), "warning")
         planned = schedule(
             self.catalog,
             facts,
@@ -358,6 +361,13 @@ class Session:
         if objective is Objective.MEMORY:  # what the profile bounds is time
             bounded = {recipe: why for recipe, why in bounded.items() if not self.catalog[recipe].saves_memory}
         return bounded | pointless(objective, candidates)
+
+    def _nothing_to_try(self, skipped: Mapping[str, str]) -> str:
+        """Why no candidate is left, of those recipes that were asked for when some were."""
+        named = [f"{recipe}: {skipped[recipe]}" for recipe in self.request.only if recipe in skipped]
+        if named:
+            return f"there is nothing to try of what --only names ({'; '.join(named)})"
+        return "there is nothing to try here: every recipe is left out, each for a reason of its own"
 
     def _run_solo(self, candidates: Iterable[Candidate], *, reserve_s: float | None = None) -> None:
         """Try candidates, and before what is left of them those that the person accepts meanwhile."""
@@ -461,6 +471,7 @@ class Session:
             allowed=self._allowed,
             reserve_s=self._confirmation_s,
             progress=self._stack_grew,
+            say=lambda text: self._say(text, "warning"),
             combined=self._combined,
             decision=self._decisions.of,
         )
