@@ -13,12 +13,13 @@ from planted import TINY_TARGET, plant
 
 from advisor.errors import ExitCode
 from advisor.export.json_report import report
-from advisor.records import Block, Candidate, Mode, Numerics, Outcome, TargetSpec, TrialResult, Verdict
+from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TargetSpec, TrialResult, Verdict
 from advisor.runner import Runner
 from advisor.session import events
 from advisor.session.control import Decision
 from advisor.session.journal import Journal, open_session
 from advisor.session.judge import Judge
+from advisor.session.objective import Goal
 from advisor.session.request import Request
 from advisor.session.session import Session
 from advisor.session.state import SessionState
@@ -31,6 +32,13 @@ class Instead(nn.Module):
         return {expression}
 workload.model[2] = Instead()
 """
+# Its steps fill a scratch of 64 MiB; recipes make it smaller, or put a pause in its place.
+HEAVY_TARGET = TINY_TARGET.replace("return 1.0 * x", "return x + 0.0 * torch.ones(16 * 2**20).sum()")
+REPLACE_SCRATCH = "import time, torch" + REPLACE_PAUSE
+MEMORY = {
+    "lighter": REPLACE_SCRATCH.format(expression="x + 0.0 * torch.ones(2**20).sum()"),
+    "crawling": REPLACE_SCRATCH.format(expression="time.sleep(0.3) or x"),
+}
 PLANTED = {
     "quicker": REPLACE_PAUSE.format(expression="x"),
     "wrong": REPLACE_PAUSE.format(expression="100 * x"),
@@ -348,3 +356,74 @@ def test_a_ladder_climbs_on_though_its_record_was_judged_again(tmp_path):
     assert session._climbs(first)
     second = Candidate("num_workers", "data.num_workers", 2)
     assert not session._climbs(judge.record(second, second.settings, at(121.0)))
+
+
+# --- other objectives, and the memory limit -------------------------------------------------------------------
+
+
+def heavy(folder, *recipe_ids, **options):
+    for recipe_id, apply in MEMORY.items():
+        plant(folder / "recipes", recipe_id, apply=apply)
+    recipes = (str(folder / "recipes"),)
+    return Run(folder, HEAVY_TARGET, only=recipe_ids, recipe_folders=recipes, budget_s=60.0, **options).run()
+
+
+@pytest.fixture(scope="module")
+def saving(tmp_path_factory):
+    return heavy(tmp_path_factory.mktemp("saving"), "lighter", "crawling", objective=Objective.MEMORY)
+
+
+def test_with_memory_as_the_objective_the_stack_is_what_saves_it_and_keeps_the_speed(saving):
+    assert saving.session.exit_code == ExitCode.OK
+    assert saving.state.stack_settings == {"planted.lighter": True}
+    assert saving.state.stack.confirmed
+    assert [item.record.candidate.recipe for item in saving.state.recommendations] == ["lighter"]
+    crawling = saving.state.trials["crawling=true"]
+    assert crawling.result.peak_reserved_bytes < saving.state.stack.result.peak_reserved_bytes
+    assert crawling.comparison.ci_high < 0.9
+
+
+def test_the_choice_between_time_and_memory_is_kept(saving):
+    told = report(saving.state, saving.request, "0")
+    assert told["stack"]["gain"]["ratio"] > 1.05
+    names = [point["name"] for point in told["pareto"]]
+    assert names[:1] == ["crawling=true"]
+    assert "baseline" not in names
+
+
+def test_the_goal_is_in_the_journal(saving):
+    past = SessionState.of(open_session(saving.journal.session_id).events)
+    assert past.goal == saving.request.goal == Goal(Objective.MEMORY)
+    assert past.combinations == saving.state.combinations
+
+
+def test_a_memory_limit_below_the_baseline_is_met_first(tmp_path, saving):
+    baseline, lighter = saving.state.baseline.result, saving.state.trials["lighter=true"].result
+    limit = (baseline.peak_reserved_bytes + lighter.peak_reserved_bytes) // 2
+    run = heavy(tmp_path, "crawling", memory_limit_bytes=limit)
+    assert run.state.stack_settings == {"planted.crawling": True}
+    assert run.state.stack.comparison.verdict is Verdict.SLOWER
+    assert run.state.stack.result.peak_reserved_bytes <= limit
+    assert [item.record.candidate.recipe for item in run.state.recommendations] == ["crawling"]
+    assert not [said for said in run.posted(events.Said) if "memory limit" in said.text]
+
+
+def test_a_memory_limit_that_nothing_meets_is_told_with_what_came_nearest(tmp_path):
+    run = heavy(tmp_path, "lighter", memory_limit_bytes=2**20)
+    assert run.session.exit_code == ExitCode.OK
+    assert run.state.stack_settings == {}
+    assert run.state.recommendations == ()
+    (warning,) = [said.text for said in run.posted(events.Said) if "stays within the memory limit" in said.text]
+    assert "limit of 1.00 MiB: the least was" in warning
+    assert "planted.lighter: true" in warning
+    assert "--memory-limit" in warning
+    assert run.state.trials["lighter=true"].result.measured
+
+
+def test_energy_without_a_counter_is_refused_at_once_in_two_lines(tmp_path):
+    run = Run(tmp_path, TINY_TARGET, objective=Objective.ENERGY).run()
+    (failure,) = run.posted(events.SessionFailed)
+    assert "no energy counter" in failure.message
+    assert "throughput" in failure.hint
+    assert failure.exit_code == run.session.exit_code == ExitCode.USAGE
+    assert not run.posted(events.TrialStarted)
