@@ -126,6 +126,14 @@ class Catalog:
         except Exception:  # as above
             return ""
 
+    def proposes(self, candidate: Candidate, facts: Facts) -> bool:
+        """Whether a recipe finds a value worth trying for a workload; one that cannot say is not in the way."""
+        try:
+            found = self[candidate.recipe].candidates(facts)
+        except Exception:  # as above
+            return True
+        return not isinstance(found, Skip) and (candidate.value in found or candidate.already_on)
+
     def propose(self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> Proposals:
         """Candidates for a workload. A recipe that is already on proposes its default instead: what it is worth."""
         candidates: list[Candidate] = []

@@ -59,7 +59,10 @@ class Compile(Recipe):
     partners = frozenset({"autocast", "channels_last", "compile_scope", "step_graph"})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        return missing_compiler(facts) or list(_CUDA_MODES if facts.on_cuda else _CPU_MODES)
+        modes = _CUDA_MODES if facts.on_cuda else _CPU_MODES
+        scope = facts.current("compile.scope", "model")
+        # What is compiled with any other scope is compiled in the mode `default` unless another is set.
+        return missing_compiler(facts) or [mode for mode in modes if scope == "model" or mode != "default"]
 
     def accepts(self, value: Value) -> bool:
         return value in ("none", *_CUDA_MODES)

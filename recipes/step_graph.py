@@ -70,7 +70,7 @@ torch.cuda.current_stream().wait_stream(side_stream)
 if optimizer is not None:
     optimizer.zero_grad(set_to_none=True)  # the capture then makes the gradients in its own memory
 graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
+with torch.cuda.graph(graph, capture_error_mode="thread_local"):
     static_output = whole_step()
 
 # for each batch of the same shape: copy it in, replay; static_output holds the loss, or the model's output
@@ -130,4 +130,4 @@ _SCALER = "float16 training scales gradients, and the GradScaler asks the host a
 
 
 def _can_be_captured(optimizer: OptimizerFacts) -> bool:
-    return optimizer.capturable or optimizer.name in _KEEPS_NO_STEP_COUNT
+    return optimizer.capturable or (optimizer.builtin and optimizer.name in _KEEPS_NO_STEP_COUNT)

@@ -300,7 +300,7 @@ def test_capture_replay_and_eager_fallback_in_turn(catalog, monkeypatch):
         stream=lambda stream: nullcontext(),
         synchronize=lambda device: None,
         CUDAGraph=Graph,
-        graph=lambda graph: nullcontext(),
+        graph=lambda graph, **options: nullcontext(),
     )
     monkeypatch.setattr(torch, "cuda", fake)
     monkeypatch.setattr(module, "_to_device", lambda batch, device: batch)

@@ -288,10 +288,13 @@ def test_the_scope_alone_means_the_default_mode_and_goes_with_the_others():
 
 def test_candidates_of_the_scope(compilers):
     blocks = (("GPT2Block", 12),)
-    assert proposed("compile_scope", gpu_facts(repeated_blocks=blocks)) == ["regional"]
-    assert proposed("compile_scope", cpu_facts(repeated_blocks=blocks)) == ["regional"]
+    assert proposed("compile_scope", gpu_facts(repeated_blocks=blocks, families=LINEAR)) == ["regional"]
+    assert proposed("compile_scope", cpu_facts(repeated_blocks=blocks, families=LINEAR)) == ["regional"]
     assert "repeats no block" in reason("compile_scope", gpu_facts())
-    assert "too old for Triton" in reason("compile_scope", gpu_facts(capability=(6, 0), repeated_blocks=blocks))
+    assert "too old for Triton" in reason(
+        "compile_scope", gpu_facts(capability=(6, 0), repeated_blocks=blocks, families=LINEAR)
+    )
+    assert "differ in shape" in reason("compile_scope", gpu_facts(repeated_blocks=blocks))
     why = CATALOG["compile_scope"].why(gpu_facts(repeated_blocks=blocks), "regional")
     assert "repeats GPT2Block 12 times" in why
 
@@ -299,7 +302,10 @@ def test_candidates_of_the_scope(compilers):
 def test_the_loss_is_compiled_with_the_model_where_it_takes_time(compilers):
     loses = profile_facts(phases={"forward": 98.0, "loss": 2.0})
     assert proposed("compile_scope", gpu_facts(profile=loses)) == ["with_loss"]
-    assert proposed("compile_scope", gpu_facts(profile=loses, repeated_blocks=(("B", 3),))) == ["with_loss", "regional"]
+    assert proposed("compile_scope", gpu_facts(profile=loses, repeated_blocks=(("B", 3),), families=LINEAR)) == [
+        "with_loss",
+        "regional",
+    ]
     assert "2.0 %" in CATALOG["compile_scope"].why(gpu_facts(profile=loses), "with_loss")
     cheap = profile_facts(phases={"forward": 99.9, "loss": 0.1})
     assert "repeats no block" in reason("compile_scope", gpu_facts(profile=cheap))
@@ -757,7 +763,7 @@ def test_candidates_of_freezing(compilers):
     assert proposed("cpu_freeze", cpu_facts(mode=Mode.INFER)) == [True]
     assert "inference only" in reason("cpu_freeze", cpu_facts())
     assert "CPU only" in reason("cpu_freeze", gpu_facts(mode=Mode.INFER))
-    assert "no convolutions or linear" in reason("cpu_freeze", cpu_facts(mode=Mode.INFER, families={"embedding": 1}))
+    assert "no convolution or linear layer" in reason("cpu_freeze", cpu_facts(mode=Mode.INFER, families={"embedding": 1}))
     conflict = CATALOG["cpu_freeze"].conflict
     assert "no gradient is recorded" in conflict(True, {"infer.grad": "grad"})
     assert "no two blocks" in conflict(True, {"compile.scope": "regional"})
@@ -981,7 +987,7 @@ def test_without_a_compiler_nothing_is_proposed(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr("advisor.toolchain.shutil.which", lambda name: None)
-    found = {"repeated_blocks": (("Block", 4),), "varying_shapes": True, "fusable_chains": 3}
+    found = {"repeated_blocks": (("Block", 4),), "varying_shapes": True, "fusable_chains": 3, "families": LINEAR}
     for recipe_id in ("compile_scope", "compile_dynamic", "compile_optimizer", "fuse_pointwise"):
         assert "install gcc or clang" in reason(recipe_id, gpu_facts(**found))
     assert "needs a C++ compiler" in reason("cpu_freeze", cpu_facts(mode=Mode.INFER))

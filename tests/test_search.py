@@ -55,7 +55,7 @@ class Bench:
 
 
 class Searching:
-    def __init__(self, speedups, *, affordable=100):
+    def __init__(self, speedups, *, affordable=100, applies=lambda candidate, settings: True):
         self.bench = Bench(speedups, affordable)
         self.judge = Judge(CATALOG, Mode.TRAIN, result_at(1.0))
         self.speedups = speedups
@@ -69,6 +69,7 @@ class Searching:
             allowed=lambda record: record.result.measured and not self.decisions.rejects(record.candidate.recipe),
             reserve_s=lambda: 0.0,
             progress=lambda stack: self.grown.append(stack.settings),
+            applies=applies,
             decision=self.decisions.of,
             say=self.said.append,
         )
@@ -135,6 +136,38 @@ def test_a_combination_that_fails_leaves_the_best_alone():
     found.search.grow(found.solo(BF16, FUSED))
     assert found.stack.settings == Settings(BF16.settings)
     assert "together with the others it fails: out of memory" in found.stack.dropped[FUSED.key]
+
+
+def test_usual_values_that_gain_nothing_alone_are_tried_with_the_winners():
+    """Once the winners have moved the bottleneck they may gain: of these three, the two that do stay."""
+
+    def speedup(settings):
+        if GRAPH.key not in settings:
+            return 1.0
+        return 2.0 * product(autocast=1.3, channels_last=1.2, tf32=1.0)(settings)
+
+    found = Searching(speedup)
+    found.search.grow(found.solo(GRAPH, BF16, LAST, TF32))
+    assert set(found.stack.settings) == {GRAPH.key, BF16.key, LAST.key}
+
+
+def test_without_any_winner_the_usual_values_are_tried_together():
+    both = Searching(lambda settings: 1.5 if {BF16.key, LAST.key} <= set(settings) else 1.0)
+    both.search.grow(both.solo(BF16, LAST))
+    assert set(both.stack.settings) == {BF16.key, LAST.key}
+    nothing = Searching(lambda settings: 1.0)
+    nothing.search.grow(nothing.solo(BF16, LAST))
+    assert not nothing.stack.settings
+
+
+def test_what_the_others_leave_nothing_to_do_is_not_tried_with_them():
+    found = Searching(
+        product(autocast=1.5, tf32=1.2), applies=lambda new, others: new != TF32 or BF16.key not in others
+    )
+    found.search.grow(found.solo(BF16, TF32))
+    assert found.stack.settings == Settings(BF16.settings)
+    assert found.stack.dropped[TF32.key] == "the others leave it nothing to do"
+    assert not found.bench.asked
 
 
 def test_what_conflicts_with_a_better_one_is_named_and_not_tried():

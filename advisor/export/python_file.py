@@ -704,7 +704,7 @@ def _graphed(device, run, captured, after_replay, parameters):
             parameter.grad = None
         torch.cuda.synchronize(device)
         recording = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(recording):
+        with torch.cuda.graph(recording, capture_error_mode="thread_local"):
             static_result = captured(static_batch)
         graph = recording
 

@@ -296,7 +296,8 @@ class GraphedStep:
         if isinstance(step, TrainStep):
             step.optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize(self.device)
-        with torch.cuda.graph(graph):
+        # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             if isinstance(step, TrainStep):
                 loss = step.loss(step.forward(self._static_batch), self._static_batch)
                 step.backward(loss)

@@ -83,8 +83,12 @@ def _group(catalog: Catalog, facts: Facts, candidate: Candidate, allow: Numerics
     return "prime" if first or costly or candidate.value in recipe.usual else "rest"
 
 
-def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool, bool, bool, bool]:
-    """What attacks the bottleneck first, ladders before switches; then fresh interpreters (seconds), then habits."""
+def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool, ...]:
+    """What attacks the bottleneck first, ladders before switches; then fresh interpreters (seconds), then habits.
+
+    Compilations come in the order of their promise: each takes long, and one usual value can stand for another.
+    """
     recipe = catalog[candidate.recipe]
     bottleneck = facts.profile.bottleneck if facts.profile else None
-    return recipe.stage is Stage.ENVIRONMENT, bottleneck not in recipe.attacks, not recipe.ladder, recipe.habit
+    unusual = recipe.expensive and candidate.value not in recipe.usual
+    return recipe.stage is Stage.ENVIRONMENT, unusual, bottleneck not in recipe.attacks, not recipe.ladder, recipe.habit

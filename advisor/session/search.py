@@ -1,7 +1,7 @@
 """The search for the stack.
 
-All winners at once with their known partners, each partner checked; what is left one by one; then compiled on top; then
-each setting is left out once. A combination is measured once: what is known of it is used again.
+All winners and what most workloads gain from at once, what has not won alone checked; what is left one by one; then
+compiled on top; then each setting is left out once. A combination is measured once: what is known of it is used again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class StackSearch:
     """Builds the stack from measured candidates. Every step is a trial of the whole combination.
 
     ``decision`` is what the person said of a recipe so far: each step takes out what was rejected meanwhile, and what
-    was accepted stays unless the whole fails with it or is measurably slower.
+    was accepted stays unless the whole fails with it or is measurably slower. ``applies`` says whether a candidate's
+    recipe would still propose it to somebody who has these settings.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class StackSearch:
         say: Callable[[str], None] = lambda text: None,
         combined: Callable[[Settings, TrialResult], None] = lambda settings, result: None,
         decision: Callable[[str], Decision | None] = lambda recipe: None,
+        applies: Callable[[Candidate, Settings], bool] = lambda candidate, settings: True,
     ) -> None:
         self._bench = bench
         self._judge = judge
@@ -59,6 +61,7 @@ class StackSearch:
         self._say = say
         self._combined = combined
         self._decision = decision
+        self._applies = applies
         self._known: list[TrialRecord] = []
         self._measured: dict[Settings, TrialResult] = {}
         self.stack = Stack()
@@ -66,12 +69,13 @@ class StackSearch:
     def grow(self, records: Iterable[TrialRecord]) -> None:
         """Add the winners, the best first, keeping each that still helps; then known partners of what is in.
 
-        What is added to an empty stack is tried all at once before that: most winners are good company.
+        What is added to an empty stack is tried all at once before that: most winners are good company, and what
+        gained nothing alone may once they have moved the bottleneck.
         """
         self._known = known = list(records)
         self.drop_rejected()
         winners = self._winners(known)
-        if winners and not self.stack.settings:
+        if not self.stack.settings:
             self._leap(winners, known)
         for best in winners:
             for record in self._values(best, known):
@@ -89,7 +93,7 @@ class StackSearch:
         """Measure an expensive candidate on top of the stack; it stays when it helps. None when it cannot be tried."""
         self.drop_rejected()
         settings = self.stack.settings.with_value(candidate.key, candidate.value)
-        if self._catalog.conflict(settings):
+        if self._catalog.conflict(settings) or not self._applies(candidate, self.stack.settings):
             return None
         result = self._measure(settings)
         record = self._judge.record(candidate, settings, result)
@@ -168,23 +172,33 @@ class StackSearch:
         return settings
 
     def _leap(self, winners: list[TrialRecord], known: Iterable[TrialRecord]) -> None:
-        """Try the winners and their partners at once; when that is faster than the best alone, check the partners."""
-        settings = self._company(Settings(winners[0].settings), winners[1:])
-        alone = set(settings)
-        usual = [r for r in known if r.candidate.value in self._catalog[r.candidate.recipe].usual and self._allowed(r)]
-        settings = self._company(settings, [r for r in usual if self._is_partner(r, settings)])
-        if len(settings) == 1 or not self._affordable(settings):
+        """Try the winners and all usual values at once; when that is best, those that did not win alone are checked."""
+        others = [record for record in known if self._is_usual(record)]
+        settings = self._company([*winners, *others])
+        if len(settings) < 2 or not self._affordable(settings):
             return
         result = self._measure(settings)
-        if self._acceptable(settings, result) and self._beats(result, winners[0].result):
+        if not self._acceptable(settings, result):
+            return
+        if self._beats(result, winners[0].result) if winners else self._better(settings, result):
             self._keep(settings, result)
-            self.leave_one_out([key for key in settings if key not in alone])
+            won = {record.candidate.key for record in winners}
+            self.leave_one_out([key for key in settings if key not in won])
 
-    def _company(self, settings: Settings, records: Iterable[TrialRecord]) -> Settings:
-        """Settings with those of the records added that conflict with nothing before them."""
+    def _is_usual(self, record: TrialRecord) -> bool:
+        """Whether many workloads gain from a candidate, and this one lost no great deal by it alone."""
+        recipe = self._catalog[record.candidate.recipe]
+        usual = record.candidate.value in recipe.usual and not recipe.expensive and self._allowed(record)
+        return usual and record.comparison is not None and record.comparison.speedup > _HOPELESS
+
+    def _company(self, records: Iterable[TrialRecord]) -> Settings:
+        """The settings of these records, but for those that conflict with one before them or are done for by it."""
+        settings = Settings()
         for record in records:
-            merged = settings.merged(record.candidate.settings)
-            if record.candidate.key not in settings and not self._catalog.conflict(merged):
+            candidate = record.candidate
+            merged = settings.merged(candidate.settings)
+            fits = candidate.key not in settings and not self._catalog.conflict(merged)
+            if fits and self._applies(candidate, settings):
                 settings = merged
         return settings
 
@@ -207,6 +221,8 @@ class StackSearch:
         if settings == self.stack.settings or not self._allowed(record):
             return
         reason = self._catalog.conflict(settings)
+        if not reason and not self._applies(record.candidate, self.stack.settings):
+            reason = "the others leave it nothing to do"
         if reason:
             self.stack.dropped.setdefault(key, reason)
             return

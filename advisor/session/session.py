@@ -220,8 +220,9 @@ class Session:
         self._settle_promising()
         self._stage("stack")
         search.grow(self._records.values())
+        self._try_on_top(search, self._proposed_for(search.stack), reserve_s=self._stack_reserve_s)
         self._compile_cost = 0.0
-        self._try_on_top(search, [*self._proposed_for(search.stack), *quick])
+        self._try_on_top(search, quick)
         if planned.rest:
             self._stage("trials")
             self._run_solo(planned.rest)
@@ -286,8 +287,7 @@ class Session:
         rounding = own_rounding(self.catalog, inspected.workload)
         mode, goal = inspected.workload.mode, self.request.goal
         self._judge = Judge(self.catalog, mode, result, own_rounding=rounding, goal=goal)
-        if profiled is not None and profiled.profile.calls_per_step:
-            self._budget.calls_per_step = profiled.profile.calls_per_step
+        self._budget.parameter_tensors = inspected.workload.parameter_tensors
         self._emit(events.FactsFound(self._facts))
         self._emit(events.BaselineMeasured(self._judge.baseline_record()))
         if result.build_s is not None and result.build_s > _WORTH_BUILDING_ONCE_S:
@@ -422,14 +422,19 @@ class Session:
         return record
 
     def _climbs(self, record: TrialRecord) -> bool:
-        """Whether a ladder's value is better than every value before it, the present one included."""
+        """Whether a ladder's value may be better than every value before it, the present one included.
+
+        The upper end of its interval decides: where steps wait for data they vary, and a ladder is not climbed again.
+        """
         earlier = [
             other.samples_per_s or 0.0
             for other in self._records.values()
             if other.candidate.recipe == record.candidate.recipe and other.candidate != record.candidate
         ]
         best = max([self._known_judge.baseline_rate, *earlier])
-        return (record.samples_per_s or 0.0) > (1 + _SMALLEST_CLIMB if earlier else 1.0) * best
+        comparison = record.comparison
+        upper = (record.samples_per_s or 0.0) * (comparison.ci_high / comparison.speedup if comparison else 1.0)
+        return upper > (1 + _SMALLEST_CLIMB if earlier else 1.0) * best
 
     def _repeat_baseline(self) -> None:
         """Measure the baseline once more, and again when it stands out: a slow minute of the host is no noise floor."""
@@ -469,7 +474,8 @@ class Session:
             self._known_judge,
             self.catalog,
             allowed=self._allowed,
-            reserve_s=self._confirmation_s,
+            reserve_s=self._stack_reserve_s,
+            applies=self._applies,
             progress=self._stack_grew,
             say=lambda text: self._say(text, "warning"),
             combined=self._combined,
@@ -494,8 +500,11 @@ class Session:
         decision = self._decisions.of(candidate.recipe)
         return waits(self.catalog, facts, candidate, allow=self.request.allow, decision=decision)
 
-    def _try_on_top(self, search: StackSearch, candidates: Iterable[Candidate]) -> None:
+    def _try_on_top(
+        self, search: StackSearch, candidates: Iterable[Candidate], *, reserve_s: Callable[[], float] | None = None
+    ) -> None:
         """Compile on top of the stack, and try what needs its company; then partners in the new company."""
+        reserve_s = reserve_s or self._confirmation_s
         tried: list[Candidate] = []
         for candidate in candidates:
             self._progress()
@@ -506,7 +515,7 @@ class Session:
             if self._decisions.rejects(candidate.recipe):
                 self._skip(candidate, REJECTED)
                 continue
-            if not self._affordable(cost=cost, reserve_s=self._confirmation_s()):
+            if not self._affordable(cost=cost, reserve_s=reserve_s()):
                 self._skip(candidate, self._too_late(cost=cost))
                 continue
             record = search.try_expensive(candidate)
@@ -541,9 +550,12 @@ class Session:
         self._keep_proven(proven)
 
     def _settle_promising(self) -> None:
-        """On a noisy machine, see in turn with the baseline which candidates help, before there is a stack."""
+        """On a noisy machine, see in turn with the baseline which candidates help, before there is a stack.
+
+        Only where two processes take turns block by block: whole trials in turn take longer than trying combinations.
+        """
         judge = self._known_judge
-        if judge.noise_floor > _NOISY:
+        if judge.noise_floor > _NOISY and not self._known_facts.on_cuda:
             allowed, by = list(filter(self._allowed, self._records.values())), judge.yardstick
             promising = [r for r in allowed if _seems_faster(r) or by.may_keep_speed(r.result, r.comparison)]
             self._confirm_close_calls(promising, reserve_s=self._reserve_s())
@@ -776,6 +788,16 @@ class Session:
         stack_s = _STACK_TRIALS_RESERVED * self._budget.expected_s()
         wanted_s = stack_s + self._compile_s() + self._confirmation_s()
         return min(wanted_s, _LARGEST_RESERVE * self._budget.total_s)
+
+    def _stack_reserve_s(self) -> float:
+        """What growing the stack leaves for what comes after it: a compilation, while one is to come, and the proof."""
+        return self._compile_s() + self._confirmation_s()
+
+    def _applies(self, candidate: Candidate, settings: Mapping[str, Value]) -> bool:
+        """Whether a recipe would propose a candidate to somebody who has these settings (and not its own) already."""
+        others = Settings(settings).without(candidate.key)
+        facts = replace(self._known_facts, workload=_under(self._known_facts.workload, others))
+        return self.catalog.proposes(candidate, facts)
 
     def _compile_s(self) -> float:
         """One compilation, while one is still to come and the budget is of a size that can pay it."""
