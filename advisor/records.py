@@ -380,6 +380,8 @@ class Profile:
     counted once. ``trace_path`` is a Chrome trace of the profiled steps, gzipped. ``habits`` prices ways of doing the
     same thing; ``sync_places`` is None where nobody looked (there is no device that the host could wait for).
     ``host_made_tensors`` are those that the model and the loss make on the host in a step and copy to the device.
+    ``called`` names what a step's operators compute, as ``WorkloadFacts.families`` does for modules, and
+    ``batched_product``.
     """
 
     step_ms: float
@@ -406,6 +408,7 @@ class Profile:
     habits: tuple[HabitRow, ...] = ()
     sync_places: tuple[SyncPlace, ...] | None = None
     host_made_tensors: int | None = None
+    called: tuple[str, ...] = ()
 
     def share(self, *phases: str) -> float:
         """The share of the instrumented step that these phases take, 0 to 1."""
@@ -445,6 +448,11 @@ class Facts:
     findings: tuple[Finding, ...] = ()
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+
+    def computes(self, *families: str) -> bool:
+        """Whether a step computes one of these kinds of things: by a module of the model, or by calling a function."""
+        called = self.profile.called if self.profile else ()
+        return self.workload.has(*families) or any(family in called for family in families)
 
     @property
     def on_cuda(self) -> bool:

@@ -49,14 +49,14 @@ class ChannelsLast(Recipe):
     stage = Stage.MODEL
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        images, volumes = facts.workload.has("conv2d"), facts.workload.has("conv3d")
+        images, volumes = facts.computes("conv2d"), facts.computes("conv3d")
         if images and volumes:
             return Skip("the model has 2-D and 3-D convolutions, and converting it as a whole takes one format only")
         if images:
             return ["channels_last"]
         if volumes:
             return ["channels_last_3d"]
-        return Skip("the model has no 2-D or 3-D convolutions")
+        return Skip("the step computes no 2-D or 3-D convolution")
 
     def accepts(self, value: Value) -> bool:
         return value in ("contiguous", "channels_last", "channels_last_3d")

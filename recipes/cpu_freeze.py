@@ -53,8 +53,8 @@ class CpuFreeze(Recipe):
     partners = frozenset({"compile", "inference_mode", "autocast"})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if not facts.workload.has("conv1d", "conv2d", "conv3d", "linear"):
-            return Skip("the model has no convolutions or linear layers whose weights could be packed")
+        if not facts.computes("conv1d", "conv2d", "conv3d", "linear"):
+            return Skip("the step computes no convolution or linear layer whose weights could be packed")
         return missing_compiler(facts) or [True]
 
     def apply(self, workload: Components, value: Value) -> None:

@@ -46,8 +46,8 @@ class CudnnBenchmark(Recipe):
     stage = Stage.GLOBAL
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if not facts.workload.has("conv1d", "conv2d", "conv3d"):
-            return Skip("the model has no convolutions")
+        if not facts.computes("conv1d", "conv2d", "conv3d"):
+            return Skip("the step computes no convolution")
         return [True]
 
     def apply(self, workload: Components, value: Value) -> None:

@@ -62,8 +62,11 @@ class LargeBatchOptimizer(Recipe):
                 f"it is for batches of about {_LARGE_BATCH:,} samples and more, and yours has {batch_size:,}; "
                 "raise --batch-size first"
             )
-        if optimizer.name not in _VALUES:
-            return Skip(f"LARS takes the place of SGD and LAMB that of Adam or AdamW; yours is {optimizer.name}")
+        if not optimizer.builtin or optimizer.name not in _VALUES:
+            return Skip(
+                "LARS takes the place of torch.optim's SGD and LAMB that of its Adam or AdamW; yours is "
+                f"{optimizer.name}{'' if optimizer.builtin else ' of another package'}"
+            )
         if find_spec("timm") is None:
             return Skip("LARS and LAMB come from timm, which is not installed: pip install timm")
         return [_VALUES[optimizer.name]]

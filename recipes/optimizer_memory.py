@@ -59,8 +59,11 @@ class OptimizerMemory(Recipe):
         optimizer = facts.workload.optimizer
         if optimizer is None:
             return Skip("the workload has no optimizer")
-        if optimizer.name not in _ADAM:
-            return Skip(f"the optimizer is {optimizer.name}; what Adam and AdamW keep is what could be made smaller")
+        if not optimizer.builtin or optimizer.name not in _ADAM:
+            return Skip(
+                f"the optimizer is {optimizer.name}{'' if optimizer.builtin else ' of another package'}; what "
+                "torch.optim's Adam and AdamW keep is what could be made smaller"
+            )
         share = _share_of_memory(facts)
         if share < _LEAST_SHARE:
             return Skip(f"the optimizer's state is {format_percent(share)} of the memory that a step needs")

@@ -53,8 +53,8 @@ class ReducedReduction(Recipe):
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         workload = facts.workload
-        if not workload.has("linear", "attention", "recurrent"):
-            return Skip("the model has no linear, attention or recurrent layers, whose products this concerns")
+        if not facts.computes("linear", "attention", "recurrent", "batched_product"):
+            return Skip("the step computes no linear, attention or recurrent layer, whose products this concerns")
         in_half = _HALF & {*workload.parameter_dtypes, facts.current("precision.autocast", "none")}
         # Of a float32 model, autocast or half-precision weights may still make one: the switch is tried beside them.
         may_be_in_half = "float32" in workload.parameter_dtypes and (workload.capability or (0, 0)) >= (7, 0)

@@ -44,8 +44,6 @@ _BACKENDS = {
     "math": "MATH",
 }
 _HALF = frozenset({"bfloat16", "float16"})
-# Parts of the names of the operators behind scaled_dot_product_attention.
-_OPERATORS = ("scaled_dot_product", "flash_attention", "efficient_attention", "cudnn_attention")
 _SWITCHES = ("flash", "cudnn", "mem_efficient", "math")
 
 
@@ -64,8 +62,8 @@ class Sdpa(Recipe):
     phases = frozenset({Phase.FORWARD, Phase.BACKWARD})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if not (facts.workload.has("attention") or _is_called(facts)):
-            return Skip("the profile shows no scaled_dot_product_attention, and the model has no nn.MultiheadAttention")
+        if not facts.computes("attention"):
+            return Skip("the model has no nn.MultiheadAttention, and the step calls no scaled_dot_product_attention")
         if not facts.on_cuda:
             return ["flash", "math"]
         capability = facts.workload.capability or (0, 0)
@@ -92,13 +90,6 @@ class Sdpa(Recipe):
             "    output = model(inputs)\n"
             "    # with activation checkpoints, loss.backward() too: it runs parts of the forward pass again\n"
         )
-
-
-def _is_called(facts: Facts) -> bool:
-    if facts.profile is None:
-        return False
-    rows = (*facts.profile.operators, *facts.profile.by_shape)
-    return any(word in row.name for row in rows for word in _OPERATORS)
 
 
 def _in_half(facts: Facts) -> bool:

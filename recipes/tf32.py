@@ -36,8 +36,7 @@ from collections.abc import Sequence
 from advisor.recipe import CUDA, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
-_LAYERS = ("linear", "attention", "recurrent", "conv1d", "conv2d", "conv3d")
-_OPERATORS = ("mm", "matmul", "conv", "linear", "einsum", "attention")
+_PRODUCTS = ("linear", "attention", "recurrent", "batched_product", "conv1d", "conv2d", "conv3d")
 
 
 class Tf32(Recipe):
@@ -62,8 +61,8 @@ class Tf32(Recipe):
             return Skip(f"compute capability {have} has no TensorFloat-32 (8.0 and later have)")
         if "float32" not in workload.parameter_dtypes:
             return Skip("no parameter is in float32, so no product is either")
-        if not (workload.has(*_LAYERS) or _multiplies(facts)):
-            return Skip("the model has no linear, attention, recurrent or convolution layers")
+        if not facts.computes(*_PRODUCTS):
+            return Skip("the step computes no linear, attention, recurrent or convolution layer and no matrix product")
         if facts.current("precision.autocast", "none") != "none":
             return Skip("autocast takes the products out of float32 already")
         return ["high", "medium"]
@@ -87,9 +86,3 @@ class Tf32(Recipe):
     def rounding(self, value: Value) -> float:
         # `medium` permits bfloat16 products, whatever the kernels of today make of it.
         return {"high": 2.0**-11, "medium": 2.0**-8}.get(str(value), 0.0)
-
-
-def _multiplies(facts: Facts) -> bool:
-    """Whether the profile shows products that no known layer accounts for."""
-    names = [row.name.lower() for row in facts.profile.operators] if facts.profile else []
-    return any(word in name for name in names for word in _OPERATORS)

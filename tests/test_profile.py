@@ -124,6 +124,30 @@ def test_what_the_loop_does_after_the_update_is_done_but_is_no_phase():
     assert step._loss_sum.item() > 0
 
 
+class Functions(nn.Module):
+    """Everything by functions over its own parameters; not a module of PyTorch's among them."""
+
+    def __init__(self):
+        super().__init__()
+        self.filters = nn.Parameter(torch.randn(4, 3, 3, 3))
+        self.volume_filters = nn.Parameter(torch.randn(2, 4, 1, 1, 1))
+        self.weight = nn.Parameter(torch.randn(8, 4))
+
+    def forward(self, images):
+        x = nn.functional.conv2d(images, self.filters)
+        x = x + nn.functional.conv3d(x[:, :, None], self.volume_filters)[:, :1, 0]
+        x = nn.functional.linear(x.flatten(2).transpose(1, 2), self.weight)
+        return nn.functional.scaled_dot_product_attention(x, x, x) + torch.bmm(x, x.transpose(1, 2)).mean()
+
+
+@pytest.mark.parametrize("mode", ["grad", "inference_mode"])
+def test_what_a_step_computes_without_modules_is_seen(mode):
+    plan = StepPlan(mode=Mode.INFER, device="cpu", grad_mode=mode)
+    recording = record_steps(InferStep(Functions(), plan), Feed(torch.randn(2, 3, 6, 6)), 1)
+    assert set(recording.called) == {"attention", "batched_product", "conv2d", "conv3d", "linear"}
+    assert record_steps(InferStep(nn.ReLU(), plan), Feed(torch.randn(2, 3)), 1).called == ()
+
+
 def test_a_profile_without_phases_has_no_shares():
     assert Profile(step_ms=1.0, phases={}).share("forward") == 0
 

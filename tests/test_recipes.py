@@ -540,7 +540,7 @@ def test_tf32_needs_ampere_and_float32_products():
 def test_channels_last_follows_the_convolutions():
     assert proposed("channels_last", cpu_facts()) == ["channels_last"]
     assert proposed("channels_last", gpu_facts(families={"conv3d": 2})) == ["channels_last_3d"]
-    assert "no 2-D or 3-D convolutions" in reason("channels_last", gpu_facts(families=LINEAR))
+    assert "no 2-D or 3-D convolution" in reason("channels_last", gpu_facts(families=LINEAR))
     assert "one format only" in reason("channels_last", gpu_facts(families={**CONV, "conv3d": 1}))
 
 
@@ -607,7 +607,34 @@ def test_implementations_other_than_the_default_one():
 
 def test_cudnn_benchmark_needs_convolutions():
     assert proposed("cudnn_benchmark", gpu_facts()) == [True]
-    assert reason("cudnn_benchmark", gpu_facts(families=LINEAR)) == "the model has no convolutions"
+    assert reason("cudnn_benchmark", gpu_facts(families=LINEAR)) == "the step computes no convolution"
+
+
+@pytest.mark.parametrize(
+    ("recipe_id", "called"),
+    [
+        ("cudnn_benchmark", "conv1d"),
+        ("channels_last", "conv2d"),
+        ("channels_last", "conv3d"),
+        ("tf32", "batched_product"),
+        ("sdpa", "attention"),
+        ("reduced_reduction", "linear"),
+        ("reduced_reduction", "batched_product"),
+    ],
+)
+def test_what_a_step_calls_without_a_module_counts_too(recipe_id, called):
+    families = {"embedding": 1}
+    assert "the step" in reason(recipe_id, gpu_facts(families=families, profile=profile_facts()))
+    assert proposed(recipe_id, gpu_facts(families=families, profile=profile_facts(called=(called,))))
+
+
+def test_an_optimizer_of_another_package_is_not_taken_for_pytorchs_of_that_name():
+    own = sgd_facts(builtin=False)
+    assert "takes no `capturable`" in reason("step_graph", gpu_facts(optimizer=own))
+    assert "SGD of another package" in reason("large_batch_optimizer", gpu_facts(optimizer=own, batch_size=8192))
+    assert "AdamW of another package" in reason(
+        "optimizer_memory", gpu_facts(optimizer=adamw_facts(builtin=False, state_bytes=10**12))
+    )
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])

@@ -763,7 +763,9 @@ def test_candidates_of_freezing(compilers):
     assert proposed("cpu_freeze", cpu_facts(mode=Mode.INFER)) == [True]
     assert "inference only" in reason("cpu_freeze", cpu_facts())
     assert "CPU only" in reason("cpu_freeze", gpu_facts(mode=Mode.INFER))
-    assert "no convolution or linear layer" in reason("cpu_freeze", cpu_facts(mode=Mode.INFER, families={"embedding": 1}))
+    assert "no convolution or linear layer" in reason(
+        "cpu_freeze", cpu_facts(mode=Mode.INFER, families={"embedding": 1})
+    )
     conflict = CATALOG["cpu_freeze"].conflict
     assert "no gradient is recorded" in conflict(True, {"infer.grad": "grad"})
     assert "no two blocks" in conflict(True, {"compile.scope": "regional"})

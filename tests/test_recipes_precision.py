@@ -19,7 +19,7 @@ from advisor.catalog import load_catalog
 from advisor.export.python_file import python_source
 from advisor.plan import StepPlan
 from advisor.recipe import Components
-from advisor.records import Hardware, Mode, Numerics, OperatorRow
+from advisor.records import Hardware, Mode, Numerics
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.batches import copy_into, mover
 from advisor.runtime.loop import Loop
@@ -29,7 +29,7 @@ from advisor.trial.inspection import current_settings, inspect_loop
 CATALOG = load_catalog()
 CPU = torch.device("cpu")
 ATTENTION = {"attention": 2, "linear": 4}
-SDPA_CALL = profile_facts(operators=(OperatorRow("aten::_scaled_dot_product_flash_attention_for_cpu", 1, 1.0, 0.0),))
+SDPA_CALL = profile_facts(called=("attention",))
 LARGE = ((1024, 4096, 12), (4096, 1024, 12), (1024, 10, 1))
 GLOBALS = ("deterministic_off", "flush_denormal", "reduced_reduction", "sdpa")
 

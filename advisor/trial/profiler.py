@@ -67,6 +67,7 @@ def profile_step(
         host_to_device_bytes=_host_to_device_bytes(step, feed),
         host_made_tensors=host_made_tensors(step, feed),
         trace_path=recording.trace_path,
+        called=recording.called,
     )
     measured = _under_the_roof(measured, step, convolving=work.convolving)
     bottleneck, evidence = judge(measured)

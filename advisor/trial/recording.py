@@ -45,6 +45,14 @@ _TENSOR_CORES = re.compile(
 )
 _NO_TENSOR_CORES = re.compile(r"simt|ffma")
 
+# What operators compute, by the families of modules that do the same.
+_FAMILIES = {
+    **dict.fromkeys(("addmm", "linear", "mm"), "linear"),
+    **dict.fromkeys(("baddbmm", "bmm"), "batched_product"),
+    **dict.fromkeys(("gru", "lstm", "rnn_relu", "rnn_tanh"), "recurrent"),
+    "scaled_dot_product_attention": "attention",
+}
+
 T = TypeVar("T")
 
 
@@ -71,6 +79,7 @@ class Recording:
     calls: float
     device: DeviceActivity | None
     trace_path: str
+    called: tuple[str, ...]
 
 
 def record_steps(step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_path: str = "") -> Recording:
@@ -96,6 +105,7 @@ def record_steps(step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_p
         calls=outermost_calls(events) / steps,
         device=device_activity(events, steps) if on_cuda else None,
         trace_path=_write_trace(recorded, trace_path) if trace_path else "",
+        called=called_families(events),
     )
 
 
@@ -121,6 +131,18 @@ def operator_rows(averages: Iterable[Any], steps: int, *, on_cuda: bool) -> tupl
 def outermost_calls(events: Iterable[Any]) -> int:
     """How many operators were called by something else than an operator: what an operator calls itself costs less."""
     return sum(_is_operator(event) and not _is_called_by_operator(event) for event in events)
+
+
+def called_families(events: Iterable[Any]) -> tuple[str, ...]:
+    """What the operators compute, by the families of modules that do the same; convolutions by their weights' rank."""
+    found = set()
+    for event in events:
+        name, shapes = event.name.removeprefix("aten::"), event.input_shapes or []
+        if name in _FAMILIES:
+            found.add(_FAMILIES[name])
+        elif name == "convolution" and len(shapes) > 1:
+            found.add(f"conv{len(shapes[1]) - 2}d")
+    return tuple(sorted(found))
 
 
 def device_activity(events: Sequence[Any], steps: int) -> DeviceActivity:
