@@ -66,6 +66,7 @@ class Recipe(ABC):
 
     ``ladder``: the values are tried in order, and climbing stops when one is no better than the one before.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
+    ``fallback``: an expensive one that most often gains less than others of its kind, and waits for them.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
     ``saves_memory``: it is meant to lower the peak; with memory as the objective the search tries it first.
     ``usual``: values that many workloads gain from; the search tries them before all others.
@@ -92,6 +93,7 @@ class Recipe(ABC):
     package: ClassVar[str] = ""
     ladder: ClassVar[bool] = False
     expensive: ClassVar[bool] = False
+    fallback: ClassVar[bool] = False
     habit: ClassVar[bool] = False
     saves_memory: ClassVar[bool] = False
     partners: ClassVar[frozenset[str]] = frozenset()

@@ -56,6 +56,7 @@ class FusePointwise(Recipe):
     stage = Stage.COMPILE
     saves_memory = True
     expensive = True
+    fallback = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if facts.workload.fusing_problem:

@@ -90,11 +90,19 @@ def test_a_habit_waits_because_the_good_value_is_the_present_one():
     assert habits <= set(recipes(groups.later))
 
 
-def test_where_the_step_waits_for_data_what_loads_it_comes_first():
+def test_where_the_step_waits_for_data_workers_come_first_and_what_needs_them_on_top():
     _, groups = planned(bound_by(Bottleneck.INPUT, loader=loader_facts()))
     assert recipes(groups.prime)[0] == "num_workers"
-    assert "pin_memory" in recipes(groups.prime)
-    assert "channels_last" in recipes(groups.prime)
+    assert {"pin_memory", "gpu_prefetch"} <= set(recipes(groups.company))
+    # While the step waits for data they can show nothing alone.
+    assert {"channels_last", "autocast"} <= set(recipes(groups.rest))
+
+
+def test_what_compiles_less_waits_for_what_compiles_more():
+    _, groups = planned(gpu_facts(fusable_chains=3))
+    fallbacks = [CATALOG[recipe].fallback for recipe in recipes(groups.expensive)]
+    assert any(fallbacks)
+    assert fallbacks == sorted(fallbacks)
 
 
 def test_with_memory_as_the_objective_what_saves_it_comes_first():

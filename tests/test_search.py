@@ -151,6 +151,13 @@ def test_usual_values_that_gain_nothing_alone_are_tried_with_the_winners():
     assert set(found.stack.settings) == {GRAPH.key, BF16.key, LAST.key}
 
 
+def test_usual_values_that_had_no_trial_of_their_own_are_tried_with_the_winners():
+    found = Searching(product(step_graph=1.5, autocast=1.3, channels_last=1.0))
+    found.search.grow(found.solo(GRAPH), untried=[BF16, LAST, FP16, COMPILE])
+    assert set(found.stack.settings.items()) == {*GRAPH.settings.items(), *BF16.settings.items()}
+    assert LAST.key in found.stack.dropped
+
+
 def test_without_any_winner_the_usual_values_are_tried_together():
     both = Searching(lambda settings: 1.5 if {BF16.key, LAST.key} <= set(settings) else 1.0)
     both.search.grow(both.solo(BF16, LAST))

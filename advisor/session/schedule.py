@@ -12,18 +12,22 @@ from advisor.session.control import Decision
 
 # Where the input is the bottleneck, what speeds it up is worth more than anything else.
 _BEFORE_ALL = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
+# What has to come first before a recipe that names it as a partner can show anything on such a step.
+_LOADERS = frozenset({"num_workers"})
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Candidates by when they are tried, each group in order.
 
-    ``prime``: alone, before there is a stack. ``rest``: alone, once there is one. ``expensive``: on top of the stack.
+    ``prime``: alone, before there is a stack. ``company``: on top of what made loading faster, where the step waits for
+    data: alone these gain nothing. ``rest``: alone, once there is a stack. ``expensive``: on top of the stack.
     ``later``: what cannot be part of the stack, when it is confirmed: habits, which have a good value already, and what
     needs the person's consent.
     """
 
     prime: tuple[Candidate, ...] = ()
+    company: tuple[Candidate, ...] = ()
     rest: tuple[Candidate, ...] = ()
     expensive: tuple[Candidate, ...] = ()
     later: tuple[Candidate, ...] = ()
@@ -31,7 +35,7 @@ class Schedule:
     @property
     def all(self) -> tuple[Candidate, ...]:
         """Every candidate, in order."""
-        return (*self.prime, *self.rest, *self.expensive, *self.later)
+        return (*self.prime, *self.company, *self.rest, *self.expensive, *self.later)
 
 
 def schedule(
@@ -48,7 +52,7 @@ def schedule(
     With memory as the objective, what is meant to save it is among the first, and before the others of its group.
     """
     memory = objective is Objective.MEMORY
-    groups: dict[str, list[Candidate]] = {"prime": [], "rest": [], "expensive": [], "later": []}
+    groups: dict[str, list[Candidate]] = {name: [] for name in ("prime", "company", "rest", "expensive", "later")}
     for candidate in candidates:
         name = _group(catalog, facts, candidate, allow, decision(candidate.recipe))
         first = name == "rest" and memory and catalog[candidate.recipe].saves_memory
@@ -77,10 +81,14 @@ def _group(catalog: Catalog, facts: Facts, candidate: Candidate, allow: Numerics
         return "later"
     if recipe.expensive:
         return "expensive"
+    if recipe.habit and candidate.already_on:  # a debugging aid that was left on, say
+        return "prime"
     bottleneck = facts.profile.bottleneck if facts.profile else None
-    first = bottleneck in _BEFORE_ALL and bottleneck in recipe.attacks and recipe.stage is not Stage.ENVIRONMENT
-    costly = recipe.habit and candidate.already_on  # a debugging aid that was left on, say
-    return "prime" if first or costly or candidate.value in recipe.usual else "rest"
+    if bottleneck not in _BEFORE_ALL:
+        return "prime" if candidate.value in recipe.usual else "rest"
+    if bottleneck not in recipe.attacks or recipe.stage is Stage.ENVIRONMENT:
+        return "rest"
+    return "company" if _LOADERS & recipe.partners and not recipe.ladder else "prime"
 
 
 def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool, ...]:
@@ -91,4 +99,11 @@ def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool
     recipe = catalog[candidate.recipe]
     bottleneck = facts.profile.bottleneck if facts.profile else None
     unusual = recipe.expensive and candidate.value not in recipe.usual
-    return recipe.stage is Stage.ENVIRONMENT, unusual, bottleneck not in recipe.attacks, not recipe.ladder, recipe.habit
+    return (
+        recipe.stage is Stage.ENVIRONMENT,
+        recipe.fallback,
+        unusual,
+        bottleneck not in recipe.attacks,
+        not recipe.ladder,
+        recipe.habit,
+    )

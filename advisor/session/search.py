@@ -66,17 +66,18 @@ class StackSearch:
         self._measured: dict[Settings, TrialResult] = {}
         self.stack = Stack()
 
-    def grow(self, records: Iterable[TrialRecord]) -> None:
+    def grow(self, records: Iterable[TrialRecord], untried: Iterable[Candidate] = ()) -> None:
         """Add the winners, the best first, keeping each that still helps; then known partners of what is in.
 
         What is added to an empty stack is tried all at once before that: most winners are good company, and what
-        gained nothing alone may once they have moved the bottleneck.
+        gained nothing alone may once they have moved the bottleneck. ``untried`` are candidates without a trial of
+        their own, whose usual values are among those.
         """
         self._known = known = list(records)
         self.drop_rejected()
         winners = self._winners(known)
         if not self.stack.settings:
-            self._leap(winners, known)
+            self._leap(winners, known, untried)
         for best in winners:
             for record in self._values(best, known):
                 self._try(record)
@@ -171,10 +172,11 @@ class StackSearch:
             settings = settings.without(key)
         return settings
 
-    def _leap(self, winners: list[TrialRecord], known: Iterable[TrialRecord]) -> None:
+    def _leap(self, winners: list[TrialRecord], known: Iterable[TrialRecord], untried: Iterable[Candidate]) -> None:
         """Try the winners and all usual values at once; when that is best, those that did not win alone are checked."""
-        others = [record for record in known if self._is_usual(record)]
-        settings = self._company([*winners, *others])
+        others = [record.candidate for record in known if self._is_usual(record)]
+        hoped = [candidate for candidate in untried if self._is_hoped_for(candidate)]
+        settings = self._company([*(record.candidate for record in winners), *others, *hoped])
         if len(settings) < 2 or not self._affordable(settings):
             return
         result = self._measure(settings)
@@ -191,11 +193,15 @@ class StackSearch:
         usual = record.candidate.value in recipe.usual and not recipe.expensive and self._allowed(record)
         return usual and record.comparison is not None and record.comparison.speedup > _HOPELESS
 
-    def _company(self, records: Iterable[TrialRecord]) -> Settings:
-        """The settings of these records, but for those that conflict with one before them or are done for by it."""
+    def _is_hoped_for(self, candidate: Candidate) -> bool:
+        """Whether many workloads gain from a candidate that was not tried, and nobody has ruled it out."""
+        recipe = self._catalog[candidate.recipe]
+        return candidate.value in recipe.usual and not recipe.expensive and not self._is(recipe.key, Decision.REJECTED)
+
+    def _company(self, candidates: Iterable[Candidate]) -> Settings:
+        """The settings of these candidates, but for those that conflict with one before them or are done for by it."""
         settings = Settings()
-        for record in records:
-            candidate = record.candidate
+        for candidate in candidates:
             merged = settings.merged(candidate.settings)
             fits = candidate.key not in settings and not self._catalog.conflict(merged)
             if fits and self._applies(candidate, settings):

@@ -59,6 +59,8 @@ from advisor.source import read_sources
 # What a session keeps back for the stack and its confirmation while solo trials run.
 _STACK_TRIALS_RESERVED = 2
 _LARGEST_RESERVE = 0.35
+# A compilation for which no more than this share of the budget has to be kept is waited for.
+_LARGEST_COMPILE = 0.5
 # A ladder that gains less than this from one value to the next has passed its knee.
 _SMALLEST_CLIMB = 0.02
 _NOISY = 0.1
@@ -211,16 +213,17 @@ class Session:
         """
         self._search = search = self._new_search()
         self._searched = self._decisions.version
-        quick = [c for c in planned.expensive if self.catalog.cost(c.settings) <= 1]
+        quick = [c for c in planned.expensive if self._is_quick(c)]
         slow = [c for c in planned.expensive if c not in quick]
-        self._compile_cost = min((self.catalog.cost(candidate.settings) for candidate in quick), default=0.0)
+        self._compile_cost = self.catalog.cost(quick[0].settings) if quick else 0.0
         self._run_solo(planned.prime)
         self._rank()
         self._probe_reference()
         self._settle_promising()
         self._stage("stack")
-        search.grow(self._records.values())
-        self._try_on_top(search, self._proposed_for(search.stack), reserve_s=self._stack_reserve_s)
+        search.grow(self._records.values(), self._untried(planned))
+        company = [*planned.company, *self._proposed_for(search.stack)]
+        self._try_on_top(search, company, reserve_s=self._stack_reserve_s)
         self._compile_cost = 0.0
         self._try_on_top(search, quick)
         if planned.rest:
@@ -232,6 +235,18 @@ class Session:
         self._try_on_top(search, [*self._proposed_for(search.stack), *slow])
         self._bring_in_line(search)
         search.leave_one_out()
+
+    def _is_quick(self, candidate: Candidate) -> bool:
+        """Whether an expensive candidate is one of those that are tried before the rest."""
+        return self.catalog.cost(candidate.settings) <= 1 and not self.catalog[candidate.recipe].fallback
+
+    def _untried(self, planned: Schedule) -> list[Candidate]:
+        """What has no trial of its own by now, because there was no time or it could not have shown anything."""
+        return [c for c in (*planned.prime, *planned.rest) if not self._was_measured(c)]
+
+    def _was_measured(self, candidate: Candidate) -> bool:
+        record = self._records.get(candidate.name)
+        return record is not None and record.result.outcome is not Outcome.SKIPPED
 
     def _check_energy(self, hardware: Hardware) -> None:
         """Refuse at once to minimise what nothing here can measure."""
@@ -802,7 +817,7 @@ class Session:
     def _compile_s(self) -> float:
         """One compilation, while one is still to come and the budget is of a size that can pay it."""
         expected_s = self._budget.expected_s(cost=self._compile_cost) if self._compile_cost else 0.0
-        return expected_s if expected_s < _LARGEST_RESERVE * self._budget.total_s else 0.0
+        return expected_s if expected_s < _LARGEST_COMPILE * self._budget.total_s else 0.0
 
     def _confirmation_s(self) -> float:
         """Two processes that start and warm up, and the alternate blocks."""
