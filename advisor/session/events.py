@@ -69,10 +69,14 @@ class BaselineMeasured:
 
 @dataclass(frozen=True, slots=True)
 class TrialsPlanned:
-    """What will be tried, in order, and why the other recipes will not be."""
+    """What will be tried, in order, and why the other recipes will not be.
+
+    ``consent`` names the candidates that change what is computed: without the person's consent they are tried last.
+    """
 
     candidates: tuple[Candidate, ...]
     skipped: dict[str, str]
+    consent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

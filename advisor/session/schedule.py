@@ -69,10 +69,14 @@ def waits(
     catalog: Catalog, facts: Facts, candidate: Candidate, *, allow: Numerics, decision: Decision | None = None
 ) -> bool:
     """Whether a candidate cannot be part of the stack as things stand."""
-    recipe = catalog[candidate.recipe]
-    declared = recipe.numerics_of(candidate.value, facts.workload.mode)
-    needs_consent = declared.severity > allow.severity and decision is not Decision.ACCEPTED
-    return (recipe.habit and not candidate.already_on) or needs_consent
+    unasked = decision is not Decision.ACCEPTED and needs_consent(catalog, facts, candidate, allow=allow)
+    return (catalog[candidate.recipe].habit and not candidate.already_on) or unasked
+
+
+def needs_consent(catalog: Catalog, facts: Facts, candidate: Candidate, *, allow: Numerics) -> bool:
+    """Whether a candidate changes more, by its declaration, than is allowed without the person's consent."""
+    declared = catalog[candidate.recipe].numerics_of(candidate.value, facts.workload.mode)
+    return declared.severity > allow.severity
 
 
 def _group(catalog: Catalog, facts: Facts, candidate: Candidate, allow: Numerics, decision: Decision | None) -> str:

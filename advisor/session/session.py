@@ -49,7 +49,7 @@ from advisor.session.pareto import least_memory
 from advisor.session.ranking import CONTROL, may_enter, recommend
 from advisor.session.reference import reference_spec
 from advisor.session.request import Request
-from advisor.session.schedule import Schedule, schedule, waits
+from advisor.session.schedule import Schedule, needs_consent, schedule, waits
 from advisor.session.search import Stack, StackSearch
 from advisor.session.state import SessionState
 from advisor.session.tolerance import own_rounding
@@ -366,8 +366,13 @@ class Session:
             decision=self._decisions.of,
         )
         self._planned, self._skipped, self._waiting = planned.all, skipped, list(planned.later)
-        self._emit(events.TrialsPlanned(planned.all, skipped))
+        self._tell_plan()
         return planned
+
+    def _tell_plan(self) -> None:
+        facts, allow = self._known_facts, self.request.allow
+        consent = (c.name for c in self._waiting if needs_consent(self.catalog, facts, c, allow=allow))
+        self._emit(events.TrialsPlanned(self._planned, self._skipped, tuple(consent)))
 
     def _without_hope(self, candidates: Iterable[Candidate]) -> dict[str, str]:
         """The recipes among the candidates that cannot serve the objective, each with the reason."""
@@ -508,7 +513,7 @@ class Session:
             proposing = {candidate.recipe for candidate in added}
             self._skipped = {recipe: why for recipe, why in self._skipped.items() if recipe not in proposing}
             self._planned = (*self._planned, *added)
-            self._emit(events.TrialsPlanned(self._planned, self._skipped))
+            self._tell_plan()
         return list(added)
 
     def _waits(self, facts: Facts, candidate: Candidate) -> bool:
@@ -719,7 +724,7 @@ class Session:
 
     def _begin_anew(self) -> None:
         """Give what is measured after the session as much time as the session had."""
-        self._share = 0.0
+        self._share, self._planned_left = 0.0, 0
         self._budget = self._bench.budget = self._budget.renewed()
 
     def _retry(self, name: str) -> None:

@@ -44,6 +44,7 @@ class SessionState:
     baseline: BaselineRecord | None = None
     planned: tuple[Candidate, ...] = ()
     skipped: dict[str, str] = field(default_factory=dict)
+    consent: tuple[str, ...] = ()
     trials: dict[str, TrialRecord] = field(default_factory=dict)
     combinations: dict[Settings, ParetoPoint] = field(default_factory=dict)
     stack: StackRecord | None = None
@@ -110,7 +111,7 @@ class SessionState:
 
     @apply.register
     def _(self, event: events.TrialsPlanned) -> None:
-        self.planned, self.skipped = event.candidates, event.skipped
+        self.planned, self.skipped, self.consent = event.candidates, event.skipped, event.consent
 
     @apply.register
     def _(self, event: events.TrialStarted) -> None:
@@ -179,6 +180,11 @@ class SessionState:
         """A candidate by its name, tried or still to be tried; None when there is none of that name."""
         record = self.trials.get(name)
         return record.candidate if record else next((c for c in self.planned if c.name == name), None)
+
+    def can_decide(self, recipe: str) -> bool:
+        """Whether accepting or rejecting a recipe changes anything: it is recommended, or still to be tried."""
+        waiting = self.finished is None and any(c.recipe == recipe and c.name not in self.trials for c in self.planned)
+        return waiting or any(item.record.candidate.recipe == recipe for item in self.recommendations)
 
     def _follow_decisions(self) -> None:
         """Take the rejected out of the stack and of what the recommendations say of it, or put it back."""

@@ -40,6 +40,7 @@ from advisor.tui.views.base import View
 from advisor.tui.views.export import ExportView
 from advisor.tui.views.overview import OverviewView
 from advisor.tui.views.profile import ProfileView
+from advisor.tui.views.trial_rows import STACK
 from advisor.tui.views.trials import TrialsView
 from advisor.tui.widgets.nav import NavBar, NavTab
 from advisor.tui.widgets.status import StatusBar
@@ -249,6 +250,10 @@ class AdvisorApp(App[AppResult]):
         control = self.context.control
         if control is None or self.context.state.failure:
             return
+        if message.name == STACK:
+            self._jobs.add(Job(REWORK, control.rework))
+            self._draw()
+            return
         if self.context.state.finished is None:
             self.notify(f"{message.name} is tried again when the session is through.", markup=False)
         self._jobs.add(Job(f"Trying {message.name} again", partial(control.retry, message.name)))
@@ -315,7 +320,7 @@ class AdvisorApp(App[AppResult]):
         self._jobs.forget_later()
         if self.context.control and self._jobs.running:
             self.context.control.stop()
-        self.notify("Stopped. What was measured stays; the next decision measures again.", markup=False)
+        self.notify("Stopped. Key t on the stack in view 3 measures it, and so does the next decision.", markup=False)
         self._draw()
 
     def action_help(self) -> None:
@@ -383,8 +388,12 @@ def _bug(error: BaseException) -> SessionFailed:
 
 
 def _palette_title(label: str, view: View) -> str:
-    chosen = view.chosen if isinstance(view, AdviceView) else None
-    return f"{label}: {Content(chosen.title).plain}" if chosen and label != "Plot" else label
+    chosen = ""
+    if isinstance(view, AdviceView) and view.chosen:
+        chosen = Content(view.chosen.title).plain
+    elif isinstance(view, TrialsView):
+        chosen = view.selected_key
+    return f"{label}: {chosen}" if chosen and label not in ("Plot", "Log") else label
 
 
 __all__ = ["AdvisorApp", "AppResult", "Decision"]

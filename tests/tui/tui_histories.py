@@ -39,6 +39,7 @@ from advisor.records import (
     WorkloadFacts,
 )
 from advisor.session import events
+from advisor.session.control import Decision
 from advisor.session.events import Event
 
 GIB = 1024**3
@@ -373,6 +374,8 @@ SKIPPED = {
     "sdpa": "no attention: scaled_dot_product_attention is never called",
 }
 
+CONSENT = tuple(record.candidate.name for record in RECORDS if record.candidate.recipe == "batch_size")
+
 STACK = StackRecord(
     settings={
         "model.memory_format": "channels_last",
@@ -442,7 +445,7 @@ def to_trials() -> list[Event]:
         events.BaselineMeasured(BASELINE),
         events.FactsFound(Facts(hardware, RESNET, PROFILE, {"torch": "2.8.0"})),
         events.StageStarted("trials"),
-        events.TrialsPlanned(tuple(record.candidate for record in RECORDS), SKIPPED),
+        events.TrialsPlanned(tuple(record.candidate for record in RECORDS), SKIPPED, CONSENT),
         *(
             event
             for record in half
@@ -533,4 +536,25 @@ def failure() -> list[Event]:
             "Traceback (most recent call last):\n  File \"mymodel.py\", line 3\nKeyError: '[red]'",
             3,
         ),
+    ]
+
+
+def decided() -> list[Event]:
+    """The whole session, after which compilation was rejected and a batch size accepted; nothing is measured yet."""
+    return [
+        *whole(),
+        events.Decided("compile", Decision.REJECTED),
+        events.Decided("batch_size", Decision.ACCEPTED),
+    ]
+
+
+def deciding() -> list[Event]:
+    """In the middle of the trials: what waits was accepted and rejected."""
+    return [
+        *to_trials(),
+        events.TrialMeasured(BATCH),
+        events.StackMeasured(replace(STACK, confirmed=False)),
+        events.Decided("compile", Decision.REJECTED),
+        events.TrialStarted("stack: the rest", ""),
+        events.TrialActivity("stack: the rest", "warming up"),
     ]

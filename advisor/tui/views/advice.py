@@ -20,6 +20,7 @@ from advisor.session.control import Decision
 from advisor.sweep import RECIPE as BATCH_SIZE
 from advisor.sweep import SweepPoint
 from advisor.tui.context import Context
+from advisor.tui.deciding import DECISIONS, can_decide, handlers_of
 from advisor.tui.messages import Decided, RetryWanted
 from advisor.tui.text import DIM
 from advisor.tui.views.advice_text import card_text, effect_facts, list_entry, title_text
@@ -158,9 +159,7 @@ class AdviceView(View):
     def handlers(self) -> Mapping[str, Callable[[], None]]:
         """The keys of this view."""
         return {
-            "accept": lambda: self._decide(Decision.ACCEPTED),
-            "reject": lambda: self._decide(Decision.REJECTED),
-            "undo": lambda: self._decide(None),
+            **handlers_of(self._decide),
             "retry": self.retry,
             "plot": self.toggle_plot,
         }
@@ -170,9 +169,7 @@ class AdviceView(View):
         item = self.chosen
         if item is None:
             return False
-        decision = self.context.decisions.get(item.record.candidate.recipe)
-        taken = {"accept": Decision.ACCEPTED, "reject": Decision.REJECTED, "undo": None}
-        return name not in taken or taken[name] is not decision
+        return name not in DECISIONS or can_decide(self.context.state, item.record.candidate.recipe, name)
 
     def _decide(self, decision: Decision | None) -> None:
         if self.chosen:

@@ -38,7 +38,7 @@ def list_entry(item: Recommendation, decision: Decision | None, *, wide: bool) -
 
 def _badge(item: Recommendation, decision: Decision | None) -> Content:
     if decision is Decision.ACCEPTED:
-        return Content.styled("✓ accepted", "$success")
+        return Content.styled("✓ accepted, in stack" if item.in_stack else "✓ accepted", "$success")
     if decision is Decision.REJECTED:
         return Content.styled("✗ rejected", "$error")
     if item.needs_consent:

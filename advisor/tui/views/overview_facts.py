@@ -43,7 +43,7 @@ def headline(state: SessionState) -> Content:
     if state.failure:
         return Content.assemble((state.failure.message, "bold $error"), "\n", state.failure.hint)
     if state.stack and state.stack.pending:
-        return _pending_headline(state.stack, over=state.finished is not None)
+        return _pending_headline(state.stack)
     if state.stack and state.stack.comparison and state.stack.settings:
         return _stack_headline(state.stack, state)
     if state.baseline is None:
@@ -52,12 +52,11 @@ def headline(state: SessionState) -> Content:
     return _best_so_far(state)
 
 
-def _pending_headline(stack: StackRecord, *, over: bool) -> Content:
+def _pending_headline(stack: StackRecord) -> Content:
     """What is left of a stack after a rejection: no figure until it has been measured."""
     count = len(stack.settings)
     left = f"{count} setting{'' if count == 1 else 's'} left in the stack" if count else "The stack is empty"
-    then = "What they make together is measured again." if over else "What they make together is measured next."
-    then = then if count else "Key 4 shows what else helps."
+    then = "How fast they are together is not known before that." if count else "Key 4 shows what else helps."
     return Content.assemble((f"{left}, {stack.result.reason}", "bold"), "\n", (then, DIM))
 
 

@@ -17,6 +17,7 @@ from advisor.formatting import (
     format_seconds,
 )
 from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
+from advisor.session.control import REJECTED, Decision
 from advisor.session.state import SessionState
 from advisor.tui.text import DIM, MARKS, bar, effect_share, widest_effect
 
@@ -94,7 +95,7 @@ def _stack_row(state: SessionState, colours: Colours, widest: float) -> Row:
     assert stack is not None
     count = len(stack.settings)
     if stack.pending:
-        reason = {"effect": _plain(stack.result.reason, colours["warning"])}
+        reason = {"effect": _plain("to be measured again" if count else "empty", colours["warning"])}
         return _row(STACK, {"state": Text("★", "dim"), "name": _plain(f"stack of {count}", "bold"), **reason}, "")
     cells = {
         "state": _marked(Text("★", colours["accent"]), stack.result, colours, stack.numerics, in_turn=stack.confirmed),
@@ -111,9 +112,21 @@ def _candidate_row(name: str, state: SessionState, colours: Colours, widest: flo
     if state.running == name:
         return _row(name, _running_cells(name, state.activity, colours), log_path)
     if record is None:
-        waiting = {"state": Text("·", "dim"), "name": _plain(name, "dim"), "effect": _plain("waiting", "dim")}
-        return _row(name, waiting, log_path)
-    return _row(name, _record_cells(record, colours, widest), log_path)
+        return _row(name, _waiting_cells(name, state), log_path)
+    cells = _record_cells(record, colours, widest)
+    if record.candidate.recipe in state.rejected:
+        cells["name"] = _plain(f"{record.label}, {Decision.REJECTED}", "dim")
+    return _row(name, cells, log_path)
+
+
+def _waiting_cells(name: str, state: SessionState) -> dict[str, Text]:
+    candidate = state.candidate(name)
+    decision = state.decisions.get(candidate.recipe) if candidate else None
+    text = "waits for your consent" if name in state.consent else "waiting"
+    if decision is not None:
+        text = REJECTED if decision is Decision.REJECTED else "waiting, you accepted it"
+    sign = "○" if decision is Decision.REJECTED else "·"
+    return {"state": Text(sign, "dim"), "name": _plain(name, "dim"), "effect": _plain(text, "dim")}
 
 
 def _running_cells(name: str, activity: str, colours: Colours) -> dict[str, Text]:

@@ -16,6 +16,7 @@ from advisor.formatting import (
 )
 from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.session.conclusions import shown_by
+from advisor.session.control import REJECTED, Decision
 from advisor.session.state import SessionState
 from advisor.tui.text import DIM, memory_against, ratio
 from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
@@ -34,9 +35,19 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
         return _stack_text(state.stack, state.baseline)
     record = state.trials.get(key)
     if record is None:
-        now = state.activity if state.running == key else "waits for its turn"
+        now = state.activity if state.running == key else _why_waiting(key, state)
         return Content.assemble((key, "bold"), "\n", (now, DIM))
     return _record_text(record, state, catalog)
+
+
+def _why_waiting(name: str, state: SessionState) -> str:
+    candidate = state.candidate(name)
+    decision = state.decisions.get(candidate.recipe) if candidate else None
+    if decision is Decision.REJECTED:
+        return f"{REJECTED}: it is not tried when its turn comes; key u takes that back"
+    if name in state.consent and decision is None:
+        return "changes what is computed: it is tried last and stays out of the stack; key a lets it in"
+    return "waits for its turn"
 
 
 def _skipped_text(recipe: str, state: SessionState) -> Content:
@@ -59,7 +70,8 @@ def _stack_text(stack: StackRecord, baseline: BaselineRecord | None) -> Content:
 
 
 def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> Content:
-    head = Content.assemble((record.label, "bold"), "  ")
+    decision = state.decisions.get(record.candidate.recipe)
+    head = Content.assemble((record.label, "bold"), "  ", (f"you {decision} it  " if decision else "", "$accent"))
     if record.comparison is None:
         hint = record.result.hint or "Key t tries it again, l shows its log."
         lines = [head + Content.styled(format_outcome(record.result), "$warning"), Content.styled(hint, DIM)]

@@ -13,11 +13,13 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
 from advisor.formatting import format_left, format_percent
+from advisor.session.control import Decision
 from advisor.tui.context import Context
-from advisor.tui.messages import RetryWanted
+from advisor.tui.deciding import can_decide, can_measure_stack, handlers_of
+from advisor.tui.messages import Decided, RetryWanted
 from advisor.tui.text import DIM, meter
 from advisor.tui.views.base import View
-from advisor.tui.views.trial_rows import COLUMNS, NAME, Column, Row, build_rows, tally
+from advisor.tui.views.trial_rows import COLUMNS, NAME, STACK, Column, Row, build_rows, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.log_tail import LogTail
 
@@ -159,11 +161,22 @@ class TrialsView(View):
 
     def handlers(self) -> Mapping[str, Callable[[], None]]:
         """The keys of this view."""
-        return {"log": self.toggle_log, "retry": self.retry}
+        return {"log": self.toggle_log, "retry": self.retry, **handlers_of(self._decide)}
 
     def can(self, name: str) -> bool:
-        """A trial that ran can be retried."""
-        return bool(self._rows) if name == "log" else self.selected_key in self.context.state.trials
+        """A trial that ran can be retried; a decision can be taken where it changes anything."""
+        state, key = self.context.state, self.selected_key
+        if name == "log":
+            return bool(self._rows)
+        if name == "retry":
+            return key in state.trials or (key == STACK and can_measure_stack(state))
+        candidate = state.candidate(key)
+        return candidate is not None and can_decide(state, candidate.recipe, name)
+
+    def _decide(self, decision: Decision | None) -> None:
+        candidate = self.context.state.candidate(self.selected_key)
+        if candidate:
+            self.post_message(Decided(candidate.recipe, decision))
 
     def toggle_log(self) -> None:
         """Show or hide the log."""
@@ -172,7 +185,7 @@ class TrialsView(View):
 
     def retry(self) -> None:
         """Ask for the selected trial to run again."""
-        if self.selected_key in self.context.state.trials:
+        if self.can("retry"):
             self.post_message(RetryWanted(self.selected_key))
 
     def first_focus(self) -> Widget | None:

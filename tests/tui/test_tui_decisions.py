@@ -1,0 +1,252 @@
+"""Accepting and rejecting in the app: what is asked of the session, and what is shown at once."""
+
+from __future__ import annotations
+
+import pytest
+import tui_histories as histories
+from textual.widgets import DataTable
+from tui_fakes import FakeExporter
+from tui_pilot import drive, screen_text, settle
+
+from advisor.session import events
+from advisor.session.control import Decision
+from advisor.tui.jobs import Job, Jobs
+
+SIZES = [(80, 24), (120, 36)]
+BATCH = histories.BATCH_DOUBLED.candidate.name
+
+
+def cell(app, key, column="effect"):
+    return str(app.query_one("#trials-table", DataTable).get_cell(key, column))
+
+
+async def until(pilot, holds) -> None:
+    """Let the app work until something holds, a few seconds at most."""
+    for _ in range(300):
+        if holds():
+            return
+        await pilot.pause(0.03)
+    raise AssertionError(screen_text(pilot.app))
+
+
+# --- after a session ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_rejected_recipe_leaves_every_figure_of_the_stack(size) -> None:
+    async def check(pilot, app, control) -> None:
+        control.holds_rework = True
+        await pilot.press("4", "down", "r")
+        await settle(pilot)
+        app.clear_notifications()
+        await settle(pilot)
+        assert "Measuring the stack again" in screen_text(app)
+        assert "stack not measured" in screen_text(app)
+        assert "2.35x" not in screen_text(app)
+        await pilot.press("1")
+        await settle(pilot)
+        assert "3 settings left in the stack, not measured since you rejected compile" in screen_text(app)
+        assert "2.35x" not in screen_text(app)
+        await pilot.press("3")
+        await settle(pilot)
+        assert cell(app, "stack", "name") == "stack of 3"
+        assert cell(app, "stack") == "to be measured again"
+        control.stop()
+
+    await drive(histories.whole(), check, size=size)
+
+
+async def test_several_quick_decisions_are_followed_together() -> None:
+    async def check(pilot, app, control) -> None:
+        app._rework_delay_s = 3.0
+        await pilot.press("4", "r", "down", "r", "down", "a")
+        await settle(pilot)
+        assert ("rework",) not in control.calls
+        assert "Measuring the stack again" in screen_text(app), "it is about to"
+        await until(pilot, lambda: ("rework",) in control.calls)
+        await settle(pilot)
+        assert control.calls.count(("rework",)) == 1
+        assert [call[1] for call in control.calls if call[0] == "decide"] == ["channels_last", "compile", "batch_size"]
+
+    await drive(histories.whole(), check)
+
+
+async def test_a_decision_while_the_stack_is_measured_again_is_followed_by_another_round() -> None:
+    async def check(pilot, app, control) -> None:
+        control.holds_rework = True
+        await pilot.press("4", "r")
+        await until(pilot, lambda: ("rework",) in control.calls)
+        await pilot.press("down", "r")
+        await settle(pilot)
+        assert control.calls.count(("rework",)) == 1
+        control.stop()  # as a session does by itself
+        await until(pilot, lambda: control.calls.count(("rework",)) == 2)
+        control.stop()
+
+    await drive(histories.whole(), check)
+
+
+async def test_measuring_again_can_be_stopped_and_taken_up() -> None:
+    async def check(pilot, app, control) -> None:
+        app.clear_notifications()
+        await settle(pilot)
+        assert "x Stop" not in screen_text(app)
+        control.holds_rework = True
+        await pilot.press("4", "r")
+        await until(pilot, lambda: ("rework",) in control.calls)
+        await settle(pilot)
+        assert "x Stop" in screen_text(app)
+        await pilot.press("x")
+        await until(pilot, lambda: not app.context.busy_with)
+        assert control.calls[-1] == ("stop",)
+        assert "Key t on the stack in view 3 measures it" in screen_text(app)
+        assert app.context.state.finished == histories.whole()[-1]
+        await pilot.press("3", "home", "down")
+        await settle(pilot)
+        assert app.view.selected_key == "stack"
+        await pilot.press("t")
+        await until(pilot, lambda: control.calls.count(("rework",)) == 2)
+        control.stop()
+
+    await drive(histories.whole(), check)
+
+
+async def test_stopping_before_it_has_begun_measures_nothing() -> None:
+    async def check(pilot, app, control) -> None:
+        app._rework_delay_s = 3.0
+        await pilot.press("4", "r")
+        assert app.context.busy_with
+        await pilot.press("x")
+        await settle(pilot)
+        assert ("rework",) not in control.calls
+        assert not app.context.busy_with
+
+    await drive(histories.whole(), check)
+
+
+async def test_a_confirmed_stack_is_not_offered_for_measuring() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3", "home", "down", "t")
+        await settle(pilot)
+        assert app.view.selected_key == "stack"
+        assert ("rework",) not in control.calls
+
+    await drive(histories.whole(), check)
+
+
+async def test_the_export_follows_at_once() -> None:
+    async def check(pilot, app, control) -> None:
+        exporter = app.context.exporter
+        assert isinstance(exporter, FakeExporter)
+        control.holds_rework = True
+        await pilot.press("4", "r")
+        await settle(pilot)
+        assert "model.memory_format" not in app.context.state.stack_settings
+        await pilot.press("u")
+        await settle(pilot)
+        assert app.context.state.stack == histories.STACK
+        control.stop()
+
+    await drive(histories.whole(), check)
+
+
+# --- while a session runs -------------------------------------------------------------------------------------
+
+
+async def test_what_waits_can_be_accepted_and_rejected_among_the_trials() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3")
+        table = app.query_one("#trials-table", DataTable)
+        table.move_cursor(row=table.get_row_index(BATCH))
+        await settle(pilot)
+        assert cell(app, BATCH) == "waits for your consent"
+        assert "key a lets it in" in screen_text(app)
+        await pilot.press("a")
+        await settle(pilot)
+        assert control.calls[-1] == ("decide", "batch_size", Decision.ACCEPTED)
+        assert cell(app, BATCH) == "waiting, you accepted it"
+        await pilot.press("r")
+        await settle(pilot)
+        assert cell(app, BATCH) == "you rejected it"
+        assert "key u takes that back" in screen_text(app)
+        await pilot.press("u")
+        await settle(pilot)
+        assert control.calls[-1] == ("decide", "batch_size", None)
+        assert cell(app, BATCH) == "waits for your consent"
+        assert ("rework",) not in control.calls
+
+    await drive(histories.to_trials(), check, hold=True)
+
+
+async def test_what_cannot_be_decided_has_no_keys() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3", "home")
+        for key in ("baseline", histories.CONTROL.candidate.name, histories.BENCHMARK.candidate.name):
+            table = app.query_one("#trials-table", DataTable)
+            table.move_cursor(row=table.get_row_index(key))
+            await settle(pilot)
+            assert [app.view.can(name) for name in ("accept", "reject", "undo")] == [False, False, False], key
+            await pilot.press("a", "r", "u")
+        await settle(pilot)
+        assert [call for call in control.calls if call[0] == "decide"] == []
+
+    await drive(histories.to_trials(), check, hold=True)
+
+
+async def test_what_was_decided_at_the_last_moment_is_followed_after_the_session() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4", "r")
+        await settle(pilot)
+        assert ("rework",) not in control.calls
+        app.post_event(events.SessionFinished(False, 60.0))
+        control.cancel()  # lets its run return
+        await until(pilot, lambda: ("rework",) in control.calls)
+
+    await drive(histories.to_trials(), check, hold=True)
+
+
+async def test_a_session_that_was_cancelled_or_failed_measures_nothing_more() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4", "r")
+        await pilot.pause(0.2)
+        assert ("rework",) not in control.calls
+
+    await drive([*histories.to_trials(), events.SessionFinished(True, 60.0)], check)
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Timers that a test lets go off."""
+
+    def __init__(self) -> None:
+        self.timers: list[Clock.Timer] = []
+
+    class Timer:
+        def __init__(self, call) -> None:
+            self.call, self.stopped = call, False
+
+        def stop(self) -> None:
+            self.stopped = True
+
+    def after(self, delay_s, call):
+        self.timers.append(self.Timer(call))
+        return self.timers[-1]
+
+
+def test_of_jobs_that_are_wanted_later_the_last_is_run_once() -> None:
+    clock, started = Clock(), []
+    jobs = Jobs(lambda job: started.append(job.name), clock.after)
+    jobs.add_later(Job("a", print), 1.0)
+    jobs.add_later(Job("b", print), 1.0)
+    assert [timer.stopped for timer in clock.timers] == [True, False]
+    assert jobs.busy_with == "b"
+    clock.timers[-1].call()
+    assert started == ["b"]
+    jobs.add_later(Job("c", print), 1.0)
+    assert jobs.busy_with == "b"
+    jobs.done()
+    assert jobs.busy_with == "c"
+    jobs.clear()
+    assert (jobs.busy_with, clock.timers[-1].stopped) == ("", True)
