@@ -2,11 +2,12 @@
 
     python tests/gpu/sessions.py 80 reports resnet50 mlp12 gpt2 small_resnet18 encoder recommender autoencoder
     python tests/gpu/sessions.py 80 reports jpeg resnet50,infer,1 resnet50,infer,128
+    python tests/gpu/sessions.py 150 reports tests/cpu/workloads/convnet.py
 
 The first argument is the budget of each session in seconds, the second a folder for the JSON reports, from which
-``recipe_table.py`` makes its table. A workload may name a mode and a batch size. After a session that trains on one
-batch, the plain loop and the same loop with the exported settings are timed by ``plain_loop.py``, which shares no code
-with the trials.
+``recipe_table.py`` makes its table. A workload is the name of a file in ``workloads/`` or a path; it may name a mode and
+a batch size. After a session that trains on one batch, the plain loop and the same loop with the exported settings are
+timed by ``plain_loop.py``, which shares no code with the trials.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 
+def file_of(name):
+    return Path(name) if name.endswith(".py") else HERE / "workloads" / f"{name}.py"
+
+
 def run_session(workload, budget_s, report, settings):
     name, _, options = workload.partition(",")
-    command = [sys.executable, "-m", "advisor", f"{HERE / 'workloads' / name}.py:build", "--headless"]
+    command = [sys.executable, "-m", "advisor", f"{file_of(name)}:build", "--headless"]
     command += ["--budget", f"{budget_s}s", "--export", str(settings), "--json", str(report)]
     if options:
         mode, _, batch_size = options.partition(",")
@@ -33,10 +38,10 @@ def run_session(workload, budget_s, report, settings):
 
 def plain_loops(workload, settings):
     """What plain loops of the next minute show, or an empty text where the plain loop does not know the workload."""
-    if "," in workload or workload == "jpeg":
+    if "," in workload or workload == "jpeg" or workload.endswith(".py"):
         return ""
-    target = HERE / "workloads" / f"{workload}.py"
-    return subprocess.check_output([sys.executable, HERE / "plain_loop.py", target, settings], text=True).strip()
+    command = [sys.executable, HERE / "plain_loop.py", file_of(workload), settings]
+    return subprocess.check_output(command, text=True).strip()
 
 
 def main():
@@ -46,7 +51,8 @@ def main():
         with tempfile.TemporaryDirectory() as temporary:
             settings = Path(temporary, "tuned.yaml")
             try:
-                report = run_session(workload, budget_s, folder / f"{workload.replace(',', '-')}.json", settings)
+                name = Path(workload).stem if workload.endswith(".py") else workload.replace(",", "-")
+                report = run_session(workload, budget_s, folder / f"{name}.json", settings)
                 print(line_of(workload, report, plain_loops(workload, settings)), flush=True)
             except subprocess.CalledProcessError as error:
                 print(f"{workload:16} failed: {error}", flush=True)
