@@ -32,6 +32,7 @@ class Budget:
         self._compile_walls: list[float] = []
         self.repeated_s = 0.0
         self.parameter_tensors = _MID_SIZE_TENSORS
+        self.hinted_compile_s: float | None = None
 
     def renewed(self) -> Budget:
         """A budget as long as this one that begins now, and knows already what trials take."""
@@ -47,8 +48,15 @@ class Budget:
 
     @property
     def first_compile_s(self) -> float:
-        """What compiling takes before that has been seen, by the number of the model's parameter tensors."""
+        """What compiling takes before that has been seen: as in an earlier session, or by the number of parameters."""
+        if self.hinted_compile_s is not None:
+            return self.hinted_compile_s
         return _COMPILE_S + _COMPILE_S_PER_TENSOR * self.parameter_tensors
+
+    @property
+    def compile_s(self) -> float | None:
+        """What the longest trial that compiled has taken, relative to its cost; None before there was one."""
+        return max(self._compile_walls, default=None)
 
     @property
     def left_s(self) -> float:

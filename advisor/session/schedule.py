@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from advisor.catalog import Catalog
 from advisor.recipe import Stage
-from advisor.records import Bottleneck, Candidate, Facts, Numerics, Objective
+from advisor.records import Bottleneck, Candidate, Facts, Numerics, Objective, Value
 from advisor.session.control import Decision
 
 # Where the input is the bottleneck, what speeds it up is worth more than anything else.
@@ -46,20 +46,30 @@ def schedule(
     allow: Numerics,
     objective: Objective = Objective.THROUGHPUT,
     decision: Callable[[str], Decision | None] = lambda recipe: None,
+    hints: Mapping[str, Value] | None = None,
 ) -> Schedule:
     """Sort candidates into their groups. Sorting is stable, so the values of a ladder stay in order.
+
+    ``hints`` are settings that an earlier session of this workload recommends: they come first of their groups, and
+    with the first groups.
 
     With memory as the objective, what is meant to save it is among the first, and before the others of its group.
     """
     memory = objective is Objective.MEMORY
+
+    def hinted(candidate: Candidate) -> bool:
+        return hints is not None and hints.get(candidate.key) == candidate.value
+
     groups: dict[str, list[Candidate]] = {name: [] for name in ("prime", "company", "rest", "expensive", "later")}
     for candidate in candidates:
         name = _group(catalog, facts, candidate, allow, decision(candidate.recipe))
-        first = name == "rest" and memory and catalog[candidate.recipe].saves_memory
-        groups["prime" if first else name].append(candidate)
+        first = hinted(candidate) or (memory and catalog[candidate.recipe].saves_memory)
+        groups["prime" if name == "rest" and first else name].append(candidate)
 
     def order(candidate: Candidate) -> tuple[bool, ...]:
-        return memory and not catalog[candidate.recipe].saves_memory, *_urgency(catalog, facts, candidate)
+        recipe = catalog[candidate.recipe]
+        expected = hinted(candidate) and not recipe.ladder
+        return not expected, memory and not recipe.saves_memory, *_urgency(catalog, facts, candidate)
 
     ordered = {name: tuple(sorted(group, key=order)) for name, group in groups.items()}
     return Schedule(**ordered)

@@ -42,6 +42,7 @@ from advisor.session.confirmation import (
 )
 from advisor.session.control import REJECTED, Decision
 from advisor.session.decisions import Decisions
+from advisor.session.hints import Hints, hints_for, keep_hints, workload_name
 from advisor.session.journal import Journal, PastSession
 from advisor.session.judge import Judge, speed
 from advisor.session.numerics import finite
@@ -125,6 +126,7 @@ class Session:
         self._share = 0.0
         self._hardware: Hardware | None = None
         self._facts: Facts | None = None
+        self._hints = Hints()
         self._findings: tuple[Finding, ...] = ()
         self._judge: Judge | None = None
         self._stack: StackRecord | None = None
@@ -192,6 +194,7 @@ class Session:
         self._planned_left = len(planned.all) - len(planned.later)
         self._find_stack(planned)
         self._confirm_found()
+        self._keep_hints()
         self._follow_in_time()
         self._stage("others")
         self._planned_left = len(self._waiting)
@@ -236,9 +239,16 @@ class Session:
         self._bring_in_line(search)
         search.leave_one_out()
 
+    def _keep_hints(self) -> None:
+        """Leave for the next session of this workload what to try first; a session of a few recipes says too little."""
+        if self._stack is not None and self._stack.settings and not (self.request.only or self.request.skip):
+            name = workload_name(self.request.target, self._known_facts)
+            keep_hints(name, self._stack.settings, self._budget.compile_s)
+
     def _is_quick(self, candidate: Candidate) -> bool:
         """Whether an expensive candidate is one of those that are tried before the rest."""
-        return self.catalog.cost(candidate.settings) <= 1 and not self.catalog[candidate.recipe].fallback
+        hinted = self._hints.settings.get(candidate.key) == candidate.value
+        return hinted or (self.catalog.cost(candidate.settings) <= 1 and not self.catalog[candidate.recipe].fallback)
 
     def _untried(self, planned: Schedule) -> list[Candidate]:
         """What has no trial of its own by now, because there was no time or it could not have shown anything."""
@@ -303,6 +313,8 @@ class Session:
         mode, goal = inspected.workload.mode, self.request.goal
         self._judge = Judge(self.catalog, mode, result, own_rounding=rounding, goal=goal)
         self._budget.parameter_tensors = inspected.workload.parameter_tensors
+        self._hints = hints_for(workload_name(self.request.target, self._facts))
+        self._budget.hinted_compile_s = self._hints.compile_s
         self._emit(events.FactsFound(self._facts))
         self._emit(events.BaselineMeasured(self._judge.baseline_record()))
         if result.build_s is not None and result.build_s > _WORTH_BUILDING_ONCE_S:
@@ -364,6 +376,7 @@ class Session:
             allow=self.request.allow,
             objective=self.request.objective,
             decision=self._decisions.of,
+            hints=self._hints.settings,
         )
         self._planned, self._skipped, self._waiting = planned.all, skipped, list(planned.later)
         self._tell_plan()

@@ -1,0 +1,65 @@
+"""What an earlier session of the same workload leaves for the next: in which order to try, how long to compile takes.
+
+Hints only move candidates forward and say what fits into the budget. No timing is taken over: all is measured anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from advisor.records import Facts, TargetSpec, Value
+from advisor.state_folder import replace_file, state_folder
+
+FILE = "hints.json"
+_SCHEMA = 1
+_MOST_WORKLOADS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """``settings`` of the last confirmed stack, and the wall seconds of a trial that compiled; None when none did."""
+
+    settings: dict[str, Value] = field(default_factory=dict)
+    compile_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The file: hints by workload, the latest last."""
+
+    schema: int = _SCHEMA
+    workloads: dict[str, Hints] = field(default_factory=dict)
+
+
+def workload_name(target: TargetSpec, facts: Facts) -> str:
+    """What tells one workload from another: the target, the model, its batch, the device and PyTorch's version."""
+    workload = facts.workload
+    parts = (target.directory, target.target, workload.mode, workload.model, str(workload.parameters))
+    return " | ".join((*parts, workload.batch_text, workload.device_name, facts.versions.get("torch", "")))
+
+
+def hints_for(name: str) -> Hints:
+    """What is known of a workload; empty hints when nothing is."""
+    return _read().workloads.get(name, Hints())
+
+
+def keep_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
+    """Keep what a session found in place of what an earlier one had; the time of a compilation stays until seen again."""
+    kept = _read()
+    compile_s = compile_s if compile_s is not None else hints_for(name).compile_s
+    others = {other: hints for other, hints in kept.workloads.items() if other != name}
+    latest = dict(list(others.items())[1 - _MOST_WORKLOADS :])
+    kept = replace(kept, workloads={**latest, name: Hints(dict(settings), compile_s)})
+    replace_file(state_folder() / FILE, msgspec.json.encode(kept).decode())
+
+
+def _read() -> _Kept:
+    """What is kept; nothing when there is no file, or one that is broken or of another version."""
+    try:
+        kept = msgspec.json.decode((state_folder() / FILE).read_bytes(), type=_Kept)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return _Kept()
+    return kept if kept.schema == _SCHEMA else _Kept()

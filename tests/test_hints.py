@@ -1,0 +1,84 @@
+"""What a session leaves for the next one of the same workload."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from facts import gpu_facts
+
+from advisor.catalog import load_catalog
+from advisor.records import Numerics, TargetSpec
+from advisor.session.budget import Budget
+from advisor.session.hints import FILE, Hints, hints_for, keep_hints, workload_name
+from advisor.session.schedule import schedule
+
+CATALOG = load_catalog()
+TARGET = TargetSpec("mymodel:build", "/somewhere")
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+    return tmp_path
+
+
+def test_hints_are_of_one_workload(state):
+    keep_hints("mine", {"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
+    assert hints_for("mine") == Hints({"precision.autocast": "bfloat16", "step.cuda_graph": True}, 12.5)
+    assert hints_for("another") == Hints()
+
+
+def test_a_later_session_replaces_the_stack_and_keeps_what_it_did_not_see(state):
+    keep_hints("mine", {"precision.autocast": "bfloat16"}, 12.5)
+    keep_hints("mine", {"step.cuda_graph": True}, None)
+    assert hints_for("mine") == Hints({"step.cuda_graph": True}, 12.5)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"schema": 99, "workloads": {"mine": {"settings": {}}}}', "[1]"])
+def test_a_file_that_cannot_be_read_gives_no_hints(state, text):
+    (state / FILE).write_text(text)
+    assert hints_for("mine") == Hints()
+    keep_hints("mine", {"step.cuda_graph": True}, None)
+    assert hints_for("mine").settings == {"step.cuda_graph": True}
+
+
+def test_the_oldest_hints_make_room(state):
+    for number in range(205):
+        keep_hints(str(number), {"step.cuda_graph": True}, None)
+    assert hints_for("204").settings
+    assert not hints_for("0").settings
+
+
+def test_another_batch_device_or_version_is_another_workload():
+    facts = gpu_facts()
+    name = workload_name(TARGET, facts)
+    others = [
+        workload_name(replace(TARGET, target="mymodel:other"), facts),
+        workload_name(TARGET, gpu_facts(batch_text="float32[64, 3, 96, 96]")),
+        workload_name(TARGET, gpu_facts(device_name="Another")),
+        workload_name(TARGET, gpu_facts(versions={"torch": "2.12.0"})),
+    ]
+    assert len({name, *others}) == 5
+    assert workload_name(TARGET, gpu_facts()) == name
+
+
+def test_what_was_found_before_is_tried_first():
+    facts = gpu_facts()
+    candidates = CATALOG.propose(facts, skip=("control",)).candidates
+    hints = {"backends.cudnn_benchmark": True, "compile.mode": "max-autotune-no-cudagraphs"}
+    groups = schedule(CATALOG, facts, candidates, allow=Numerics.CLOSE, hints=hints)
+    plain = schedule(CATALOG, facts, candidates, allow=Numerics.CLOSE)
+    assert groups.prime[0].name == "cudnn_benchmark=true"
+    assert "cudnn_benchmark=true" in [candidate.name for candidate in plain.rest]
+    assert groups.expensive[0].value == "max-autotune-no-cudagraphs"
+    assert {candidate.name for candidate in groups.all} == {candidate.name for candidate in plain.all}
+
+
+def test_what_a_compilation_took_before_is_expected_again():
+    budget = Budget(300.0)
+    budget.hinted_compile_s = 7.0
+    assert budget.first_compile_s == 7.0
+    assert budget.compile_s is None
+    budget.saw(9.0, cost=1.0)
+    assert budget.compile_s == 9.0
