@@ -262,9 +262,11 @@ def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
         proposed = recipe.candidates(facts)
     except Exception as error:  # a stranger's code may raise anything; the other recipes are tried all the same
         return Skip(f"the recipe has a bug: {type(error).__name__}: {error}")
-    if isinstance(proposed, Skip):
-        return proposed
     already_on = current != recipe.default
+    if isinstance(proposed, Skip):
+        if not already_on:
+            return proposed
+        proposed = []  # nothing else is worth trying, but what the person has is measured off all the same
     values = [value for value in proposed if value != current]
     if already_on and recipe.default not in values:
         values.append(recipe.default)

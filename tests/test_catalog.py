@@ -143,6 +143,13 @@ def test_a_recipe_that_is_on_proposes_its_default():
     )
 
 
+def test_what_is_on_is_measured_off_also_where_nothing_else_is_worth_trying():
+    on = {"memory.allocator": "expandable_segments"}
+    proposals = load_catalog().propose(gpu_facts(current=on), only=("allocator",))
+    assert proposals.candidates == (Candidate("allocator", "memory.allocator", "default", already_on=True),)
+    assert "allocator" in load_catalog().propose(gpu_facts(), only=("allocator",)).skipped
+
+
 def test_the_present_value_is_not_proposed(tmp_path):
     catalog = catalog_with(tmp_path, mine=recipe_text("mine", candidates="return [False]"))
     assert catalog.propose(cpu_facts()).skipped["mine"] == (

@@ -4,6 +4,7 @@ import importlib
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.catalog import load_catalog
 from advisor.plan import StepPlan
 from advisor.recipe import HEADINGS, Components, Recipe, Stage, card_section
-from advisor.records import Bottleneck, Hardware, Mode, Numerics, Skip
+from advisor.records import Bottleneck, Candidate, Hardware, Mode, Numerics, Skip
 from advisor.runtime.step import mover_of
 
 CATALOG = load_catalog()
@@ -223,6 +224,17 @@ def test_candidates_are_values_or_a_reason(recipe, name):
         assert len(text.split()) >= 4
         assert not text.endswith(".")
         assert text == text.strip()
+
+
+@each_value()
+@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
+def test_what_is_on_already_is_measured_off(recipe, value, facts):
+    if facts.workload.mode not in recipe.modes or facts.workload.device_type not in recipe.devices:
+        return
+    facts = replace(facts, workload=replace(facts.workload, current={recipe.key: value}))
+    off = [candidate for candidate in CATALOG.propose(facts, only=[recipe.id]).candidates if candidate.already_on]
+    expected = [] if value == recipe.default else [Candidate(recipe.id, recipe.key, recipe.default, already_on=True)]
+    assert off == expected
 
 
 @every_recipe

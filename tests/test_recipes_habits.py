@@ -472,7 +472,7 @@ def test_the_reports_tell_habits_and_findings():
 
 
 def test_the_summary_tells_habits_and_findings(capsys):
-    print_summary(sample_state(), sys.stdout)
+    print_summary(sample_state(), sys.stdout, CATALOG)
     text = capsys.readouterr().out
     assert "Found in your source" in text
     assert "train.py:41" in text
