@@ -96,7 +96,7 @@ ACTIONS = (
         "advice.plot",
         "p",
         "Plot",
-        "Speed against memory for every recommendation, as a scatter plot",
+        "Speed against memory of all that was measured, with the front",
         ("advice",),
         "plot",
     ),

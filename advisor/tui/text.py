@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from textual.content import Content
 
-from advisor.formatting import format_bytes, format_bytes_change, format_ratio
-from advisor.records import Comparison, TrialRecord, Verdict
+from advisor.formatting import format_bytes, format_bytes_change, format_change, format_ratio
+from advisor.records import Comparison, Objective, TrialRecord, TrialResult, Verdict
+from advisor.session.objective import Yardstick
 
 DIM = "$foreground 60%"
 LABEL = "$secondary"
@@ -91,6 +92,25 @@ def ratio(comparison: Comparison | None) -> Content:
     _, colour = MARKS[comparison.verdict]
     weight = DIM if comparison.verdict is Verdict.NO_DIFFERENCE else f"bold ${colour}"
     return Content.styled(format_ratio(comparison), weight)
+
+
+def by_objective(
+    result: TrialResult, comparison: Comparison | None, by: Yardstick | None, *, short: bool = False
+) -> Content:
+    """What settings do by the objective: ``-31 % memory 0.97x (0.95–0.99)``; a speed-up where it is a speed.
+
+    Without the speed where it has to be ``short``.
+    """  # noqa: RUF002 - the en dash stands between the ends of an interval
+    if by is None or by.goal.by_time or comparison is None:
+        return ratio(comparison)
+    own = by.baseline.result
+    if by.goal.objective is Objective.MEMORY:
+        change = f"{format_bytes_change(result.peak_reserved_bytes, own.peak_reserved_bytes)} memory"
+    else:
+        change = f"{format_change(result.energy_j_per_sample, own.energy_j_per_sample)} energy"
+    gain = by.gain(result, comparison)
+    style = "bold $success" if gain and gain.proven else "bold $error" if gain and gain.lost else DIM
+    return Content.styled(change, style) if short else Content.assemble((change, style), " ", ratio(comparison))
 
 
 def memory_against(new_bytes: int | None, old_bytes: int | None) -> Content:

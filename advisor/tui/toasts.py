@@ -34,7 +34,9 @@ def toast_for(event: events.Event, before: SessionState) -> Toast | None:
             text = f"{format_ms(baseline.step_ms)} a step, noise {format_noise(baseline.noise_floor)}"
             return Toast("Baseline measured", text)
         case events.StackMeasured(record) if record.confirmed and record.comparison and record.settings:
-            return Toast("Stack confirmed", format_ratio(record.comparison))
+            by = before.yardstick
+            told = by.effect(record.result, record.comparison) if by else format_ratio(record.comparison)
+            return Toast("Stack confirmed", told)
         case events.TrialMeasured(record):
             return _trial_toast(record, before)
         case events.Said():

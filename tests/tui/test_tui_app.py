@@ -209,11 +209,12 @@ async def test_the_scatter_is_drawn_only_when_asked_for() -> None:
         app.clear_notifications()
         await pilot.press("4", "p")
         await settle(pilot)
-        assert "numbers are ranks" in screen_text(app)
+        assert "─ front" in screen_text(app)
+        assert "stack: max-autotune" in screen_text(app)
         assert "speed-up" in screen_text(app)
         await pilot.press("p")
         await settle(pilot)
-        assert "numbers are ranks" not in screen_text(app)
+        assert "─ front" not in screen_text(app)
 
     await drive(histories.whole(), check)
 

@@ -31,6 +31,8 @@ PICTURES = {
     "overview_rejected": (histories.decided, ["1"]),
     "trials_deciding": (histories.deciding, ["3", *["down"] * 12]),
     "advice_plot": (histories.whole, ["4", "p"]),
+    "advice_memory": (histories.by_memory, ["4"]),
+    "overview_memory": (histories.by_memory, ["1"]),
     "export": (histories.whole, ["5", "down"]),
     "export_overwrite": (histories.whole, ["5", "s"]),
     "help": (histories.whole, ["question_mark"]),

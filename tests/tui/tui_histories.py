@@ -26,9 +26,11 @@ from advisor.records import (
     Mode,
     Numerics,
     NumericsResult,
+    Objective,
     OperatorRow,
     OptimizerFacts,
     Outcome,
+    ParetoPoint,
     Profile,
     Recommendation,
     StackRecord,
@@ -41,6 +43,8 @@ from advisor.records import (
 from advisor.session import events
 from advisor.session.control import Decision
 from advisor.session.events import Event
+from advisor.session.objective import Goal
+from advisor.settings import Settings
 
 GIB = 1024**3
 UUID = "GPU-5c1f0e52-0000-4c0e-9a51-000000000001"
@@ -393,6 +397,31 @@ STACK = StackRecord(
     dropped={"data.num_workers": "within the noise once the rest is on"},
 )
 
+COMBINATIONS = tuple(
+    ParetoPoint(
+        str(Settings(settings)),
+        settings,
+        Comparison(speedup, 0.99 * speedup, 1.01 * speedup, 0.006),
+        round(memory_gib * GIB),
+    )
+    for settings, speedup, memory_gib in (
+        ({**AUTOCAST.settings, **LAST.settings}, 1.94, 6.1),
+        ({**AUTOCAST.settings, **FUSED.settings}, 1.13, 6.2),
+        ({**AUTOCAST.settings, "memory.activation_checkpointing": "blocks"}, 0.94, 3.1),
+        ({**AUTOCAST.settings, **LAST.settings, "memory.activation_checkpointing": "blocks"}, 1.51, 3.4),
+    )
+)
+SMALL_STACK = StackRecord(
+    settings=COMBINATIONS[2].settings,
+    result=result(34.7, 3.1),
+    comparison=Comparison(0.941, 0.936, 0.946, 0.006, paired=True),
+    numerics=NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, ""),
+    break_even_steps=None,
+    step_ms=34.7,
+    samples_per_s=1844.4,
+    confirmed=True,
+)
+
 TITLES = {
     "autocast": "Automatic mixed precision",
     "channels_last": "Channels-last memory format",
@@ -463,12 +492,23 @@ def whole() -> list[Event]:
     return [
         *to_trials(),
         *(events.TrialMeasured(record) for record in RECORDS[9:]),
+        *(events.CombinationMeasured(point) for point in COMBINATIONS),
         events.StageStarted("confirmation"),
         events.StackMeasured(STACK),
         events.Ranked(recommendations()),
         events.ProgressMade(1.0, 0.0),
         events.StageStarted("done"),
         events.SessionFinished(False, 187.0),
+    ]
+
+
+def by_memory() -> list[Event]:
+    """The same workload in a session whose objective is memory: the stack is slower than the baseline."""
+    return [
+        events.GoalSet(Goal(Objective.MEMORY, memory_limit_bytes=8 * GIB)),
+        *(event for event in whole() if not isinstance(event, events.StackMeasured | events.Ranked)),
+        events.StackMeasured(SMALL_STACK),
+        events.Ranked(recommendations((AUTOCAST, COMPILE))),
     ]
 
 

@@ -23,14 +23,14 @@ from advisor.tui.context import Context
 from advisor.tui.deciding import DECISIONS, can_decide, handlers_of
 from advisor.tui.messages import Decided, RetryWanted
 from advisor.tui.text import DIM
-from advisor.tui.views.advice_text import card_text, effect_facts, list_entry, title_text
+from advisor.tui.views.advice_text import card_text, effect_facts, front_text, list_entry, nothing_helped, title_text
 from advisor.tui.views.base import View
 from advisor.tui.views.sweep_text import sweep_text
 from advisor.tui.widgets.fact_list import FactList
 
 _EMPTY = "Recommendations appear here as soon as the first trials are ranked."
 _WIDE = 100
-_NOTHING = "Nothing helped: your settings are the fastest of all that was tried. View 3 shows each attempt."
+_PLOT_LEGEND = "B baseline · S stack · 1-9 rank · ─ front"
 
 
 class AdviceView(View):
@@ -58,14 +58,16 @@ class AdviceView(View):
                 yield Static(id="advice-code", markup=False)
                 yield Static("The card", classes="section")
                 yield Static(id="advice-card", markup=False)
-            yield Vertical(id="plot-panel", classes="panel")
+            with Vertical(id="plot-panel", classes="panel"):
+                yield Vertical(id="plot")
+                yield Static(id="plot-front", markup=False)
 
     def on_mount(self) -> None:
         """Title the panels."""
         self.query_one("#advice-list").border_title = "Ranked"
         self.query_one("#detail").border_title = "Recommendation"
         self.query_one("#plot-panel").border_title = "Speed against memory"
-        self.query_one("#plot-panel").border_subtitle = "B baseline · S stack · numbers are ranks"
+        self.query_one("#plot-panel").border_subtitle = _PLOT_LEGEND
 
     def on_resize(self) -> None:
         """Fit the list to the new width."""
@@ -75,7 +77,8 @@ class AdviceView(View):
         """Draw the list and the detail of the highlighted recommendation."""
         items = self.context.state.recommendations
         finished = self.context.state.finished is not None
-        self.query_one("#advice-empty", Static).update(Content.styled(_NOTHING if finished else _EMPTY, DIM))
+        nothing = nothing_helped(self.context.request.goal)
+        self.query_one("#advice-empty", Static).update(Content.styled(nothing if finished else _EMPTY, DIM))
         self.query_one("#advice-empty").display = not items
         self.query_one("#advice-columns").display = bool(items)
         self._show_list(items)
@@ -87,9 +90,9 @@ class AdviceView(View):
         return self.query_one("#advice-list", OptionList)
 
     def _show_list(self, items: tuple[Recommendation, ...]) -> None:
-        decisions = self.context.decisions
+        decisions, by = self.context.decisions, self.context.state.yardstick
         prompts = [
-            list_entry(item, decisions.get(item.record.candidate.recipe), wide=self.size.width >= _WIDE)
+            list_entry(item, decisions.get(item.record.candidate.recipe), by, wide=self.size.width >= _WIDE)
             for item in items
         ]
         ids = [item.record.candidate.recipe for item in items]
@@ -193,10 +196,12 @@ class AdviceView(View):
             return
         from advisor.tui.widgets.scatter import Scatter
 
-        if not panel.children:
-            panel.mount(Scatter(self.context))
+        plot = panel.query_one("#plot")
+        if not plot.children:
+            plot.mount(Scatter(self.context))
         else:
-            panel.query_one(Scatter).draw()
+            plot.query_one(Scatter).draw()
+        panel.query_one("#plot-front", Static).update(front_text(self.context.state))
 
     def first_focus(self) -> Widget | None:
         """The list, once there is something in it."""

@@ -17,22 +17,59 @@ from advisor.formatting import (
     format_seconds,
     format_setting,
 )
-from advisor.records import NumericsResult, Phase, Recommendation, TrialRecord, Verdict
+from advisor.records import NumericsResult, ParetoPoint, Phase, Recommendation, TrialRecord, Value, Verdict, text_of
 from advisor.roof import upper_bound
 from advisor.session.conclusions import shown_by
 from advisor.session.control import Decision
+from advisor.session.objective import Goal, Yardstick
+from advisor.session.pareto import front_of
+from advisor.session.state import SessionState
+from advisor.settings import Settings
 from advisor.tui.context import Context
-from advisor.tui.text import DIM, mark, memory_against, ratio
+from advisor.tui.text import DIM, by_objective, mark, memory_against, ratio
 from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
 from advisor.tui.widgets.fact_list import Fact
 
 
-def list_entry(item: Recommendation, decision: Decision | None, *, wide: bool) -> Content:
+def nothing_helped(goal: Goal) -> str:
+    """What there is to say at the end of a session that recommends nothing."""
+    return f"Nothing that was tried {goal.better()}. View 3 shows each attempt."
+
+
+def front_text(state: SessionState) -> Content:
+    """The front of speed against memory, a line for each point, the smallest first."""
+    lines = [
+        Content.assemble(
+            f"{format_bytes(point.peak_reserved_bytes):>8} ",
+            (f"{format_interval(point.comparison) if point.comparison else '1x'}  ", DIM),
+            _in_short(point, state),
+        )
+        for point in front_of(state)
+    ]
+    return Content("\n").join(lines)
+
+
+def _in_short(point: ParetoPoint, state: SessionState) -> str:
+    """A point's settings in few words: their values, or their names where the value is a switch or a number."""
+    if not point.settings:
+        return "what you have"
+    words = (_word(key.rpartition(".")[2], value) for key, value in Settings(point.settings).items())
+    return f"{'stack: ' if point.settings == state.stack_settings else ''}{', '.join(words)}"
+
+
+def _word(name: str, value: Value) -> str:
+    if value is True:
+        return name
+    return value if isinstance(value, str) else f"{name} {text_of(value)}"
+
+
+def list_entry(item: Recommendation, decision: Decision | None, by: Yardstick | None, *, wide: bool) -> Content:
     """Two lines of the list: rank, mark, title; then the effect and what was decided, as a mark when not ``wide``."""
     record = item.record
     first = Content.assemble((f"{item.rank:>2} ", DIM), mark(record.verdict), " ", (item.title, "bold"))
     badge = _badge(item, decision)
-    second = Content.assemble("     ", ratio(record.comparison), "  ", badge if wide else badge[:1])
+    effect = by_objective(record.result, record.comparison, by, short=True)
+    second = Content.assemble("     ", effect, "  ", badge if wide else badge[:1])
     return first + Content("\n") + second
 
 
@@ -58,7 +95,8 @@ def title_text(item: Recommendation, decision: Decision | None) -> Content:
 def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
     """Effect, memory, energy, numerics and cost of one recommendation, and what was found in the user's source."""
     record, baseline = item.record, context.state.baseline
-    rows: list[Fact] = [("Effect", _effect(record)), *_how(record), *_bound(record, context), *_step(record, context)]
+    rows: list[Fact] = [*_goal(record, context), ("Effect", _effect(record)), *_how(record)]
+    rows += [*_bound(record, context), *_step(record, context)]
     rows += [("Shown", text) for text in shown_by(record, context.state, context.catalog)]
     beside = (
         ("Memory", _memory(record, context)),
@@ -69,6 +107,14 @@ def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
     rows += [(label, text) for label, text in beside if text is not None]
     rows += [*_numerics(record.numerics), ("Cost", _cost(record)), *remarks(record.result)]
     return [*rows, *findings_of(record.candidate.recipe, context.state.findings)]
+
+
+def _goal(record: TrialRecord, context: Context) -> list[Fact]:
+    """What it does by an objective that is no speed."""
+    by = context.state.yardstick
+    if by is None or by.goal.by_time:
+        return []
+    return [("Goal", Content.styled(by.effect(record.result, record.comparison), "bold"))]
 
 
 def _effect(record: TrialRecord) -> Content:

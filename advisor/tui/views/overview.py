@@ -59,7 +59,7 @@ class OverviewView(View):
         self.query_one("#baseline", FactList).show(baseline_facts(state.baseline, state.facts))
         self.query_one("#workload", FactList).show(workload_facts(state.facts, self.context.defaults))
         self.query_one("#hardware", FactList).show(hardware_facts(state.hardware, self._device_uuid))
-        self.query_one("#notes", FactList).show(note_lines(state, request.objective, request.budget_s))
+        self.query_one("#notes", FactList).show(note_lines(state, request.goal, request.budget_s))
         self._show_clocks(clock_check(state.facts))
         _show_or_hide(self.query_one("#source", FactList), source_facts(state))
         self.show_gauges()

@@ -11,6 +11,7 @@ from advisor.formatting import (
     format_count,
     format_ms,
     format_noise,
+    format_percent,
     format_rate,
     format_seconds,
     format_setting,
@@ -23,19 +24,26 @@ from advisor.records import (
     Hardware,
     HostInfo,
     Mode,
+    Objective,
     StackRecord,
     Value,
-    Verdict,
     WorkloadFacts,
 )
+from advisor.session.objective import Goal
+from advisor.session.ranking import best_per_recipe
 from advisor.session.state import SessionState
 from advisor.tui.context import Gauges
-from advisor.tui.text import DIM, memory_against, meter, ratio, sparkline
+from advisor.tui.text import DIM, by_objective, memory_against, meter, sparkline
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
 from advisor.tui.views.roof_text import roof_before_and_after
 from advisor.tui.widgets.fact_list import Fact
 
-_OBJECTIVES = {"throughput": "samples per second", "memory": "less memory", "latency": "latency", "energy": "energy"}
+_OBJECTIVES = {
+    Objective.THROUGHPUT: "samples per second",
+    Objective.MEMORY: "the smallest peak",
+    Objective.LATENCY: "a shorter step",
+    Objective.ENERGY: "fewer joules a sample",
+}
 
 
 def headline(state: SessionState) -> Content:
@@ -64,8 +72,9 @@ def _stack_headline(stack: StackRecord, state: SessionState) -> Content:
     baseline = state.baseline
     kind = "confirmed against the baseline" if stack.confirmed else "the best stack so far"
     count = len(stack.settings)
+    effect = by_objective(stack.result, stack.comparison, state.yardstick)
     first = Content.assemble(
-        ratio(stack.comparison), "  ", kind, (f", {count} settings together" if count > 1 else ", one setting", DIM)
+        effect, "  ", kind, (f", {count} settings together" if count > 1 else ", one setting", DIM)
     )
     if baseline is None:
         return first
@@ -87,13 +96,14 @@ def _roof(state: SessionState) -> list[Content]:
 
 def _best_so_far(state: SessionState) -> Content:
     over = state.finished is not None
-    faster = [record for record in state.trials.values() if record.verdict is Verdict.FASTER]
-    best = max(faster, key=lambda record: record.comparison.speedup if record.comparison else 0.0, default=None)
-    if best is None:
-        return _nothing_yet(over=over, tried=bool(state.trials))
+    by = state.yardstick
+    ranked = best_per_recipe(state.trials.values(), by) if by else []
+    if not ranked:
+        return _nothing_yet(state.goal, over=over, tried=bool(state.trials))
+    best = ranked[0]
     then = "Key 4 shows what it costs and the code." if over else "What helps is measured together afterwards."
     return Content.assemble(
-        ratio(best.comparison),
+        by_objective(best.result, best.comparison, by),
         "  the best single setting: " if over else "  the best single setting so far: ",
         (best.label, "bold"),
         "\n",
@@ -101,14 +111,14 @@ def _best_so_far(state: SessionState) -> Content:
     )
 
 
-def _nothing_yet(*, over: bool, tried: bool) -> Content:
+def _nothing_yet(goal: Goal, *, over: bool, tried: bool) -> Content:
     if over:
         head, rest = (
-            "Nothing tried was measurably faster.",
+            f"Nothing that was tried {goal.better()}.",
             "Your settings are good as they are; key 3 shows each trial.",
         )
     elif tried:
-        head, rest = "Nothing is measurably faster so far.", "Key 3 shows the trials live."
+        head, rest = f"Nothing {goal.better()} so far.", "Key 3 shows the trials live."
     else:
         head, rest = "The first trials are running…", "Key 3 shows them live."
     return Content.assemble((head, "bold"), "\n", (rest, DIM))
@@ -317,10 +327,16 @@ def source_facts(state: SessionState) -> list[Fact]:
     return rows + [("•", Content.styled(f"{problem}.", "$warning")) for problem in state.source_problems]
 
 
-def note_lines(state: SessionState, objective: str, budget_s: float, *, most: int = 6) -> list[Fact]:
+def _goal_text(goal: Goal, budget_s: float) -> str:
+    kept = f" at {format_percent(goal.keep_speed)} of the speed or more"
+    limit = f", at most {format_bytes(goal.memory_limit_bytes)}" if goal.memory_limit_bytes else ""
+    what = f"{_OBJECTIVES[goal.objective]}{kept if goal.objective is Objective.MEMORY else ''}{limit}"
+    return f"{what}, within {format_seconds(budget_s)}"
+
+
+def note_lines(state: SessionState, goal: Goal, budget_s: float, *, most: int = 6) -> list[Fact]:
     """The notes: the goal, what the workload's inspection remarked, and what the session said, latest last."""
-    goal = f"{_OBJECTIVES.get(objective, objective)} within {format_seconds(budget_s)}"
-    rows: list[Fact] = [("Goal", goal)]
+    rows: list[Fact] = [("Goal", _goal_text(goal, budget_s))]
     if state.stack and state.stack.dropped:
         rows += [("Dropped", f"{name}: {reason}") for name, reason in state.stack.dropped.items()]
     remarks = state.facts.workload.notes if state.facts else ()

@@ -1,4 +1,4 @@
-"""Speed against memory: one point per recommendation.
+"""Speed against memory: a point for each set of settings that was measured, and the front.
 
 Imported only when it is first shown, since plotext is not free.
 """
@@ -9,16 +9,23 @@ import math
 
 from textual_plotext import PlotextPlot
 
-from advisor.records import Recommendation
+from advisor.session.pareto import front_of, measured_points
+from advisor.settings import Settings
 from advisor.tui.context import Context
 
 _GIB = 1024**3
 _MIB = 1024**2
+_OTHER = "•"
+_FRONT = "◆"
 Point = tuple[str, float, float]
 
 
 class Scatter(PlotextPlot):
-    """Peak memory to the right, speed-up upwards; numbers are ranks, B the baseline, S the stack."""
+    """Peak memory to the right, speed-up upwards; numbers are ranks, B the baseline, S the stack, dots all else.
+
+    The line is the front, with a diamond for each of its points that has no other sign: nothing that was measured is
+    both as fast and as small.
+    """
 
     def __init__(self, context: Context) -> None:
         super().__init__()
@@ -30,11 +37,13 @@ class Scatter(PlotextPlot):
         self.draw()
 
     def draw(self) -> None:
-        """Draw the present recommendations."""
+        """Draw what is known at present."""
         plot = self.plt
         plot.clear_data()
         plot.clear_figure()
-        points, unit = points_of(self._shared)
+        points, front, unit = points_of(self._shared)
+        if len(front) > 1:
+            plot.plot([memory for memory, _ in front], [speedup for _, speedup in front], marker="dot", color="cyan")
         for label, memory, speedup in points:
             plot.scatter([memory], [speedup], marker=label, color=_colour(label))
         plot.xlabel(f"peak memory, {unit}")
@@ -49,25 +58,33 @@ class Scatter(PlotextPlot):
         self.refresh()
 
 
-def points_of(context: Context) -> tuple[list[Point], str]:
-    """The points as (label, memory, speed-up), what must not be hidden last, and the unit of the memory."""
-    baseline, stack = context.baseline_memory, context.state.stack
-    ranked = reversed(context.state.recommendations)
-    raw = [point for item in ranked if (point := _point(item))]
-    raw += [("B", baseline, 1.0)] if baseline else []
-    if stack and stack.comparison and stack.result.peak_reserved_bytes:
-        raw.append(("S", stack.result.peak_reserved_bytes, stack.comparison.speedup))
-    size, unit = (_GIB, "GiB") if max((point[1] for point in raw), default=0) >= _GIB else (_MIB, "MiB")
-    return [(label, memory / size, speedup) for label, memory, speedup in raw], unit
-
-
-def _point(item: Recommendation) -> tuple[str, int, float] | None:
-    memory, comparison = item.record.result.peak_reserved_bytes, item.record.comparison
-    return (str(item.rank)[-1], memory, comparison.speedup) if memory and comparison else None
+def points_of(context: Context) -> tuple[list[Point], list[tuple[float, float]], str]:
+    """The points as (label, memory, speed-up), what must not be hidden last; the front's; the unit of the memory."""
+    state = context.state
+    known = {Settings(point.settings): (point.peak_reserved_bytes, point.speedup) for point in measured_points(state)}
+    front = front_of(state)
+    labels = dict.fromkeys(known, _OTHER)
+    for settings in [Settings(point.settings) for point in front]:
+        labels.pop(settings, None)  # what is added last is drawn over the others
+        labels[settings] = _FRONT
+    for item in reversed(state.recommendations):
+        record = item.record
+        if record.comparison and record.result.peak_reserved_bytes:
+            settings = Settings(record.settings)
+            known[settings] = (record.result.peak_reserved_bytes, record.comparison.speedup)
+            labels.pop(settings, None)
+            labels[settings] = str(item.rank)[-1]
+    for settings, label in ((Settings(), "B"), (Settings(state.stack_settings), "S")):
+        if settings in known:
+            labels.pop(settings, None)
+            labels[settings] = label
+    size, unit = (_GIB, "GiB") if max((peak for peak, _ in known.values()), default=0) >= _GIB else (_MIB, "MiB")
+    points = [(label, known[settings][0] / size, known[settings][1]) for settings, label in labels.items()]
+    return points, [(point.peak_reserved_bytes / size, point.speedup) for point in front], unit
 
 
 def _colour(label: str) -> str:
-    return {"B": "gray+", "S": "orange+"}.get(label, "green+")
+    return {"B": "gray+", "S": "orange+", _OTHER: "gray", _FRONT: "cyan+"}.get(label, "green+")
 
 
 def _ticks(values: list[float]) -> list[float]:

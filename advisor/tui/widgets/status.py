@@ -11,7 +11,7 @@ from textual.widgets import Static
 from advisor.formatting import format_left, format_percent
 from advisor.session.state import SessionState
 from advisor.tui.context import Context
-from advisor.tui.text import DIM, meter, ratio
+from advisor.tui.text import DIM, by_objective, meter
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 STAGES = {
@@ -107,5 +107,6 @@ def far_text(state: SessionState, *, working: bool, wide: bool) -> Content:
     if state.stack and state.stack.pending and state.stack.settings:
         parts.append(Content.styled("stack not measured", "$warning"))
     elif state.stack and state.stack.comparison and state.stack.settings:
-        parts.append(Content.assemble(("stack ", DIM), ratio(state.stack.comparison)))
+        effect = by_objective(state.stack.result, state.stack.comparison, state.yardstick, short=not wide)
+        parts.append(Content.assemble(("stack ", DIM), effect))
     return Content("  ").join(parts)
