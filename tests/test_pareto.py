@@ -12,6 +12,7 @@ from sample_session import GIB, cancelled_history, cpu_history, sample_history
 
 from advisor.records import Comparison, Numerics, NumericsResult, ParetoPoint
 from advisor.session import events
+from advisor.session.control import Decision
 from advisor.session.objective import Goal
 from advisor.session.pareto import BASELINE, STACK, front_of, least_memory, measured_points, pareto_front
 from advisor.session.state import SessionState
@@ -135,12 +136,30 @@ def test_the_front_of_a_session_goes_from_the_smallest_to_the_fastest():
     assert front[0].peak_reserved_bytes < front[1].peak_reserved_bytes
 
 
-@pytest.mark.parametrize("gib", [6, 4, 2])
+@pytest.mark.parametrize("gib", [6, 4])
 def test_nothing_above_the_memory_limit_is_a_point_but_the_baseline(gib):
     state = state_of(goal=Goal(memory_limit_bytes=gib * GIB))
     others = measured_points(state)[1:]
     assert all(found.peak_reserved_bytes <= gib * GIB for found in others)
     assert (STACK in names(others)) is (gib == 6)
+
+
+def test_where_nothing_stays_within_the_limit_the_choice_there_is_is_shown():
+    state = state_of(goal=Goal(memory_limit_bytes=2**20))
+    assert names(front_of(state)) == names(front_of(state_of()))
+
+
+def test_decisions_take_points_out_and_let_them_in():
+    state = state_of()
+    state.apply(events.Decided("autocast", Decision.REJECTED))
+    found = measured_points(state)
+    assert not any("precision.autocast" in other.settings for other in found)
+    assert "channels_last=channels_last" in names(found)
+    state.apply(events.Decided("autocast", None))
+    assert len(measured_points(state)) == len(measured_points(state_of()))
+    assert "batch_size=128" not in names(measured_points(state))
+    state.apply(events.Decided("batch_size", Decision.ACCEPTED))
+    assert "batch_size=128" in names(measured_points(state))
 
 
 def test_settings_that_were_measured_again_are_one_point():

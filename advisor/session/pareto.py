@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from advisor.records import ParetoPoint, StackRecord, TrialRecord
+from advisor.session.control import Decision
 from advisor.session.objective import Goal, Yardstick
-from advisor.session.ranking import CONTROL
+from advisor.session.ranking import CONTROL, fills_the_device
 from advisor.session.state import SessionState
 from advisor.settings import Settings
 
@@ -19,12 +20,14 @@ STACK = "stack"
 
 
 def measured_points(state: SessionState) -> tuple[ParetoPoint, ...]:
-    """The baseline, what was measured alone and needs no consent, and every combination, within the memory limit.
+    """The baseline, what was measured alone and needs no consent or has it, and every combination without the rejected.
 
-    Of settings that were measured several times the last result counts, the confirmed stack's above all. The baseline
-    is there whatever the limit: the others are held against it.
+    Of settings that were measured several times the last result counts, the confirmed stack's above all. What exceeds
+    the memory limit is left out where anything stays within it; the baseline, which all is held against, never is.
     """
-    points = {Settings(point.settings): point for point in _points(state) if _fits(state.goal, point)}
+    found = list(_points(state))
+    within = [point for point in found if _fits(state.goal, point)]
+    points = {Settings(point.settings): point for point in within or found}
     baseline = state.baseline
     own_bytes = baseline.result.peak_reserved_bytes if baseline else None
     own = () if own_bytes is None else (ParetoPoint(BASELINE, {}, None, own_bytes),)
@@ -69,9 +72,11 @@ def least_memory(points: Iterable[ParetoPoint]) -> ParetoPoint | None:
 def _points(state: SessionState) -> Iterable[ParetoPoint]:
     for record in state.trials.values():
         point = _of_record(record.label, record)
-        if point and record.candidate.recipe != CONTROL and _allowed(state.goal, record):
+        if point and record.candidate.recipe != CONTROL and _allowed(state, record):
             yield point
-    yield from state.combinations.values()
+    candidates = [*state.planned, *(record.candidate for record in state.trials.values())]
+    rejected = {candidate.key for candidate in candidates if candidate.recipe in state.rejected}
+    yield from (point for point in state.combinations.values() if rejected.isdisjoint(point.settings))
     stack = _of_record(STACK, state.stack) if state.stack else None
     if stack:
         yield stack
@@ -84,12 +89,14 @@ def _of_record(name: str, record: TrialRecord | StackRecord) -> ParetoPoint | No
     return ParetoPoint(name, dict(record.settings), record.comparison, peak_bytes)
 
 
-def _allowed(goal: Goal, record: TrialRecord) -> bool:
-    """Whether a measured candidate needs no consent, by its declaration and as measured."""
-    numerics = record.numerics
-    if numerics is None:
+def _allowed(state: SessionState, record: TrialRecord) -> bool:
+    """Whether a measured candidate may be used: it was not rejected, and needs no consent or has it."""
+    decision, numerics = state.decisions.get(record.candidate.recipe), record.numerics
+    if decision is Decision.REJECTED or (state.facts and fills_the_device(state.facts, record)):
         return False
-    return max(numerics.declared.severity, numerics.decisive.severity) <= goal.allow.severity
+    if decision is Decision.ACCEPTED or numerics is None:
+        return decision is Decision.ACCEPTED
+    return max(numerics.declared.severity, numerics.decisive.severity) <= state.goal.allow.severity
 
 
 def _fits(goal: Goal, point: ParetoPoint) -> bool:
