@@ -101,6 +101,13 @@ def test_by_memory_what_takes_more_is_left_out_however_fast():
     assert world.found() == {"autocast"}
 
 
+def test_what_takes_more_memory_alone_is_not_tried_with_all_the_others_at_once():
+    effects = {BF16: (1.2, 0.7, 1), FUSED: (1.1, 0.9, 1), LAST: (3.0, 1.1, 1)}
+    world = World(Goal(Objective.MEMORY), effects)
+    assert world.found() == {"autocast", "fused_optimizer"}
+    assert world.asked[0] == Settings({**BF16.settings, **FUSED.settings})
+
+
 def test_what_saves_memory_and_is_too_slow_alone_is_welcome_beside_what_is_faster():
     world = World(Goal(Objective.MEMORY), {BLOCKS: (0.75, 0.4, 1), BF16: (1.5, 0.8, 1)})
     assert world.found() == {"checkpointing", "autocast"}

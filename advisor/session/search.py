@@ -189,8 +189,11 @@ class StackSearch:
 
     def _is_usual(self, record: TrialRecord) -> bool:
         """Whether many workloads gain from a candidate, and this one lost no great deal by it alone."""
-        recipe = self._catalog[record.candidate.recipe]
+        recipe, by = self._catalog[record.candidate.recipe], self._judge.yardstick
         usual = record.candidate.value in recipe.usual and not recipe.expensive and self._allowed(record)
+        gain = None if by.goal.by_time else by.gain(record.result, record.comparison)
+        if gain is not None and gain.lost:  # what takes more memory or energy alone takes it in company
+            return False
         return usual and record.comparison is not None and record.comparison.speedup > _HOPELESS
 
     def _is_hoped_for(self, candidate: Candidate) -> bool:
