@@ -76,6 +76,7 @@ VALUES = {
     "host_sync": ["as_written"],
     "inference_mode": ["grad", "no_grad", "inference_mode"],
     "inplace_activations": [False, True],
+    "interop_threads": [0, torch.get_num_interop_threads()],  # once set, it cannot be set again in this process
     "int8_weights": ["none", "int8wo", "int8dq"],
     "large_batch_optimizer": ["default"],
     "loss_sync": ["never", "every_step", "accumulated"],
@@ -674,6 +675,50 @@ def test_workers_that_are_on_are_measured_off():
 def test_pinned_memory_needs_a_loader():
     assert proposed("pin_memory", gpu_facts(loader=loader_facts())) == [True]
     assert "DataLoader" in reason("pin_memory", gpu_facts())
+
+
+FORKED = """
+import sys
+import torch
+from torch import nn
+from advisor.catalog import load_catalog
+from advisor.recipe import Components
+
+class Forked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        left = torch.jit.fork(self.left, x)
+        return self.right(x) + torch.jit.wait(left)
+
+by_code, value = sys.argv[1] == "code", torch.get_num_interop_threads() + 1
+recipe, model = load_catalog()["interop_threads"], torch.jit.script(Forked())
+for _ in range(2):  # the second time there is nothing to change
+    exec(recipe.code(value)) if by_code else recipe.apply(Components(model, None, None, None), value)
+assert torch.get_num_interop_threads() == value
+assert model(torch.ones(2, 4)).shape == (2, 4)
+
+from advisor.trial.inspection import _families
+print(_families(model), _families(nn.Sequential(nn.Linear(2, 2), torch.jit.script(nn.Linear(2, 2)))))
+"""
+
+
+@pytest.mark.parametrize("way", ["apply", "code"])
+def test_operators_beside_one_another_get_their_threads(way, tmp_path):
+    script = tmp_path / "forked.py"
+    script.write_text(FORKED)
+    command = [sys.executable, "-W", "ignore", str(script), way]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown == "{'forked': 1} {'linear': 1}\n"
+
+
+def test_only_what_forks_gets_threads_for_operators():
+    forked = cpu_facts(families={"forked": 1}, usable_cores=8)
+    assert proposed("interop_threads", forked) == [1, 4, 8]
+    assert proposed("interop_threads", cpu_facts(families={"forked": 1}, usable_cores=1)) == [1]
+    assert "no part of it is TorchScript that forks" in reason("interop_threads", cpu_facts())
 
 
 def test_threads_other_than_the_present_number():

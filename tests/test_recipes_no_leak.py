@@ -73,6 +73,7 @@ TRAINING = {
     "grad_clip": "for-loop",
     "half_weights": "bfloat16",
     "inplace_activations": True,
+    "interop_threads": 1,
     "num_workers": 1,
     "openmp": "bind",
     "optimizer_memory": "adafactor",

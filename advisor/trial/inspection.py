@@ -244,7 +244,13 @@ def _families(model: nn.Module) -> dict[str, int]:
     counts = {
         family: sum(isinstance(module, classes) for module in model.modules()) for family, classes in _FAMILIES.items()
     }
+    counts["forked"] = sum(map(_forks, model.modules()))
     return {family: count for family, count in counts.items() if count}
+
+
+def _forks(module: nn.Module) -> bool:
+    """Whether a module is TorchScript that runs parts of itself beside one another."""
+    return isinstance(module, torch.jit.ScriptModule) and "prim::fork" in str(getattr(module, "inlined_graph", ""))
 
 
 def _memory_format(model: nn.Module) -> str:

@@ -1,0 +1,70 @@
+"""Threads for operators that run beside one another
+
+What it does
+------------
+Sets how many operators may run at the same time in one process (`torch.set_num_interop_threads`). The value 0 leaves
+PyTorch's choice, one thread per core. It is set once, before anything has run in parallel.
+
+Why it helps
+------------
+TorchScript runs what a model forks (`torch.jit.fork`) beside the rest, each part in a thread of this pool, and each
+with as many threads of its own as `cpu.threads` says. A pool as large as the machine then starts many more threads
+than there are cores; a small one gives each part cores of its own.
+
+When it does not
+----------------
+Eager and compiled PyTorch run one operator after another and never use these threads: without a model in TorchScript
+that forks there is nothing to set. Parts that take turns anyway gain nothing from a larger pool.
+
+Numerics
+--------
+exact: the same operators run on the same inputs; only what runs beside what differs.
+
+References
+----------
+PyTorch documentation, CPU threading and TorchScript inference; torch.set_num_interop_threads; torch.jit.fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe import CPU, Components, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+
+class InteropThreads(Recipe):
+    """`torch.set_num_interop_threads`."""
+
+    id = "interop_threads"
+    title = "Operators beside one another"
+    key = "cpu.interop_threads"
+    default = 0
+    devices = CPU
+    attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.LAUNCH})
+    partners = frozenset({"threads"})
+    numerics = Numerics.EXACT
+    stage = Stage.GLOBAL
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if not facts.workload.has("forked"):
+            return Skip("nothing in the model runs beside something else: no part of it is TorchScript that forks")
+        usable = facts.workload.usable_cores
+        return sorted({1, max(1, usable // 2), usable})
+
+    def accepts(self, value: Value) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+    def apply(self, workload: Components, value: Value) -> None:
+        import torch
+
+        if value and torch.get_num_interop_threads() != value:
+            torch.set_num_interop_threads(int(value))
+
+    def code(self, value: Value) -> str:
+        if not value:
+            return "# PyTorch chooses how many operators may run beside one another\n"
+        return (
+            f"if torch.get_num_interop_threads() != {int(value)}:\n"
+            f"    torch.set_num_interop_threads({int(value)})  # once, before anything has run in parallel\n"
+        )
