@@ -1,0 +1,91 @@
+"""Sessions by memory, energy and latency, and under a memory limit, on the encoder and on a GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+
+ENCODER = Path(__file__).parent / "workloads" / "encoder.py"
+SAVING = "checkpointing,autocast,fused_optimizer,inplace_activations"
+
+
+def session(*options, budget_s=60):
+    """The JSON report of a headless session on the encoder."""
+    command = [sys.executable, "-m", "advisor", f"{ENCODER}:build", "--budget", f"{budget_s}s", "--json", "-", *options]
+    return json.loads(subprocess.check_output(command, text=True, timeout=3 * budget_s))
+
+
+def peaks(report, part):
+    return [item["peak_reserved_bytes"] for item in report[part] if item["peak_reserved_bytes"]]
+
+
+@pytest.fixture(scope="module")
+def by_memory():
+    return session("--objective", "memory", "--keep-speed", "60%", "--only", SAVING)
+
+
+def test_by_memory_the_peak_falls_and_the_speed_stays(by_memory):
+    baseline, stack = by_memory["baseline"], by_memory["stack"]
+    assert stack["settings"]
+    assert stack["confirmed"]
+    assert stack["peak_reserved_bytes"] < 0.9 * baseline["peak_reserved_bytes"]
+    assert stack["ci_low"] >= 0.6
+    assert stack["gain"]["ratio"] == pytest.approx(baseline["peak_reserved_bytes"] / stack["peak_reserved_bytes"])
+    gains = [item["gain"]["ratio"] for item in by_memory["recommendations"]]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_by_memory_checkpoints_are_measured_and_on_the_front_or_beaten(by_memory):
+    checkpoints = next(trial for trial in by_memory["trials"] if trial["recipe"] == "checkpointing")
+    assert checkpoints["peak_reserved_bytes"] < by_memory["baseline"]["peak_reserved_bytes"]
+    front = by_memory["pareto"]
+    assert peaks(by_memory, "pareto") == sorted(peaks(by_memory, "pareto"))
+    assert [point["speedup"] for point in front] == sorted(point["speedup"] for point in front)
+    assert front[0]["peak_reserved_bytes"] <= 1.02 * checkpoints["peak_reserved_bytes"]
+
+
+def test_identical_programs_reserve_the_same(by_memory):
+    control = next(trial for trial in by_memory["trials"] if trial["recipe"] == "control")
+    assert control["peak_reserved_bytes"] == pytest.approx(by_memory["baseline"]["peak_reserved_bytes"], rel=0.01)
+
+
+def test_a_limit_below_the_baseline_is_met(by_memory):
+    limit = round(0.85 * by_memory["baseline"]["peak_reserved_bytes"])
+    report = session("--memory-limit", f"{limit}B", "--only", SAVING)
+    assert report["stack"]["settings"]
+    assert report["stack"]["peak_reserved_bytes"] <= limit
+    assert all(trial["outcome"] != "failed" for trial in report["trials"])
+
+
+def test_a_limit_that_nothing_meets_is_told():
+    report = session("--memory-limit", "8MiB", "--only", "autocast", budget_s=40)
+    assert report["stack"]["settings"] == {}
+    assert report["recommendations"] == []
+    assert any("stays within the memory limit of 8.00 MiB" in said["text"] for said in report["messages"])
+
+
+def test_by_energy_every_trial_counts_it_and_half_precision_takes_less():
+    report = session("--objective", "energy", "--only", "autocast,tf32")
+    measured = [trial for trial in report["trials"] if trial["outcome"] == "measured"]
+    assert len(measured) > 2
+    assert all(trial["energy_j_per_sample"] > 0 for trial in measured)
+    stack = report["stack"]
+    assert "precision.autocast" in stack["settings"]
+    assert stack["gain"]["low"] > 1 + stack["gain"]["floor"]
+    assert stack["energy_j_per_sample"] < report["baseline"]["energy_j_per_sample"]
+    control = next(trial for trial in measured if trial["recipe"] == "control")
+    assert control["energy_j_per_sample"] == pytest.approx(report["baseline"]["energy_j_per_sample"], rel=0.1)
+
+
+def test_by_latency_no_larger_batch_is_recommended():
+    options = ("--objective", "latency", "--mode", "infer", "--allow", "changed")
+    report = session(*options, "--only", "batch_size,autocast")
+    assert any(trial["recipe"] == "batch_size" and trial["speedup"] for trial in report["trials"])
+    assert "batch_size" not in {item["recipe"] for item in report["recommendations"]}
+    assert "data.batch_size" not in report["stack"]["settings"]
