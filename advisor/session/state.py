@@ -140,6 +140,7 @@ class SessionState:
     @apply.register
     def _(self, event: events.Ranked) -> None:
         self._ranked = event.recommendations
+        self.running = self.activity = ""  # one trial runs at a time, and nothing is ranked meanwhile
         self._follow_decisions()
 
     @apply.register

@@ -96,7 +96,7 @@ async def test_tabs_take_the_mouse_and_brackets_step() -> None:
 
 async def test_accept_decides_and_reworks() -> None:
     async def check(pilot, app, control) -> None:
-        control.after_rework = [events.StackMeasured(histories.STACK), events.Said("the stack is measured again")]
+        control.rework_ends_with = [events.StackMeasured(histories.STACK), events.Said("the stack is measured again")]
         await pilot.press("4", "down", "down", "a")
         await settle(pilot)
         assert ("decide", "batch_size", Decision.ACCEPTED) in control.calls

@@ -111,6 +111,40 @@ async def test_measuring_again_can_be_stopped_and_taken_up() -> None:
     await drive(histories.whole(), check)
 
 
+async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done() -> None:
+    """The last trial of a rework is a confirmation, which no record of a candidate ends."""
+
+    async def check(pilot, app, control) -> None:
+        control.rework_begins_with = [
+            events.ProgressMade(0.25, 12.0),
+            events.TrialStarted("stack, confirmed", ""),
+            events.TrialActivity("stack, confirmed", "warming up"),
+        ]
+        control.rework_ends_with = [
+            events.StackMeasured(histories.STACK),
+            events.Ranked(histories.recommendations()),
+            events.StageStarted("done"),
+        ]
+        control.holds_rework = True
+        await pilot.press("4", "a")
+        await until(pilot, lambda: app.context.state.running)
+        await settle(pilot)
+        app.clear_notifications()
+        await settle(pilot)
+        shown = screen_text(app).splitlines()[-2]
+        assert [text for text in ("Measuring the stack again", "stack, confirmed", "25 %") if text not in shown] == []
+        control.stop()
+        await until(pilot, lambda: not app.context.busy_with)
+        await settle(pilot)
+        app.clear_notifications()
+        await settle(pilot)
+        shown = screen_text(app).splitlines()[-2]
+        assert "● Done" in shown
+        assert "%" not in shown
+
+    await drive(histories.whole(), check)
+
+
 async def test_stopping_before_it_has_begun_measures_nothing() -> None:
     async def check(pilot, app, control) -> None:
         app._rework_delay_s = 3.0

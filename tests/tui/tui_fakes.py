@@ -47,7 +47,8 @@ class FakeControl:
     def __init__(self, history: Iterable[Event], *, hold: bool = False) -> None:
         self.emit: Callable[[Event], None] = lambda event: None
         self.calls: list[tuple[object, ...]] = []
-        self.after_rework: list[Event] = []
+        self.rework_begins_with: list[Event] = []
+        self.rework_ends_with: list[Event] = []
         self.error: Exception | None = None
         self._history = list(history)
         self._hold = hold
@@ -86,10 +87,12 @@ class FakeControl:
 
     def rework(self) -> None:
         self.calls.append(("rework",))
+        for event in self.rework_begins_with:
+            self.emit(event)
         if self.holds_rework:
             self._stopped.wait(20)
             self._stopped.clear()
-        for event in self.after_rework:
+        for event in self.rework_ends_with:
             self.emit(event)
 
     def retry(self, name: str) -> None:

@@ -98,7 +98,7 @@ def now_text(context: Context) -> Content:
 def far_text(state: SessionState, *, working: bool, wide: bool) -> Content:
     """Progress with the time left while it lasts, and the best stack so far."""
     parts: list[Content] = []
-    if working and (state.finished is None or state.progress < 1):
+    if working and (state.finished is None or state.running):
         if wide:
             parts.append(meter(state.progress, 14, "$primary"))
         parts.append(Content(format_percent(state.progress)))
