@@ -216,8 +216,9 @@ class OptimizerFacts:
 class WorkloadFacts:
     """What inspecting the loaded workload in the trial process found.
 
-    ``families`` counts modules by kind: conv1d, conv2d, conv3d, linear, embedding, batch_norm, layer_norm,
-    dropout, attention, recurrent, and forked for TorchScript that runs parts of itself beside one another. ``current`` holds the value of every known setting as the user has it.
+    ``families`` counts modules by kind: conv1d, conv2d, conv3d, linear, embedding, batch_norm, layer_norm, dropout,
+    attention, recurrent, and forked for TorchScript that runs parts of itself beside one another. ``current`` holds the
+    value of every known setting as the user has it.
     ``input_dims`` has the number of dimensions of each input tensor. ``linear_shapes`` has inputs, outputs and count
     for each size of linear layer. ``repeated_blocks`` has class and count; ``varying_shapes`` is whether the first
     batches differ in shape. ``fusable_chains`` counts chains of pointwise operations and ``inplace_activations`` the

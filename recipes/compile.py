@@ -71,9 +71,9 @@ class Compile(Recipe):
         workload.plan = replace(workload.plan, compile_mode=str(value))
 
     def code(self, value: Value) -> str:
-        return (
-            "# torch.compile is not called\n" if value == "none" else f'model = torch.compile(model, mode="{value}")\n'
-        )
+        if value == "none":
+            return 'model = getattr(model, "_orig_mod", model)  # as it is without torch.compile\n'
+        return f'model = torch.compile(model, mode="{value}")\n'
 
     def cost(self, value: Value) -> float:
         return 4.0 if str(value).startswith("max-autotune") else 1.0

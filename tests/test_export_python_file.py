@@ -217,6 +217,16 @@ def test_the_source_says_which_settings_it_holds(catalog):
     assert "infer.grad" not in source
 
 
+@pytest.mark.parametrize("mode", ["none", "default", "max-autotune-no-cudagraphs"])
+def test_a_model_that_is_compiled_already_is_compiled_anew_or_not_at_all(catalog, mode):
+    model = model_of()
+    settings = {"model.memory_format": "channels_last", "compile.mode": mode}
+    prepared, _, _ = module_of(catalog, settings, "train").prepare(torch.compile(model))
+    assert (prepared is model) is (mode == "none")
+    assert getattr(prepared, "_orig_mod", model) is model
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_settings_that_cannot_be_are_refused(catalog):
     with pytest.raises(UsageError, match="no recipe owns"):
         python_source(catalog, {"no.such": 1}, "train")

@@ -252,6 +252,36 @@ def test_declared_settings_are_kept():
     assert loop.current == {"precision.autocast": "bfloat16"}
 
 
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, {"compile.mode": "default"}),
+        ({"mode": "reduce-overhead"}, {"compile.mode": "reduce-overhead"}),
+        ({"mode": "max-autotune", "dynamic": True}, {"compile.mode": "max-autotune", "compile.dynamic": True}),
+    ],
+)
+def test_a_compiled_model_is_measured_as_the_setting_that_compiles_it(options, settings):
+    model = nn.Linear(4, 2)
+    loop = normalise((torch.compile(model, **options), torch.randn(3, 4)), spec())
+    assert loop.model is model
+    assert loop.current == settings
+    in_place = nn.Linear(4, 2)
+    in_place.compile(**options)
+    loop = normalise({"model": in_place, "data": torch.randn(3, 4), "current": {"compile.mode": "none"}}, spec())
+    assert loop.model is in_place
+    assert in_place._compiled_call_impl is None
+    assert loop.current == {**settings, "compile.mode": "none"}  # what is declared has the last word
+
+
+@pytest.mark.parametrize("options", [{"backend": "eager"}, {"options": {"epilogue_fusion": False}}])
+def test_a_model_that_is_compiled_as_no_setting_says_stays_so(options):
+    compiled = torch.compile(nn.Linear(4, 2), **options)
+    loop = normalise((compiled, torch.randn(3, 4)), spec())
+    assert loop.model is compiled
+    assert loop.current == {}
+    assert "compiled in a way that no setting says" in loop.notes[0]
+
+
 def test_a_mapping_with_labels_gives_a_plain_model_its_target():
     loop = normalise((Net(), {"x": torch.ones(4, 6), "labels": torch.full((4,), 2)}), spec())
     step = make_step(Components(loop.model, loop.optimizer, loop.data, StepPlan(mode=Mode.TRAIN, device="cpu")), None)

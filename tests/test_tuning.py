@@ -91,6 +91,24 @@ def test_the_loop_of_the_documentation_trains(tmp_path, model):
     assert optimizer.param_groups[0]["foreach"] is True
 
 
+def test_a_model_that_is_compiled_already_is_tuned_inside_and_compiled_behind(model, monkeypatch):
+    compiled = torch.compile(model, mode="reduce-overhead")
+    modes = []
+    usual = torch.compile
+
+    def noted(inner, **options):
+        modes.append(options["mode"])
+        return usual(inner, **options)
+
+    monkeypatch.setattr(torch, "compile", noted)
+    for settings in ({}, {"compile.mode": "default"}):
+        prepared = Tuning({"model.memory_format": "channels_last", **settings}).prepare(compiled)
+        assert prepared._orig_mod is model
+        assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert modes == ["reduce-overhead", "default"]
+    assert Tuning({"compile.mode": "none"}).prepare(compiled) is model
+
+
 def test_without_settings_it_is_the_plain_loop_to_the_bit(model):
     plain, expected = copy.deepcopy(model), []
     optimizer, loss_function = optimizer_of(plain), nn.CrossEntropyLoss()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -14,6 +15,7 @@ from advisor.errors import TargetError
 from advisor.rebuild import batch_size_of, loader_with, resize_batch
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.batches import has_target, tensors_of
+from advisor.runtime.compilation import as_written, compiled_as
 from advisor.runtime.loop import Loop
 from advisor.runtime.loss import describe_loss
 from advisor.workload import Workload
@@ -26,8 +28,8 @@ _DEFAULT_LEARNING_RATE = 1e-3
 
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
-    workload = _as_workload(value)
     notes: list[str] = []
+    workload = _as_written(_as_workload(value), notes)
     data, make_batch = _data(workload, spec, notes)
     mode = _mode(workload, data, spec)
     loop = Loop(
@@ -58,6 +60,16 @@ def _as_workload(value: Any) -> Workload:
     if isinstance(value, tuple | list) and 1 <= len(value) <= 4:
         return _checked(Workload(**dict(zip(_NAMES, value, strict=False))))
     raise TargetError(f"the target returned {_kind(value)}.", f"Return {_SHAPES}.")
+
+
+def _as_written(workload: Workload, notes: list[str]) -> Workload:
+    """A model that was compiled as a whole, taken back: the settings say it then, and it can be measured without."""
+    compiled = compiled_as(workload.model)
+    if compiled is None:
+        notes.append("the model is compiled in a way that no setting says (its backend or its options): it is kept so")
+    if not compiled:
+        return workload
+    return replace(workload, model=as_written(workload.model), current={**compiled, **workload.current})
 
 
 def _from_mapping(value: Mapping[str, Any]) -> Workload:

@@ -136,6 +136,8 @@ def _prepare(chosen: list[tuple[Recipe, Value]], plan: StepPlan, wrapper: str) -
         blocks.append(_CAPTURABLE.strip("\n"))
     if plan.attention_backend != "auto" and plan.compiles_with != "none":
         blocks.insert(0, _TELL_ATTENTION_APART.strip("\n"))
+    if any(recipe.key in _COMPILE for recipe, _ in chosen):
+        blocks.insert(0, _AS_WRITTEN.strip("\n"))
     if any("device" in block for block in blocks):
         blocks.insert(0, "device = next(model.parameters()).device")
     body = "\n".join([*blocks, "return model, optimizer, loader"])
@@ -395,6 +397,11 @@ if optimizer is not None and device.type == "cuda":
     for state in optimizer.state.values():
         if capturable and "step" in state:
             state["step"] = torch.as_tensor(state["step"], dtype=torch.float32, device=device)
+"""
+
+_AS_WRITTEN = """
+# A model that is compiled already is compiled anew.
+model = getattr(model, "_orig_mod", model)
 """
 
 _TELL_ATTENTION_APART = """

@@ -1,7 +1,8 @@
-"""Compiling what the plan says: the model or its repeated blocks, and the optimizer's step."""
+"""Compiling what the plan says: the model or its blocks, and the optimizer's step; and seeing what is compiled."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,6 +12,9 @@ from torch import nn
 from advisor.plan import StepPlan
 from advisor.portable.regions import compile_blocks
 from advisor.rebuild import optimizer_with
+from advisor.records import Value
+
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 
 
 def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
@@ -31,6 +35,37 @@ def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
     # Module.compile() would keep the model's identity, but leaves a bare nn.Sequential uncompiled: Dynamo skips
     # the frames of torch.nn, and only torch.compile(module) wraps them.
     return cast("nn.Module", torch.compile(model, **options))
+
+
+def compiled_as(model: nn.Module) -> dict[str, Value] | None:
+    """The settings that compile a model as its owner has compiled it as a whole.
+
+    Empty for a model that is not compiled, None where no setting says how: another backend, or options of its own.
+    """
+    made: Any = model if hasattr(model, "_orig_mod") else getattr(model, "_compiled_call_impl", None)
+    if made is None:
+        return {}
+    from torch._inductor import config, list_mode_options
+
+    chosen, usual = made.get_compiler_config(), config.get_config_copy()
+    if chosen is None:
+        return None
+    changed = {name: value for name, value in chosen.items() if value != usual.get(name)}
+    mode = next((mode for mode in COMPILE_MODES if list_mode_options(mode) == changed), None)
+    if mode is None:
+        return None
+    # The context that compiles; of a model that was compiled in place only its method knows it.
+    context = inspect.getclosurevars(made.get_compiler_config).nonlocals.get("self")
+    dynamic = getattr(context, "_dynamic", None)
+    return {"compile.mode": mode} | ({} if dynamic is None else {"compile.dynamic": bool(dynamic)})
+
+
+def as_written(model: nn.Module) -> nn.Module:
+    """The model as it was before it was compiled as a whole; one that was compiled in place is that from now on."""
+    written: nn.Module = getattr(model, "_orig_mod", model)
+    if getattr(written, "_compiled_call_impl", None) is not None:
+        written._compiled_call_impl = None
+    return written
 
 
 def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ from advisor.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode, Value
 from advisor.runtime.apply import apply_settings
+from advisor.runtime.compilation import as_written, compiled_as
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.step import Step, make_step
 from advisor.settings import Settings
@@ -107,8 +108,11 @@ class Tuning:
 
     def _apply(self, model: nn.Module, optimizer: Any, loader: Any, mode: Mode) -> Components:
         plan = StepPlan(mode=mode, device=str(_device_of(model)))
-        components = Components(model, optimizer, loader, plan, getattr(loader, "batch_size", None))
-        settings = self._settings_for(components, mode)
+        own = compiled_as(model)
+        written = as_written(model) if own else model
+        components = Components(written, optimizer, loader, plan, getattr(loader, "batch_size", None))
+        # As in a trial: what the owner compiled is compiled behind the other settings, unless they say how.
+        settings = Settings({**(own or {}), **self._settings_for(components, mode)})
         _warn_of_missing(self._catalog.environment(settings))
         apply_settings(self._catalog, components, settings)
         self._prepared[components.model] = components.plan
