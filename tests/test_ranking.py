@@ -91,8 +91,8 @@ def test_a_changed_recipe_needs_consent(decision, enters):
     ],
 )
 def test_what_was_measured_decides_about_consent(numerics, allow, needs_consent):
-    graphed = replace(record("step_graph", True, 200), numerics=numerics)
-    [recommendation] = recommend(CATALOG, FACTS, [graphed], by(allow=allow), {})
+    exact = replace(record("inplace_activations", True, 200), numerics=numerics)
+    [recommendation] = recommend(CATALOG, FACTS, [exact], by(allow=allow), {})
     assert recommendation.needs_consent is needs_consent
 
 
