@@ -5,9 +5,9 @@
     python tests/gpu/sessions.py 150 reports tests/cpu/workloads/convnet.py
 
 The first argument is the budget of each session in seconds, the second a folder for the JSON reports, from which
-``recipe_table.py`` makes its table. A workload is the name of a file in ``workloads/`` or a path; it may name a mode and
-a batch size. After a session that trains on one batch, the plain loop and the same loop with the exported settings are
-timed by ``plain_loop.py``, which shares no code with the trials.
+``recipe_table.py`` makes its table. A workload is the name of a file in ``workloads/`` or a path; it may name a mode
+and a batch size. After a session that trains on one batch, the plain loop and the same loop with the exported
+settings are timed by ``plain_loop.py``, which shares no code with the trials.
 """
 
 from __future__ import annotations

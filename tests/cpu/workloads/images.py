@@ -1,4 +1,4 @@
-"""A small network fed with JPEG files that the training process decodes and augments: a step that waits for its input."""
+"""A small network fed with JPEG files that the training process decodes: a step that waits for its input."""
 
 import torch
 from torch import nn
