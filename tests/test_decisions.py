@@ -256,7 +256,7 @@ def test_a_combination_without_memory_is_told_and_the_best_so_far_kept(tmp_path)
     assert stack.confirmed
     assert stack.comparison.verdict is Verdict.FASTER
     (left_out,) = {FIRST, "planted.greedy"} - set(stack.settings)
-    assert stack.dropped[left_out] .startswith("together with the others it fails: no room for both")
+    assert stack.dropped[left_out].startswith("together with the others it fails: no room for both")
     assert {record.result.outcome for record in run.state.trials.values()} == {Outcome.MEASURED}
 
 
