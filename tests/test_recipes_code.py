@@ -1,21 +1,157 @@
-"""The code that a recipe shows, run: for recipes of the loop and of the start, it does what their setting does."""
+"""The code that a recipe shows, run: it does what the setting does, to the objects, the process and the step."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
 from process_state import process_state, state_put_back
 from test_recipes import CATALOG, VALUES, components, run_code
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.step import make_step
+
+HERE = Path(__file__).parent
+# Values that do something to the workload below, beside those of all recipes.
+MORE_VALUES = {"checkpointing": ["blocks"], "optimizer_memory": ["adafactor"], "pad_dims": [2]}
+# What does nothing to objects or the process, so that there is nothing to compare here; what starts a process anew; and
+# what needs a GPU, or another package. Their code is run where these tests say, beside what the setting does.
+OWN_TESTS = {
+    "allocator": "test_recipes_environment.py",
+    "affinity": "test_recipes_environment.py",
+    "autocast": "test_recipes_code.py",
+    "compile": "test_recipes_compile.py",
+    "compile_dynamic": "test_recipes_compile.py",
+    "compile_optimizer": "test_recipes_compile.py",
+    "compile_scope": "test_recipes_compile.py",
+    "control": "test_recipes_code.py",
+    "cpu_freeze": "test_recipes_compile.py",
+    "create_on_device": "test_recipes_code.py",
+    "empty_cache": "test_recipes_code.py",
+    "eval_no_grad": "test_recipes_code.py",
+    "float8": "test_recipes_precision.py",
+    "gpu_prefetch": "gpu/test_recipes_data_gpu.py",
+    "gpu_transforms": "test_recipes_data.py",
+    "grad_accumulation": "test_recipes_batch.py",
+    "grad_clip": "test_recipes_compile.py",
+    "host_allocator": "test_recipes_code.py",
+    "host_sync": "gpu/test_recipes_habits_gpu.py",
+    "inference_mode": "test_recipes.py",
+    "int8_weights": "test_recipes_precision.py",
+    "interop_threads": "test_recipes.py",
+    "large_batch_optimizer": "test_recipes_batch.py",
+    "loss_sync": "test_recipes_code.py",
+    "non_blocking": "test_recipes_code.py",
+    "openmp": "test_recipes_code.py",
+    "sdpa": "test_recipes_precision.py",
+    "step_graph": "test_recipes.py",
+    "zero_grad": "test_recipes.py",
+}
 
 
 @pytest.fixture(autouse=True)
 def _as_it_was():
     with state_put_back():
         yield
+
+
+# --- objects and process --------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.act, self.down = nn.Linear(8, 15), nn.ReLU(), nn.Linear(15, 8)
+
+    def forward(self, x):
+        return x + self.down(self.act(self.up(x)))
+
+
+class Net(nn.Module):
+    """A biased convolution before a norm, activations, repeated blocks and an odd number of outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.act = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()
+        self.blocks, self.head = nn.Sequential(Block(), Block(), Block()), nn.Linear(8, 31)
+
+    def forward(self, images):
+        return self.head(self.blocks(self.act(self.norm(self.conv(images))).mean((2, 3))))
+
+
+def workload_for(recipe):
+    torch.manual_seed(0)
+    mode = Mode.TRAIN if Mode.TRAIN in recipe.modes else Mode.INFER
+    model = Net().train(mode is Mode.TRAIN)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01) if mode is Mode.TRAIN else None
+    data = TensorDataset(torch.randn(16, 3, 8, 8), torch.arange(16) % 4)
+    loader = DataLoader(data, batch_size=4, num_workers=1)
+    return Components(model, optimizer, loader, StepPlan(mode=mode, device="cpu"), batch_size=4)
+
+
+def described(model, optimizer, loader):
+    """All that a recipe may do to objects and process, in what can be compared."""
+    tensors = {
+        name: (tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad, tensor.tolist())
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+    }
+    modules = {
+        name: (type(module).__name__, type(vars(module).get("forward")).__name__, getattr(module, "inplace", None))
+        for name, module in model.named_modules()
+    }
+    groups = [
+        {name: str(value) for name, value in group.items() if name != "params"}
+        for group in (optimizer.param_groups if optimizer else [])
+    ]
+    kept = ("batch_size", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "drop_last")
+    loading = [getattr(loader, name) for name in kept]
+    context = loader.multiprocessing_context
+    loading += [context and context.get_start_method(), loader.worker_init_fn is None]
+    return tensors, modules, type(optimizer).__name__, groups, loading, process_state()
+
+
+def cases():
+    for recipe in CATALOG:
+        values = [] if recipe.id in OWN_TESTS else [*VALUES[recipe.id], *MORE_VALUES.get(recipe.id, [])]
+        yield from (pytest.param(recipe, value, id=f"{recipe.id}={value}") for value in values)
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+@pytest.mark.parametrize(("recipe", "value"), cases())
+def test_code_leaves_objects_and_process_as_apply_does(recipe, value):
+    with state_put_back():
+        workload = workload_for(recipe)
+        recipe.apply(workload, value)
+        applied = described(workload.model, workload.optimizer, workload.data)
+    with state_put_back():
+        names = run_code(recipe, value, workload_for(recipe))
+        assert described(names["model"], names["optimizer"], names["loader"]) == applied
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_every_recipes_code_is_run_beside_what_it_does():
+    unseen = []
+    for recipe in CATALOG:
+        if recipe.id in OWN_TESTS:
+            assert f'"{recipe.id}"' in (HERE / OWN_TESTS[recipe.id]).read_text(encoding="utf-8")
+            continue
+        states = []
+        for value in [*VALUES[recipe.id], *MORE_VALUES.get(recipe.id, [])]:
+            with state_put_back():
+                workload = workload_for(recipe)
+                recipe.apply(workload, value)
+                states.append(described(workload.model, workload.optimizer, workload.data))
+        unseen += [recipe.id] if all(state == states[0] for state in states) else []
+    assert unseen == []
+
+
+# --- the step -------------------------------------------------------------------------------------------------
 
 
 def weights_by_code(recipe_id, value):

@@ -207,6 +207,20 @@ def gradients_of(model, inputs, seed=0):
     return output, [inputs.grad, *(p.grad for p in model.parameters())]
 
 
+# --- compile.mode ---------------------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize(("value", "graphs"), [("default", 1), ("max-autotune-no-cudagraphs", 1), ("none", 0)])
+def test_the_model_is_compiled_as_a_whole_or_not_at_all(effect, value, graphs, eager_backend):
+    model, reference = twin(own_blocks)
+    back, inputs = effect("compile", value, model, Mode.INFER), torch.randn(2, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(back(inputs), reference.eval()(inputs))
+    assert counters["frames"]["ok"] == graphs
+    assert getattr(back, "_orig_mod", back) is model
+
+
 # --- compile.scope --------------------------------------------------------------------------------------------
 
 

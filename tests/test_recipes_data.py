@@ -405,7 +405,19 @@ def split_by_file(loader):
     return names["prepare"](nn.Linear(1, 1), None, loader)[2]
 
 
-@pytest.mark.parametrize("split", [split_by_apply, split_by_file])
+class ByCode:
+    """A loader and the transform of its batches, as the recipe's code leaves them."""
+
+    def __init__(self, loader):
+        names = {"torch": torch, "loader": loader}
+        exec(CATALOG["gpu_transforms"].code(True), names)
+        self.loader, self.transform = names["loader"], names["device_transform"]
+
+    def __iter__(self):
+        return map(self.transform, self.loader)
+
+
+@pytest.mark.parametrize("split", [split_by_apply, split_by_file, ByCode])
 @pytest.mark.parametrize("kind", DATASETS)
 def test_transforms_on_batches_do_what_they_did_to_samples(split, kind):
     loader = DataLoader(DATASETS[kind](), batch_size=2)

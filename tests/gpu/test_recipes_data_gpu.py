@@ -75,6 +75,18 @@ def test_every_batch_arrives_whole_and_in_order(pin, workers):
         assert len(batches[-1][1]) == 3
 
 
+@pytest.mark.parametrize("pin", [False, True])
+def test_the_code_copies_ahead_as_the_setting_does(pin):
+    loader = DataLoader(numbers(), batch_size=4, pin_memory=pin)
+    names = {"torch": torch, "loader": loader, "device": torch.device("cuda", 0)}
+    exec(load_catalog()["gpu_prefetch"].code(True), names)
+    by_code, by_setting = list(names["copied_ahead"](loader)), list(loop_loader(loader, plan()))
+    assert len(by_code) == len(by_setting) == len(loader)
+    for shown, applied in zip(by_code, by_setting, strict=True):
+        assert all(tensor.is_cuda for tensor in shown)
+        assert all(torch.equal(*pair) for pair in zip(shown, applied, strict=True))
+
+
 @pytest.mark.parametrize("make", [lambda x: Sample(x, {"a": x + 1}), lambda x: Bundle(x, "one")])
 def test_nested_batches(make):
     class Nested(Dataset):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,15 @@ def train_step(model=None, loss=None, **plan):
 
 
 # --- the lines that wait --------------------------------------------------------------------------------------
+
+
+def test_the_code_that_finds_waits_names_the_lines():
+    names = {"torch": torch, "model": Waiting().to(DEVICE), "inputs": torch.randn(8, 512, device=DEVICE)}
+    with pytest.warns(UserWarning, match="called a synchronizing CUDA operation") as told:
+        exec(CATALOG["host_sync"].code("as_written"), names)
+    lines = {linecache.getline(warning.filename, warning.lineno).strip() for warning in told}
+    assert "places = (x > largest).nonzero()" in lines
+    assert torch.cuda.get_sync_debug_mode() == 0
 
 
 @pytest.mark.parametrize("mode", [Mode.TRAIN, Mode.INFER])
