@@ -81,3 +81,16 @@ def test_a_first_compilation_is_guessed_by_the_number_of_parameter_tensors():
     assert 25 < large.first_compile_s < 35
     large.saw(12.0, cost=1.0)
     assert large.expected_s(cost=1.0) == pytest.approx(12.0)
+
+
+def test_a_renewed_budget_begins_now_and_knows_what_trials_take(clock):
+    budget = Budget(60.0, clock)
+    budget.saw(4.0, cost=0)
+    budget.saw(20.0, cost=1)
+    budget.repeated_s = 5.0
+    clock.now += 70
+    fresh = budget.renewed()
+    assert (fresh.left_s, fresh.repeated_s) == (60, 0)
+    assert (fresh.expected_s(), fresh.expected_s(cost=1)) == (budget.expected_s(), budget.expected_s(cost=1))
+    fresh.saw(9.0, cost=0)
+    assert fresh.expected_s() != budget.expected_s()

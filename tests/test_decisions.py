@@ -7,7 +7,7 @@ import time
 
 import pytest
 from planted import THREE_PAUSES_TARGET, plant, plant_removers
-from test_session import Run
+from real_session import Run
 
 from advisor.export.text_report import verdict
 from advisor.records import Outcome, Verdict

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 from planted import TINY_TARGET, plant
+from real_session import Run
 
 from advisor.errors import ExitCode
 from advisor.export.json_report import report
-from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TargetSpec, TrialResult, Verdict
+from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
 from advisor.runner import Runner
 from advisor.session import events
 from advisor.session.control import Decision
-from advisor.session.journal import Journal, open_session
+from advisor.session.journal import open_session
 from advisor.session.judge import Judge
 from advisor.session.objective import Goal
-from advisor.session.request import Request
-from advisor.session.session import Session
 from advisor.session.state import SessionState
 
 SLOW_TARGET = "import time\n" + TINY_TARGET.replace("return 1.0 * x", "time.sleep(0.02); return 1.0 * x")
@@ -45,29 +44,6 @@ PLANTED = {
     "not_finite": REPLACE_PAUSE.format(expression="x / 0"),
     "raising": "raise RuntimeError('no such trick')",
 }
-
-
-class Run:
-    """A session that has been run, or will be, with all that it posted."""
-
-    def __init__(self, folder, text, *, past=None, **options):
-        (folder / "target.py").write_text(text, encoding="utf-8")
-        self.told = []
-        self.runner = Runner()
-        self.request = Request(TargetSpec("target.py", str(folder), device="cpu"), **{"budget_s": 15.0, **options})
-        self.journal = Journal(past.path, past.request) if past else Journal.create(self.request)
-        self.session = Session(self.request, self.runner, self.told.append, self.journal, past=past)
-
-    @property
-    def state(self):
-        return SessionState.of(self.told)
-
-    def posted(self, kind):
-        return [event for event in self.told if isinstance(event, kind)]
-
-    def run(self):
-        self.session.run()
-        return self
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -322,6 +298,10 @@ def test_nothing_at_all_to_try(tmp_path):
     assert run.session.exit_code == ExitCode.OK
     assert run.state.planned == ()
     assert run.state.stack_settings == {}
+    [told] = [said.text for said in run.posted(events.Said) if said.text.startswith("there is nothing to try")]
+    assert told == (
+        "there is nothing to try of what --only names (step_graph: needs a CUDA GPU; this session runs on the CPU)"
+    )
 
 
 def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):

@@ -1,0 +1,109 @@
+"""A stack that a decision changed, in all that is written of a session: no figure for what was not measured."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from sample_session import sample_history, sample_request
+
+from advisor.catalog import load_catalog
+from advisor.commands import _result
+from advisor.export.outputs import json_text, python_text, report_text, settings_to_export, write_outputs
+from advisor.export.text_report import verdict
+from advisor.headless import HeadlessReporter, print_summary
+from advisor.options import Outputs
+from advisor.records import Outcome, Verdict
+from advisor.session import events
+from advisor.session.control import Decision
+from advisor.session.state import SessionState
+
+AUTOCAST, OTHERS = "precision.autocast", {"model.memory_format", "optimizer.implementation"}
+WHY = "not measured since you rejected autocast"
+
+
+@pytest.fixture
+def measured():
+    return SessionState.of(sample_history())
+
+
+@pytest.fixture
+def pending(measured):
+    measured.apply(events.Decided("autocast", Decision.REJECTED))
+    return measured
+
+
+def summary_of(state):
+    file = io.StringIO()
+    print_summary(state, file, load_catalog())
+    return " ".join(file.getvalue().split())
+
+
+def test_the_shown_stack_follows_a_decision_and_its_undoing(measured):
+    before, ranked = measured.stack, measured.recommendations
+    assert AUTOCAST in before.settings
+    measured.apply(events.Decided("autocast", Decision.REJECTED))
+    assert set(measured.stack.settings) == OTHERS
+    assert (measured.stack.pending, measured.stack.verdict) == (True, Verdict.SKIPPED)
+    assert (measured.stack.result.outcome, measured.stack.result.reason) == (Outcome.SKIPPED, WHY)
+    assert measured.stack.dropped[AUTOCAST] == "you rejected it"
+    assert "autocast" not in {item.record.candidate.recipe for item in measured.recommendations if item.in_stack}
+    measured.apply(events.Decided("autocast", None))
+    assert (measured.stack, measured.recommendations) == (before, ranked)
+
+
+def test_rejecting_what_is_not_in_it_changes_nothing(measured):
+    before = measured.stack
+    measured.apply(events.Decided("batch_size", Decision.REJECTED))
+    assert measured.stack is before
+
+
+def test_a_trial_that_was_under_way_does_not_bring_it_back(pending):
+    record = next(e.record for e in sample_history() if isinstance(e, events.StackMeasured))
+    pending.apply(events.StackMeasured(record))
+    assert pending.stack.pending
+
+
+def test_reports_give_no_figure(pending):
+    catalog = load_catalog()
+    assert WHY in verdict(pending)
+    text = report_text(pending, sample_request(), catalog, html=False)
+    assert f"There is no figure for them: {WHY}." in text
+    assert "you rejected it" in text
+    summary = summary_of(pending)
+    assert WHY in summary
+    assert "together they are not" not in summary
+    assert _result(pending) == f"2 settings, {WHY}"
+    told = json.loads(json_text(pending, sample_request(), catalog))
+    stack = told["stack"]
+    assert (stack["outcome"], stack["verdict"], stack["speedup"], stack["reason"]) == ("skipped", "skipped", None, WHY)
+    assert told["decisions"]["autocast"] == "rejected"
+
+
+def test_exports_hold_the_rest_and_say_that_it_has_no_figure(pending, tmp_path):
+    assert set(settings_to_export(pending)) == OTHERS
+    path = tmp_path / "tuned.yaml"
+    written = write_outputs(pending, sample_request(), Outputs(export_path=str(path)), load_catalog())
+    assert written.sentences == (f"Settings written to {path}: 2 settings, {WHY}.",)
+    assert f"# speed-up: not known: 2 settings, {WHY}\n" in path.read_text(encoding="utf-8")
+    assert "autocast" not in python_text(pending, settings_to_export(pending), load_catalog())
+
+
+def test_when_all_is_rejected_nothing_is_left(pending):
+    for recipe in ("channels_last", "fused_optimizer"):
+        pending.apply(events.Decided(recipe, Decision.REJECTED))
+    assert settings_to_export(pending) == {}
+    assert verdict(pending).startswith("No setting is left in the combination for")
+    assert _result(pending) == "no settings, you rejected all that was in it"
+
+
+def test_progress_lines_tell_what_a_resumed_session_holds_to():
+    file = io.StringIO()
+    reporter = HeadlessReporter(file)
+    reporter.handle(events.Decided("autocast", Decision.REJECTED))
+    reporter.handle(events.Decided("autocast", None))
+    assert [line.partition("] ")[2] for line in file.getvalue().splitlines()] == [
+        "you rejected autocast",
+        "you took back what you said of autocast",
+    ]
