@@ -91,6 +91,11 @@ NOT_TRIED |= {"host_allocator", "int8_weights", "large_batch_optimizer"}
 @pytest.fixture
 def trial(tmp_path):
     """Runs a trial: its result, and the state of its process when the target was built."""
+    return trials_in(tmp_path)
+
+
+def trials_in(tmp_path, device="cpu"):
+    """A function that runs a trial on a device."""
     Runner.prepare()
     runner = Runner()
 
@@ -101,7 +106,7 @@ def trial(tmp_path):
         log = tmp_path / f"{len(list(tmp_path.glob('*.log')))}.log"
         spec = TrialSpec(
             trial_id="t",
-            target=TargetSpec(name, str(tmp_path), device="cpu"),
+            target=TargetSpec(name, str(tmp_path), device=device),
             settings=settings,
             measure_s=0.001,  # nothing here is about the time
             warmup_limit_s=0.05,
