@@ -27,7 +27,7 @@ from advisor.session.state import SessionState
 from advisor.settings import Settings
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, by_objective, mark, memory_against, ratio
-from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
+from advisor.tui.views.readings import energy_text, findings_of, remarks, trade_text, troubles_text
 from advisor.tui.widgets.fact_list import Fact
 
 
@@ -102,7 +102,7 @@ def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
         ("Memory", _memory(record, context)),
         ("Trade", trade_text(record, baseline)),
         ("Energy", energy_text(record.result, baseline)),
-        ("GPU", readings_text(record.result.gpu)),
+        ("GPU", troubles_text(record.result.gpu)),
     )
     rows += [(label, text) for label, text in beside if text is not None]
     rows += [*_numerics(record.numerics), ("Cost", _cost(record)), *remarks(record.result)]

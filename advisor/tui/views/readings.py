@@ -42,6 +42,12 @@ def readings_text(gpu: GpuReadings | None) -> Content | None:
     return Content("; ").join(parts)
 
 
+def troubles_text(gpu: GpuReadings | None) -> Content | None:
+    """What of these readings is a problem; None where nothing is."""
+    troubles = [reading.text for reading in gpu_readings(gpu) if reading.problem] if gpu and gpu.samples else []
+    return Content.styled("; ".join(troubles), "$warning") if troubles else None
+
+
 def cpu_text(baseline: BaselineRecord) -> Content | None:
     """The same step on the CPU against the GPU, marked where the CPU is the faster; None where that was not tried."""
     words = on_cpu(baseline)
