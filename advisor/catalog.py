@@ -268,6 +268,8 @@ def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
             return proposed
         proposed = []  # nothing else is worth trying, but what the person has is measured off all the same
     values = [value for value in proposed if value != current]
+    if already_on and recipe.ladder:
+        values = _from_rung(values, current)
     if already_on and recipe.default not in values:
         values.append(recipe.default)
     if not values:
@@ -275,6 +277,15 @@ def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
     return [
         Candidate(recipe.id, recipe.key, value, already_on=already_on and value == recipe.default) for value in values
     ]
+
+
+def _from_rung(values: list[Value], current: Value) -> list[Value]:
+    """The values of a ladder on which the person stands already: those above, or down from there at its upper end."""
+    numbers = [value for value in values if not isinstance(value, str)]
+    if isinstance(current, str) or len(numbers) < len(values):
+        return values
+    above = [value for value in numbers if value > current]
+    return list(above or reversed(numbers))
 
 
 def _cost(recipe: Recipe, value: Value) -> float:

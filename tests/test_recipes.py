@@ -669,7 +669,24 @@ def test_workers_that_are_on_are_measured_off():
     loader = loader_facts(num_workers=2)
     waits_little = profile_facts(phases={"data wait": 0.1, "forward": 99.9})
     facts = cpu_facts(loader=loader, profile=waits_little, usable_cores=4, current={"data.num_workers": 2})
-    assert proposed("num_workers", facts) == [1, 4, 0]
+    assert proposed("num_workers", facts) == [4, 0]
+
+
+@pytest.mark.parametrize(
+    ("recipe_id", "present", "values"),
+    [
+        ("num_workers", 2, [4, 6, 0]),
+        ("num_workers", 3, [4, 6, 0]),
+        ("num_workers", 16, [6, 4, 2, 1, 0]),
+        ("prefetch", 4, [8, 2]),
+        ("grad_accumulation", 4, [8, 1]),
+        ("grad_accumulation", 8, [4, 2, 1]),
+    ],
+)
+def test_a_ladder_is_climbed_from_where_one_stands(recipe_id, present, values):
+    loader = loader_facts(num_workers=present if recipe_id == "num_workers" else 2)
+    facts = cpu_facts(loader=loader, usable_cores=6, current={CATALOG[recipe_id].key: present})
+    assert proposed(recipe_id, facts) == values
 
 
 def test_pinned_memory_needs_a_loader():

@@ -14,6 +14,7 @@ from real_session import Run
 
 from advisor.errors import ExitCode
 from advisor.export.json_report import report
+from advisor.formatting import format_worth
 from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
 from advisor.runner import Runner
 from advisor.session import events
@@ -336,6 +337,34 @@ def test_a_ladder_climbs_on_though_its_record_was_judged_again(tmp_path):
     assert session._climbs(first)
     second = Candidate("num_workers", "data.num_workers", 2)
     assert not session._climbs(judge.record(second, second.settings, at(121.0)))
+
+
+WAITING_TARGET = """
+import time
+import torch
+from torch import nn
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.ones(4), index % 2
+
+def build():
+    model = nn.Linear(4, 2)
+    loader = torch.utils.data.DataLoader(Samples(), batch_size=8, num_workers=2)
+    return model, loader, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+def test_what_one_has_is_measured_off_where_a_ladder_has_ended(tmp_path):
+    run = Run(tmp_path, WAITING_TARGET, only=("num_workers",), budget_s=60.0).run()
+    (off,) = [record for record in run.state.trials.values() if record.candidate.already_on]
+    assert off.candidate.value == 0
+    assert off.verdict is Verdict.SLOWER
+    assert format_worth(off).startswith("already on, worth ")
 
 
 # --- other objectives, and the memory limit -------------------------------------------------------------------

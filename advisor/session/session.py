@@ -412,7 +412,7 @@ class Session:
             self._planned_left -= 1
             if self._reused(candidate):
                 continue
-            if candidate.recipe in stopped:
+            if candidate.recipe in stopped and not candidate.already_on:  # what one has is measured off in any case
                 self._skip(candidate, stopped[candidate.recipe])
             elif self._decisions.rejects(candidate.recipe):
                 self._skip(candidate, REJECTED)
