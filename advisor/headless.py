@@ -82,7 +82,7 @@ from advisor.session.conclusions import (
     untried,
 )
 from advisor.session.control import SessionControl
-from advisor.session.habits import habit_rows, price_of
+from advisor.session.habits import habit_rows, price_text
 from advisor.session.journal import Journal, PastSession
 from advisor.session.objective import Yardstick
 from advisor.session.request import Request
@@ -618,9 +618,8 @@ def _habits(rows: Iterable[HabitRow]) -> Table:
 def _findings(state: SessionState) -> Table:
     made = table("where", "what", "instead", "measured")
     for finding in state.findings:
-        price = price_of(finding, state.trials.values())
-        measured = f"{price.candidate.name} {format_interval(price.comparison)}" if price else MISSING
-        made.add_row(*(Text(plain(text)) for text in (finding.place, finding.what, finding.advice, measured)))
+        told = (finding.place, finding.what, finding.advice, price_text(finding, state))
+        made.add_row(*(Text(plain(text)) for text in told))
     return made
 
 

@@ -141,7 +141,7 @@ def _findings(tree: ast.Module, text: str, shown: str) -> tuple[Finding, ...]:
     for habit in habits_of(tree):
         number = _line_of(habit.node)
         line = lines[number - 1].strip()[:_LONGEST_LINE] if number <= len(lines) else ""
-        finding = Finding(habit.recipe, shown, number, line, habit.what, habit.advice)
+        finding = Finding(habit.recipe, shown, number, line, habit.what, habit.advice, habit.value)
         found.setdefault((number, habit.recipe), finding)
     return tuple(sorted(found.values(), key=lambda finding: (finding.line, finding.recipe)))
 

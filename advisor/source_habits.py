@@ -31,12 +31,16 @@ _ON_DEVICE = "keep the computation on the device, and read values every hundredt
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """A habit at a node: the recipe that prices it, what the line does, and what to write instead."""
+    """A habit at a node: the recipe that prices it, what the line does, and what to write instead.
+
+    ``value`` is the one of the recipe's values that does the same as the line, as text; empty where none does.
+    """
 
     node: ast.expr | ast.stmt
     recipe: str
     what: str
     advice: str
+    value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,10 @@ def _method_read(reading: _Reading, call: ast.Call, func: ast.Attribute) -> str:
 
 def _waiting(reading: _Reading, node: ast.expr, value: ast.expr, what: str) -> Habit:
     if reading.flow.of_loss(value):
-        return Habit(node, "loss_sync", f"{what} makes the host wait for the loss at every step", _LESS_OFTEN)
-    return Habit(node, "host_sync", f"{what} makes the host wait for the device at every step", _ON_DEVICE)
+        told = f"{what} makes the host wait for the loss at every step"
+        return Habit(node, "loss_sync", told, _LESS_OFTEN, "every_step")
+    told = f"{what} makes the host wait for the device at every step"
+    return Habit(node, "host_sync", told, _ON_DEVICE, "as_written")
 
 
 def _printed_tensors(reading: _Reading) -> Iterator[Habit]:
@@ -153,9 +159,8 @@ def _synchronizing(reading: _Reading) -> Iterator[Habit]:
     for call, name in reading.each_call():
         if name == "torch.cuda.synchronize" and reading.program.every_step(call):
             what = "torch.cuda.synchronize() makes the host wait for the device at every step"
-            yield Habit(
-                call, "host_sync", what, "leave it out of the loop; time with torch.cuda.Event where you need to"
-            )
+            advice = "leave it out of the loop; time with torch.cuda.Event where you need to"
+            yield Habit(call, "host_sync", what, advice, "as_written")
 
 
 # --- memory and gradients -------------------------------------------------------------------------------------
@@ -169,7 +174,8 @@ def _emptied_caches(reading: _Reading) -> Iterator[Habit]:
         loop = program.loader_loop(call)
         if program.every_step(call) or (loop is not None and not program.branches(call, loop)):
             what = "torch.cuda.empty_cache() at every step gives back memory that the next step asks for again"
-            yield Habit(call, "empty_cache", what, "leave it out of the loop; `del` what is no longer needed")
+            advice = "leave it out of the loop; `del` what is no longer needed"
+            yield Habit(call, "empty_cache", what, advice, "every_step")
 
 
 def _zeroed_gradients(reading: _Reading) -> Iterator[Habit]:
@@ -178,7 +184,7 @@ def _zeroed_gradients(reading: _Reading) -> Iterator[Habit]:
             value = _argument(call, "set_to_none", 0)
             if _is(value, False):
                 what = "zero_grad(set_to_none=False) fills the gradients with zeros"
-                yield Habit(call, "zero_grad", what, "call zero_grad() as it is: it drops the gradients")
+                yield Habit(call, "zero_grad", what, "call zero_grad() as it is: it drops the gradients", "zeros")
 
 
 def _gradients_by_hand(reading: _Reading) -> Iterator[Habit]:
@@ -194,15 +200,21 @@ def _cleared_by_hand(program: Program, node: ast.AST, targets: set[str]) -> Iter
     advice = "optimizer.zero_grad() does the same in one call"
     if isinstance(node, ast.Assign) and any(_is_grad(target, targets) for target in node.targets):
         if _is(node.value, None):
-            yield Habit(node, "zero_grad", "the gradients are dropped by hand, parameter by parameter", advice)
+            what = "the gradients are dropped by hand, parameter by parameter"
+            yield Habit(node, "zero_grad", what, advice, "manual")
         elif isinstance(node.value, ast.Call) and program.called(node.value) in ("torch.zeros_like", "torch.zeros"):
-            yield Habit(node, "zero_grad", "the gradients are made zero by hand", "call optimizer.zero_grad() instead")
+            yield _zeroed(node)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "zero_":
         receiver: ast.AST = node.func.value
         while isinstance(receiver, ast.Attribute | ast.Call) and not _is_grad(receiver, targets):
             receiver = receiver.func if isinstance(receiver, ast.Call) else receiver.value
         if _is_grad(receiver, targets):
-            yield Habit(node, "zero_grad", "the gradients are made zero by hand", "call optimizer.zero_grad() instead")
+            yield _zeroed(node)
+
+
+def _zeroed(node: ast.expr | ast.stmt) -> Habit:
+    advice = "call optimizer.zero_grad() instead"
+    return Habit(node, "zero_grad", "the gradients are made zero by hand", advice, "zeros")
 
 
 def _is_grad(node: ast.AST, names: set[str]) -> bool:
@@ -224,9 +236,8 @@ def _clipped_one_by_one(reading: _Reading) -> Iterator[Habit]:
     for call, name in reading.each_call():
         if name.rpartition(".")[2] in ("clip_grad_norm_", "clip_grad_value_") and _is(_keyword(call, "foreach"), False):
             what = "foreach=False clips the gradients one after the other"
-            yield Habit(
-                call, "grad_clip", what, "leave foreach out, or write foreach=True: a few kernels clip them all"
-            )
+            advice = "leave foreach out, or write foreach=True: a few kernels clip them all"
+            yield Habit(call, "grad_clip", what, advice, "for-loop")
 
 
 # --- validation -----------------------------------------------------------------------------------------------
@@ -243,9 +254,8 @@ def _recording_validation(reading: _Reading) -> Iterator[Habit]:
             call = _recorded_call(program, statement, model)
             if call is not None:
                 what = f"{model} is called in evaluation mode, and autograd records: eval() alone does not stop it"
-                yield Habit(
-                    call, "eval_no_grad", what, "put it under `with torch.no_grad():` or torch.inference_mode()"
-                )
+                advice = "put it under `with torch.no_grad():` or torch.inference_mode()"
+                yield Habit(call, "eval_no_grad", what, advice, "grad")
 
 
 def _put_into_evaluation(program: Program, statement: ast.AST) -> str:
@@ -354,21 +364,21 @@ def _debugging(reading: _Reading) -> Iterator[Habit]:
         if program.in_test(call) or program.conditional(call):
             continue
         if name == "torch.autograd.set_detect_anomaly" and _is(_argument(call, "mode", 0), True):
-            yield _left_on(call, "anomaly detection is on for everything that follows")
+            yield _left_on(call, "anomaly detection is on for everything that follows", "anomaly")
         elif name == "torch.autograd.detect_anomaly" and _in_with(program, call):
-            yield _left_on(call, "anomaly detection is on in this block")
+            yield _left_on(call, "anomaly detection is on in this block", "anomaly")
         elif last == "Trainer" and _is(_keyword(call, "detect_anomaly"), True):
-            yield _left_on(call, "the trainer runs with anomaly detection")
+            yield _left_on(call, "the trainer runs with anomaly detection", "anomaly")
         elif name.startswith("torch.autograd.") and last in ("gradcheck", "gradgradcheck"):
-            yield Habit(
-                call, "debug_off", f"{last}() computes gradients numerically, input by input", "move it into a test"
-            )
+            what = f"{last}() computes gradients numerically, input by input"
+            yield Habit(call, "debug_off", what, "move it into a test", "gradcheck")
         elif name in _PROFILERS and _profiles_all(program, call):
-            yield _left_on(call, f"{last} is on around the whole loop that trains")
+            which = "nvtx" if last == "emit_nvtx" else "profiler"
+            yield _left_on(call, f"{last} is on around the whole loop that trains", which)
 
 
-def _left_on(node: ast.expr, what: str) -> Habit:
-    return Habit(node, "debug_off", what, "switch it off when you are not looking for a bug")
+def _left_on(node: ast.expr, what: str, value: str) -> Habit:
+    return Habit(node, "debug_off", what, "switch it off when you are not looking for a bug", value)
 
 
 def _profiles_all(program: Program, call: ast.Call) -> bool:

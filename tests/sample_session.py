@@ -60,6 +60,7 @@ SAMPLE_FINDINGS = (
         "optimizer.zero_grad(set_to_none=False)",
         "zero_grad(set_to_none=False) fills the gradients with zeros",
         "call zero_grad() as it is: it drops the gradients",
+        "zeros",
     ),
     Finding(
         "loss_sync",
@@ -68,6 +69,7 @@ SAMPLE_FINDINGS = (
         "total += loss.item()",
         ".item() makes the host wait for the loss at every step",
         "read it every hundredth step",
+        "every_step",
     ),
 )
 

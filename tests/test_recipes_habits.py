@@ -17,13 +17,14 @@ from advisor.catalog import load_catalog
 from advisor.export.json_report import report
 from advisor.export.python_file import python_source
 from advisor.export.text_report import html_report, markdown_report
+from advisor.formatting import MISSING
 from advisor.headless import print_summary
 from advisor.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Candidate, Finding, HabitRow, Mode, Profile, SyncPlace, TargetSpec
 from advisor.runner import Runner
 from advisor.runtime.step import InferStep, TrainStep
-from advisor.session.habits import habit_rows, price_of
+from advisor.session.habits import habit_rows, price_of, price_text
 from advisor.session.journal import Journal, open_session
 from advisor.session.request import Request
 from advisor.session.session import Session
@@ -447,6 +448,29 @@ def test_a_finding_is_priced_by_the_trial_of_its_habit():
     zero_grad, loss_sync = state.findings
     assert price_of(zero_grad, state.trials.values()).candidate.name == "zero_grad=zeros"
     assert price_of(loss_sync, state.trials.values()) is None
+
+
+def test_a_line_is_priced_by_the_value_that_does_the_same():
+    state = sample_state()
+    zeros = state.trials["zero_grad=zeros"]
+    manual = replace(zeros, candidate=replace(zeros.candidate, value="manual"))
+    for value, price in (("zeros", zeros), ("manual", manual), ("gradcheck", None)):
+        assert price_of(replace(state.findings[0], value=value), [manual, zeros]) is price
+    slower = replace(manual, comparison=replace(manual.comparison, speedup=0.5))
+    assert price_of(replace(state.findings[0], value=""), [slower, zeros]) is zeros  # what is lacking: the best
+
+
+def test_a_finding_that_no_trial_prices_has_the_instrumented_passs_figure():
+    state = sample_state()
+    zero_grad, loss_sync = state.findings
+    waits = (SyncPlace("train.py", 41, loss_sync.text, 1.0, 19.4), SyncPlace("train.py", 40, "", 1.0, 3.0))
+    state.facts = replace(state.facts, profile=replace(state.facts.profile, sync_places=waits))
+    assert price_text(zero_grad, state).startswith("zero_grad=zeros 0.9")
+    assert price_text(loss_sync, state) == "the host waits 19.4 ms a step"
+    validation = replace(zero_grad, recipe="eval_no_grad", value="grad")
+    assert price_text(validation, state) == "8.90 ms a step, 8.30 ms in a better way"
+    assert price_text(replace(zero_grad, recipe="debug_off", value="gradcheck"), state) == MISSING
+    assert price_text(loss_sync, SessionState()) == MISSING
 
 
 def test_where_the_habit_is_the_loops_own_the_good_way_is_the_price():

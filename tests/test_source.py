@@ -309,18 +309,36 @@ def test_training_and_validation_in_one_function():
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "value"),
     [
-        "torch.autograd.set_detect_anomaly(True)",
-        "torch.autograd.set_detect_anomaly(mode=True)",
-        "with torch.autograd.detect_anomaly(): run()",
-        "trainer = Trainer(detect_anomaly=True)",
-        "torch.autograd.gradcheck(function, inputs)",
-        "if __name__ == '__main__': torch.autograd.set_detect_anomaly(True)",
+        ("torch.autograd.set_detect_anomaly(True)", "anomaly"),
+        ("torch.autograd.set_detect_anomaly(mode=True)", "anomaly"),
+        ("with torch.autograd.detect_anomaly(): run()", "anomaly"),
+        ("trainer = Trainer(detect_anomaly=True)", "anomaly"),
+        ("torch.autograd.gradcheck(function, inputs)", "gradcheck"),
+        ("if __name__ == '__main__': torch.autograd.set_detect_anomaly(True)", "anomaly"),
     ],
 )
-def test_debugging_aids_that_are_on(line):
-    assert [recipe for recipe, _ in found(f"import torch\n{line}\n")] == ["debug_off"]
+def test_debugging_aids_that_are_on(line, value):
+    [finding] = habits_in(f"import torch\n{line}\n")
+    assert (finding.recipe, finding.value) == ("debug_off", value)
+
+
+@pytest.mark.parametrize(
+    ("text", "recipe", "value"),
+    [
+        (f"{HEAD}{STEP}    print(loss.item())\n", "loss_sync", "every_step"),
+        (f"{HEAD}{STEP}    torch.cuda.empty_cache()\n", "empty_cache", "every_step"),
+        ("optimizer.zero_grad(set_to_none=False)\n", "zero_grad", "zeros"),
+        ("for p in model.parameters():\n    p.grad = None\n", "zero_grad", "manual"),
+        ("for p in model.parameters():\n    p.grad.zero_()\n", "zero_grad", "zeros"),
+        ("import torch\ntorch.nn.utils.clip_grad_norm_(p, 1.0, foreach=False)\n", "grad_clip", "for-loop"),
+    ],
+)
+def test_a_habit_names_the_value_that_does_the_same(text, recipe, value):
+    [finding] = habits_in(text)
+    assert (finding.recipe, finding.value) == (recipe, value)
+    assert load_catalog()[recipe].accepts(value)
 
 
 @pytest.mark.parametrize(

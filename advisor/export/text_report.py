@@ -80,7 +80,7 @@ from advisor.session.conclusions import (
     tried,
     untried,
 )
-from advisor.session.habits import habit_rows, price_of
+from advisor.session.habits import habit_rows, price_text
 from advisor.session.objective import Yardstick, figure, format_figure
 from advisor.session.request import Request
 from advisor.session.state import SessionState
@@ -456,9 +456,7 @@ def _source(state: SessionState) -> Iterator[Block]:
 
 
 def _finding(finding: Finding, state: SessionState) -> tuple[Inline, ...]:
-    price = price_of(finding, state.trials.values())
-    measured = f"{price.candidate.name}: {format_interval(price.comparison)}" if price else MISSING
-    return finding.place, Code(finding.text), finding.what, finding.advice, measured
+    return finding.place, Code(finding.text), finding.what, finding.advice, price_text(finding, state)
 
 
 # --- small parts ----------------------------------------------------------------------------------------------
