@@ -40,7 +40,7 @@ from advisor.records import (
     StackRecord,
     Verdict,
 )
-from advisor.session.conclusions import RoofShare, notes_of, roof_shares, sweep_of, tried
+from advisor.session.conclusions import RoofShare, roof_shares, sweep_of, tried
 from advisor.session.state import SessionState
 from advisor.sweep import HEADINGS, KNEE_TOLERANCE, SweepPoint, knee_of, sweep_chart, sweep_rows
 from advisor.sweep import RECIPE as BATCH_SIZE
@@ -118,8 +118,8 @@ def roof_text(reached: RoofShare | None) -> str:
 def baseline_blocks(baseline: BaselineRecord, facts: Facts | None) -> Iterator[Block]:
     """The workload, and what was measured with the user's own settings."""
     yield pairs([*_workload(facts), *_measured(baseline)])
-    if notes := notes_of(baseline.result):
-        yield Bullets(notes)
+    if baseline.result.notes:
+        yield Bullets(baseline.result.notes)
 
 
 def _workload(facts: Facts | None) -> Iterator[tuple[str, Inline]]:

@@ -231,6 +231,7 @@ def _result(result: TrialResult) -> Json:
         "prepare_s": result.prepare_s,
         "warmup_s": result.warmup_s,
         "warmup_steps": result.warmup_steps,
+        "skipped_steps": result.skipped_steps,
         "wall_s": result.wall_s,
         "notes": list(result.notes),
     }

@@ -107,18 +107,10 @@ def untried(state: SessionState) -> list[Untried]:
     ]
 
 
-def notes_of(result: TrialResult) -> tuple[str, ...]:
-    """What a trial remarked, such as graph breaks, and the updates that a gradient scaler skipped in it."""
-    if not result.skipped_steps:
-        return result.notes
-    updates = f"{result.skipped_steps} update{'s' * (result.skipped_steps != 1)}"
-    return (f"the gradient scaler skipped {updates} in the probe: gradients overflowed", *result.notes)
-
-
 def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
-    """The notes of a trial without those that the baseline has as well."""
-    known: Iterable[str] = notes_of(state.baseline.result) if state.baseline else ()
-    return tuple(note for note in notes_of(result) if note not in known)
+    """The notes of a trial, such as graph breaks, without those that the baseline has as well."""
+    known: Iterable[str] = state.baseline.result.notes if state.baseline else ()
+    return tuple(note for note in result.notes if note not in known)
 
 
 def shown_by(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> tuple[str, ...]:

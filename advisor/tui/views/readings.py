@@ -9,7 +9,6 @@ from textual.content import Content
 from advisor.export.figures import energy_words, gpu_readings, on_cpu
 from advisor.formatting import format_bytes, format_change
 from advisor.records import BaselineRecord, Finding, GpuReadings, TrialRecord, TrialResult
-from advisor.session.conclusions import notes_of
 from advisor.tui.text import DIM
 from advisor.tui.widgets.fact_list import Fact
 
@@ -72,11 +71,11 @@ def trade_text(record: TrialRecord, baseline: BaselineRecord | None) -> Content 
 
 
 def remarks(result: TrialResult) -> list[Fact]:
-    """What a person has to know of a trial: that it is unreliable, and why; updates skipped; its own notes."""
+    """What a person has to know of a trial: that it is unreliable, and why; and its own notes."""
     rows: list[Fact] = []
     if result.disturbed:
         rows.append(("!", Content.styled(f"Unreliable: {result.disturbed}.", "$warning")))
-    return [*rows, *(("Note", note) for note in notes_of(result))]
+    return [*rows, *(("Note", note) for note in result.notes)]
 
 
 def found_text(finding: Finding) -> Content:
