@@ -14,14 +14,17 @@ from advisor import options
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import ExitCode, UsageError
 from advisor.export.outputs import write_outputs
+from advisor.export.recipe_table import numerics_text
 from advisor.formatting import MISSING, format_bytes, format_interval, format_pending, format_seconds
 from advisor.hardware import inspect_hardware
 from advisor.headless import plain, print_summary, print_text, table
 from advisor.recipe import BOTH_MODES, Recipe, card
-from advisor.records import GpuInfo, Hardware, HostInfo, StackRecord, text_of
+from advisor.records import GpuInfo, Hardware, HostInfo, Mode, StackRecord, text_of
 from advisor.session.journal import list_sessions, open_session
 from advisor.session.request import Request
 from advisor.session.state import SessionState
+
+_MODES = {mode: mode.value for mode in Mode}
 
 
 @singledispatch
@@ -52,9 +55,8 @@ def _list_recipes(catalog: Catalog) -> None:
     for column in made.columns[:2]:
         column.no_wrap = True  # they are copied, and searched for
     for recipe in catalog:
-        made.add_row(
-            recipe.id, recipe.key, _modes(recipe), _devices(recipe), recipe.numerics.value, plain(recipe.title)
-        )
+        numerics = numerics_text(recipe, _MODES)
+        made.add_row(recipe.id, recipe.key, _modes(recipe), _devices(recipe), numerics, plain(recipe.title))
     print_text(made, sys.stdout)
 
 
@@ -65,7 +67,7 @@ def _show_recipe(recipe: Recipe) -> None:
         "default": text_of(recipe.default),
         "modes": _modes(recipe),
         "devices": _devices(recipe),
-        "numerics": recipe.numerics.value,
+        "numerics": numerics_text(recipe, _MODES),
         "attacks": ", ".join(sorted(recipe.attacks)) or MISSING,
     }
     print(card(recipe))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import UsageError
@@ -41,16 +41,16 @@ def _row(recipe: Recipe) -> Sequence[str]:
         f"`{recipe.key}`",
         _joined(_LOOPS[mode] for mode in Mode if mode in recipe.modes),
         _joined(shown for device, shown in _DEVICES.items() if device in recipe.devices),
-        _numerics(recipe),
+        numerics_text(recipe, _LOOPS),
     )
 
 
-def _numerics(recipe: Recipe) -> str:
-    """The numerics class; the class of each loop where they differ."""
+def numerics_text(recipe: Recipe, loops: Mapping[Mode, str]) -> str:
+    """The numerics class; the class of each loop, by these names, where they differ."""
     classes = {mode: recipe.numerics_of(recipe.default, mode).value for mode in Mode if mode in recipe.modes}
     if len(set(classes.values())) == 1:
         return next(iter(classes.values()))
-    return ", ".join(f"{name} ({_LOOPS[mode]})" for mode, name in classes.items())
+    return ", ".join(f"{name} ({loops[mode]})" for mode, name in classes.items())
 
 
 def _joined(words: Iterable[str]) -> str:
