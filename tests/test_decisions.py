@@ -35,7 +35,7 @@ def _state(tmp_path_factory):
 def session_of(folder, *, only=("first", "second", "third"), third="EXACT", **options):
     plant_removers(folder / "recipes", first="EXACT", second="EXACT", third=third)
     recipes = (str(folder / "recipes"),)
-    return Run(folder, THREE_PAUSES_TARGET, only=only, recipe_folders=recipes, **{"budget_s": 90.0, **options})
+    return Run(folder, THREE_PAUSES_TARGET, only=only, recipe_folders=recipes, **{"budget_s": 150.0, **options})
 
 
 def when(run, matches, recipe, decision):
@@ -215,7 +215,7 @@ def test_decisions_are_in_the_journal_and_a_resumed_session_follows_them(finishe
     assert SessionState.of(past.events).decisions == {"first": Decision.REJECTED, "third": Decision.ACCEPTED}
     assert SessionState.of(past.events).stack.pending
     recipes = past.request.recipe_folders
-    run = Run(tmp_path, THREE_PAUSES_TARGET, past=past, recipe_folders=recipes, only=past.request.only, budget_s=90.0)
+    run = Run(tmp_path, THREE_PAUSES_TARGET, past=past, recipe_folders=recipes, only=past.request.only, budget_s=150.0)
     run.run()
     assert run.state.decisions == {"first": Decision.REJECTED, "third": Decision.ACCEPTED}
     assert run.state.stack.settings == {SECOND: True, THIRD: True}
@@ -250,7 +250,7 @@ def test_a_combination_without_memory_is_told_and_the_best_so_far_kept(tmp_path)
     plant_removers(tmp_path / "recipes", first="EXACT")
     plant(tmp_path / "recipes", "greedy", apply=ALONE_ONLY, stage="OPTIMIZER")
     recipes = (str(tmp_path / "recipes"),)
-    run = Run(tmp_path, THREE_PAUSES_TARGET, only=("first", "greedy"), recipe_folders=recipes, budget_s=90.0).run()
+    run = Run(tmp_path, THREE_PAUSES_TARGET, only=("first", "greedy"), recipe_folders=recipes, budget_s=150.0).run()
     stack = run.state.stack
     assert len(stack.settings) == 1
     assert stack.confirmed
@@ -264,7 +264,7 @@ def test_a_model_whose_every_trial_fails_is_told_plainly(tmp_path):
     for recipe in ("one", "two"):
         plant(tmp_path / "recipes", recipe, apply=RAISES)
     recipes = (str(tmp_path / "recipes"),)
-    run = Run(tmp_path, THREE_PAUSES_TARGET, only=("one", "two"), recipe_folders=recipes, budget_s=60.0).run()
+    run = Run(tmp_path, THREE_PAUSES_TARGET, only=("one", "two"), recipe_folders=recipes, budget_s=100.0).run()
     assert not run.posted(events.SessionFailed)
     assert [run.state.trials[f"{recipe}=true"].verdict for recipe in ("one", "two")] == [Verdict.FAILED] * 2
     assert run.state.stack.settings == {}

@@ -59,7 +59,7 @@ def _state(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
-    return Run(folder, TINY_TARGET, only=("zero_grad", "fused_optimizer"), budget_s=25.0).run()
+    return Run(folder, TINY_TARGET, only=("zero_grad", "fused_optimizer"), budget_s=60.0).run()
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def planted(tmp_path_factory):
         plant(folder / "recipes", recipe_id, apply=apply)
     (folder / "recipes" / "broken.py").write_text("def broken(:\n", encoding="utf-8")
     recipes = (str(folder / "recipes"),)
-    return Run(folder, SLOW_TARGET, only=tuple(PLANTED), recipe_folders=recipes, budget_s=40.0).run()
+    return Run(folder, SLOW_TARGET, only=tuple(PLANTED), recipe_folders=recipes, budget_s=90.0).run()
 
 
 # --- a session from beginning to end --------------------------------------------------------------------------
@@ -360,7 +360,7 @@ def build():
 
 
 def test_what_one_has_is_measured_off_where_a_ladder_has_ended(tmp_path):
-    run = Run(tmp_path, WAITING_TARGET, only=("num_workers",), budget_s=60.0).run()
+    run = Run(tmp_path, WAITING_TARGET, only=("num_workers",), budget_s=90.0).run()
     (off,) = [record for record in run.state.trials.values() if record.candidate.already_on]
     assert off.candidate.value == 0
     assert off.comparison.speedup < 1
@@ -374,7 +374,7 @@ def heavy(folder, *recipe_ids, **options):
     for recipe_id, apply in MEMORY.items():
         plant(folder / "recipes", recipe_id, apply=apply)
     recipes = (str(folder / "recipes"),)
-    return Run(folder, HEAVY_TARGET, only=recipe_ids, recipe_folders=recipes, budget_s=60.0, **options).run()
+    return Run(folder, HEAVY_TARGET, only=recipe_ids, recipe_folders=recipes, budget_s=90.0, **options).run()
 
 
 @pytest.fixture(scope="module")
