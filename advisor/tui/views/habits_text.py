@@ -7,11 +7,11 @@ from itertools import groupby
 
 from textual.content import Content
 
-from advisor.formatting import format_bytes, format_count, format_ms, format_percent
+from advisor.formatting import format_bytes, format_count, format_ms, format_percent, format_way
 from advisor.records import HabitRow, Profile, SyncPlace
 from advisor.tui.text import DIM
 
-_WAY = 15
+_WAY = 37
 _NUMBER = 10
 
 
@@ -59,7 +59,7 @@ def _way(row: HabitRow, step_ms: float, fastest_ms: float | None) -> Content:
         cells.append(f"{format_percent(share, digits=1):>8} of the step")
     if row.memory_bytes is not None:
         cells.append(f"{format_bytes(row.memory_bytes):>{_NUMBER}}")
-    return Content.assemble(f"  {row.way:<{_WAY}}", ("".join(cells), "$success" if best else ""))
+    return Content.assemble(f"  {format_way(row):<{_WAY}}", ("".join(cells), "$success" if best else ""))
 
 
 def _time_ms(row: HabitRow) -> float | None:
