@@ -59,7 +59,7 @@ def _state(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
-    return Run(folder, TINY_TARGET, only=("zero_grad", "fused_optimizer"), budget_s=60.0).run()
+    return Run(folder, TINY_TARGET, only=("zero_grad", "fused_optimizer"), budget_s=25.0).run()
 
 
 @pytest.fixture(scope="module")
