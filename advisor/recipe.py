@@ -64,12 +64,12 @@ class Components:
 class Recipe(ABC):
     """One optimization. Class attributes describe it; the module docstring explains it.
 
-    ``ladder``: the values are tried in order, and climbing stops when one is no better than the one before.
+    ``ladder``: the values are tried in order until one is no better than those before it.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``fallback``: an expensive one that most often gains less than others of its kind, and waits for them.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
     ``saves_memory``: it is meant to lower the peak; with memory as the objective the search tries it first.
-    ``usual``: values that many workloads gain from; the search tries them before all others.
+    ``usual``: values that many workloads gain from; the search tries them before all others, at once with one another.
     ``replacement_margin``: above 1 when earlier values have fewer side effects; how many times as fast a later one
     must be in company to replace them.
     ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
@@ -116,6 +116,10 @@ class Recipe(ABC):
     def accepts(self, value: Value) -> bool:
         """Whether ``value`` can be a value of this setting at all (checked when a settings file is read)."""
         return isinstance(value, type(self.default))
+
+    def is_usual(self, value: Value, mode: Mode) -> bool:
+        """Whether ``value`` is one of the usual ones in this kind of loop."""
+        return value in self.usual
 
     def cost(self, value: Value) -> float:
         """How long an expensive recipe's trial takes, relative to its usual value."""

@@ -63,6 +63,10 @@ class Autocast(Recipe):
     def accepts(self, value: Value) -> bool:
         return value in ("none", "bfloat16", "float16")
 
+    def is_usual(self, value: Value, mode: Mode) -> bool:
+        # Inference keeps no float32 copy of the weights for: half_weights casts them once, and not in each pass.
+        return value in self.usual and mode is Mode.TRAIN
+
     def apply(self, workload: Components, value: Value) -> None:
         workload.plan = replace(workload.plan, autocast=str(value))
 

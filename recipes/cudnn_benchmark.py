@@ -42,6 +42,7 @@ class CudnnBenchmark(Recipe):
     default = False
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
+    usual = frozenset({True})
     numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
 

@@ -46,6 +46,7 @@ class GpuTransforms(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     partners = frozenset({"num_workers", "pin_memory", "gpu_prefetch"})
+    usual = frozenset({True})
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
     numerics = Numerics.CLOSE
     stage = Stage.DATA

@@ -31,11 +31,16 @@ training on a single GPU, data preloading.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from advisor.loader_recipe import NO_LOADER, little_time_in
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
+
+# How many times as fast the rest of a step may become in the same session: on an H200 stacks made it 3 to 8 times.
+_TUNED = 8.0
+_LEAST_REST = 0.01
 
 
 class NumWorkers(Recipe):
@@ -57,8 +62,11 @@ class NumWorkers(Recipe):
             return NO_LOADER
         if loader.iterable_dataset and not loader.num_workers:
             return Skip("an iterable dataset repeats its samples in every worker unless it divides them itself")
-        too_little = None if loader.num_workers else little_time_in(facts, self.phases)
-        return too_little or _ladder(facts.workload.usable_cores)
+        if loader.num_workers:
+            return _ladder(facts.workload.usable_cores)
+        # From above: one worker alone often gains nothing, and says nothing of what several do.
+        enough = int(min(_enough_workers(facts), facts.workload.usable_cores))
+        return little_time_in(facts, self.phases) or _ladder(enough)[::-1]
 
     def accepts(self, value: Value) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
@@ -76,7 +84,20 @@ class NumWorkers(Recipe):
         return loader_code(num_workers=int(value), persistent_workers=int(value) > 0)
 
 
-def _ladder(cores: int) -> list[Value]:
-    """The powers of two below the number of cores, then that number."""
-    powers = [2**exponent for exponent in range(cores.bit_length()) if 2**exponent < cores]
-    return [*powers, max(cores, 1)]
+def _ladder(most: int) -> list[Value]:
+    """The powers of two below a number, then that number."""
+    powers = [2**exponent for exponent in range(most.bit_length()) if 2**exponent < most]
+    return [*powers, max(most, 1)]
+
+
+def _enough_workers(facts: Facts) -> float:
+    """How many workers load a batch in the time that the rest of a step takes once that has been tuned.
+
+    A step without workers waits for a batch as long as one worker takes to load it.
+    """
+    profile = facts.profile
+    if profile is None:
+        return math.inf
+    wait_ms = profile.phases.get(Phase.DATA_WAIT, 0.0)
+    rest_ms = max(profile.step_ms - wait_ms, _LEAST_REST * profile.step_ms) / _TUNED
+    return 2.0 ** math.ceil(math.log2(max(wait_ms / rest_ms, 1.0)))

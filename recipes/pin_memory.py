@@ -47,6 +47,7 @@ class PinMemory(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     partners = frozenset({"gpu_prefetch", "num_workers"})
+    usual = frozenset({True})
     numerics = Numerics.EXACT
     stage = Stage.DATA
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})

@@ -66,11 +66,11 @@ def test_another_batch_device_or_version_is_another_workload():
 def test_what_was_found_before_is_tried_first():
     facts = gpu_facts()
     candidates = CATALOG.propose(facts, skip=("control",)).candidates
-    hints = {"backends.cudnn_benchmark": True, "compile.mode": "max-autotune-no-cudagraphs"}
+    hints = {"optimizer.implementation": "for-loop", "compile.mode": "max-autotune-no-cudagraphs"}
     groups = schedule(CATALOG, facts, candidates, allow=Numerics.CLOSE, hints=hints)
     plain = schedule(CATALOG, facts, candidates, allow=Numerics.CLOSE)
-    assert groups.prime[0].name == "cudnn_benchmark=true"
-    assert "cudnn_benchmark=true" in [candidate.name for candidate in plain.rest]
+    assert groups.prime[0].name == "fused_optimizer=for-loop"
+    assert "fused_optimizer=for-loop" in [candidate.name for candidate in plain.rest]
     assert groups.expensive[0].value == "max-autotune-no-cudagraphs"
     assert {candidate.name for candidate in groups.all} == {candidate.name for candidate in plain.all}
 

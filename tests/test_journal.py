@@ -215,4 +215,4 @@ def test_the_journal_is_lines_of_json():
     journal = written([replace(event) for event in sample_history()])
     lines = [json.loads(line) for line in journal.path.read_text().splitlines()]
     assert lines[0]["schema"] == 1
-    assert all(set(line) == {"event", "data"} for line in lines[1:])
+    assert all(set(line) == {"event", "at", "data"} for line in lines[1:])

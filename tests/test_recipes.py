@@ -650,10 +650,19 @@ def test_an_optimizer_of_another_package_is_not_taken_for_pytorchs_of_that_name(
     )
 
 
-@pytest.mark.parametrize(("cores", "expected"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
-def test_workers_climb_to_the_number_of_cores(cores, expected):
+@pytest.mark.parametrize(("cores", "expected"), [(1, [1]), (2, [2, 1]), (6, [6, 4, 2, 1]), (8, [8, 4, 2, 1])])
+def test_workers_are_tried_from_the_number_of_cores_down(cores, expected):
     assert proposed("num_workers", cpu_facts(loader=loader_facts(), usable_cores=cores)) == expected
     assert CATALOG["num_workers"].ladder
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "expected"), [(90.0, [16, 8, 4, 2, 1]), (50.0, [8, 4, 2, 1]), (20.0, [2, 1]), (5.0, [1])]
+)
+def test_no_more_workers_are_tried_than_a_tuned_step_could_use(wait_ms, expected):
+    waits = profile_facts(step_ms=100.0, phases={"data wait": wait_ms, "forward": 100 - wait_ms})
+    facts = cpu_facts(loader=loader_facts(), profile=waits, usable_cores=16)
+    assert proposed("num_workers", facts) == expected
 
 
 def test_workers_are_not_tried_where_they_cannot_help():

@@ -38,9 +38,17 @@ def test_every_candidate_is_in_one_group():
 
 def test_what_most_workloads_gain_from_comes_before_a_stack_is_sought():
     _, groups = planned(bound_by(Bottleneck.COMPUTE))
-    assert {"autocast=bfloat16", "channels_last=channels_last", "step_graph=true"} <= set(names(groups.prime))
+    usual = {"autocast=bfloat16", "channels_last=channels_last", "cudnn_benchmark=true", "tf32=high"}
+    assert usual <= set(names(groups.prime))
     assert "autocast=float16" in names(groups.rest)
-    assert "cudnn_benchmark" in recipes(groups.rest)
+
+
+def test_usual_values_that_can_show_nothing_alone_wait_for_company():
+    _, groups = planned(bound_by(Bottleneck.LAUNCH))
+    assert {"step_graph=true", "fused_optimizer=fused"} <= set(names(groups.prime))
+    assert {"autocast=bfloat16", "channels_last=channels_last", "cudnn_benchmark=true"} <= set(names(groups.rest))
+    _, groups = planned(bound_by(Bottleneck.LAUNCH), doubtful={"fused_optimizer"})
+    assert "fused_optimizer=fused" in names(groups.rest)
 
 
 @pytest.mark.parametrize("bottleneck", [Bottleneck.COMPUTE, Bottleneck.LAUNCH, Bottleneck.MEMORY])

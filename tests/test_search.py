@@ -205,6 +205,89 @@ def test_compilation_on_top_stays_only_when_it_helps():
         assert (COMPILE.key in found.stack.settings) is stays
 
 
+def test_what_has_not_won_alone_is_checked_once_the_stack_is_compiled():
+    """Before it is compiled bfloat16 gains nothing in company either; compiled it does, and TF32 still does not."""
+
+    def speedup(settings):
+        compiled = 1.5 if COMPILE.key in settings else 1.0
+        half = 1.2 if BF16.key in settings and compiled > 1 else 1.0
+        return (2.0 if GRAPH.key in settings else 1.0) * compiled * half
+
+    found = Searching(speedup)
+    found.search.grow(found.solo(GRAPH, BF16, TF32), compiles_next=lambda: True)
+    assert set(found.stack.settings) == {GRAPH.key, BF16.key, TF32.key}
+    found.search.try_expensive(COMPILE)
+    found.search.settle_unproven()
+    assert set(found.stack.settings) == {GRAPH.key, BF16.key, COMPILE.key}
+    # What leaves the compiled code as it is comes first; there is nothing to settle twice.
+    assert found.bench.asked[2] == Settings({**GRAPH.settings, **BF16.settings, **COMPILE.settings})
+    asked = len(found.bench.asked)
+    found.search.settle_unproven()
+    assert len(found.bench.asked) == asked
+
+
+def with_slow_runs(found, slow, factor=0.91):
+    """The search's bench, whose runs of these numbers (from 0 on) are slower as a whole."""
+    run = found.bench.run
+
+    def sometimes_slow(spec, *, cost=0.0):
+        result = run(spec, cost=cost)
+        if len(found.bench.asked) - 1 not in slow:
+            return result
+        return replace(result, blocks=tuple(replace(block, seconds=block.seconds / factor) for block in result.blocks))
+
+    found.bench.run = sometimes_slow
+
+
+@pytest.mark.parametrize("slow", [{0}, {0, 2}, {1}])
+def test_one_slow_run_does_not_cost_a_usual_setting_its_place(slow):
+    """Runs: the stack, the stack without channels-last, and the stack again where it seemed the slower of the two."""
+    found = Searching(product(step_graph=2.0, autocast=1.5, channels_last=1.05))
+    with_slow_runs(found, slow)
+    found.search.grow(found.solo(GRAPH, BF16, LAST), compiles_next=lambda: True)
+    found.search.leave_one_out([LAST.key])
+    assert set(found.stack.settings) == {GRAPH.key, BF16.key, LAST.key}
+    assert len(found.bench.asked) <= 3
+
+
+def test_a_usual_setting_that_costs_speed_in_company_goes():
+    def speedup(settings):
+        both = BF16.key in settings and LAST.key in settings
+        return product(autocast=1.5, channels_last=1.1)(settings) * (0.8 if both else 1.0)
+
+    found = Searching(speedup)
+    found.search.stack.settings = Settings({**BF16.settings, **LAST.settings})
+    found.search.stack.result = result_at(speedup(found.search.stack.settings))
+    found.search.leave_one_out([LAST.key])
+    assert found.stack.settings == Settings(BF16.settings)
+
+
+def test_a_gain_of_two_that_gain_nothing_alone_is_found_among_the_leftovers():
+    pair = {LAST.key, GRAPH.key}
+
+    def speedup(settings):
+        return product(autocast=1.5)(settings) * (1.3 if pair <= set(settings) else 1.0)
+
+    found = Searching(speedup)
+    found.search.grow(found.solo(BF16))
+    found.search.add_leftovers(found.solo(BF16, FUSED, LAST), untried=[GRAPH, FP16, COMPILE])
+    assert set(found.stack.settings) == {BF16.key, *pair}
+    assert FUSED.key in found.stack.dropped
+
+
+def test_leftovers_that_gain_nothing_at_once_stay_out():
+    found = Searching(product(autocast=1.5, tf32=0.5))
+    found.search.grow(found.solo(BF16))
+    asked = len(found.bench.asked)
+    known = found.solo(BF16, FUSED, LAST, TF32)
+    found.search.add_leftovers(known)
+    assert found.stack.settings == Settings(BF16.settings)
+    assert found.bench.asked[asked:] == [Settings({**BF16.settings, **FUSED.settings, **LAST.settings})]
+    assert "tried at once" in found.stack.dropped[FUSED.key]
+    found.search.add_leftovers(known)
+    assert len(found.bench.asked) == asked + 1
+
+
 def test_what_no_longer_earns_its_place_is_left_out():
     def speedup(settings):
         return 2.0 if COMPILE.key in settings else product(autocast=1.5, fused_optimizer=1.1)(settings)

@@ -15,7 +15,7 @@ from real_session import Run
 from advisor.errors import ExitCode
 from advisor.export.json_report import report
 from advisor.formatting import format_worth
-from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
+from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialRecord, TrialResult, Verdict
 from advisor.runner import Runner
 from advisor.session import events
 from advisor.session.control import Decision
@@ -337,6 +337,21 @@ def test_a_ladder_climbs_on_though_its_record_was_judged_again(tmp_path):
     assert session._climbs(first)
     second = Candidate("num_workers", "data.num_workers", 2)
     assert not session._climbs(judge.record(second, second.settings, at(121.0)))
+
+
+def test_a_ladder_that_leads_down_goes_on_where_memory_ran_out(tmp_path):
+    session = Run(tmp_path, TINY_TARGET).session
+    down = [Candidate("num_workers", "data.num_workers", value) for value in (4, 2, 1)]
+    session._planned = (*down, Candidate("num_workers", "data.num_workers", 0, already_on=True))
+
+    def ended(candidate, outcome):
+        return TrialRecord(candidate, candidate.settings, TrialResult(outcome, "it ended"))
+
+    assert session._descends(ended(down[0], Outcome.OUT_OF_MEMORY))
+    assert not session._descends(ended(down[0], Outcome.FAILED))
+    assert not session._descends(ended(down[2], Outcome.OUT_OF_MEMORY))
+    session._planned = tuple(reversed(down))
+    assert not session._descends(ended(down[1], Outcome.OUT_OF_MEMORY))
 
 
 WAITING_TARGET = """

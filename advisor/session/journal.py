@@ -67,9 +67,10 @@ class Journal:
         return str(self.path.with_suffix("") / f"{safe}.log")
 
     def record(self, event: Event) -> None:
-        """Append an event and flush it to the disk's cache."""
+        """Append an event, with the time in seconds since 1970, and flush it to the disk's cache."""
         if not isinstance(event, _UNRECORDED):
-            self._write({"event": type(event).__name__, "data": msgspec.to_builtins(event)})
+            at = round(time.time(), 3)
+            self._write({"event": type(event).__name__, "at": at, "data": msgspec.to_builtins(event)})
 
     def close(self) -> None:
         """Close the file."""

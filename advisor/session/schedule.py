@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from advisor.catalog import Catalog
@@ -47,11 +47,13 @@ def schedule(
     objective: Objective = Objective.THROUGHPUT,
     decision: Callable[[str], Decision | None] = lambda recipe: None,
     hints: Mapping[str, Value] | None = None,
+    doubtful: Collection[str] = (),
 ) -> Schedule:
     """Sort candidates into their groups. Sorting is stable, so the values of a ladder stay in order.
 
     ``hints`` are settings that an earlier session of this workload recommends: they come first of their groups, and
-    with the first groups.
+    with the first groups. ``doubtful`` names recipes that can show nothing alone, by the profile: others may change
+    that.
 
     With memory as the objective, what is meant to save it is among the first, and before the others of its group.
     """
@@ -63,6 +65,8 @@ def schedule(
     groups: dict[str, list[Candidate]] = {name: [] for name in ("prime", "company", "rest", "expensive", "later")}
     for candidate in candidates:
         name = _group(catalog, facts, candidate, allow, decision(candidate.recipe))
+        if name == "prime" and candidate.recipe in doubtful:
+            name = "rest"
         first = hinted(candidate) or (memory and catalog[candidate.recipe].saves_memory)
         groups["prime" if name == "rest" and first else name].append(candidate)
 
@@ -99,7 +103,9 @@ def _group(catalog: Catalog, facts: Facts, candidate: Candidate, allow: Numerics
         return "prime"
     bottleneck = facts.profile.bottleneck if facts.profile else None
     if bottleneck not in _BEFORE_ALL:
-        return "prime" if candidate.value in recipe.usual else "rest"
+        # What does not attack the bottleneck shows nothing alone; its usual value is tried in company all the same.
+        promising = bottleneck is None or bottleneck in recipe.attacks
+        return "prime" if promising and recipe.is_usual(candidate.value, facts.workload.mode) else "rest"
     if bottleneck not in recipe.attacks or recipe.stage is Stage.ENVIRONMENT:
         return "rest"
     return "company" if _LOADERS & recipe.partners and not recipe.ladder else "prime"
@@ -112,7 +118,7 @@ def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool
     """
     recipe = catalog[candidate.recipe]
     bottleneck = facts.profile.bottleneck if facts.profile else None
-    unusual = recipe.expensive and candidate.value not in recipe.usual
+    unusual = recipe.expensive and not recipe.is_usual(candidate.value, facts.workload.mode)
     return (
         recipe.stage is Stage.ENVIRONMENT,
         recipe.fallback,

@@ -16,6 +16,7 @@ from advisor.records import (
     Facts,
     Finding,
     Hardware,
+    Mode,
     Objective,
     Outcome,
     ParetoPoint,
@@ -68,6 +69,8 @@ _NOISY = 0.1
 # A step that the CPU does not finish a few times in so long is not waited for.
 _CPU_TRIAL_S = 20.0
 _CPU_MEASURE_S = 0.5
+# What is kept back of the budget for candidates that are not usual while those that came in at once are checked.
+_REST_SHARE = 0.15
 # What is kept back of the budget for close calls while trials run whose recipes cannot be in the stack.
 _CLOSE_CALLS_SHARE = 0.1
 # Building that takes less is not worth a process that holds the model.
@@ -188,7 +191,6 @@ class Session:
         self._read_source()
         self._stage("baseline")
         self._measure_baseline()
-        self._measure_control()
         self._stage("trials")
         planned = self._plan()
         self._planned_left = len(planned.all) - len(planned.later)
@@ -220,21 +222,23 @@ class Session:
         slow = [c for c in planned.expensive if c not in quick]
         self._compile_cost = self.catalog.cost(quick[0].settings) if quick else 0.0
         self._run_solo(planned.prime)
-        self._rank()
+        self._measure_control()
         self._probe_reference()
         self._settle_promising()
         self._stage("stack")
-        search.grow(self._records.values(), self._untried(planned))
+        search.grow(self._records.values(), self._untried(planned), compiles_next=lambda: self._compile_s() > 0)
         company = [*planned.company, *self._proposed_for(search.stack)]
         self._try_on_top(search, company, reserve_s=self._stack_reserve_s)
         self._compile_cost = 0.0
         self._try_on_top(search, quick)
+        search.settle_unproven(reserve_s=self._confirmation_s() + _REST_SHARE * self._budget.total_s)
         if planned.rest:
             self._stage("trials")
             self._run_solo(planned.rest)
             self._repeat_baseline()
             self._stage("stack")
             search.grow(self._records.values())
+            search.add_leftovers(self._records.values(), self._untried(planned))
         self._try_on_top(search, [*self._proposed_for(search.stack), *slow])
         self._bring_in_line(search)
         search.leave_one_out()
@@ -252,7 +256,7 @@ class Session:
 
     def _untried(self, planned: Schedule) -> list[Candidate]:
         """What has no trial of its own by now, because there was no time or it could not have shown anything."""
-        return [c for c in (*planned.prime, *planned.rest) if not self._was_measured(c)]
+        return [c for c in (*planned.prime, *planned.company, *planned.rest) if not self._was_measured(c)]
 
     def _was_measured(self, candidate: Candidate) -> bool:
         record = self._records.get(candidate.name)
@@ -313,6 +317,7 @@ class Session:
         mode, goal = inspected.workload.mode, self.request.goal
         self._judge = Judge(self.catalog, mode, result, own_rounding=rounding, goal=goal)
         self._budget.parameter_tensors = inspected.workload.parameter_tensors
+        self._budget.compiles_backward = mode is Mode.TRAIN
         self._hints = hints_for(workload_name(self.request.target, self._facts))
         self._budget.hinted_compile_s = self._hints.compile_s
         self._emit(events.FactsFound(self._facts))
@@ -327,14 +332,18 @@ class Session:
             )
 
     def _measure_control(self) -> None:
+        """The trial that changes nothing, once, and what follows from the noise that it shows."""
         judge = self._known_judge
-        recipe = self.catalog[CONTROL]
-        candidate = Candidate(CONTROL, recipe.key, True)
+        candidate = Candidate(CONTROL, self.catalog[CONTROL].key, True)
+        if candidate.name in self._records:
+            return
         spec = replace(self._bench.spec(candidate.name, candidate.settings), stream_seed=self.request.seed + 1)
         result = self._bench.run(spec)
         judge.add_control(result)
         self._keep(judge.record(candidate, candidate.settings, result))
-        self._emit(events.BaselineMeasured(judge.baseline_record()))
+        self._judge_again()
+        if not self.request.only:
+            self._passed_over |= self._but_usual(self._without_hope(self._planned), self._planned)
 
     def _probe_reference(self) -> None:
         """The baseline's first steps in a higher precision, where they fit. A failure only leaves a wider tolerance."""
@@ -363,8 +372,9 @@ class Session:
         proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
         skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe != CONTROL}
         candidates = proposals.candidates
-        if not self.request.only:
-            self._passed_over = self._without_hope(candidates)
+        hopeless_alone: dict[str, str] = {} if self.request.only else self._without_hope(candidates)
+        if hopeless_alone:
+            self._passed_over = self._but_usual(hopeless_alone, candidates)
             skipped |= self._passed_over
             candidates = tuple(c for c in candidates if c.recipe not in self._passed_over)
         if not candidates:
@@ -377,10 +387,17 @@ class Session:
             objective=self.request.objective,
             decision=self._decisions.of,
             hints=self._hints.settings,
+            doubtful=hopeless_alone,
         )
         self._planned, self._skipped, self._waiting = planned.all, skipped, list(planned.later)
         self._tell_plan()
         return planned
+
+    def _but_usual(self, reasons: Mapping[str, str], candidates: Iterable[Candidate]) -> dict[str, str]:
+        """Those of the hopeless that are so in company too: what most workloads gain from may help once others have."""
+        mode = self._known_facts.workload.mode
+        usual = {c.recipe for c in candidates if self.catalog[c.recipe].is_usual(c.value, mode)}
+        return {recipe: why for recipe, why in reasons.items() if recipe not in usual}
 
     def _tell_plan(self) -> None:
         facts, allow = self._known_facts, self.request.allow
@@ -416,14 +433,18 @@ class Session:
                 self._skip(candidate, stopped[candidate.recipe])
             elif self._decisions.rejects(candidate.recipe):
                 self._skip(candidate, REJECTED)
+            elif candidate.recipe in self._passed_over and self._decisions.of(candidate.recipe) is None:
+                self._skip(candidate, self._passed_over[candidate.recipe])
             elif not self._affordable(cost=self.catalog.cost(candidate.settings), reserve_s=reserve_s):
                 self._skip(candidate, self._too_late())
             else:
-                record = self._solo(candidate)
+                record = self._solo(candidate, reserve_s=reserve_s)
+                self._rank()
+                self._measure_control()  # behind the first: a person sees an answer soon, then how much of it is noise
                 measured += 1
                 if measured % _TRIALS_PER_BASELINE == 0:
                     self._repeat_baseline()
-                if self.catalog[candidate.recipe].ladder and not self._climbs(record):
+                if self.catalog[candidate.recipe].ladder and not (self._climbs(record) or self._descends(record)):
                     stopped[candidate.recipe] = _end_of_ladder(record)
 
     def _with_accepted(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
@@ -447,8 +468,10 @@ class Session:
             if self._waiting:
                 yield self._waiting.pop(0)
 
-    def _solo(self, candidate: Candidate) -> TrialRecord:
-        spec = self._bench.spec(candidate.name, candidate.settings, reserve_s=self._confirmation_s())
+    def _solo(self, candidate: Candidate, *, reserve_s: float | None = None) -> TrialRecord:
+        """Measure a candidate alone. ``reserve_s`` is what must be left when it hangs: by default, to confirm."""
+        reserve_s = self._confirmation_s() if reserve_s is None else reserve_s
+        spec = self._bench.spec(candidate.name, candidate.settings, reserve_s=reserve_s)
         result = self._bench.run(spec, cost=self.catalog.cost(candidate.settings))
         record = self._known_judge.record(candidate, candidate.settings, result)
         self._keep(record)
@@ -458,6 +481,7 @@ class Session:
         """Whether a ladder's value may be better than every value before it, the present one included.
 
         The upper end of its interval decides: where steps wait for data they vary, and a ladder is not climbed again.
+        One that leads down begins with the value that is expected to be best, and goes on only while it gets better.
         """
         earlier = [
             other.samples_per_s or 0.0
@@ -466,8 +490,21 @@ class Session:
         ]
         best = max([self._known_judge.baseline_rate, *earlier])
         comparison = record.comparison
+        if earlier and self._leads_down(record):
+            return (record.samples_per_s or 0.0) > best
         upper = (record.samples_per_s or 0.0) * (comparison.ci_high / comparison.speedup if comparison else 1.0)
         return upper > (1 + _SMALLEST_CLIMB if earlier else 1.0) * best
+
+    def _descends(self, record: TrialRecord) -> bool:
+        """Whether memory ran out on a ladder that leads down, where a smaller value may fit."""
+        return record.result.outcome is Outcome.OUT_OF_MEMORY and self._leads_down(record)
+
+    def _leads_down(self, record: TrialRecord) -> bool:
+        """Whether a ladder's values get smaller."""
+        recipe = record.candidate.recipe
+        values = [c.value for c in self._planned if c.recipe == recipe and not c.already_on]
+        numbers = [value for value in values if not isinstance(value, str)]
+        return len(numbers) > 1 and numbers[0] > numbers[-1]
 
     def _repeat_baseline(self) -> None:
         """Measure the baseline once more, and again when it stands out: a slow minute of the host is no noise floor."""
@@ -544,7 +581,7 @@ class Session:
             self._planned_left = max(0, self._planned_left - 1)
             if self._reused(candidate):
                 continue
-            cost = self.catalog.cost(candidate.settings)
+            cost = self.catalog.cost({**search.stack.settings, **candidate.settings})
             if self._decisions.rejects(candidate.recipe):
                 self._skip(candidate, REJECTED)
                 continue
@@ -570,7 +607,7 @@ class Session:
             if self._decisions.rejects(candidate.recipe):
                 continue
             if self._affordable(cost=self.catalog.cost(candidate.settings), reserve_s=0.0):
-                self._solo(candidate)
+                self._solo(candidate, reserve_s=0.0)
         self._rank()
 
     def _confirm(self, stack: Stack) -> None:
@@ -949,7 +986,8 @@ def _under(workload: WorkloadFacts, settings: Mapping[str, Value]) -> WorkloadFa
     """The facts as they are when these settings are applied over the user's own."""
     loader = workload.loader
     if loader is not None and "data.num_workers" in settings:
-        loader = replace(loader, num_workers=int(settings["data.num_workers"]))
+        workers = int(settings["data.num_workers"])
+        loader = replace(loader, num_workers=workers, persistent_workers=workers > 0)
     return replace(workload, loader=loader, current={**workload.current, **settings})
 
 

@@ -25,8 +25,8 @@ from advisor.trial.syncs import sync_places
 
 GRAD_MODES = ("grad", "no_grad", "inference_mode")
 WAYS_TO_CLEAR = ("none", "zeros", "manual")
-_CLEARING_LIMIT_S = 0.2
-_VALIDATION_LIMIT_S = 0.6
+_CLEARING_LIMIT_S = 0.1
+_VALIDATION_LIMIT_S = 0.3
 _MOST_ROUNDS = 30
 
 

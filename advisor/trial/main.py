@@ -59,7 +59,7 @@ from advisor.trial.profiler import profile_step
 from advisor.trial.reference import reference_result
 from advisor.trial.warmup import WarmUp, warm_up
 
-_PHASES_LIMIT_S = 1.0
+_PHASES_LIMIT_S = 0.6
 # A warm-up step, two that are timed, and a profile of six; then trials of as many steps each, ten or so.
 _FEWEST_BASELINE_STEPS = 9
 _BUDGET_PER_BASELINE = 8
