@@ -71,6 +71,11 @@ class StepPlan:
         return "default" if asked and self.compile_mode == "none" else self.compile_mode
 
     @property
+    def converts_batches(self) -> bool:
+        """Whether a batch that is on the device still has to get another layout or type."""
+        return self.memory_format != "none" or self.input_dtype != "none"
+
+    @property
     def compiles_loss(self) -> bool:
         """Whether the model and the loss are compiled as one."""
         return self.compile_scope == "with_loss" and self.mode is Mode.TRAIN

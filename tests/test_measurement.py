@@ -7,12 +7,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from advisor.errors import TargetError
-from advisor.records import Block
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Block, Mode
+from advisor.runtime.step import make_step
 from advisor.trial.clock import FEWEST_BLOCKS, StepClock, batch_samples, measure, merge_uneven, steps_in
 from advisor.trial.feed import Feed
+from advisor.trial.main import resident_data, stepper
 from advisor.trial.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training
 from advisor.trial.warmup import warm_up
 
@@ -196,6 +201,31 @@ def test_a_resident_batch_is_given_again_and_again():
     assert feed.resident
     assert feed.next() is feed.next() is batch
     assert feed.queued_batches == 0
+
+
+@pytest.mark.parametrize(
+    ("plan", "converted"),
+    [({}, False), ({"input_dtype": "bfloat16"}, True), ({"memory_format": "channels_last"}, True)],
+)
+def test_a_resident_batch_is_converted_in_every_step_as_new_ones_would_be(plan, converted):
+    seen = []
+
+    class Model(nn.Module):
+        def forward(self, images):
+            seen.append(images)
+            return images
+
+    components = Components(Model(), None, torch.ones(2, 3, 4, 4), StepPlan(Mode.INFER, "cpu", **plan), None)
+    feed = Feed(resident_data(components))
+    samples = stepper(make_step(components, None), feed, 1)(3)
+    assert samples == 6
+    assert feed.next().dtype is torch.float32
+    assert feed.next().is_contiguous()
+    assert [images is feed.next() for images in seen] == [not converted] * 3
+    if plan.get("input_dtype"):
+        assert {images.dtype for images in seen} == {torch.bfloat16}
+    if plan.get("memory_format"):
+        assert all(images.is_contiguous(memory_format=torch.channels_last) for images in seen)
 
 
 @pytest.mark.parametrize("loader", [loader_of(3, drop_last=True), DataLoader(Stream(0), batch_size=2)])

@@ -40,6 +40,7 @@ from advisor.records import (
     TrialSpec,
 )
 from advisor.runtime.apply import apply_settings
+from advisor.runtime.batches import mover
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
@@ -129,7 +130,7 @@ class Trial:
             self._inspect(loop, device, batches)
         probe = self._probe(step, components.plan, batches)
         del batches
-        feed = Feed(_resident(components, step))
+        feed = Feed(resident_data(components))
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
         if self.spec.inspect and probe.steps:
             self._refuse_hopeless(probe.seconds, probe.seconds / probe.steps)
@@ -269,16 +270,20 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _resident(components: Components, step: Any) -> Any:
-    """The data that the steps consume: a DataLoader as it is; one batch moved to the device once."""
+def resident_data(components: Components) -> Any:
+    """The data that the steps consume: a DataLoader as it is; one batch moved to the device once.
+
+    What a plan converts, types and layouts, is converted in each step, as it would be of each new batch.
+    """
     if components.has_loader:
         return loop_loader(components.data, components.plan)
-    return step.to_device(components.data)
+    return mover(torch.device(components.plan.device))(components.data)
 
 
 def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[int], int]:
     """Runs steps of the timed loop, returning the samples in them. A resident batch is not moved again."""
-    run = step.run if feed.resident and not isinstance(step, GraphedStep) else step
+    moved_already = feed.resident and not step.plan.converts_batches
+    run = step.run if moved_already and not isinstance(step, GraphedStep) else step
 
     def run_steps(steps: int) -> int:
         samples = 0
