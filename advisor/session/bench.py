@@ -118,8 +118,10 @@ class Bench:
             raise SessionCancelledError
         wall_s = self.budget.spent_s - started
         self.measuring_s += result.measuring_s
-        # A compilation that fails or never ends says nothing of itself: all that it took was compiling.
-        self.warming_up_s += wall_s if cost and not result.measured else result.warmup_s or 0.0
+        # A compilation that fails or never ends says nothing of itself: all that it took was compiling. Of one that
+        # ends, what was prepared before the first step was loading the compiler.
+        compiling_s = (result.prepare_s or 0.0) if cost else 0.0
+        self.warming_up_s += wall_s if cost and not result.measured else compiling_s + (result.warmup_s or 0.0)
         # The baseline's wall has the fork server's start and the profile in it, that of a fresh interpreter its start:
         # no measure of other trials.
         if result.measured and not spec.profile and not spec.environment:

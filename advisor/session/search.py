@@ -25,6 +25,8 @@ _NONE = Settings()
 _BETTER, _CLEARLY_BETTER = 1.01, 1.05
 # Without one of these a compiled stack finds its kernels in the compiler's cache, most often.
 _KEEP_THE_CODE = frozenset({Stage.GLOBAL, Stage.OPTIMIZER, Stage.DATA})
+# What such a trial takes of one that compiles anew: on an H200 a third.
+_CACHED_SHARE = 0.4
 _NOTHING_AT_ONCE = "it adds nothing to the others, tried at once with all that gained nothing alone"
 # A partner that alone cost more than this is not tried again in company.
 _HOPELESS = 0.6
@@ -160,7 +162,8 @@ class StackSearch:
             self.drop_rejected()
             settings = self.stack.settings.without(key)
             unchanged = not settings or settings == self.stack.settings
-            if unchanged or not self._affordable(settings, reserve_s=reserve_s):
+            cached = self._catalog.by_key(key).stage in _KEEP_THE_CODE
+            if unchanged or not self._affordable(settings, reserve_s=reserve_s, cached=cached):
                 continue
             result = self._measure(settings)
             if self._acceptable(settings, result) and self._earns_no_place(key, result):
@@ -232,7 +235,7 @@ class StackSearch:
     def _measure_stack_again(self) -> None:
         """Keep the better of two runs of the stack; nothing when there is no time for the second."""
         settings, before = self.stack.settings, self._known_stack
-        if not self._budget_allows(settings):
+        if not self._budget_allows(settings, cached=True):
             return
         again = self._judge.checked(self._run(settings))
         if self._acceptable(settings, again) and self._beats(again, before):
@@ -425,12 +428,29 @@ class StackSearch:
         )
         return max(seen, default=0)
 
-    def _affordable(self, settings: Settings, *, at_least_s: float = 0.0, reserve_s: float | None = None) -> bool:
-        return settings in self._measured or self._budget_allows(settings, at_least_s=at_least_s, reserve_s=reserve_s)
+    def _affordable(
+        self,
+        settings: Settings,
+        *,
+        at_least_s: float = 0.0,
+        reserve_s: float | None = None,
+        cached: bool = False,
+    ) -> bool:
+        """Whether there is time for a combination; ``cached``: the compiler has seen all of its code."""
+        known = settings in self._measured
+        return known or self._budget_allows(settings, at_least_s=at_least_s, reserve_s=reserve_s, cached=cached)
 
-    def _budget_allows(self, settings: Settings, *, at_least_s: float = 0.0, reserve_s: float | None = None) -> bool:
+    def _budget_allows(
+        self,
+        settings: Settings,
+        *,
+        at_least_s: float = 0.0,
+        reserve_s: float | None = None,
+        cached: bool = False,
+    ) -> bool:
         budget = self._bench.budget
-        expected_s = max(at_least_s, budget.expected_s(cost=self._catalog.cost(settings)))
+        cost = self._catalog.cost(settings) * (_CACHED_SHARE if cached else 1.0)
+        expected_s = max(at_least_s, budget.expected_s(cost=cost), budget.expected_s())
         return budget.allows(expected_s, reserve_s=self._reserve_s() if reserve_s is None else reserve_s)
 
     def _is_partner(self, record: TrialRecord, settings: Settings) -> bool:

@@ -133,7 +133,7 @@ class Trial:
         feed = Feed(resident_data(components))
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
         if self.spec.inspect and probe.steps:
-            self._refuse_hopeless(probe.seconds, probe.seconds / probe.steps)
+            self._refuse_hopeless(probe.seconds, probe.usual_step_s)
         warm = self._warm_up(clock, feed, probe.steps)
         warm_mark = compile_mark()
         measuring = time.perf_counter()

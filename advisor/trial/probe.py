@@ -30,6 +30,7 @@ _PIECE_ELEMENTS = 2**22
 class Probe:
     """What the first steps computed. ``seconds`` is what the ``steps`` took, without the looking at what they did.
 
+    ``usual_step_s`` is what one took on average, the longest left out where there are several: that one compiles.
     ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,
     because a gradient scaler skipped their update; ``scale`` is that scaler's in the end.
     """
@@ -41,6 +42,7 @@ class Probe:
     weights: tuple[float, ...] = ()
     skipped_steps: int = 0
     scale: float | None = None
+    usual_step_s: float = 0.0
 
     def scaler_notes(self, scale_now: float | None) -> tuple[str, ...]:
         """What a person should know of the gradient scaler, whose scale is ``scale_now`` after warm-up and timing."""
@@ -110,6 +112,7 @@ def probe_training(
         weights=tuple(weights) if weights and weights[0] else (),
         skipped_steps=counted.skipped_steps,
         scale=counted.scale,
+        usual_step_s=counted.usual_step_s,
     )
 
 
@@ -120,11 +123,14 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
     """
     torch.manual_seed(seed)
     started = time.perf_counter()
-    output = None
-    for _ in range(steps):
+    output = step(batches[0])
+    first_s = time.perf_counter() - started
+    for _ in range(steps - 1):
         output = step(batches[0])
     sample = sample_of(output)  # waits for the device
-    return Probe(time.perf_counter() - started, steps, outputs=sample)
+    seconds = time.perf_counter() - started
+    usual_step_s = (seconds - first_s) / (steps - 1) if steps > 1 else seconds
+    return Probe(seconds, steps, outputs=sample, usual_step_s=usual_step_s)
 
 
 def scale_of(step: Any) -> float | None:
@@ -178,6 +184,11 @@ class _CountedStep:
     def usual_s(self) -> float:
         """What these steps and one more take, without the longest."""
         return self.seconds - self._longest_s + self._last_s
+
+    @property
+    def usual_step_s(self) -> float:
+        """One of these steps on average, the longest left out where there are others."""
+        return (self.seconds - self._longest_s) / (self.steps - 1) if self.steps > 1 else self.seconds
 
     @property
     def scale(self) -> float | None:

@@ -1,0 +1,160 @@
+"""What each candidate does alone, or on top of given settings: one trial each, without a search.
+
+    python tests/gpu/alone.py reports/habits.json tests/gpu/workloads/habits.py
+    python tests/gpu/alone.py reports/gpt2.json tests/gpu/workloads/gpt2.py --on precision.autocast=bfloat16 --only sdpa
+    python tests/gpu/alone.py --table reports/habits.json reports/gpt2.json
+
+A session spends its budget on the best stack and may not reach what helps few; this tries all that applies here. The
+baseline runs among the candidates, and its spread is the noise floor. What ``--on`` sets is part of the baseline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from advisor.catalog import load_catalog
+from advisor.hardware import inspect_hardware
+from advisor.records import Candidate, Facts, Inspected, Mode, Outcome, Profiled, TargetSpec, TrialSpec
+from advisor.runner import Runner
+from advisor.session.judge import Judge
+
+MARKS = {"faster": "+", "slower": "-", "no measurable difference": "="}
+CANDIDATES_PER_BASELINE = 5
+
+
+class Alone:
+    """A workload, its baseline, and the verdicts on its candidates so far."""
+
+    def __init__(self, options):
+        self.options = options
+        self.catalog = load_catalog()
+        self.runner = Runner()
+        self.started = time.monotonic()
+        self.folder = tempfile.TemporaryDirectory()
+        mode = Mode(options.mode) if options.mode else None
+        file, _, function = options.workload.partition(":")
+        target = f"{Path(file).resolve()}:{function or 'build'}"
+        self.target = TargetSpec(target, str(Path.cwd()), mode=mode, batch_size=options.batch_size)
+        self.on = dict(yaml.safe_load("\n".join(text.replace("=", ": ", 1) for text in options.on)) or {})
+        self.messages = []
+
+    def run(self):
+        judge, facts = self.baseline()
+        proposals = self.catalog.propose(facts, only=self.options.only, skip=(*self.options.skip, "control"))
+        judge.add_control(self.trial("control", {**self.on, "control.noop": True}, seed=1))
+        records = {}
+        for number, candidate in enumerate(proposals.candidates, 1):
+            if time.monotonic() - self.started > self.options.limit:
+                print(f"the limit ended it before {candidate.name}", flush=True)
+                break
+            records[candidate.name] = candidate, self.trial(candidate.name, {**self.on, **candidate.settings})
+            if number % CANDIDATES_PER_BASELINE == 0:
+                judge.add_repeat(self.trial("baseline", self.on, seed=1 + number))
+        rows = [self.row(judge, candidate, result) for candidate, result in records.values()]
+        report = {"on": self.on, "noise_floor": judge.noise_floor, "rows": rows, "skipped": dict(proposals.skipped)}
+        self.options.report.parent.mkdir(parents=True, exist_ok=True)
+        self.options.report.write_text(json.dumps(report, indent=1), encoding="utf-8")
+
+    def baseline(self):
+        result = self.trial("baseline", self.on, inspect=True, profile=True)
+        if not result.measured:
+            raise SystemExit(f"the baseline failed: {result.reason}")
+        inspected = next(message for message in self.messages if isinstance(message, Inspected))
+        profiled = next(message for message in self.messages if isinstance(message, Profiled))
+        workload = inspected.workload
+        workload = replace(workload, current={**workload.current, **self.on})
+        peaks = {
+            "peak_allocated_bytes": result.peak_allocated_bytes,
+            "peak_reserved_bytes": result.peak_reserved_bytes,
+        }
+        facts = Facts(inspect_hardware(), workload, profiled.profile, inspected.versions, **peaks)
+        if (result.build_s or 0) > 0.2:
+            self.runner.build_once(self.target, 0, f"{self.folder.name}/build.log", 60.0)
+        again = self.trial("baseline", self.on)
+        judge = Judge(self.catalog, workload.mode, again if again.measured else result)
+        return judge, facts
+
+    def trial(self, name, settings, *, seed=0, **stages):
+        spec = TrialSpec(
+            name,
+            self.target,
+            settings,
+            measure_s=self.options.measure,
+            warmup_limit_s=1.5 * self.options.measure,
+            timeout_s=self.options.timeout,
+            log_path=f"{self.folder.name}/{name}.log",
+            stream_seed=seed,
+            environment=self.catalog.environment(settings),
+            **stages,
+        )
+        result = self.runner.run(spec, self.messages.append)
+        print(f"{time.monotonic() - self.started:5.0f} s  {name}: {result.outcome} {result.reason}", flush=True)
+        return result
+
+    def row(self, judge, candidate: Candidate, result):
+        record = judge.record(candidate, {**self.on, **candidate.settings}, result)
+        row = {"name": candidate.name, "verdict": str(record.verdict), "reason": record.result.reason}
+        row["already_on"] = candidate.already_on
+        if record.result.outcome is Outcome.MEASURED:
+            before, after = judge.baseline.peak_reserved_bytes, record.result.peak_reserved_bytes
+            row |= {
+                "speedup": record.comparison.speedup,
+                "ci": [record.comparison.ci_low, record.comparison.ci_high],
+                "memory": after / before if after and before else None,
+                "numerics": str(record.numerics.decisive),
+            }
+        return row
+
+
+def cell(row):
+    """``1.43x +``, the memory behind it where that changes by a tenth; why there is no figure otherwise."""
+    if "speedup" not in row:
+        return f"{row['verdict']}: {row['reason'][:70]}"
+    text = f"{row['speedup']:.2f}x {MARKS[row['verdict']]}"
+    changed = row["memory"] is not None and abs(row["memory"] - 1) > 0.1
+    text += f", memory {row['memory'] - 1:+.0%}" if changed else ""
+    return f"{text} (already on, here off)" if row["already_on"] else text
+
+
+def table(files):
+    """A Markdown table: a row per candidate, a column per report."""
+    reports = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
+    names = sorted({row["name"] for report in reports.values() for row in report["rows"]})
+    lines = [f"| recipe | {' | '.join(reports)} |", f"| --- | {' | '.join('---' for _ in reports)} |"]
+    for name in names:
+        cells = [next((cell(r) for r in report["rows"] if r["name"] == name), "") for report in reports.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    floors = ", ".join(f"{stem} {report['noise_floor']:.1%}" for stem, report in reports.items())
+    return "\n".join([*lines, "", f"Noise floors: {floors}."])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("report", type=Path, nargs="?", help="where the JSON report goes")
+    parser.add_argument("workload", nargs="?", help="a file, or file:function")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="REPORT", help="measure nothing: print a table")
+    parser.add_argument("--on", action="append", default=[], metavar="KEY=VALUE", help="a setting of the baseline")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--skip", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--mode")
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--measure", type=float, default=1.2, metavar="S", help="seconds measured in each trial")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="the longest that a trial may take")
+    parser.add_argument("--limit", type=float, default=600.0, metavar="S", help="no candidate is begun after that")
+    options = parser.parse_args()
+    if options.table:
+        print(table(options.table))
+        return
+    Runner.prepare()
+    Alone(options).run()
+
+
+if __name__ == "__main__":
+    main()

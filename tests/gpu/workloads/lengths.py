@@ -1,0 +1,51 @@
+"""Sentences of many lengths, padded to the longest of their batch: shapes that change from step to step."""
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+WIDTH, BLOCKS, VOCABULARY, BATCH, SENTENCES = 512, 6, 5000, 32, 1024
+
+
+class Sentences(Dataset):
+    def __init__(self):
+        generator = torch.Generator().manual_seed(0)
+        lengths = torch.randint(16, 257, (SENTENCES,), generator=generator)
+        self.sentences = [torch.randint(VOCABULARY, (int(length),), generator=generator) for length in lengths]
+
+    def __len__(self):
+        return SENTENCES
+
+    def __getitem__(self, index):
+        return self.sentences[index], index % 2
+
+
+def padded(samples):
+    sentences = nn.utils.rnn.pad_sequence([sentence for sentence, _ in samples], batch_first=True)
+    return sentences, torch.tensor([label for _, label in samples])
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.mix = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+
+    def forward(self, hidden):
+        return hidden + torch.tanh(self.mix(self.norm(hidden))) * torch.sigmoid(hidden)
+
+
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(BLOCKS)))
+        self.head = nn.Linear(WIDTH, 2)
+
+    def forward(self, tokens):
+        return self.head(self.blocks(self.tokens(tokens)).mean(dim=1))
+
+
+def build():
+    loader = DataLoader(Sentences(), batch_size=BATCH, shuffle=True, drop_last=True, collate_fn=padded)
+    return Classifier(), loader, nn.CrossEntropyLoss(), lambda parameters: torch.optim.AdamW(parameters, lr=1e-4)
