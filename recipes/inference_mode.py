@@ -48,6 +48,7 @@ class InferenceMode(Recipe):
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
     numerics = Numerics.CLOSE
     stage = Stage.STEP
+    usual = frozenset({"no_grad"})  # its outputs may still take part in training elsewhere
     saves_memory = True
     habit = True
 

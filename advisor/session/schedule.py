@@ -84,7 +84,11 @@ def waits(
 ) -> bool:
     """Whether a candidate cannot be part of the stack as things stand."""
     unasked = decision is not Decision.ACCEPTED and needs_consent(catalog, facts, candidate, allow=allow)
-    return (catalog[candidate.recipe].habit and not candidate.already_on) or unasked
+    recipe = catalog[candidate.recipe]
+    priced_only = (
+        recipe.habit and not candidate.already_on and not recipe.is_usual(candidate.value, facts.workload.mode)
+    )
+    return priced_only or unasked
 
 
 def needs_consent(catalog: Catalog, facts: Facts, candidate: Candidate, *, allow: Numerics) -> bool:

@@ -5,28 +5,31 @@
     python tests/gpu/alone.py --table reports/habits.json reports/gpt2.json
 
 A session spends its budget on the best stack and may not reach what helps few; this tries all that applies here. The
-baseline runs among the candidates, and its spread is the noise floor. What ``--on`` sets is part of the baseline.
+baseline runs between any two candidates: each is compared with its neighbours, so that drift falls on both, and how far
+one baseline is from the next is the noise floor. What ``--on`` sets is part of the baseline.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import yaml
 
 from advisor.catalog import load_catalog
 from advisor.hardware import inspect_hardware
-from advisor.records import Candidate, Facts, Inspected, Mode, Outcome, Profiled, TargetSpec, TrialSpec
+from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialSpec
 from advisor.runner import Runner
-from advisor.session.judge import Judge
+from advisor.session.judge import Judge, rates
+from advisor.stats import noise_floor, ratio_interval
 
 MARKS = {"faster": "+", "slower": "-", "no measurable difference": "="}
-CANDIDATES_PER_BASELINE = 5
 
 
 class Alone:
@@ -49,16 +52,19 @@ class Alone:
         judge, facts = self.baseline()
         proposals = self.catalog.propose(facts, only=self.options.only, skip=(*self.options.skip, "control"))
         judge.add_control(self.trial("control", {**self.on, "control.noop": True}, seed=1))
-        records = {}
+        baselines, tried = [judge.baseline], []
         for number, candidate in enumerate(proposals.candidates, 1):
             if time.monotonic() - self.started > self.options.limit:
                 print(f"the limit ended it before {candidate.name}", flush=True)
                 break
-            records[candidate.name] = candidate, self.trial(candidate.name, {**self.on, **candidate.settings})
-            if number % CANDIDATES_PER_BASELINE == 0:
-                judge.add_repeat(self.trial("baseline", self.on, seed=1 + number))
-        rows = [self.row(judge, candidate, result) for candidate, result in records.values()]
-        report = {"on": self.on, "noise_floor": judge.noise_floor, "rows": rows, "skipped": dict(proposals.skipped)}
+            tried.append((candidate, self.trial(candidate.name, {**self.on, **candidate.settings})))
+            again = self.trial("baseline", self.on, seed=1 + number)
+            judge.add_repeat(again)
+            baselines.append(again if again.measured else baselines[-1])
+        floor = noise_floor([rate_of(after) / rate_of(before) for before, after in itertools.pairwise(baselines)])
+        neighbours = itertools.pairwise(baselines)
+        rows = [self.row(judge, *pair, near, floor) for pair, near in zip(tried, neighbours, strict=True)]
+        report = {"on": self.on, "noise_floor": floor, "rows": rows, "skipped": dict(proposals.skipped)}
         self.options.report.parent.mkdir(parents=True, exist_ok=True)
         self.options.report.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
@@ -98,11 +104,15 @@ class Alone:
         print(f"{time.monotonic() - self.started:5.0f} s  {name}: {result.outcome} {result.reason}", flush=True)
         return result
 
-    def row(self, judge, candidate: Candidate, result):
+    def row(self, judge, candidate, result, neighbours, floor):
         record = judge.record(candidate, {**self.on, **candidate.settings}, result)
+        if record.result.measured:
+            beside = [rate for run in neighbours for rate in rates(run.blocks)]
+            comparison = Comparison(*ratio_interval(rates(record.result.blocks), beside), floor)
+            record = replace(record, comparison=comparison)
         row = {"name": candidate.name, "verdict": str(record.verdict), "reason": record.result.reason}
         row["already_on"] = candidate.already_on
-        if record.result.outcome is Outcome.MEASURED:
+        if record.result.measured:
             before, after = judge.baseline.peak_reserved_bytes, record.result.peak_reserved_bytes
             row |= {
                 "speedup": record.comparison.speedup,
@@ -111,6 +121,11 @@ class Alone:
                 "numerics": str(record.numerics.decisive),
             }
         return row
+
+
+def rate_of(result):
+    """Samples per second: the median over a run's blocks."""
+    return median(rates(result.blocks))
 
 
 def cell(row):
