@@ -58,6 +58,12 @@ def test_what_attacks_the_bottleneck_is_first_of_its_group(bottleneck):
     assert attacks == sorted(attacks, reverse=True)
 
 
+def test_what_could_gain_more_comes_first_among_equals():
+    """The profile bounds what the optimizer's step could gain, and not what replaying the whole step could."""
+    _, groups = planned(bound_by(Bottleneck.LAUNCH))
+    assert recipes(groups.prime).index("step_graph") < recipes(groups.prime).index("fused_optimizer")
+
+
 def test_compilation_is_tried_on_top_of_the_stack():
     _, groups = planned(gpu_facts())
     assert "compile" in recipes(groups.expensive)

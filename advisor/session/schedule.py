@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from advisor.catalog import Catalog
 from advisor.recipe import Stage
 from advisor.records import Bottleneck, Candidate, Facts, Numerics, Objective, Value
+from advisor.roof import upper_bound
 from advisor.session.control import Decision
 
 # Where the input is the bottleneck, what speeds it up is worth more than anything else.
@@ -70,7 +72,7 @@ def schedule(
         first = hinted(candidate) or (memory and catalog[candidate.recipe].saves_memory)
         groups["prime" if name == "rest" and first else name].append(candidate)
 
-    def order(candidate: Candidate) -> tuple[bool, ...]:
+    def order(candidate: Candidate) -> tuple[float, ...]:
         recipe = catalog[candidate.recipe]
         expected = hinted(candidate) and not recipe.ladder
         return not expected, memory and not recipe.saves_memory, *_urgency(catalog, facts, candidate)
@@ -115,13 +117,15 @@ def _group(catalog: Catalog, facts: Facts, candidate: Candidate, allow: Numerics
     return "company" if _LOADERS & recipe.partners and not recipe.ladder else "prime"
 
 
-def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool, ...]:
+def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[float, ...]:
     """What attacks the bottleneck first, ladders before switches; then fresh interpreters (seconds), then habits.
 
-    Compilations come in the order of their promise: each takes long, and one usual value can stand for another.
+    Compilations come in the order of their promise: each takes long, and one usual value can stand for another. Among
+    equals comes first what could gain most: what the profile does not bound, then by its bound.
     """
     recipe = catalog[candidate.recipe]
     bottleneck = facts.profile.bottleneck if facts.profile else None
+    bound = upper_bound(facts.profile, recipe.phases) if facts.profile else None
     unusual = recipe.expensive and not recipe.is_usual(candidate.value, facts.workload.mode)
     return (
         recipe.stage is Stage.ENVIRONMENT,
@@ -130,4 +134,5 @@ def _urgency(catalog: Catalog, facts: Facts, candidate: Candidate) -> tuple[bool
         bottleneck not in recipe.attacks,
         not recipe.ladder,
         recipe.habit,
+        -(bound if bound is not None else math.inf),
     )
