@@ -158,6 +158,21 @@ def test_usual_values_that_had_no_trial_of_their_own_are_tried_with_the_winners(
     assert LAST.key in found.stack.dropped
 
 
+@pytest.mark.parametrize("company", [None, 0.5])
+def test_one_that_nobody_tried_does_not_spoil_the_others(company):
+    """Channels-last makes every combination fail, or slow: what ran alone is then tried without it."""
+
+    def speedup(settings):
+        factor = company if LAST.key in settings else 1.0
+        return None if factor is None else factor * product(step_graph=1.5, autocast=1.2)(settings)
+
+    found = Searching(speedup)
+    known = [*found.solo(GRAPH), found.judge.record(BF16, BF16.settings, result_at(1.0))]
+    found.search.grow(known, untried=[LAST], compiles_next=lambda: True)
+    assert set(found.stack.settings) == {GRAPH.key, BF16.key}
+    assert len(found.bench.asked) == 2
+
+
 def test_without_any_winner_the_usual_values_are_tried_together():
     both = Searching(lambda settings: 1.5 if {BF16.key, LAST.key} <= set(settings) else 1.0)
     both.search.grow(both.solo(BF16, LAST))

@@ -266,26 +266,33 @@ class StackSearch:
     ) -> None:
         """Try the winners and all usual values at once, and keep that when it is best.
 
-        Before it is compiled it need only be as good as the best winner: the others may gain then.
+        Where it is not, or fails, those that ran by themselves are tried without those that nobody has tried.
         """
         others = [record.candidate for record in sorted(known, key=_slowness) if self._is_usual(record)]
+        tried = [*(record.candidate for record in winners), *others]
         hoped = [candidate for candidate in untried if self._is_hoped_for(candidate)]
-        settings = self._company([*(record.candidate for record in winners), *others, *hoped])
-        if len(settings) < 2 or not self._affordable(settings):
-            return
-        result = self._measure(settings)
-        if not self._acceptable(settings, result):
-            return
-        if not winners:
-            best = self._better(settings, result)
-        elif compiling:
-            best = not self._beats(winners[0].result, result)
-        else:
-            best = self._beats(result, winners[0].result)
-        if best:
-            self._keep(settings, result)
-            won = {record.candidate.key for record in winners}
-            self._unproven = [key for key in settings if key not in won]
+        won = {record.candidate.key for record in winners}
+        for settings in dict.fromkeys((self._company([*tried, *hoped]), self._company(tried))):
+            if len(settings) < 2 or not self._affordable(settings):
+                continue
+            result = self._measure(settings)
+            if self._is_best_yet(winners, settings, result, compiling=compiling):
+                self._keep(settings, result)
+                self._unproven = [key for key in settings if key not in won]
+                return
+
+    def _is_best_yet(
+        self, winners: list[TrialRecord], settings: Settings, result: TrialResult, *, compiling: bool
+    ) -> bool:
+        """Whether a combination is better than the best winner; as good as it, where it is about to be compiled.
+
+        Compiled the others may gain.
+        """
+        if not winners or not self._acceptable(settings, result):
+            return self._better(settings, result)
+        if compiling:
+            return not self._beats(winners[0].result, result)
+        return self._beats(result, winners[0].result)
 
     def _is_usual(self, record: TrialRecord) -> bool:
         """Whether many workloads gain from a candidate, and this one lost no great deal by it alone."""

@@ -291,7 +291,13 @@ AUTOCAST = replace(
     AUTOCAST,
     result=on_gpu(AUTOCAST.result, 0.171, throttle_reasons=("power cap",), sm_clock_lowest_mhz=1725),
     numerics=NumericsResult(
-        Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, "the first 8 losses differ by rounding", 3.0e-3, 4.1e-6
+        Numerics.CLOSE,
+        Numerics.CLOSE,
+        3.1e-3,
+        "the losses of the first 5 steps differ by 3.1e-03; "
+        "from a float64 run the baseline is 4.1e-06 off, this 3.0e-03",
+        3.0e-3,
+        4.1e-6,
     ),
 )
 LAST = replace(LAST, result=on_gpu(LAST.result, 0.181), confirmed=True)

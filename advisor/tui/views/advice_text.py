@@ -179,20 +179,7 @@ def _numerics(numerics: NumericsResult | None) -> list[Fact]:
     if numerics.difference is None:
         head += Content.styled(f", {format_difference(None)}", DIM)
     rows: list[Fact] = [("Numerics", head)]
-    rows += [("", Content.styled(numerics.text, style or DIM))] if numerics.text else []
-    return [*rows, *_reference(numerics)]
-
-
-def _reference(numerics: NumericsResult) -> list[Fact]:
-    """How far the setting and the baseline are from the same steps in a higher precision, and how far two baselines."""
-    rows: list[Fact] = []
-    if numerics.from_reference is not None:
-        own = format_difference(numerics.baseline_from_reference)
-        text = f"from a run in higher precision {format_difference(numerics.from_reference)}, the baseline {own}"
-        rows.append(("", Content.styled(text, DIM)))
-    if numerics.as_baselines:
-        rows.append(("", Content.styled("two runs of the baseline differ about as much", DIM)))
-    return rows
+    return [*rows, ("", Content.styled(numerics.text, style or DIM))] if numerics.text else rows
 
 
 def _cost(record: TrialRecord) -> Content:
