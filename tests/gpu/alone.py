@@ -6,7 +6,8 @@
 
 A session spends its budget on the best stack and may not reach what helps few; this tries all that applies here. The
 baseline runs between any two candidates: each is compared with its neighbours, so that drift falls on both, and how far
-one baseline is from the next is the noise floor. What ``--on`` sets is part of the baseline.
+one baseline is from the next is the noise floor. What ``--on`` sets is part of the baseline. On the CPU, ``--beside``
+has each candidate and the baseline take turns block by block instead, for machines that drift from trial to trial.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ import yaml
 
 from advisor.catalog import load_catalog
 from advisor.hardware import inspect_hardware
-from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialSpec
+from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialResult, TrialSpec
 from advisor.runner import Runner
+from advisor.session.bench import Bench
+from advisor.session.budget import Budget
+from advisor.session.confirmation import BLOCKS_PER_CANDIDATE, Confirmation, confirm_side_by_side
+from advisor.session.journal import Journal
 from advisor.session.judge import Judge, rates
+from advisor.session.request import Request
 from advisor.stats import noise_floor, ratio_interval
 
 MARKS = {"faster": "+", "slower": "-", "no measurable difference": "="}
@@ -52,21 +58,50 @@ class Alone:
         judge, facts = self.baseline()
         proposals = self.catalog.propose(facts, only=self.options.only, skip=(*self.options.skip, "control"))
         judge.add_control(self.trial("control", {**self.on, "control.noop": True}, seed=1))
+        rows, floor = self.beside(judge, proposals) if self.options.beside else self.in_turn(judge, proposals)
+        report = {"on": self.on, "noise_floor": floor, "rows": rows, "skipped": dict(proposals.skipped)}
+        self.options.report.parent.mkdir(parents=True, exist_ok=True)
+        self.options.report.write_text(json.dumps(report, indent=1), encoding="utf-8")
+
+    def beside(self, judge, proposals):
+        """Rows of candidates that took turns with the baseline block by block, and the median of their noise floors."""
+        request = Request(self.target, budget_s=100.0)
+        journal = Journal(Path(self.folder.name, "beside.jsonl"), request)
+        bench = Bench(
+            request, self.runner, Budget(100.0), journal, lambda event: None, environment=self.catalog.environment
+        )
+        rows, floors = [], []
+        for candidate in self.in_time(proposals):
+            bench.budget = Budget(request.budget_s)
+            evidence = confirm_side_by_side(bench, candidate.settings, name=candidate.name, pairs=BLOCKS_PER_CANDIDATE)
+            result = evidence if isinstance(evidence, TrialResult) else evidence.result
+            record = judge.record(candidate, candidate.settings, result)
+            if isinstance(evidence, Confirmation):
+                record = judge.confirm(record, evidence)
+                floors.append(record.comparison.noise_floor)
+            print(f"{time.monotonic() - self.started:5.0f} s  {candidate.name}: {record.verdict}", flush=True)
+            rows.append(row_of(judge, record))
+        return rows, median(floors) if floors else 0.0
+
+    def in_turn(self, judge, proposals):
+        """Rows of candidates that ran as whole trials between two of the baseline, and the noise floor."""
         baselines, tried = [judge.baseline], []
-        for number, candidate in enumerate(proposals.candidates, 1):
-            if time.monotonic() - self.started > self.options.limit:
-                print(f"the limit ended it before {candidate.name}", flush=True)
-                break
+        for number, candidate in enumerate(self.in_time(proposals), 1):
             tried.append((candidate, self.trial(candidate.name, {**self.on, **candidate.settings})))
             again = self.trial("baseline", self.on, seed=1 + number)
             judge.add_repeat(again)
             baselines.append(again if again.measured else baselines[-1])
         floor = noise_floor([rate_of(after) / rate_of(before) for before, after in itertools.pairwise(baselines)])
         neighbours = itertools.pairwise(baselines)
-        rows = [self.row(judge, *pair, near, floor) for pair, near in zip(tried, neighbours, strict=True)]
-        report = {"on": self.on, "noise_floor": floor, "rows": rows, "skipped": dict(proposals.skipped)}
-        self.options.report.parent.mkdir(parents=True, exist_ok=True)
-        self.options.report.write_text(json.dumps(report, indent=1), encoding="utf-8")
+        return [self.row(judge, *pair, near, floor) for pair, near in zip(tried, neighbours, strict=True)], floor
+
+    def in_time(self, proposals):
+        """The candidates that are begun before the limit."""
+        for candidate in proposals.candidates:
+            if time.monotonic() - self.started > self.options.limit:
+                print(f"the limit ended it before {candidate.name}", flush=True)
+                return
+            yield candidate
 
     def baseline(self):
         result = self.trial("baseline", self.on, inspect=True, profile=True)
@@ -110,17 +145,22 @@ class Alone:
             beside = [rate for run in neighbours for rate in rates(run.blocks)]
             comparison = Comparison(*ratio_interval(rates(record.result.blocks), beside), floor)
             record = replace(record, comparison=comparison)
-        row = {"name": candidate.name, "verdict": str(record.verdict), "reason": record.result.reason}
-        row["already_on"] = candidate.already_on
-        if record.result.measured:
-            before, after = judge.baseline.peak_reserved_bytes, record.result.peak_reserved_bytes
-            row |= {
-                "speedup": record.comparison.speedup,
-                "ci": [record.comparison.ci_low, record.comparison.ci_high],
-                "memory": after / before if after and before else None,
-                "numerics": str(record.numerics.decisive),
-            }
-        return row
+        return row_of(judge, record)
+
+
+def row_of(judge, record):
+    """A record as the report has it."""
+    row = {"name": record.candidate.name, "verdict": str(record.verdict), "reason": record.result.reason}
+    row["already_on"] = record.candidate.already_on
+    if record.result.measured:
+        before, after = judge.baseline.peak_reserved_bytes, record.result.peak_reserved_bytes
+        row |= {
+            "speedup": record.comparison.speedup,
+            "ci": [record.comparison.ci_low, record.comparison.ci_high],
+            "memory": after / before if after and before else None,
+            "numerics": str(record.numerics.decisive),
+        }
+    return row
 
 
 def rate_of(result):
@@ -158,12 +198,15 @@ def main():
     parser.add_argument("--on", action="append", default=[], metavar="KEY=VALUE", help="a setting of the baseline")
     parser.add_argument("--only", type=lambda text: text.split(","), default=[])
     parser.add_argument("--skip", type=lambda text: text.split(","), default=[])
+    parser.add_argument("--beside", action="store_true", help="on the CPU: block by block beside the baseline")
     parser.add_argument("--mode")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--measure", type=float, default=1.2, metavar="S", help="seconds measured in each trial")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="the longest that a trial may take")
     parser.add_argument("--limit", type=float, default=600.0, metavar="S", help="no candidate is begun after that")
     options = parser.parse_args()
+    if options.beside and options.on:
+        parser.error("--beside compares with the workload as it is, so it takes no --on")
     if options.table:
         print(table(options.table))
         return
