@@ -151,6 +151,8 @@ def run_headless(
     with _cancelled_by_signals(session, reporter.say):
         _run_in_thread(session)
         written = _report(reporter, request, outputs)
+    for line in _left_off(reporter.state):
+        reporter.say(line)
     error = _failure(reporter.state) or next(iter(written.errors), None)
     if error:
         raise error
@@ -200,6 +202,12 @@ def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs) -> W
     for sentence in written.sentences:
         reporter.say(sentence)
     return written
+
+
+def _left_off(state: SessionState) -> Iterator[str]:
+    """How to go on after an interruption."""
+    if state.finished and state.finished.cancelled:
+        yield f"{'nothing was measured yet; ' if state.baseline is None else ''}go on with: perf-advisor --resume"
 
 
 def _failure(state: SessionState) -> AdvisorError | None:
@@ -477,6 +485,7 @@ def _baseline_lines(state: SessionState, baseline: BaselineRecord) -> Iterator[s
         yield from filter(None, (clock_warning(profile.clock),))
     if baseline.cpu_step_ms is not None and baseline.cpu_step_ms < baseline.step_ms:
         yield cpu_sentence(baseline)
+    yield from result.notes
 
 
 def _ranked(state: SessionState) -> Table:
@@ -604,6 +613,9 @@ def _result(record: TrialRecord, state: SessionState, catalog: Catalog) -> str:
     remarks = [*shown_by(record, state, catalog)]
     if record.numerics and record.numerics.worse_than_declared:
         remarks.append(f"numerics {format_numerics(record.numerics)}")
+    recipe = catalog.recipes.get(record.candidate.recipe)
+    if recipe is not None and recipe.expensive:  # why compiling was worth no more: graph breaks, compiled again
+        remarks += own_notes(record.result, state)
     return "; ".join((effect, *remarks))
 
 

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -21,6 +22,7 @@ from typing import cast
 
 from advisor.builder import Builder, ForkedTrial
 from advisor.records import (
+    Activity,
     BlockDone,
     Finished,
     MeasureBlock,
@@ -33,11 +35,22 @@ from advisor.records import (
     TrialResult,
     TrialSpec,
 )
+from advisor.trial.output import STACK_BEGINS, TELL_WHERE
 
 _PRELOAD = ["advisor.trial.preload"]
 _CONTEXT = multiprocessing.get_context("forkserver")
-_LOG_TAIL_CHARACTERS = 2000
+_LOG_TAIL_BYTES = 2000
+# How much of a stack is read, how many of its calls are told, and how long it is waited for.
+_STACK_BYTES = 2**16
+_CALLS_TOLD = 8
+_STACK_WAIT_S = 1.0
+_STACK_LOOK_EVERY_S = 0.05
 _GRACE_S = 5.0
+_HINTS = {
+    Outcome.TIMED_OUT: "Give it more time with --budget, or see in its log where it hangs.",
+    Outcome.OUT_OF_MEMORY: "Try a smaller batch size.",
+    Outcome.CANCELLED: "",
+}
 
 Listener = Callable[[TrialMessage], None]
 
@@ -130,6 +143,7 @@ class Trial:
         self._cancelled = False
         self._result: TrialResult | None = None
         self._deadline = 0.0
+        self._activity = ""
         self._begun = threading.Event()
 
     def start(self) -> None:
@@ -243,6 +257,8 @@ class Trial:
             return None
         if isinstance(message, Finished):
             self._result = message.result
+        elif isinstance(message, Activity):
+            self._activity = message.text
         self._listen(message)
         return message
 
@@ -261,14 +277,32 @@ class Trial:
         return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}")
 
     def _time_out(self) -> TrialResult:
+        where = self._where()
         self._kill_group()
-        return self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s")
+        doing = f" ({self._activity})" if self._activity else ""
+        result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}")
+        return replace(result, details=where or result.details)
+
+    def _where(self) -> str:
+        """The innermost calls that the trial is in; empty for one that cannot tell."""
+        if not self._activity or self._process is None or self._process.pid is None:
+            return ""  # it has not come to the user's code, and may not know the signal yet
+        told, until = _stack(self.spec.log_path), time.monotonic() + _STACK_WAIT_S
+        before = told
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self._process.pid, TELL_WHERE)
+            while told == before and time.monotonic() < until:
+                time.sleep(_STACK_LOOK_EVERY_S)
+                told = _stack(self.spec.log_path)
+            time.sleep(_STACK_LOOK_EVERY_S)  # the rest of it
+            told = _stack(self.spec.log_path)
+        return f"When its time was over it was here, the innermost call first:\n{told}" if told != before else ""
 
     def _ended(self, outcome: Outcome, reason: str) -> TrialResult:
         return TrialResult(
             outcome=outcome,
             reason=reason,
-            hint="The trial's log may say more." if outcome is not Outcome.CANCELLED else "",
+            hint=_HINTS.get(outcome, "The trial's log may say more."),
             details=_tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
             log_path=self.spec.log_path,
         )
@@ -296,9 +330,18 @@ def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> No
     trial_main(spec, connection, asked_at)
 
 
-def _tail(path: str) -> str:
+def _stack(log_path: str) -> str:
+    """The innermost calls of the last stack that a trial has written to its log."""
+    calls = _tail(log_path, _STACK_BYTES).rpartition(STACK_BEGINS)
+    return "\n".join(calls[2].splitlines()[:_CALLS_TOLD]) if calls[1] else ""
+
+
+def _tail(path: str, length: int = _LOG_TAIL_BYTES) -> str:
+    """The end of a log, which may be of any size; ``length`` in bytes."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_CHARACTERS:]
+        with Path(path).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - length))
+            return log.read().decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -94,3 +94,27 @@ def test_a_renewed_budget_begins_now_and_knows_what_trials_take(clock):
     assert (fresh.expected_s(), fresh.expected_s(cost=1)) == (budget.expected_s(), budget.expected_s(cost=1))
     fresh.saw(9.0, cost=0)
     assert fresh.expected_s() != budget.expected_s()
+
+
+def test_the_first_trial_gets_the_whole_of_a_short_budget_but_a_minute_at_least(clock):
+    assert [Budget(total_s, clock).timeout_s() for total_s in (1.0, 60.0, 90.0, 200.0, 600.0)] == [60, 60, 90, 120, 300]
+
+
+def test_once_the_baseline_is_known_the_next_trial_is_expected_to_take_as_long(clock):
+    budget = Budget(30.0, clock)
+    clock.now += 20
+    budget.baseline_s = 8.0
+    assert budget.expected_s() == 8.0
+    assert budget.timeout_s() == 40.0
+    clock.now += 5
+    budget.saw(2.0, cost=0)
+    assert (budget.expected_s(), budget.timeout_s()) == (2.0, 5.0)
+
+
+def test_an_ordinary_trial_hangs_when_it_takes_many_times_as_long_as_usual(clock):
+    budget = Budget(600.0, clock)
+    assert budget.patience_s > budget.timeout_s()
+    budget.saw(2.0, cost=0)
+    assert 20.0 < budget.patience_s < 60.0 < budget.timeout_s()
+    budget.saw(2000.0, cost=1)
+    assert budget.patience_s < 60.0

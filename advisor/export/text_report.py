@@ -177,14 +177,14 @@ def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
     if not count:
         result = f"No candidate was tried for {_subject(state)}{where}"
     elif not any(record.result.measured for record in records):
-        result = f"{f'Each of {count}' if count > 1 else 'The only'} {what} failed"
+        result = f"{f'Each of {count}' if count > 1 else 'The only'} {what} failed, with the reasons below"
     elif not helping:
         result = f"None of {count} {what} {goal.better()}" if count > 1 else f"The only {what} {goal.not_better()}"
     else:
         combined = "no settings were combined" if _nothing_combined(state) else f"together they {goal.not_better(2)}"
         result = f"{helping} of {count} {what} {goal.better(helping)}; {combined}"
     missed = sum(len(group.candidates) for group in untried(state))
-    rest = f" {missed} more could not be tried, with the reasons below." if missed else ""
+    rest = f" {missed} {'more ' * bool(count)}could not be tried, with the reasons below." if missed else ""
     return f"{result}.{rest}"
 
 

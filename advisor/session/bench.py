@@ -86,12 +86,18 @@ class Bench:
     def build_once(self, build_s: float) -> None:
         """Have the target built once, for the trials that come: a failure only means that each builds it anew.
 
-        ``build_s`` is what building took in the baseline; with one thread it may take longer.
+        ``build_s`` is what building took in the baseline; with one thread it may take longer. Nothing is built where
+        the budget has no time for that and a trial.
         """
+        if not self.budget.allows(build_s + self.budget.expected_s()):
+            return
         request = self.request
         self._emit(TrialActivity("baseline", "building the model once for the trials that come"))
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
-        problem = self.runner.build_once(request.target, request.seed, log_path, _BUILD_PATIENCE * build_s + 1)
+        patience_s = min(_BUILD_PATIENCE * build_s + 1, self.budget.left_s)
+        problem = self.runner.build_once(request.target, request.seed, log_path, patience_s)
+        if not problem and self.budget.baseline_s is not None:
+            self.budget.baseline_s -= build_s
         if problem:
             self._emit(Said(f"every trial builds the model anew: {problem}"))
 
@@ -113,6 +119,8 @@ class Bench:
     def _run_once(self, spec: TrialSpec, cost: float) -> TrialResult:
         self.announce(spec)
         started = self.budget.spent_s
+        if not (cost or spec.profile):
+            spec = replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
         result = self.runner.run(spec, self.listener(spec))
         if result.outcome is Outcome.CANCELLED:
             raise SessionCancelledError
@@ -126,6 +134,8 @@ class Bench:
         # no measure of other trials.
         if result.measured and not spec.profile and not spec.environment:
             self.budget.saw(wall_s, cost=cost)
+        elif result.measured and spec.profile:
+            self.budget.baseline_s = _ordinary_s(result)
         return replace(result, wall_s=wall_s)
 
     def time_spent(self) -> TimeSpent:
@@ -150,6 +160,13 @@ class Bench:
                 self._emit(TrialActivity(spec.trial_id, "the target failed"))
 
         return listen
+
+
+def _ordinary_s(result: TrialResult) -> float:
+    """What a trial takes at least that runs like this one, but inspects, profiles and compiles nothing."""
+    step_s = median(block.seconds / block.steps for block in result.blocks)
+    prepared_s = (result.build_s or 0.0) + (result.prepare_s or 0.0)
+    return prepared_s + result.warmup_steps * step_s + sum(block.seconds for block in result.blocks)
 
 
 def _unreliability(result: TrialResult) -> tuple[bool, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from copy import copy
@@ -19,12 +20,22 @@ _FORWARD_SHARE = 0.4
 _MID_SIZE_TENSORS = 100
 _LONGEST_TRIAL_SHARE = 0.5
 _REPEAT_SHARE = 0.15
-# Importing torch, building a large model and its first steps can take this long before anything is known.
+# Importing torch, building a large model and its first steps can take this long before anything is known. A shorter
+# budget leaves less for that, but not so little that most baselines would be lost.
 _FIRST_TRIAL_S = 120.0
+_SHORTEST_FIRST_TRIAL_S = 60.0
+# However little is left, a trial that was started may take so many times as long as is expected.
+_FEWEST_TIMES, _FEWEST_TIMES_GUESSED = 2.0, 5.0
+# An ordinary trial, one that compiles nothing, hangs when it takes so many times as long as usual, and some seconds.
+_HANGS_AFTER = 10.0
+_HANGS_AFTER_S = 30.0
 
 
 class Budget:
-    """Keeps the time of a session. ``clock`` is injectable for tests."""
+    """Keeps the time of a session. ``clock`` is injectable for tests.
+
+    ``baseline_s`` is what a trial like the baseline takes, less inspecting and profiling; None before it is measured.
+    """
 
     def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.total_s = total_s
@@ -33,6 +44,7 @@ class Budget:
         self._walls: list[float] = []
         self._compile_walls: list[float] = []
         self.repeated_s = 0.0
+        self.baseline_s: float | None = None
         self.parameter_tensors = _MID_SIZE_TENSORS
         self.compiles_backward = True
         self.hinted_compile_s: float | None = None
@@ -78,12 +90,24 @@ class Budget:
         return 1.5 * self.measure_s
 
     def timeout_s(self, reserve_s: float = 0.0) -> float:
-        """When a trial counts as hanging: what is left less a reserve, half the budget at most, never under 10 s.
+        """When a trial counts as hanging: what is left less a reserve, half the budget at most.
 
-        The first trial may need long whatever the budget is: nothing is known before it.
+        It is never less than a few times what a trial takes, which is but a guess before one was seen; the first may
+        need long, for nothing is known before it.
         """
-        shortest = 2 * self.expected_s() if self._walls else _FIRST_TRIAL_S
+        first_s = max(_SHORTEST_FIRST_TRIAL_S, min(_FIRST_TRIAL_S, self.total_s))
+        times = _FEWEST_TIMES if self._walls else _FEWEST_TIMES_GUESSED
+        shortest = times * self.expected_s() if self._knows_trials else first_s
         return max(shortest, min(self.left_s - reserve_s, _LONGEST_TRIAL_SHARE * self.total_s))
+
+    @property
+    def patience_s(self) -> float:
+        """When an ordinary trial counts as hanging, however much is left: the others need that."""
+        return _HANGS_AFTER * self.expected_s() + _HANGS_AFTER_S if self._knows_trials else math.inf
+
+    @property
+    def _knows_trials(self) -> bool:
+        return bool(self._walls) or self.baseline_s is not None
 
     def saw(self, wall_s: float, *, cost: float) -> None:
         """Learn what a trial took. ``cost`` is 0 for an ordinary one, else what its recipe says of its compilation."""
@@ -94,7 +118,8 @@ class Budget:
 
     def expected_s(self, *, cost: float = 0.0) -> float:
         """What the next trial is expected to take; ``cost`` as in :meth:`saw`."""
-        ordinary = median(self._walls[-5:]) if self._walls else 2 * self.measure_s + 1
+        guess_s = max(2 * self.measure_s + 1, self.baseline_s or 0.0)
+        ordinary = median(self._walls[-5:]) if self._walls else guess_s
         if not cost:
             return ordinary
         return cost * max(self._compile_walls, default=self.first_compile_s + ordinary)

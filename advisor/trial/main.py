@@ -55,7 +55,14 @@ from advisor.trial.habits import stop_debugging, with_habits
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.memory import device_uuid, peak_memory
 from advisor.trial.output import redirect_output
-from advisor.trial.probe import Probe, probe_batches, probe_inference, probe_training, scale_of
+from advisor.trial.probe import (
+    Probe,
+    divergence_notes,
+    probe_batches,
+    probe_inference,
+    probe_training,
+    scale_of,
+)
 from advisor.trial.profiler import profile_step
 from advisor.trial.reference import reference_result
 from advisor.trial.warmup import WarmUp, warm_up
@@ -139,6 +146,7 @@ class Trial:
         measuring = time.perf_counter()
         blocks = self._blocks(clock, warm, guards)
         memory = peak_memory(device)
+        diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
         result = TrialResult(
             outcome=Outcome.MEASURED,
             batch_size=components.batch_size,
@@ -156,7 +164,12 @@ class Trial:
             weights=probe.weights,
             parameters=sum(parameter.numel() for parameter in components.model.parameters()),
             skipped_steps=probe.skipped_steps,
-            notes=(*_notes(warm, loop, clock), *probe.scaler_notes(scale_of(step)), *compilation_notes(warm_mark)),
+            notes=(
+                *_notes(warm, loop, clock),
+                *diverged,
+                *probe.scaler_notes(scale_of(step)),
+                *compilation_notes(warm_mark),
+            ),
             disturbed=guards.disturbed,
             energy_j_per_sample=guards.energy_j_per_sample(blocks),
             gpu=guards.gpu,

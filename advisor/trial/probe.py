@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -131,6 +132,20 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
     seconds = time.perf_counter() - started
     usual_step_s = (seconds - first_s) / (steps - 1) if steps > 1 else seconds
     return Probe(seconds, steps, outputs=sample, usual_step_s=usual_step_s)
+
+
+def divergence_notes(probe: Probe, step: Callable[[Any], torch.Tensor], batch: Any) -> tuple[str, ...]:
+    """What a person should know of the loss after all other steps: that it is not finite any more.
+
+    One more training step tells. Where the first steps show it already, nothing is said again.
+    """
+    if not probe.losses or not all(map(math.isfinite, probe.losses)):
+        return ()
+    loss = float(step(batch))
+    if math.isfinite(loss):
+        return ()
+    finite = f"the loss was finite in the first {len(probe.losses)} steps"
+    return (f"{finite} and is {loss} after warming up and timing: check the learning rate and the data",)
 
 
 def scale_of(step: Any) -> float | None:
