@@ -15,12 +15,11 @@ from real_session import Run
 from advisor.errors import ExitCode
 from advisor.export.json_report import report
 from advisor.formatting import format_worth
-from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialRecord, TrialResult, Verdict
+from advisor.records import Mode, Numerics, Objective, Outcome, Verdict
 from advisor.runner import Runner
 from advisor.session import events
 from advisor.session.control import Decision
 from advisor.session.journal import open_session
-from advisor.session.judge import Judge
 from advisor.session.objective import Goal
 from advisor.session.state import SessionState
 
@@ -271,15 +270,17 @@ def test_a_session_is_cancelled_during_a_trial(tmp_path, after):
     assert not run.posted(events.SessionFailed)
     past = open_session(run.journal.session_id)
     assert past.events[-1] == run.told[-1]
-    assert ("control=true" in SessionState.of(past.events).trials) is (after is events.TrialMeasured)
+    assert len(SessionState.of(past.events).trials) == (1 if after is events.TrialMeasured else 0)
 
 
 def test_a_session_resumes_behind_a_cut_line(finished, tmp_path):
     lines = finished.journal.path.read_text().splitlines(keepends=True)
     measured = [place for place, line in enumerate(lines) if '"TrialMeasured"' in line]
-    kept = "".join(lines[: measured[2] + 1])  # the control and two candidates
+    names = [event.record.candidate.name for event in finished.posted(events.TrialMeasured)]  # in the journal's order
+    third = next(place for place in range(len(names)) if len(set(names[: place + 1])) == 3)
+    kept = "".join(lines[: measured[third] + 1])  # the control and two candidates, some judged again
     path = finished.journal.path.with_name("19990101-000000.jsonl")
-    path.write_text(kept + lines[measured[2] + 1][:25], encoding="utf-8")
+    path.write_text(kept + lines[measured[third] + 1][:25], encoding="utf-8")
     past = open_session("1999")
     known = SessionState.of(past.events).trials
     measured = {name for name, record in known.items() if record.result.measured} - {"control=true"}
@@ -321,37 +322,6 @@ def test_a_baseline_whose_loss_is_not_finite_is_pointed_out(tmp_path):
     warnings = [event.text for event in run.posted(events.Said) if event.severity == "warning"]
     assert any("not finite" in warning for warning in warnings)
     assert run.state.stack_settings == {}
-
-
-def test_a_ladder_climbs_on_though_its_record_was_judged_again(tmp_path):
-    """A repeat of the baseline replaces every record; a value must not be compared with itself then."""
-
-    def at(rate):
-        return TrialResult(Outcome.MEASURED, blocks=(Block(10, 100, 100 / rate),) * 6, losses=(1.0,), batch_size=10)
-
-    session = Run(tmp_path, TINY_TARGET).session
-    session._judge = judge = Judge(session.catalog, Mode.TRAIN, at(100.0))
-    candidate = Candidate("num_workers", "data.num_workers", 1)
-    first = judge.record(candidate, candidate.settings, at(120.0))
-    session._records[candidate.name] = judge.again(first)
-    assert session._climbs(first)
-    second = Candidate("num_workers", "data.num_workers", 2)
-    assert not session._climbs(judge.record(second, second.settings, at(121.0)))
-
-
-def test_a_ladder_that_leads_down_goes_on_where_memory_ran_out(tmp_path):
-    session = Run(tmp_path, TINY_TARGET).session
-    down = [Candidate("num_workers", "data.num_workers", value) for value in (4, 2, 1)]
-    session._planned = (*down, Candidate("num_workers", "data.num_workers", 0, already_on=True))
-
-    def ended(candidate, outcome):
-        return TrialRecord(candidate, candidate.settings, TrialResult(outcome, "it ended"))
-
-    assert session._descends(ended(down[0], Outcome.OUT_OF_MEMORY))
-    assert not session._descends(ended(down[0], Outcome.FAILED))
-    assert not session._descends(ended(down[2], Outcome.OUT_OF_MEMORY))
-    session._planned = tuple(reversed(down))
-    assert not session._descends(ended(down[1], Outcome.OUT_OF_MEMORY))
 
 
 WAITING_TARGET = """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from advisor.records import Block, BlockDone, Outcome, TrialResult, TrialSpec, Value
+from advisor.records import Block, BlockDone, Facts, Outcome, TrialResult, TrialSpec, Value
 from advisor.runner import Trial
 from advisor.session.bench import Bench, SessionCancelledError
 
@@ -34,10 +34,13 @@ class Confirmation:
     result: TrialResult
 
 
-def fits_together(old: TrialResult, new: TrialResult, available_bytes: int) -> bool:
-    """Whether two live processes fit in memory side by side."""
-    needed = (old.peak_reserved_bytes or 0) + (new.peak_reserved_bytes or 0)
-    return needed < _MEMORY_MARGIN * available_bytes
+def may_be_side_by_side(facts: Facts, old: TrialResult, new: TrialResult) -> bool:
+    """Whether two live processes may take turns: both fit into memory, and neither is on CUDA, as said above."""
+    if facts.on_cuda:
+        return False
+    available_bytes = facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
+    needed_bytes = (old.peak_reserved_bytes or 0) + (new.peak_reserved_bytes or 0)
+    return needed_bytes < _MEMORY_MARGIN * available_bytes
 
 
 @dataclass(frozen=True, slots=True)

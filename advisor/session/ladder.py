@@ -1,0 +1,65 @@
+"""Ladders: recipes whose values are tried one after another, until the next is not worth trying. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from advisor.records import Candidate, Outcome, TrialRecord
+
+# A ladder that gains less than this from one value to the next has passed its knee.
+_SMALLEST_CLIMB = 0.02
+
+
+def goes_on(
+    record: TrialRecord, records: Iterable[TrialRecord], planned: Collection[Candidate], baseline_rate: float
+) -> bool:
+    """Whether the next value of a ladder is tried after this one; arguments as of :func:`climbs`."""
+    return climbs(record, records, planned, baseline_rate) or descends(record, planned)
+
+
+def climbs(
+    record: TrialRecord, records: Iterable[TrialRecord], planned: Collection[Candidate], baseline_rate: float
+) -> bool:
+    """Whether a ladder's value may be better than every value before it, the present one included.
+
+    The upper end of its interval decides: where steps wait for data they vary, and a ladder is not climbed again.
+    One that leads down begins with the value that is expected to be best, and goes on only while it gets better.
+    ``records`` and ``planned`` may be of other recipes too; ``baseline_rate`` is in samples per second.
+    """
+    earlier = [
+        other.samples_per_s or 0.0
+        for other in records
+        if other.candidate.recipe == record.candidate.recipe and other.candidate != record.candidate
+    ]
+    best = max([baseline_rate, *earlier])
+    comparison = record.comparison
+    if earlier and _leads_down(_numbers(record.candidate.recipe, planned)):
+        return (record.samples_per_s or 0.0) > best
+    upper = (record.samples_per_s or 0.0) * (comparison.ci_high / comparison.speedup if comparison else 1.0)
+    return upper > (1 + _SMALLEST_CLIMB if earlier else 1.0) * best
+
+
+def descends(record: TrialRecord, planned: Collection[Candidate]) -> bool:
+    """Whether memory ran out on a ladder that leads down, where a smaller value may fit."""
+    numbers = _numbers(record.candidate.recipe, planned)
+    smaller_comes = _leads_down(numbers) and record.candidate.value != numbers[-1]
+    return record.result.outcome is Outcome.OUT_OF_MEMORY and smaller_comes
+
+
+def _leads_down(numbers: Sequence[float]) -> bool:
+    return len(numbers) > 1 and numbers[0] > numbers[-1]
+
+
+def _numbers(recipe: str, planned: Iterable[Candidate]) -> list[float]:
+    """The numbers among a ladder's values, in the order in which they are planned."""
+    values = (candidate.value for candidate in planned if candidate.recipe == recipe and not candidate.already_on)
+    return [value for value in values if not isinstance(value, str)]
+
+
+def end_of_ladder(record: TrialRecord) -> str:
+    """Why the larger values of a ladder are not tried."""
+    if record.result.outcome is Outcome.OUT_OF_MEMORY:
+        return f"{record.candidate.name} ran out of memory, so larger values would too"
+    if not record.result.measured:
+        return f"{record.candidate.name} failed: {record.result.reason}"
+    return f"{record.candidate.name} was no better than the value before it"

@@ -1,0 +1,146 @@
+"""The parts of a session that run no trials: what is kept back, how far it is, and what the person is warned of."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.catalog import load_catalog
+from advisor.records import Block, Candidate, Mode, Outcome, StackRecord, TargetSpec, TrialResult
+from advisor.runner import Runner
+from advisor.session import events
+from advisor.session.bench import Bench
+from advisor.session.budget import Budget
+from advisor.session.caveats import warn_of_noise
+from advisor.session.context import SessionContext
+from advisor.session.decisions import Decisions
+from advisor.session.journal import Journal
+from advisor.session.judge import Judge
+from advisor.session.progress import Progress
+from advisor.session.request import Request
+from advisor.session.reserves import Reserves
+
+BUDGET_S = 100.0
+VALUES = ("zeros", "manual", "none")
+MEASURED = TrialResult(Outcome.MEASURED, blocks=(Block(10, 100, 1.0),) * 6, losses=(1.0,), batch_size=10)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def context(tmp_path, monkeypatch, clock, told):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+    request, catalog = Request(TargetSpec("target.py", str(tmp_path), device="cpu"), budget_s=BUDGET_S), load_catalog()
+    bench = Bench(request, Runner(), Budget(BUDGET_S, clock), Journal.create(request), told.append)
+    bench.budget.saw(2.0, cost=0)
+    reserves = Reserves(bench)
+    progress = Progress(bench, reserves, told.append)
+    return SessionContext(request, catalog, bench, Decisions(), reserves, progress, told.append)
+
+
+def posted(told, kind):
+    return [event for event in told if isinstance(event, kind)]
+
+
+# --- what is kept back ----------------------------------------------------------------------------------------
+
+
+def test_solo_trials_leave_time_for_the_stack_and_its_confirmation(context, clock):
+    reserves = context.reserves
+    assert reserves.compile_s() == 0
+    assert reserves.solo_s() > reserves.stack_s() == reserves.confirmation_s() > 0
+    clock.now = BUDGET_S - reserves.solo_s() - 1.0
+    assert not reserves.affordable()
+    assert reserves.affordable(reserve_s=0.0)
+    assert not reserves.affordable(cost=1.0, reserve_s=0.0)
+
+
+def test_a_compilation_is_waited_for_unless_it_takes_most_of_the_budget(context):
+    reserves, budget = context.reserves, context.bench.budget
+    without_s = reserves.stack_s()
+    reserves.compile_cost = 1.0
+    budget.saw(30.0, cost=1.0)
+    assert reserves.compile_s() == 30.0
+    assert reserves.stack_s() == without_s + 30.0
+    assert reserves.solo_s() == pytest.approx(0.35 * BUDGET_S), "no more than this share, whatever is wanted"
+    budget.saw(60.0, cost=1.0)
+    assert reserves.compile_s() == 0
+
+
+def test_a_stack_that_compiles_takes_longer_to_confirm(context):
+    before_s = context.reserves.confirmation_s()
+    context.bench.budget.saw(10.0, cost=1.0)
+    compiled = StackRecord({"compile.scope": "model"}, MEASURED)
+    assert context.catalog.cost(compiled.settings) > 0
+    context.keep_stack(compiled)
+    assert context.reserves.confirmation_s() > before_s
+    context.keep_stack(StackRecord({}, MEASURED))
+    assert context.reserves.confirmation_s() == before_s
+
+
+def test_time_is_kept_back_of_the_budget_that_counts_after_the_session(context, clock):
+    clock.now = BUDGET_S
+    assert not context.reserves.affordable(reserve_s=0.0)
+    context.bench.budget = context.bench.budget.renewed()
+    assert context.reserves.affordable(reserve_s=0.0)
+
+
+# --- how far the session is -----------------------------------------------------------------------------------
+
+
+def test_the_bar_never_runs_backwards_until_it_begins_anew(context, clock, told):
+    progress = context.progress
+    progress.has_plan, progress.trials_left = True, 1
+    clock.now = 20.0
+    progress.tell()
+    progress.trials_left = 30
+    progress.tell()
+    progress.begin_anew()
+    context.bench.budget = context.bench.budget.renewed()
+    progress.tell()
+    first, second, third = posted(told, events.ProgressMade)
+    assert first.share == second.share > 0
+    assert second.left_s > first.left_s
+    assert third.share == 0
+
+
+def test_before_there_is_a_plan_all_of_the_budget_is_left(context, clock, told):
+    clock.now = 20.0
+    context.progress.enter("baseline")
+    stage, progress = told
+    assert (stage.stage, progress.left_s) == ("baseline", BUDGET_S - 20.0)
+
+
+# --- what is kept, and warned of ------------------------------------------------------------------------------
+
+
+def test_what_was_left_out_has_had_no_trial(context, told):
+    context.known_judge = Judge(context.catalog, Mode.TRAIN, MEASURED)
+    left_out, tried, to_come = (Candidate("zero_grad", "step.zero_grad", value) for value in VALUES)
+    context.skip(left_out, "there was no time")
+    context.keep(context.judge.record(tried, tried.settings, MEASURED))
+    assert [context.was_measured(candidate) for candidate in (left_out, tried, to_come)] == [False, True, False]
+    records = [event.record for event in posted(told, events.TrialMeasured)]
+    assert [record.result.reason for record in records] == ["there was no time", ""]
+
+
+@pytest.mark.parametrize(("floor", "warned"), [(0.1234, True), (0.05, False)])
+def test_a_noisy_machine_is_told_with_the_effects_that_are_lost_in_it(context, told, floor, warned):
+    context.known_judge = Judge(context.catalog, Mode.TRAIN, MEASURED, earlier_floor=floor)
+    warn_of_noise(context)
+    assert [said.severity for said in posted(told, events.Said)] == ["warning"] * warned
+    assert any("effects below 12 % cannot be told from noise" in said.text for said in told) is warned
