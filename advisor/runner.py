@@ -47,7 +47,7 @@ _STACK_WAIT_S = 1.0
 _STACK_LOOK_EVERY_S = 0.05
 _GRACE_S = 5.0
 _HINTS = {
-    Outcome.TIMED_OUT: "Give it more time with --budget, or see in its log where it hangs.",
+    Outcome.TIMED_OUT: "Give it more time with --budget, or mend what hangs.",
     Outcome.OUT_OF_MEMORY: "Try a smaller batch size.",
     Outcome.CANCELLED: "",
 }

@@ -40,7 +40,7 @@ def compilation_notes(warm: CompileMark) -> tuple[str, ...]:
     return (
         *_break_note(max(len(breaks), len(dynamo.counters["resumes"])), breaks),
         *_recompile_note(recompiled, _recompile_reasons(dynamo, warm)),
-        *(["the compiler gave up on a function that it had compiled too often; that runs eagerly"] if gave_up else []),
+        *([_gave_up_note(_recompile_reasons(dynamo, CompileMark()))] if gave_up else []),
     )
 
 
@@ -55,6 +55,11 @@ def _recompile_note(count: int, reasons: Iterable[str]) -> list[str]:
         return []
     times = "once" if count == 1 else f"{count} times"
     return [f"recompiled {times} after the warm-up{_listed(reasons)}"]
+
+
+def _gave_up_note(reasons: Iterable[str]) -> str:
+    often = f"the compiler gave up on a function that it had compiled too often{_listed(reasons)}"
+    return f"{often}; that runs eagerly: what changes from step to step belongs into tensors"
 
 
 def _listed(reasons: Iterable[str]) -> str:
