@@ -12,6 +12,7 @@ import time
 
 import psutil
 import pytest
+import torch
 from planted import TINY_TARGET
 from test_runner import SOON_S, building, gone, spec_of
 
@@ -100,6 +101,24 @@ def test_what_cannot_be_forked_is_built_by_each_trial(built, body, problem):
     assert problem in told
     result = run(runner, spec)
     assert result.measured is ("Thread" in body)
+
+
+COMPILE = "torch._inductor.config.compile_threads = 2; torch.compile(nn.Linear(4, 2), backend={!r})(torch.ones(3, 4))"
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="building may use the GPU")
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("torch.cuda.is_available()", ""),
+        (f"import torch._inductor.config; {COMPILE.format('eager')}", ""),
+        (f"import torch._inductor.config; {COMPILE.format('inductor')}", "building the model starts threads"),
+    ],
+)
+def test_without_a_gpu_building_never_uses_cuda_though_it_asks_for_it(built, body, problem):
+    runner, told, spec = built(building(body))
+    assert told == problem
+    assert run(runner, spec).measured
 
 
 def test_a_trial_that_runs_in_turn_or_in_a_fresh_interpreter_builds_for_itself(built, tmp_path):

@@ -70,11 +70,15 @@ def _thread_count() -> int:
 
 
 def _forks_cannot_use_cuda() -> bool:
-    """Whether something has asked the CUDA driver in a way that spoils it for forks; a fork tells."""
+    """Whether something has asked the CUDA driver in a way that spoils it for forks; a fork tells.
+
+    Where NVML is missing, whoever asks for a GPU asks CUDA in that way, and finds none: then forks lose nothing by it.
+    """
     child = os.fork()
     if child == 0:
         os._exit(_UNUSABLE if torch.cuda._is_in_bad_fork() else 0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+    spoiled = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+    return spoiled and torch.cuda.device_count() > 0
 
 
 def _serve(connection: Connection, loop: Loop, threads: int) -> None:
