@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +106,8 @@ def test_a_budget_of_a_second_measures_the_baseline_and_says_what_else_needs(com
     assert "No candidate was tried" in out
     assert "raise --budget" in out
     assert "Baseline" in out
+    told = " ".join(out.split())
+    assert re.search(r"The budget of \S+ s left no time to try anything: .* give it --budget \d+m or more", told)
 
 
 SLOW_TO_BUILD = TINY_TARGET.replace("torch.manual_seed(0)", "import time; time.sleep(6); torch.manual_seed(0)")
@@ -114,9 +117,9 @@ def test_a_target_that_takes_longer_to_build_than_the_budget_is_built_once(tmp_p
     run = Run(tmp_path, SLOW_TO_BUILD, only=("zero_grad",), budget_s=3.0).run()
     assert run.session.exit_code == ExitCode.OK
     assert started(run) == ["baseline"]
-    (record,) = [record for record in run.state.trials.values() if record.candidate.recipe == "zero_grad"]
-    assert record.verdict is Verdict.SKIPPED
-    assert "raise --budget" in record.result.reason
+    assert {record.verdict for record in run.state.trials.values()} == {Verdict.SKIPPED}
+    (warning,) = [said.text for said in run.posted(events.Said) if said.severity == "warning"]
+    assert "left no time to try anything" in warning
 
 
 def test_a_recipe_that_hangs_takes_no_more_than_its_part(tmp_path):
@@ -193,6 +196,9 @@ def test_a_model_that_can_be_built_once_only_is_told_by_every_trial(tmp_path):
         assert record.verdict is Verdict.FAILED
         assert "RuntimeError: the port is taken" in record.result.reason
     assert "failed" in verdict(run.state)
+    (warning,) = [said.text for said in run.posted(events.Said) if said.severity == "warning"]
+    assert warning.startswith("your own settings failed when they were measured again: build in target.py failed")
+    assert "let the target be built and run any number of times" in warning
     assert run.state.stack_settings == {}
 
 

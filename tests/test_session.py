@@ -302,7 +302,8 @@ def test_nothing_at_all_to_try(tmp_path):
     assert run.state.stack_settings == {}
     [told] = [said.text for said in run.posted(events.Said) if said.text.startswith("there is nothing to try")]
     assert told == (
-        "there is nothing to try of what --only names (step_graph: needs a CUDA GPU; this session runs on the CPU)"
+        "there is nothing to try of what --only names (step_graph: needs a CUDA GPU; this session runs on the CPU): "
+        "name others, or leave --only out"
     )
 
 

@@ -80,13 +80,22 @@ class BaselineMeasurements:
             )
 
     def measure_control(self) -> None:
-        """The trial that changes nothing, once, and what follows from the noise that it shows."""
+        """The trial that changes nothing, once, and what follows from the noise that it shows.
+
+        Where nothing was measured that it could tell from noise, it does not overrun the budget.
+        """
         context, judge = self._context, self._context.judge
         candidate = Candidate(CONTROL, context.catalog[CONTROL].key, True)
-        if candidate.name in context.records:
+        needed = any(record.result.measured for record in context.records.values())
+        if candidate.name in context.records or not (needed or context.reserves.affordable(reserve_s=0.0)):
             return
         spec = context.bench.spec(candidate.name, candidate.settings)
         result = context.bench.run(replace(spec, stream_seed=context.request.seed + 1))
+        if not result.measured:
+            context.warn(
+                f"your own settings failed when they were measured again: {result.reason}; let the target be built and "
+                "run any number of times, or no other setting can be judged"
+            )
         judge.add_control(result)
         context.keep(judge.record(candidate, candidate.settings, result))
         context.judge_again()

@@ -1,12 +1,31 @@
-"""What the person has to know to read a session's figures: noise, and a memory limit that nothing meets."""
+"""What the person has to know to read a session's figures: noise, and a budget or a memory limit that nothing meets."""
 
 from __future__ import annotations
 
-from advisor.formatting import format_bytes, format_percent
-from advisor.records import ParetoPoint
+import math
+
+from advisor.formatting import format_bytes, format_percent, format_seconds
+from advisor.records import Outcome, ParetoPoint
 from advisor.session.context import SessionContext
 from advisor.session.pareto import least_memory
+from advisor.session.ranking import CONTROL
 from advisor.settings import Settings
+
+# In so many times as long as what comes before the first candidate, a session can try some and confirm what helps.
+_BUDGET_PER_START = 8
+
+
+def warn_of_the_budget(context: SessionContext) -> None:
+    """Say plainly that the budget left no time to try anything, and what to give."""
+    budget = context.bench.budget
+    outcomes = {record.result.outcome for record in context.records.values() if record.candidate.recipe != CONTROL}
+    if outcomes != {Outcome.SKIPPED} or context.reserves.affordable():
+        return
+    minutes = math.ceil(_BUDGET_PER_START * budget.spent_s / 60)
+    context.warn(
+        f"the budget of {format_seconds(budget.total_s)} left no time to try anything: what comes before that took "
+        f"{format_seconds(budget.spent_s)}; give it --budget {minutes}m or more"
+    )
 
 
 def warn_of_the_limit(context: SessionContext) -> None:

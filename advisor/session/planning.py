@@ -132,8 +132,10 @@ class Planning:
         """Why no candidate is left, of those recipes that were asked for when some were."""
         named = [f"{recipe}: {skipped[recipe]}" for recipe in self._context.request.only if recipe in skipped]
         if named:
-            return f"there is nothing to try of what --only names ({'; '.join(named)})"
-        return "there is nothing to try here: every recipe is left out, each for a reason of its own"
+            told = f"there is nothing to try of what --only names ({'; '.join(named)})"
+            return f"{told}: name others, or leave --only out"
+        fewer = "; leave --skip out to try more" if self._context.request.skip else ""
+        return f"there is nothing to try here: every recipe is left out, each for a reason of its own{fewer}"
 
 
 def facts_under(facts: Facts, settings: Mapping[str, Value]) -> Facts:

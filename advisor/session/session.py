@@ -15,7 +15,7 @@ from advisor.session import events
 from advisor.session.baseline import BaselineMeasurements, check_energy
 from advisor.session.bench import Bench, SessionCancelledError
 from advisor.session.budget import Budget
-from advisor.session.caveats import warn_of_noise, warn_of_the_limit
+from advisor.session.caveats import warn_of_noise, warn_of_the_budget, warn_of_the_limit
 from advisor.session.close_calls import CloseCalls
 from advisor.session.context import SessionContext
 from advisor.session.control import Decision
@@ -158,6 +158,7 @@ class Session:
         self._solo.price_expensive(planned.expensive)
         self._baseline.measure_on_the_cpu()
         self._following.follow_in_time()
+        warn_of_the_budget(context)
         warn_of_the_limit(context)
         warn_of_noise(context)
         progress.enter("done")
