@@ -70,7 +70,8 @@ class Runner:
         _CONTEXT.set_forkserver_preload(_PRELOAD)
         with _warnings_ignored("resource_tracker"):
             resource_tracker.ensure_running()
-        forkserver.ensure_running()
+        with _interruptions_blocked():
+            forkserver.ensure_running()
 
     def build_once(self, target: TargetSpec, seed: int, log_path: str, timeout_s: float) -> str:
         """Build a target in a process from which later trials of it are forked.
@@ -344,6 +345,16 @@ def _tail(path: str, length: int = _LOG_TAIL_BYTES) -> str:
             return log.read().decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+@contextlib.contextmanager
+def _interruptions_blocked() -> Iterator[None]:
+    """Have a process that is started meanwhile begin with SIGINT blocked: it takes care of that signal itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
