@@ -183,3 +183,68 @@ def test_a_program_that_leaves_its_builder_alone_ends(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, timeout=2 * SOON_S, capture_output=True, text=True, check=True
     )
     assert gone(int(ran.stdout))
+
+
+IMPORTS_THE_COMPILER = """
+import os, sys
+import torch
+from advisor.trial import builder
+
+torch.set_num_threads(1)
+threads = builder._thread_count()
+assert builder._COMPILER not in sys.modules
+builder._import_compiler()
+assert builder._COMPILER in sys.modules
+assert builder._thread_count() == threads
+assert not torch.cuda.is_initialized()
+child = os.fork()
+if child == 0:
+    result = torch.compile(lambda x: 2 * x + 1)(torch.ones(4))
+    os._exit(0 if result.tolist() == [3.0] * 4 else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_fork_of_a_process_that_has_imported_the_compiler_can_compile(tmp_path):
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", IMPORTS_THE_COMPILER]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+SERVES_TWO = """
+import multiprocessing, pathlib, sys, time
+from multiprocessing.reduction import send_handle
+from advisor.records import Finished, TargetSpec, TrialSpec
+from advisor.trial import builder
+
+folder = pathlib.Path(sys.argv[1])
+fork = multiprocessing.get_context("fork")
+builder._has_cores = lambda: True
+builder._import_compiler = lambda: (folder / "imported").open("a").write("once")
+target = TargetSpec("target.py", str(folder), device="cpu")
+ours, theirs = fork.Pipe()
+process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, str(folder / "build.log")))
+process.start()
+assert not ours.recv().problem
+for number in range(2):
+    mine, trials = fork.Pipe()
+    spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, str(folder / "trial.log"))
+    ours.send((spec, time.monotonic()))
+    send_handle(ours, trials.fileno(), process.pid)
+    ours.recv()
+    while not isinstance(message := mine.recv(), Finished):
+        pass
+    assert message.result.measured, message.result
+    assert ours.recv().exitcode == 0
+process.kill()  # it holds our end as well, so it would wait for ever
+process.join()
+"""
+
+
+def test_what_is_imported_meanwhile_is_imported_once(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    command = [sys.executable, "-c", SERVES_TWO, str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=6 * SOON_S)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "imported").read_text() == "once"

@@ -84,6 +84,10 @@ class Planning:
         others = Settings(settings).without(candidate.key)
         return self._context.catalog.proposes(candidate, facts_under(self._context.facts, others))
 
+    def is_usual(self, candidate: Candidate) -> bool:
+        """Whether many workloads of this mode gain from a candidate."""
+        return self._context.catalog[candidate.recipe].is_usual(candidate.value, self._context.facts.workload.mode)
+
     def untried(self, planned: Schedule) -> list[Candidate]:
         """What has no trial of its own by now, because there was no time or it could not have shown anything."""
         alone = (*planned.prime, *planned.company, *planned.rest)
@@ -116,8 +120,7 @@ class Planning:
 
     def _but_usual(self, reasons: Mapping[str, str], candidates: Iterable[Candidate]) -> dict[str, str]:
         """Those of the hopeless that are so in company too: what most workloads gain from may help once others have."""
-        catalog, mode = self._context.catalog, self._context.facts.workload.mode
-        usual = {c.recipe for c in candidates if catalog[c.recipe].is_usual(c.value, mode)}
+        usual = {candidate.recipe for candidate in candidates if self.is_usual(candidate)}
         return {recipe: why for recipe, why in reasons.items() if recipe not in usual}
 
     def _without_hope(self, candidates: Iterable[Candidate]) -> dict[str, str]:
@@ -144,8 +147,9 @@ def facts_under(facts: Facts, settings: Mapping[str, Value]) -> Facts:
 
 
 def _under(workload: WorkloadFacts, settings: Mapping[str, Value]) -> WorkloadFacts:
-    loader = workload.loader
+    loader, current = workload.loader, {**workload.current, **settings}
     if loader is not None and "data.num_workers" in settings:
         workers = int(settings["data.num_workers"])
         loader = replace(loader, num_workers=workers, persistent_workers=workers > 0)
-    return replace(workload, loader=loader, current={**workload.current, **settings})
+        current.setdefault("data.persistent_workers", workers > 0)  # num_workers sets that too
+    return replace(workload, loader=loader, current=current)

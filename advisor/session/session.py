@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from itertools import filterfalse
 
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, ExitCode
@@ -196,10 +197,11 @@ class Session:
         self._close_calls.settle_promising()
         self._progress.enter("stack")
         search.grow(records.values(), planning.untried(planned), compiles_next=lambda: reserves.compile_s() > 0)
-        trials.try_on_top([*planned.company, *trials.proposed()], reserve_s=reserves.stack_s)
+        trials.try_on_top(filter(planning.is_usual, planned.company), reserve_s=reserves.stack_s)
         reserves.compile_cost = 0.0
         trials.try_on_top(quick)
         search.settle_unproven(reserve_s=reserves.confirmation_s() + _REST_SHARE * context.bench.budget.total_s)
+        trials.try_on_top([*filterfalse(planning.is_usual, planned.company), *trials.proposed()])
         if planned.rest:
             self._progress.enter("trials")
             self._solo.run(planned.rest)

@@ -8,9 +8,11 @@ the builder says that it is no use.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
@@ -26,6 +28,9 @@ from advisor.trial.output import redirect_output
 # With this, asking whether there is a GPU asks NVML and leaves CUDA alone (PyTorch's documentation, "CUDA semantics").
 _ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _UNUSABLE = 3
+# What the first torch.compile imports: on an H200's host it took 2.5 s of each trial that compiles.
+_COMPILER = "torch._inductor.compile_fx"
+_FEWEST_CORES = 4
 
 
 def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
@@ -44,7 +49,7 @@ def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path
     if loop is None or problem:
         return
     own = torch.get_num_threads()
-    _serve(connection, loop, threads if own == 1 else own)
+    _serve(connection, loop, threads if own == 1 else own, meanwhile=_import_compiler if _has_cores() else None)
 
 
 def _build(target: TargetSpec, seed: int) -> tuple[Loop, str]:
@@ -81,8 +86,23 @@ def _forks_cannot_use_cuda() -> bool:
     return spoiled and torch.cuda.device_count() > 0
 
 
-def _serve(connection: Connection, loop: Loop, threads: int) -> None:
-    """Fork a trial for each spec, and tell how it ended; until the other end closes."""
+def _has_cores() -> bool:
+    """Whether there are cores to spare beside a trial: one on a GPU leaves all but one or two."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable >= _FEWEST_CORES and torch.cuda.device_count() > 0
+
+
+def _import_compiler() -> None:
+    """Import what trials that compile would each import; its workers start with the first compilation only."""
+    with contextlib.suppress(Exception):  # the trial that compiles meets and reports it
+        importlib.import_module(_COMPILER)
+
+
+def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Callable[[], None] | None = None) -> None:
+    """Fork a trial for each spec, and tell how it ended; until the other end closes.
+
+    ``meanwhile`` is called once, while the first of them runs.
+    """
     with contextlib.suppress(EOFError, OSError):
         while True:
             spec, asked_at = connection.recv()
@@ -94,6 +114,9 @@ def _serve(connection: Connection, loop: Loop, threads: int) -> None:
             os.close(handle)
             assert trial.pid is not None
             connection.send(Forked(trial.pid))
+            if meanwhile is not None:
+                meanwhile()
+                meanwhile = None
             trial.join()
             connection.send(ForkEnded(trial.exitcode))
 

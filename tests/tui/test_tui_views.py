@@ -445,7 +445,7 @@ async def test_the_advice_tells_reference_energy_and_bound() -> None:
         await pilot.press("down", "down", "down")
         await settle(pilot)
         shown = screen_text(app)
-        for text in ("248 mJ → 171 mJ a sample (-31 %)", "from a float64 run the baseline is 4.1e-06 off"):
+        for text in ("248 mJ → 171 mJ a sample (-31 %)", "the baseline is 4.1e-06 off, this 3.0e-03"):
             assert text in shown, shown
         await pilot.press("down", "down")
         await settle(pilot)
