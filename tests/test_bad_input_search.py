@@ -125,7 +125,7 @@ def test_a_target_that_takes_longer_to_build_than_the_budget_is_built_once(tmp_p
 
 
 def test_a_recipe_that_hangs_takes_no_more_than_its_part(tmp_path):
-    run = planted(tmp_path, "hanging", HANGS, budget_s=150.0).run()
+    run = planted(tmp_path, "hanging", HANGS, budget_s=300.0).run()
     keeps_the_best(run)
     result = run.state.trials["hanging=true"].result
     assert result.outcome is Outcome.TIMED_OUT
