@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from facts import gpu_facts, loader_facts, profile_facts
 
 from advisor.catalog import load_catalog
 from advisor.records import Block, Candidate, Mode, Outcome, StackRecord, TargetSpec, TrialResult
@@ -15,6 +16,7 @@ from advisor.session.context import SessionContext
 from advisor.session.decisions import Decisions
 from advisor.session.journal import Journal
 from advisor.session.judge import Judge
+from advisor.session.planning import facts_under
 from advisor.session.progress import Progress
 from advisor.session.request import Request
 from advisor.session.reserves import Reserves
@@ -144,3 +146,17 @@ def test_a_noisy_machine_is_told_with_the_effects_that_are_lost_in_it(context, t
     warn_of_noise(context)
     assert [said.severity for said in posted(told, events.Said)] == ["warning"] * warned
     assert any("effects below 12 % cannot be told from noise" in said.text for said in told) is warned
+
+
+# --- what is proposed -----------------------------------------------------------------------------------------
+
+
+def test_in_the_company_of_workers_their_lives_are_known():
+    """``num_workers`` has its workers live on, so that is not proposed beside it; their queue is."""
+    facts = gpu_facts(loader=loader_facts(), profile=profile_facts())
+
+    def proposed(facts):
+        return {candidate.recipe for candidate in load_catalog().propose(facts).candidates if not candidate.already_on}
+
+    assert not {"prefetch", "persistent_workers"} & proposed(facts)
+    assert {"prefetch", "persistent_workers"} & proposed(facts_under(facts, {"data.num_workers": 4})) == {"prefetch"}
