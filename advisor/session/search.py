@@ -235,7 +235,7 @@ class StackSearch:
     def _measure_stack_again(self) -> None:
         """Keep the better of two runs of the stack; nothing when there is no time for the second."""
         settings, before = self.stack.settings, self._known_stack
-        if not self._budget_allows(settings, cached=True):
+        if not self._affordable(settings, cached=True, again=True):
             return
         again = self._judge.checked(self._run(settings))
         if self._acceptable(settings, again) and self._beats(again, before):
@@ -442,19 +442,14 @@ class StackSearch:
         at_least_s: float = 0.0,
         reserve_s: float | None = None,
         cached: bool = False,
+        again: bool = False,
     ) -> bool:
-        """Whether there is time for a combination; ``cached``: the compiler has seen all of its code."""
-        known = settings in self._measured
-        return known or self._budget_allows(settings, at_least_s=at_least_s, reserve_s=reserve_s, cached=cached)
+        """Whether there is time for a combination, ``again`` also for one that is measured.
 
-    def _budget_allows(
-        self,
-        settings: Settings,
-        *,
-        at_least_s: float = 0.0,
-        reserve_s: float | None = None,
-        cached: bool = False,
-    ) -> bool:
+        ``cached``: the compiler has seen all of its code.
+        """
+        if settings in self._measured and not again:
+            return True
         budget = self._bench.budget
         cost = self._catalog.cost(settings) * (_CACHED_SHARE if cached else 1.0)
         expected_s = max(at_least_s, budget.expected_s(cost=cost), budget.expected_s())
