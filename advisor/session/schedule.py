@@ -23,9 +23,9 @@ class Schedule:
     """Candidates by when they are tried, each group in order.
 
     ``prime``: alone, before there is a stack. ``company``: on top of what made loading faster, where the step waits for
-    data: alone these gain nothing. ``rest``: alone, once there is a stack. ``expensive``: on top of the stack.
-    ``later``: what cannot be part of the stack, when it is confirmed: habits, which have a good value already, and what
-    needs the person's consent.
+    data: alone these gain nothing. ``rest``: alone, once there is a stack; the search may try usual values of these in
+    company before. ``expensive``: on top of the stack. ``later``: what cannot be part of the stack, when it is
+    confirmed: habits that are only priced, and what needs the person's consent.
     """
 
     prime: tuple[Candidate, ...] = ()
