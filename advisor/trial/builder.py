@@ -12,7 +12,7 @@ import importlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
@@ -55,19 +55,30 @@ def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path
 def _build(target: TargetSpec, seed: int) -> tuple[Loop, str]:
     """The workload, and why it cannot be forked: empty when it can."""
     before = _thread_count()
-    asked = os.environ.get(_ASK_NVML)
-    os.environ[_ASK_NVML] = "1"
     torch.manual_seed(seed)
-    loop = load_target(target)
-    if asked is None:
-        del os.environ[_ASK_NVML]
-    if torch.cuda.is_initialized() or _forks_cannot_use_cuda():
+    with _asking_nvml():
+        loop = load_target(target)
+    if _forks_cannot_use_cuda():
         return loop, "building the model uses CUDA"
     if _thread_count() > before:
         return loop, "building the model starts threads"
     if multiprocessing.active_children():
         return loop, "building the model starts processes"
     return loop, ""
+
+
+@contextlib.contextmanager
+def _asking_nvml() -> Iterator[None]:
+    """Who asks for a GPU meanwhile asks NVML."""
+    asked = os.environ.get(_ASK_NVML)
+    os.environ[_ASK_NVML] = "1"
+    try:
+        yield
+    finally:
+        if asked is None:
+            del os.environ[_ASK_NVML]
+        else:
+            os.environ[_ASK_NVML] = asked
 
 
 def _thread_count() -> int:
@@ -92,19 +103,25 @@ def _has_cores() -> bool:
     return usable >= _FEWEST_CORES and torch.cuda.device_count() > 0
 
 
-def _import_compiler() -> None:
-    """Import what trials that compile would each import; its workers start with the first compilation only."""
-    with contextlib.suppress(Exception):  # the trial that compiles meets and reports it
+def _import_compiler() -> bool:
+    """Import what trials that compile would each import; its workers start with the first compilation only.
+
+    Returns whether forks can still use CUDA: the compiler asks for GPUs in many places while it is imported.
+    """
+    with _asking_nvml(), contextlib.suppress(Exception):  # the trial that compiles meets and reports it
         importlib.import_module(_COMPILER)
+    return not _forks_cannot_use_cuda()
 
 
-def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Callable[[], None] | None = None) -> None:
+def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Callable[[], bool] | None = None) -> None:
     """Fork a trial for each spec, and tell how it ended; until the other end closes.
 
-    ``meanwhile`` is called once, while the first of them runs.
+    ``meanwhile`` is called once, while the first of them runs. When it says that forks are no use any more, that trial
+    was the last: later ones get a process that builds the workload anew.
     """
+    useful = True
     with contextlib.suppress(EOFError, OSError):
-        while True:
+        while useful:
             spec, asked_at = connection.recv()
             handle = recv_handle(connection)
             fork = multiprocessing.get_context("fork")
@@ -115,7 +132,7 @@ def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Calla
             assert trial.pid is not None
             connection.send(Forked(trial.pid))
             if meanwhile is not None:
-                meanwhile()
+                useful = meanwhile()
                 meanwhile = None
             trial.join()
             connection.send(ForkEnded(trial.exitcode))

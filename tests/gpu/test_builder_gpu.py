@@ -1,0 +1,57 @@
+"""Trials that are forked from a process which has built the target once, with CUDA in each of them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from advisor.records import Mode, TargetSpec, TrialSpec
+from advisor.runner import Runner
+from advisor.trial import builder
+
+pytestmark = pytest.mark.gpu
+
+SOON_S = 120.0
+# Asks for a GPU while it is imported, as many programs do, and says how often it is built.
+ASKS = """
+import pathlib
+import torch
+from torch import nn
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+def build():
+    with (pathlib.Path(__file__).parent / "builds").open("a") as builds:
+        builds.write("built ")
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)), (torch.randn(32, 64), torch.randn(32, 8))
+"""
+
+
+@pytest.fixture
+def target(tmp_path):
+    (tmp_path / "target.py").write_text(ASKS, encoding="utf-8")
+    return TargetSpec("target.py", str(tmp_path), mode=Mode.TRAINING, device="cuda")
+
+
+def test_the_target_is_built_once_though_the_compiler_is_imported_beside_the_first_trial(target, tmp_path):
+    Runner.prepare()
+    runner = Runner()
+    problem = runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S)
+    assert not problem
+    for name, settings in [("first", {}), ("second", {}), ("compiled", {"compile.mode": "default"})]:
+        spec = TrialSpec(name, target, settings, 0.2, 0.3, SOON_S, str(tmp_path / "trial.log"))
+        result = runner.run(spec, lambda message: None)
+        assert result.measured, (name, result.reason)
+        assert runner._builder.serves(spec), name
+    runner.forget_build()
+    assert (tmp_path / "builds").read_text() == "built "
+
+
+def test_a_process_that_imports_the_compiler_can_still_fork_for_cuda():
+    child = os.fork()
+    if child == 0:
+        spoiled = not builder._import_compiler() or torch.cuda.is_initialized()
+        os._exit(int(spoiled))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
