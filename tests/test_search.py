@@ -314,6 +314,48 @@ def test_what_no_longer_earns_its_place_is_left_out():
     assert found.stack.settings == Settings(COMPILE.settings)
 
 
+def no_products_left(candidate, settings):
+    """What `tf32` says of its own: autocast takes the products out of float32."""
+    return candidate != TF32 or BF16.key not in settings
+
+
+@pytest.mark.parametrize("tried_alone", [True, False])
+def test_what_a_setting_rules_out_takes_its_place_where_that_is_better(tried_alone):
+    found = Searching(product(step_graph=2.0, autocast=1.2, tf32=1.4), applies=no_products_left)
+    alone, untried = ((GRAPH, BF16, TF32), ()) if tried_alone else ((GRAPH, BF16), (TF32,))
+    found.search.grow(found.solo(*alone), untried, compiles_next=lambda: True)
+    found.search.stack.settings = Settings({**GRAPH.settings, **BF16.settings})  # a compiled stack may have begun so
+    found.search.stack.result = result_at(2.4)
+    found.search.leave_one_out()
+    assert found.stack.settings == Settings({**GRAPH.settings, **TF32.settings})
+    assert found.stack.dropped[BF16.key] == f"{TF32.name} does more in its place"
+
+
+@pytest.mark.parametrize(("gain", "asked"), [(2.5, False), (1.6, True)])
+def test_what_a_setting_rules_out_is_not_tried_where_the_setting_gains_much(gain, asked):
+    found = Searching(product(autocast=gain, step_graph=1.1, tf32=1.4), applies=no_products_left)
+    found.search.grow(found.solo(BF16, GRAPH), [TF32])
+    found.search.leave_one_out([BF16.key])
+    assert found.stack.settings == Settings({**BF16.settings, **GRAPH.settings})
+    assert any(TF32.key in settings for settings in found.bench.asked) is asked
+
+
+def test_what_is_accepted_is_not_exchanged():
+    found = Searching(product(autocast=1.2, step_graph=1.1, tf32=1.4), applies=no_products_left)
+    found.decisions.take("autocast", Decision.ACCEPTED)
+    found.search.grow(found.solo(BF16, GRAPH), [TF32])
+    found.search.leave_one_out()
+    assert BF16.key in found.stack.settings
+
+
+def test_what_keeps_the_compiled_code_costs_less_on_top():
+    found = Searching(product(compile=1.5))
+    pinned = Candidate("pin_memory", "data.pin_memory", True)
+    assert found.search.cost_on_top(pinned) == 0
+    found.search.try_expensive(COMPILE)
+    assert 0 < found.search.cost_on_top(pinned) < found.search.cost_on_top(BF16) == 1.0
+
+
 @pytest.mark.parametrize("affordable", range(6))
 def test_without_time_the_best_so_far_is_kept(affordable):
     found = Searching(product(autocast=1.5, fused_optimizer=1.1, tf32=1.2), affordable=affordable)

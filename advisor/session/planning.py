@@ -88,6 +88,15 @@ class Planning:
         """Whether many workloads of this mode gain from a candidate."""
         return self._context.catalog[candidate.recipe].is_usual(candidate.value, self._context.facts.workload.mode)
 
+    def is_for_memory_only(self, candidate: Candidate) -> bool:
+        """Whether a candidate saves memory and speeds nothing up, where the objective is another."""
+        recipe = self._context.catalog[candidate.recipe]
+        return recipe.saves_memory and not recipe.attacks and not self._saves_memory_first
+
+    @property
+    def _saves_memory_first(self) -> bool:
+        return self._context.request.objective is Objective.MEMORY
+
     def untried(self, planned: Schedule) -> list[Candidate]:
         """What has no trial of its own by now, because there was no time or it could not have shown anything."""
         alone = (*planned.prime, *planned.company, *planned.rest)
@@ -127,7 +136,7 @@ class Planning:
         """The recipes among the candidates that cannot serve the objective, each with the reason."""
         catalog, objective = self._context.catalog, self._context.request.objective
         bounded = hopeless(catalog, self._context.facts.profile, candidates, self._context.judge.noise_floor)
-        if objective is Objective.MEMORY:  # what the profile bounds is time
+        if self._saves_memory_first:  # what the profile bounds is time
             bounded = {recipe: why for recipe, why in bounded.items() if not catalog[recipe].saves_memory}
         return bounded | pointless(objective, candidates)
 

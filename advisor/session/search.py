@@ -2,8 +2,8 @@
 
 All winners and what most workloads gain from at once, then the winners left one by one; compiled on top; then what has
 not won alone is left out once, since compiling changes what gains; then all that gained nothing so far at once, for
-what only gains in company; then each setting is left out once. A combination is measured once: what is known of it is
-used again.
+what only gains in company; then each setting is left out once, and what it rules out tried in its place. A combination
+is measured once: what is known of it is used again.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _CACHED_SHARE = 0.4
 _NOTHING_AT_ONCE = "it adds nothing to the others, tried at once with all that gained nothing alone"
 # A partner that alone cost more than this is not tried again in company.
 _HOPELESS = 0.6
+# Where a setting makes the stack this many times as fast, none that it rules out comes up to it: TensorFloat-32 has
+# half the rate of bfloat16, so it wins only where converting the weights costs more than the products gain.
+_BEYOND_RIVALS = 2.0
 
 
 @dataclass
@@ -74,6 +77,7 @@ class StackSearch:
         self._decision = decision
         self._applies = applies
         self._known: list[TrialRecord] = []
+        self._untried: list[Candidate] = []
         self._unproven: list[str] = []
         self._measured: dict[Settings, TrialResult] = {}
         self.stack = Stack()
@@ -92,12 +96,13 @@ class StackSearch:
         their own, whose usual values are among those. What has not won alone is checked at once, or, where the stack
         is about to be compiled, by :meth:`settle_unproven` after that.
         """
-        self._known = known = list(records)
+        self._known, self._untried = list(records), list(untried)
+        known = self._known
         self.drop_rejected()
         winners = self._winners(known)
         if not self.stack.settings:
             compiling = compiles_next()
-            self._leap(winners, known, untried, compiling=compiling)
+            self._leap(winners, compiling=compiling)
             if not compiling:
                 self.settle_unproven()
         for best in winners:
@@ -120,12 +125,12 @@ class StackSearch:
         What was tried in company already is not among them, nor what costs much alone. When together they gain, each
         is then left out once.
         """
+        self._untried = list(untried)
         self.drop_rejected()
         if not self.stack.settings:
             return
         neutral = [record.candidate for record in sorted(records, key=_slowness) if self._is_neutral(record)]
-        hoped = [candidate for candidate in untried if self._is_hoped_for(candidate)]
-        new = [c for c in (*neutral, *hoped) if c.key not in self.stack.settings and c.key not in self.stack.dropped]
+        new = [c for c in (*neutral, *self._usual_untried()) if c.key not in self.stack.settings and c.key not in self.stack.dropped]
         settings = self._company(new, self.stack.settings)
         if settings == self.stack.settings or not self._affordable(settings):
             return
@@ -144,6 +149,12 @@ class StackSearch:
             if new and self._allowed(record) and self._is_partner(record, self.stack.settings):
                 self._try(record)
 
+    def cost_on_top(self, candidate: Candidate) -> float:
+        """The cost of compiling a candidate on top of the stack, relative to the usual compilation."""
+        cost = self._catalog.cost({**self.stack.settings, **candidate.settings})
+        seen = self._catalog[candidate.recipe].stage in _KEEP_THE_CODE
+        return cost * (_CACHED_SHARE if seen else 1.0)
+
     def try_expensive(self, candidate: Candidate) -> TrialRecord | None:
         """Measure an expensive candidate on top of the stack; it stays when it helps. None when it cannot be tried."""
         self.drop_rejected()
@@ -157,7 +168,10 @@ class StackSearch:
         return record
 
     def leave_one_out(self, keys: Iterable[str] | None = None, *, reserve_s: float | None = None) -> None:
-        """Remove what no longer earns its place: of two within the noise, the simpler stays. ``keys``: these only."""
+        """Remove what no longer earns its place: of two within the noise, the simpler stays. ``keys``: these only.
+
+        What earns it is exchanged for what it rules out, where that is better.
+        """
         for key in list(self.stack.settings if keys is None else keys):
             self.drop_rejected()
             settings = self.stack.settings.without(key)
@@ -166,9 +180,37 @@ class StackSearch:
             if unchanged or not self._affordable(settings, reserve_s=reserve_s, cached=cached):
                 continue
             result = self._measure(settings)
-            if self._acceptable(settings, result) and self._earns_no_place(key, result):
+            if not self._acceptable(settings, result):
+                continue
+            if self._earns_no_place(key, result):
                 self.stack.dropped[key] = "the others do as well without it"
                 self._keep(settings, result)
+            elif not self._is(key, Decision.ACCEPTED):
+                self._exchange(key, settings, result, reserve_s=reserve_s)
+
+    def _exchange(self, key: str, rest: Settings, without: TrialResult, *, reserve_s: float | None) -> None:
+        """Try what a setting rules out in its place: ``rest`` are the others, which took ``without`` by themselves."""
+        gain = self._judge.compare(self._known_stack).speedup / self._judge.compare(without).speedup
+        if gain > _BEYOND_RIVALS:
+            return
+        for rival in self._ruled_out_by(key, rest):
+            settings = rest.merged(rival.settings)
+            if not self._affordable(settings, reserve_s=reserve_s):
+                continue
+            result = self._measure(settings)
+            if self._better(settings, result):
+                self.stack.dropped[key] = f"{rival.name} does more in its place"
+                self._keep(settings, result)
+                return
+
+    def _ruled_out_by(self, key: str, rest: Settings) -> list[Candidate]:
+        """What many workloads gain from and would be tried in company, but for this setting of the stack."""
+        stack = self.stack.settings
+        return [
+            candidate
+            for candidate in (*self._usual_tried(), *self._usual_untried())
+            if candidate.key not in stack and self._fits(candidate, rest) and not self._fits(candidate, stack)
+        ]
 
     def drop_rejected(self) -> bool:
         """Take out what the person rejected, and measure the rest: what comes next builds on that.
@@ -256,21 +298,13 @@ class StackSearch:
             settings = settings.without(key)
         return settings
 
-    def _leap(
-        self,
-        winners: list[TrialRecord],
-        known: Iterable[TrialRecord],
-        untried: Iterable[Candidate],
-        *,
-        compiling: bool,
-    ) -> None:
+    def _leap(self, winners: list[TrialRecord], *, compiling: bool) -> None:
         """Try the winners and all usual values at once, and keep that when it is best.
 
         Where it is not, or fails, those that ran by themselves are tried without those that nobody has tried.
         """
-        others = [record.candidate for record in sorted(known, key=_slowness) if self._is_usual(record)]
-        tried = [*(record.candidate for record in winners), *others]
-        hoped = [candidate for candidate in untried if self._is_hoped_for(candidate)]
+        tried = [*(record.candidate for record in winners), *self._usual_tried()]
+        hoped = self._usual_untried()
         won = {record.candidate.key for record in winners}
         for settings in dict.fromkeys((self._company([*tried, *hoped]), self._company(tried))):
             if len(settings) < 2 or not self._affordable(settings):
@@ -280,6 +314,12 @@ class StackSearch:
                 self._keep(settings, result)
                 self._unproven = [key for key in settings if key not in won]
                 return
+
+    def _usual_tried(self) -> list[Candidate]:
+        return [record.candidate for record in sorted(self._known, key=_slowness) if self._is_usual(record)]
+
+    def _usual_untried(self) -> list[Candidate]:
+        return [candidate for candidate in self._untried if self._is_hoped_for(candidate)]
 
     def _is_best_yet(
         self, winners: list[TrialRecord], settings: Settings, result: TrialResult, *, compiling: bool
@@ -330,11 +370,14 @@ class StackSearch:
     def _company(self, candidates: Iterable[Candidate], settings: Settings = _NONE) -> Settings:
         """These settings with those candidates', but for what conflicts with one before it or is done for by it."""
         for candidate in candidates:
-            merged = settings.merged(candidate.settings)
-            fits = candidate.key not in settings and not self._catalog.conflict(merged)
-            if fits and self._applies(candidate, settings):
-                settings = merged
+            if candidate.key not in settings and self._fits(candidate, settings):
+                settings = settings.merged(candidate.settings)
         return settings
+
+    def _fits(self, candidate: Candidate, settings: Settings) -> bool:
+        """Whether a candidate conflicts with none of these settings, and is done for by none."""
+        conflict = self._catalog.conflict(settings.merged(candidate.settings))
+        return not conflict and self._applies(candidate, settings)
 
     def _winners(self, records: Iterable[TrialRecord]) -> list[TrialRecord]:
         return best_per_recipe(filter(self._allowed, records), self._judge.yardstick)

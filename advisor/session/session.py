@@ -201,7 +201,9 @@ class Session:
         reserves.compile_cost = 0.0
         trials.try_on_top(quick)
         search.settle_unproven(reserve_s=reserves.confirmation_s() + _REST_SHARE * context.bench.budget.total_s)
-        trials.try_on_top([*filterfalse(planning.is_usual, planned.company), *trials.proposed()])
+        proposed = trials.proposed()
+        company = [*filterfalse(planning.is_usual, planned.company), *proposed]
+        trials.try_on_top(filterfalse(planning.is_for_memory_only, company))
         if planned.rest:
             self._progress.enter("trials")
             self._solo.run(planned.rest)
@@ -209,7 +211,7 @@ class Session:
             self._progress.enter("stack")
             search.grow(records.values())
             search.add_leftovers(records.values(), planning.untried(planned))
-        trials.try_on_top([*trials.proposed(), *slow])
+        trials.try_on_top([*trials.proposed(), *slow, *filter(planning.is_for_memory_only, proposed)])
         self._following.bring_in_line()
         search.leave_one_out()
 

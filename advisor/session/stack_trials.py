@@ -59,7 +59,7 @@ class StackTrials:
             context.progress.trials_left = max(0, context.progress.trials_left - 1)
             if context.keep_reused(candidate):
                 continue
-            cost = context.catalog.cost({**search.stack.settings, **candidate.settings})
+            cost = search.cost_on_top(candidate)
             if context.decisions.rejects(candidate.recipe):
                 context.skip(candidate, REJECTED)
                 continue

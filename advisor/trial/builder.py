@@ -8,6 +8,7 @@ the builder says that it is no use.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import multiprocessing
 import os
@@ -48,6 +49,7 @@ def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path
     connection.send(BuilderReady(problem))
     if loop is None or problem:
         return
+    _spare_forks_the_garbage()
     own = torch.get_num_threads()
     _serve(connection, loop, threads if own == 1 else own, meanwhile=_import_compiler if _has_cores() else None)
 
@@ -110,7 +112,14 @@ def _import_compiler() -> bool:
     """
     with _asking_nvml(), contextlib.suppress(Exception):  # the trial that compiles meets and reports it
         importlib.import_module(_COMPILER)
+    _spare_forks_the_garbage()
     return not _forks_cannot_use_cuda()
+
+
+def _spare_forks_the_garbage() -> None:
+    """Have each trial's garbage collection look at its own objects only, not at all that was imported and built."""
+    gc.collect()
+    gc.freeze()
 
 
 def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Callable[[], bool] | None = None) -> None:

@@ -32,7 +32,7 @@ def build():
 @pytest.fixture
 def target(tmp_path):
     (tmp_path / "target.py").write_text(ASKS, encoding="utf-8")
-    return TargetSpec("target.py", str(tmp_path), mode=Mode.TRAINING, device="cuda")
+    return TargetSpec("target.py", str(tmp_path), mode=Mode.TRAIN, device="cuda")
 
 
 def test_the_target_is_built_once_though_the_compiler_is_imported_beside_the_first_trial(target, tmp_path):
