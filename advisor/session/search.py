@@ -130,7 +130,8 @@ class StackSearch:
         if not self.stack.settings:
             return
         neutral = [record.candidate for record in sorted(records, key=_slowness) if self._is_neutral(record)]
-        new = [c for c in (*neutral, *self._usual_untried()) if c.key not in self.stack.settings and c.key not in self.stack.dropped]
+        decided = {*self.stack.settings, *self.stack.dropped}
+        new = [candidate for candidate in (*neutral, *self._usual_untried()) if candidate.key not in decided]
         settings = self._company(new, self.stack.settings)
         if settings == self.stack.settings or not self._affordable(settings):
             return
