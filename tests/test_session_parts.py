@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from facts import gpu_facts, loader_facts, profile_facts
 
 from advisor.catalog import load_catalog
-from advisor.records import Block, Candidate, Mode, Outcome, StackRecord, TargetSpec, TrialResult
+from advisor.records import Block, Candidate, Mode, Objective, Outcome, StackRecord, TargetSpec, TrialResult
 from advisor.runner import Runner
 from advisor.session import events
 from advisor.session.bench import Bench
@@ -16,7 +18,7 @@ from advisor.session.context import SessionContext
 from advisor.session.decisions import Decisions
 from advisor.session.journal import Journal
 from advisor.session.judge import Judge
-from advisor.session.planning import facts_under
+from advisor.session.planning import Planning, facts_under
 from advisor.session.progress import Progress
 from advisor.session.request import Request
 from advisor.session.reserves import Reserves
@@ -160,3 +162,11 @@ def test_in_the_company_of_workers_their_lives_are_known():
 
     assert not {"prefetch", "persistent_workers"} & proposed(facts)
     assert {"prefetch", "persistent_workers"} & proposed(facts_under(facts, {"data.num_workers": 4})) == {"prefetch"}
+
+
+@pytest.mark.parametrize(("objective", "alone"), [(Objective.THROUGHPUT, True), (Objective.MEMORY, False)])
+def test_what_only_saves_memory_is_known_unless_that_is_wanted(context, objective, alone):
+    planning = Planning(replace(context, request=replace(context.request, objective=objective)))
+    blocks = Candidate("checkpointing", "memory.activation_checkpointing", "blocks")
+    fused = Candidate("fused_optimizer", "optimizer.implementation", "fused")  # it saves time as well
+    assert [planning.is_for_memory_only(candidate) for candidate in (blocks, fused)] == [alone, False]
