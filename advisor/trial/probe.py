@@ -169,8 +169,9 @@ def sample_of(output: Any) -> tuple[float, ...]:
     sample: list[float] = []
     first = 0
     for tensor in tensors:
-        places = torch.arange(first, max(first, tensor.numel()), stride, device=tensor.device)
-        sample += tensor[torch.unravel_index(places, tensor.shape)].double().tolist()
+        # On the host: a process loads each kind of kernel when it launches the first of that kind.
+        places = torch.arange(first, max(first, tensor.numel()), stride)
+        sample += tensor[torch.unravel_index(places, tensor.shape)].cpu().double().tolist()
         first = (first - tensor.numel()) % stride
     return (_total(tensors), *sample[:_SAMPLED_OUTPUTS])
 
@@ -184,7 +185,7 @@ def squared_norm(model: nn.Module) -> float:
         if _plain(parameter) and parameter.is_floating_point()
         for piece in parameter.detach().reshape(-1).split(_PIECE_ELEMENTS)
     ]
-    return float(sum(float(square) for square in squares))
+    return float(torch.stack(squares).sum()) if squares else 0.0
 
 
 class _CountedStep:
