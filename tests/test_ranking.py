@@ -96,6 +96,21 @@ def test_what_was_measured_decides_about_consent(numerics, allow, needs_consent)
     assert recommendation.needs_consent is needs_consent
 
 
+@pytest.mark.parametrize(
+    ("stack", "decision", "recommended"),
+    [
+        pytest.param({"compile.mode": "default", "step.cuda_graph": True}, None, True, id="it stayed"),
+        pytest.param({"step.cuda_graph": True}, None, False, id="it did not stay"),
+        pytest.param({"compile.mode": "max-autotune", "step.cuda_graph": True}, None, False, id="another value stayed"),
+        pytest.param({"step.cuda_graph": True}, Decision.REJECTED, True, id="it was rejected"),
+    ],
+)
+def test_what_the_stack_did_with_it_is_not_its_own_merit(stack, decision, recommended):
+    on_top = replace(record("compile", "default", 400), settings={"compile.mode": "default", "step.cuda_graph": True})
+    ranked = recommend(CATALOG, FACTS, [on_top], by(), stack, decision=lambda recipe: decision)
+    assert names(item.record for item in ranked) == ["compile=default"] * recommended
+
+
 # --- other objectives -----------------------------------------------------------------------------------------
 
 

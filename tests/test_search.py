@@ -218,6 +218,7 @@ def test_compilation_on_top_stays_only_when_it_helps():
         record = found.search.try_expensive(COMPILE)
         assert record.settings == {**BF16.settings, **COMPILE.settings}
         assert (COMPILE.key in found.stack.settings) is stays
+        assert found.stack.dropped == ({} if stays else {COMPILE.key: "it adds nothing to the others"})
 
 
 def test_what_has_not_won_alone_is_checked_once_the_stack_is_compiled():

@@ -114,5 +114,6 @@ class SessionContext:
     def rank(self) -> None:
         """Rank what helps."""
         stack = self.stack.settings if self.stack else {}
-        by = self.judge.yardstick
-        self.emit(events.Ranked(recommend(self.catalog, self.facts, self.records.values(), by, stack)))
+        by, decision = self.judge.yardstick, self.decisions.of
+        ranked = recommend(self.catalog, self.facts, self.records.values(), by, stack, decision=decision)
+        self.emit(events.Ranked(ranked))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from advisor.catalog import Catalog
 from advisor.records import Facts, Numerics, Recommendation, TrialRecord, Value
@@ -46,10 +46,30 @@ def fills_the_device(facts: Facts, record: TrialRecord) -> bool:
 
 
 def recommend(
-    catalog: Catalog, facts: Facts, records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value]
+    catalog: Catalog,
+    facts: Facts,
+    records: Iterable[TrialRecord],
+    by: Yardstick,
+    stack: Mapping[str, Value],
+    *,
+    decision: Callable[[str], Decision | None] = lambda recipe: None,
 ) -> tuple[Recommendation, ...]:
-    """The ranked recommendations: only what is better beyond the noise by the session's goal, and within its limits."""
-    fit = [record for record in records if by.goal.fits(record.result) and not fills_the_device(facts, record)]
+    """The ranked recommendations: only what is better beyond the noise by the session's goal, and within its limits.
+
+    What was measured on top of a stack and did not stay in it is none: what it showed is the others' merit. What the
+    person has decided on stays, so that a decision can be taken back.
+    """
+
+    def has_merit(record: TrialRecord) -> bool:
+        candidate = record.candidate
+        stayed = record.alone or stack.get(candidate.key) == candidate.value
+        return stayed or decision(candidate.recipe) is not None
+
+    fit = [
+        record
+        for record in records
+        if has_merit(record) and by.goal.fits(record.result) and not fills_the_device(facts, record)
+    ]
     return tuple(
         Recommendation(
             rank=rank,

@@ -165,7 +165,10 @@ class StackSearch:
         result = self._measure(settings)
         record = self._judge.record(candidate, settings, result)
         if self._allowed(record) and self._better(settings, result):
+            self.stack.dropped.pop(candidate.key, None)
             self._keep(settings, result)
+        elif candidate.key not in self.stack.settings:
+            self.stack.dropped[candidate.key] = _why_not_in_company(result)
         return record
 
     def leave_one_out(self, keys: Iterable[str] | None = None, *, reserve_s: float | None = None) -> None:
@@ -417,9 +420,8 @@ class StackSearch:
             self.stack.dropped.pop(key, None)
             self._keep(settings, result)
         elif key not in self.stack.settings:
-            failed = f"together with the others it fails: {result.reason}"
-            nothing = "it makes the others slower" if wanted else "it adds nothing to the others"
-            self.stack.dropped[key] = nothing if result.measured else failed
+            slower = wanted and result.measured
+            self.stack.dropped[key] = "it makes the others slower" if slower else _why_not_in_company(result)
 
     def _measure(self, settings: Settings) -> TrialResult:
         if settings not in self._measured:
@@ -509,6 +511,13 @@ class StackSearch:
         speedup = record.comparison.speedup if record.comparison else 0.0
         welcome = self._judge.yardstick.too_slow(record.result, record.comparison) and bool(settings)
         return (welcome or bool(company & recipe.partners)) and speedup > _HOPELESS
+
+
+def _why_not_in_company(result: TrialResult) -> str:
+    """Why a candidate does not stay in the stack, by the result of the whole with it."""
+    if not result.measured:
+        return f"together with the others it fails: {result.reason}"
+    return "it adds nothing to the others"
 
 
 def _slowness(record: TrialRecord) -> float:
