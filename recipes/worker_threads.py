@@ -3,7 +3,10 @@
 What it does
 ------------
 Lets PyTorch use this many threads inside every DataLoader worker, set as the worker starts (`worker_init_fn`, after
-which your own one runs). PyTorch's default is 1, which the value 0 leaves.
+which your own one runs). PyTorch's default is 1, which the value 0 leaves. Workers that would be forked, as Linux does
+up to Python 3.13, are started by a fork server (`multiprocessing_context="forkserver"`) instead: a forked worker waits
+for ever for threads that the training process had started before the fork. Those started by `forkserver` or `spawn`
+stay so.
 
 Why it helps
 ------------
@@ -14,7 +17,10 @@ When it does not
 ----------------
 Decoding JPEGs, tokenising and other work outside PyTorch's operators stays on one thread. Where workers times
 threads is more than the cores, they get into one another's way: more workers use the cores better than more threads
-do, as long as there is memory for them.
+do, as long as there is memory for them. A worker that is not forked takes seconds to start, in every epoch unless
+workers persist, and gets the dataset by pickling: a dataset, a collate function or a `worker_init_fn` that cannot be
+pickled rules this out. So does a script that trains at its top level: the workers import it, so training has to stand
+under `if __name__ == "__main__":`.
 
 Numerics
 --------
@@ -22,16 +28,15 @@ close: a reduction that is split over threads adds in another order.
 
 References
 ----------
-PyTorch documentation, torch.set_num_threads; torch.utils.data.DataLoader, worker_init_fn. PyTorch Performance Tuning
-Guide, Enable asynchronous data loading and augmentation.
+PyTorch documentation, torch.set_num_threads; torch.utils.data.DataLoader, worker_init_fn; torch.utils.data,
+Platform-specific behaviors. PyTorch Performance Tuning Guide, Enable asynchronous data loading and augmentation.
+Python documentation, multiprocessing, Contexts and start methods.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from advisor.loader_recipe import WorkerRecipe, little_time_in
 from advisor.recipe import Components
@@ -39,33 +44,22 @@ from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
 _THREADS = (2, 4)
 _CODE = """\
-if loader.num_workers:
-    def start_worker(worker_id, then=loader.worker_init_fn):
-        torch.set_num_threads({threads})
-        if then is not None:
-            then(worker_id)
+{source}
 
+if loader.num_workers:
 {rebuilt}
 """
 
 
-@dataclass(frozen=True, slots=True)
-class StartWorker:
-    """A `worker_init_fn` that sets the threads, then calls the user's own. It can be sent to a spawned worker."""
+class _Expression(str):
+    """Python that stands in generated code as it is, without quotation marks."""
 
-    threads: int
-    then: Callable[[int], Any] | None
-
-    def __call__(self, worker_id: int) -> None:
-        import torch
-
-        torch.set_num_threads(self.threads)
-        if self.then is not None:
-            self.then(worker_id)
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 class WorkerThreads(WorkerRecipe):
-    """`torch.set_num_threads` in every worker."""
+    """`torch.set_num_threads` in every worker, none of which is forked."""
 
     id = "worker_threads"
     title = "Threads in each worker"
@@ -80,30 +74,42 @@ class WorkerThreads(WorkerRecipe):
         fitting = [threads for threads in _THREADS if threads <= cores // loader.num_workers]
         if not fitting:
             return Skip(f"{loader.num_workers} workers leave no cores idle: {cores} can be used")
-        return little_time_in(facts, self.phases) or fitting
+        if too_little := little_time_in(facts, self.phases):
+            return too_little
+        if loader.pickle_problem:
+            return Skip(f"workers with threads cannot be forked, and others need pickling: {loader.pickle_problem}")
+        return fitting
 
     def accepts(self, value: Value) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
     def apply(self, workload: Components, value: Value) -> None:
+        from advisor.portable.workers import StartWorker, context_without_fork
         from advisor.rebuild import loader_with
 
         if value and workload.has_loader and workload.data.num_workers:
-            start = StartWorker(int(value), workload.data.worker_init_fn)
-            workload.data = loader_with(workload.data, worker_init_fn=start)
+            workload.data = loader_with(
+                workload.data,
+                worker_init_fn=StartWorker(int(value), workload.data.worker_init_fn),
+                multiprocessing_context=context_without_fork(workload.data),
+            )
 
     def code(self, value: Value) -> str:
+        from advisor.portable import source
         from advisor.rebuild import loader_code
 
         if not value:
             return "# PyTorch gives each worker one thread\n"
-        rebuilt = loader_code(worker_init_fn="start_worker").replace("'start_worker'", "start_worker")
-        return _CODE.format(threads=int(value), rebuilt=textwrap.indent(rebuilt.rstrip(), "    "))
+        rebuilt = loader_code(
+            worker_init_fn=_Expression(f"StartWorker({int(value)}, loader.worker_init_fn)"),
+            multiprocessing_context=_Expression("context_without_fork(loader)"),
+        )
+        return _CODE.format(source=source("workers"), rebuilt=textwrap.indent(rebuilt.rstrip(), "    "))
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
-        if value and settings.get("data.multiprocessing_context") in ("forkserver", "spawn"):
+        if value and settings.get("data.multiprocessing_context") == "fork":
             return (
-                "data.worker_threads starts workers through a function inside prepare(), which workers by "
-                "forkserver or spawn could not load"
+                "data.worker_threads hangs in forked workers once the program has used several threads, and "
+                "data.multiprocessing_context is fork"
             )
         return super().conflict(value, settings)

@@ -33,6 +33,12 @@ ALL_TRAIN = {
     "step.cuda_graph": True,
     "step.zero_grad": "manual",
 }
+OF_DATA = {
+    "data.device_prefetch": True,
+    "data.num_workers": 2,
+    "data.transforms_on_device": True,
+    "data.worker_threads": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -192,12 +198,22 @@ def test_each_object_may_be_left_out(catalog):
 
 @pytest.mark.parametrize(
     ("settings", "mode"),
-    [({}, "train"), ({}, "infer"), (ALL_TRAIN, "train"), (ALL_TRAIN | {"infer.grad": "no_grad"}, "infer")],
+    [
+        ({}, "train"),
+        ({}, "infer"),
+        (ALL_TRAIN, "train"),
+        (ALL_TRAIN | {"infer.grad": "no_grad"}, "infer"),
+        (OF_DATA, "train"),
+        (OF_DATA, "infer"),
+    ],
 )
 def test_the_source_is_formatted_and_needs_only_torch(catalog, settings, mode, tmp_path):
     source = python_source(catalog, settings, mode)
     imports = [line for line in source.splitlines() if line.startswith(("import", "from"))]
-    assert imports == ["import inspect", "from collections.abc import Mapping", "import torch"]
+    modules = {line.split()[1].partition(".")[0] for line in imports}
+    assert modules - set(sys.stdlib_module_names) == {"torch"}
+    if settings is not OF_DATA:
+        assert imports == ["import inspect", "from collections.abc import Mapping", "import torch"]
     assert "in the loop" not in source
     ruff = Path(sys.executable).with_name("ruff")
     tool = str(ruff) if ruff.exists() else shutil.which("ruff")
@@ -272,6 +288,99 @@ def test_recipes_of_third_parties_find_their_place():
     assert "inputs / 2" not in source
     module = module_of(catalog, settings, "train")
     assert module.prepare(model_of())[0].marked == "cpu"
+
+
+class _Data(_Early):
+    id, title, key, stage = "samples", "Samples", "data.samples", Stage.DATA
+
+    def code(self, value):
+        return """\
+import copy
+from collections.abc import Sequence
+from inspect import signature as inspect
+
+LARGEST = 2
+kept = [LARGEST]
+
+# Twice as much.
+@copy.copy
+def double(loader: Sequence, device=LARGEST):
+    return [device * each for each in loader]
+def on_device(batch):
+    return batch, device
+def both(batch):
+    return on_device(double(batch))
+def with_default(batch, own=loader):
+    return own
+def _map(batch):
+    return "mine"
+class Half: pass; made = 1
+one = 1; two = 2
+
+if loader:
+    loader.found = [both([1]), _map(0), one + two, kept, inspect is not None]
+"""
+
+
+class _Again(_Data):
+    """Has a constant in common with another recipe."""
+
+    id, title, key = "zagain", "Again", "data.zagain"
+
+    def code(self, value):
+        return "LARGEST = 2\n\n\ndef add(x):\n    return x + LARGEST\n\n\nloader.found.append(add(8))\n"
+
+
+class _Rival(_Data):
+    """Has another function of the same name."""
+
+    id, title, key = "zrival", "Rival", "data.zrival"
+
+    def code(self, value):
+        return "def double(x):\n    return -x\n\nloader.found.append(double(8))\n"
+
+
+class _Later(_Early):
+    """Binds a name inside prepare() after the loader has been looked after."""
+
+    id, title, key, stage = "zlater", "Later", "model.zlater", Stage.COMPILE
+
+    def code(self, value):
+        return "import copy\n\nadd = copy.copy(model)\n"
+
+
+def prepared_by(*recipes):
+    """The exported file with all of these recipes on, in its parts before and from prepare(), and what they found."""
+    source = python_source(Catalog({recipe.id: recipe for recipe in recipes}), {r.key: True for r in recipes}, "train")
+    module = ModuleType("tuned")
+    exec(compile(source, "tuned.py", "exec"), vars(module))
+    loader = module.prepare(model_of(), None, DataLoader(TensorDataset(torch.zeros(4))))[2]
+    assert module._map(torch.negative, torch.ones(1)).item() == -1.0  # the file's own
+    return *source.split("def prepare("), loader.found
+
+
+FOUND = [([2], torch.device("cpu")), "mine", 3, [2], True]
+
+
+def test_what_workers_import_stands_at_the_top_of_the_file():
+    head, prepare, found = prepared_by(_Early(), _Data(), _Again())
+    assert "import copy\nimport inspect\nfrom collections.abc import Mapping, Sequence\n\n# Early" in head
+    assert "import torch  # noqa: E402\n\nLARGEST = 2\n\n\n# Twice as much.\n@copy.copy\ndef double(" in head
+    assert "class Half" in head
+    assert "\n\n\ndef add(x):" in head
+    assert head.count("def ") == 2
+    assert prepare.index("from inspect import") < prepare.index("def on_device") < prepare.index("def both")
+    assert found == [*FOUND, 10]
+
+
+def test_a_name_with_two_meanings_stays_inside_prepare():
+    head, _, found = prepared_by(_Data(), _Rival())
+    assert "def double" not in head
+    assert found == [*FOUND, -8]
+    head, _, found = prepared_by(_Data(), _Again(), _Later())
+    assert "def double" in head
+    assert "def add" not in head
+    assert found == [*FOUND, 10]
 
 
 def test_the_plan_is_the_one_that_the_recipes_make(catalog):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import multiprocessing
 import random
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -132,27 +136,117 @@ def test_workers_get_their_options(change):
 @every_loader
 def test_every_kind_of_loader_yields_the_same_samples(change, kind):
     loader = LOADERS[kind]()
-    for recipe_id, value in (("prefetch", 3), ("persistent_workers", True), ("worker_threads", 2)):
+    # Forked workers start at once, and with one thread they may be forked.
+    settings = {"prefetch": 3, "persistent_workers": True, "worker_threads": 1, "worker_context": "fork"}
+    for recipe_id, value in settings.items():
         loader = change(recipe_id, value, loader)
     assert loader.num_workers == 1
     assert samples_of(loader) == [float(number) for number in range(10)]
 
 
+@pytest.fixture
+def usual_start_method():
+    """Chooses how this program starts processes, as a user's program may."""
+
+    def choose(method):
+        multiprocessing.set_start_method(method, force=True)
+
+    yield choose
+    multiprocessing.set_start_method(None, force=True)
+
+
 @both_ways
-def test_threads_are_set_in_the_workers_and_the_users_own_start_runs(change):
-    here = torch.get_num_threads()
-    loader = DataLoader(Numbers(), batch_size=4, num_workers=1, worker_init_fn=mark_worker)
+def test_the_start_of_a_worker_sets_its_threads_and_runs_the_users_own(change):
+    started, here = [], torch.get_num_threads()
+    loader = DataLoader(Numbers(), num_workers=1, worker_init_fn=started.append)
     own_start = loader.worker_init_fn
-    threads = next(iter(change("worker_threads", 2, loader)))[1]
-    assert threads.tolist() == [2] * 4
-    assert torch.get_num_threads() == here
+    start = change("worker_threads", here + 1, loader).worker_init_fn
+    try:
+        start(3)
+        assert torch.get_num_threads() == here + 1
+    finally:
+        torch.set_num_threads(here)
+    assert started == [3]
     assert loader.worker_init_fn is own_start
-    seeds = []
-    start = change(
-        "worker_threads", torch.get_num_threads(), DataLoader(Numbers(), num_workers=1, worker_init_fn=seeds.append)
-    ).worker_init_fn
-    start(3)
-    assert seeds == [3]
+    assert loader.multiprocessing_context is None
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("usual", "own", "expected"),
+    [
+        ("fork", None, "forkserver"),
+        ("fork", "fork", "forkserver"),
+        ("spawn", "fork", "forkserver"),
+        ("spawn", None, None),
+        ("forkserver", None, None),
+        ("fork", "spawn", "spawn"),
+        ("fork", "forkserver", "forkserver"),
+    ],
+)
+def test_workers_with_threads_are_not_forked(change, usual_start_method, usual, own, expected):
+    usual_start_method(usual)
+    loader = DataLoader(Numbers(), num_workers=1, multiprocessing_context=own)
+    context = change("worker_threads", 2, loader).multiprocessing_context
+    assert (context and context.get_start_method()) == expected
+    assert change("worker_threads", 0, loader) is loader
+
+
+@both_ways
+def test_a_program_may_still_choose_how_it_starts_processes(change):
+    context = change("worker_threads", 2, LOADERS["map-style"]()).multiprocessing_context
+    by_default = multiprocessing.get_all_start_methods()[0]
+    assert (context.get_start_method() if context else by_default) != "fork"
+    assert multiprocessing.get_start_method(allow_none=True) is None
+
+
+PROGRAM = """
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Work(Dataset):
+    worker = None
+
+    def __getitem__(self, index):
+        torch.rand(2**20).exp()  # on all the threads that there are
+        return torch.get_num_threads(), self.worker
+
+    def __len__(self):
+        return 4
+
+
+def own_start(worker_id):
+    Work.worker = worker_id
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    torch.rand(2**20).exp()  # now OpenMP has threads
+    loader = DataLoader(Work(), batch_size=2, num_workers=1, worker_init_fn=own_start)
+    if sys.argv[1] == "file":
+        import tuned
+
+        loader = tuned.prepare(nn.Linear(1, 1), None, loader)[2]
+    else:
+        from advisor.runtime.tuning import Tuning
+
+        loader = Tuning({"data.worker_threads": 2}).prepare(nn.Linear(1, 1), loader)[1]
+    print([part.tolist() for batch in loader for part in batch])
+"""
+
+
+@pytest.mark.parametrize("way", ["apply", "file"])
+def test_workers_get_their_threads_in_a_program_that_has_used_threads(way, tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "tuned.py").write_text(python_source(CATALOG, {"data.worker_threads": 2}, "train"))
+    line = [sys.executable, str(tmp_path / "program.py"), way]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str([[2, 2], [0, 0]] * 2)
 
 
 @both_ways
@@ -171,8 +265,14 @@ def test_workers_that_are_started_afresh_set_their_threads_too(method):
     loader = applied("worker_threads", 2, applied("worker_context", method, LOADERS["map-style"]()))
     assert pickle_problem(loader) == ""
     assert next(iter(loader))[1].tolist() == [2] * 4
-    both = {"data.worker_threads": 2, "data.multiprocessing_context": method}
-    assert "inside prepare()" in CATALOG.conflict(both)
+    assert CATALOG.conflict({"data.worker_threads": 2, "data.multiprocessing_context": method}) is None
+
+
+def test_threads_do_not_go_with_forked_workers():
+    both = {"data.worker_threads": 2, "data.multiprocessing_context": "fork"}
+    assert "hangs in forked workers" in CATALOG.conflict(both)
+    assert CATALOG.conflict({**both, "data.worker_threads": 0}) is None
+    assert CATALOG.conflict({**both, "data.multiprocessing_context": "default"}) is None
 
 
 @pytest.mark.parametrize("recipe_id", OF_WORKERS)
@@ -208,6 +308,8 @@ def test_what_cannot_be_measured_or_cannot_gain_is_skipped():
     assert "leave no cores idle" in reason("worker_threads", cpu_facts(loader=loader_facts(num_workers=9)))
     unpicklable = loader_facts(num_workers=2, pickle_problem="dataset: a lambda")
     assert "dataset: a lambda" in reason("worker_context", cpu_facts(loader=unpicklable))
+    assert "cannot be forked" in reason("worker_threads", cpu_facts(loader=unpicklable))
+    assert "dataset: a lambda" in reason("worker_threads", cpu_facts(loader=unpicklable))
 
 
 class _Odd(Dataset):
@@ -330,10 +432,13 @@ def test_the_exported_file_wraps_the_loader(kind):
     assert names["prepare"](nn.Linear(1, 1), None, [1])[2] == [1]
 
 
-def test_the_exported_file_sets_up_the_workers():
+def test_the_exported_file_sets_up_the_workers(tmp_path, monkeypatch):
     settings = {"data.prefetch_factor": 3, "data.persistent_workers": True, "data.worker_threads": 2}
-    _, names = exported({**settings, "data.num_workers": 2})
-    _, _, loader = names["prepare"](nn.Linear(1, 1), None, DataLoader(Numbers(), batch_size=5))
+    source = python_source(CATALOG, {**settings, "data.num_workers": 2}, "train")
+    (tmp_path / "tuned_workers.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    tuned = importlib.import_module("tuned_workers")
+    _, _, loader = tuned.prepare(nn.Linear(1, 1), None, DataLoader(Numbers(), batch_size=5))
     assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers) == (2, 3, True)
     assert {count for _, threads in loader for count in threads.tolist()} == {2}
 

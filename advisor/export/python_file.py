@@ -10,6 +10,7 @@ from string import Template
 import advisor
 from advisor.catalog import Catalog
 from advisor.errors import UsageError
+from advisor.export import top_level
 from advisor.formatting import format_setting
 from advisor.plan import StepPlan
 from advisor.portable import FREEZING, compile_options, compile_source, source
@@ -71,13 +72,19 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     chosen = [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
     plan = _plan(chosen, mode)
     wrapper = _device_loader(chosen, plan)
-    parts = [
-        _header(chosen, mode, typed=bool(wrapper)),
-        _prepare(chosen, plan, wrapper),
+    step = [
         _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan),
         *_helpers(plan, wrapped=bool(wrapper)),
     ]
-    return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
+    imports = [*_IMPORTS, "import typing"] if wrapper else list(_IMPORTS)
+    others = [pair for pair in chosen if pair[0].stage is not Stage.DATA]
+    data = _data_parts(chosen, "\n".join([*imports, *step, _PREPARE]), _prepare(others, plan, wrapper, {}))
+    constants = dict.fromkeys(text for parts in data.values() for text in parts.constants)
+    definitions = dict.fromkeys(text for parts in data.values() for text in parts.definitions)
+    imports += [text for parts in data.values() for text in parts.imports]
+    head = "\n\n".join(filter(None, [_header(chosen, mode, imports), "\n".join(constants)]))
+    whole = [head, *definitions, _prepare(chosen, plan, wrapper, data), *step]
+    return "\n\n\n".join(part.strip("\n") for part in whole) + "\n"
 
 
 def _plan(chosen: list[tuple[Recipe, Value]], mode: Mode) -> StepPlan:
@@ -88,10 +95,30 @@ def _plan(chosen: list[tuple[Recipe, Value]], mode: Mode) -> StepPlan:
     return StepPlan(mode=mode, device="cuda", **values)  # type: ignore[arg-type]
 
 
+def _data_parts(chosen: list[tuple[Recipe, Value]], file: str, prepare: str) -> dict[str, top_level.Parts]:
+    """By key, the code of what concerns the loader: worker processes import what can stand at the top of the file.
+
+    ``file`` is the rest of the file, and ``prepare`` the function as it is without these recipes.
+    """
+    codes = {
+        recipe.key: _outside_the_loop(recipe.code(value)) for recipe, value in chosen if recipe.stage is Stage.DATA
+    }
+    bound = {key: top_level.bindings(code) for key, code in codes.items()}
+    taken = top_level.bindings(file)
+    found = {}
+    for key, code in codes.items():
+        others = top_level.locals_of(prepare)
+        others |= {name for names in bound.values() for name, text in names.items() if bound[key].get(name) != text}
+        parts = top_level.split(code, taken, others)
+        taken |= top_level.bindings("\n".join([*parts.imports, *parts.constants, *parts.definitions]))
+        found[key] = parts
+    return found
+
+
 # --- the head of the file -------------------------------------------------------------------------------------
 
 
-def _header(chosen: list[tuple[Recipe, Value]], mode: Mode, *, typed: bool) -> str:
+def _header(chosen: list[tuple[Recipe, Value]], mode: Mode, imports: list[str]) -> str:
     lines = [format_setting(recipe.key, value) for recipe, value in sorted(chosen, key=lambda pair: pair[0].key)]
     usage = _TRAIN_USAGE if mode is Mode.TRAIN else _INFER_USAGE
     text = _HEADER.substitute(
@@ -101,7 +128,7 @@ def _header(chosen: list[tuple[Recipe, Value]], mode: Mode, *, typed: bool) -> s
         usage=usage.strip("\n"),
     )
     head = text.replace("\\", "\\\\").replace('"""', r"\"\"\"").join(('"""', '\n"""'))
-    return f"{head}\n\n{_imports(chosen, typed=typed)}"
+    return f"{head}\n\n{_imported(chosen, imports)}"
 
 
 def _packages(chosen: list[tuple[Recipe, Value]]) -> str:
@@ -110,23 +137,27 @@ def _packages(chosen: list[tuple[Recipe, Value]]) -> str:
     return " and ".join(["torch", *extra]) if extra else "torch and nothing else"
 
 
-def _imports(chosen: list[tuple[Recipe, Value]], *, typed: bool) -> str:
+def _imported(chosen: list[tuple[Recipe, Value]], imports: list[str]) -> str:
     """What the file imports; before torch, what must be in the environment when torch is imported."""
-    standard = "import inspect\n" + ("import typing\n" if typed else "") + "from collections.abc import Mapping"
+    standard, others = top_level.import_blocks(imports)
     environment = [
         f"# {_label(recipe, value)}\n{recipe.code(value).strip()}"
         for recipe, value in chosen
         if recipe.stage is Stage.ENVIRONMENT
     ]
-    torch = "import torch" + ("  # noqa: E402" if environment else "")
-    return "\n\n".join([standard, *environment, torch])
+    if environment:
+        others = "\n".join(f"{line}  # noqa: E402" for line in others.splitlines())
+    return "\n\n".join([standard, *environment, others])
 
 
 # --- prepare --------------------------------------------------------------------------------------------------
 
 
-def _prepare(chosen: list[tuple[Recipe, Value]], plan: StepPlan, wrapper: str) -> str:
-    blocks = [block for recipe, value in chosen if recipe.key not in _COMPILE for block in _prepared(recipe, value)]
+def _prepare(
+    chosen: list[tuple[Recipe, Value]], plan: StepPlan, wrapper: str, data: Mapping[str, top_level.Parts]
+) -> str:
+    pairs = [(recipe, value) for recipe, value in chosen if recipe.key not in _COMPILE]
+    blocks = [block for recipe, value in pairs for block in _prepared(recipe, value, data.get(recipe.key))]
     blocks += _compiled([(recipe, value) for recipe, value in chosen if recipe.key in _COMPILE], plan)
     if plan.compile_optimizer:
         blocks.append(_TENSOR_RATES.strip("\n"))
@@ -158,8 +189,8 @@ def _compiled(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> Iterator[st
         yield how.strip("\n")
 
 
-def _prepared(recipe: Recipe, value: Value) -> Iterator[str]:
-    """A recipe's part of prepare(): its code under a comment that says what it is."""
+def _prepared(recipe: Recipe, value: Value, parts: top_level.Parts | None) -> Iterator[str]:
+    """A recipe's part of prepare(): its code, or what is not at the top, under a comment that says what it is."""
     label = f"# {_label(recipe, value)}"
     if recipe.stage is Stage.STEP:
         if recipe.key not in _PLAN_FIELDS:
@@ -168,7 +199,7 @@ def _prepared(recipe: Recipe, value: Value) -> Iterator[str]:
         return
     if recipe.stage is Stage.ENVIRONMENT:
         return
-    code = _outside_the_loop(recipe.code(value)).strip("\n")
+    code = parts.rest if parts else _outside_the_loop(recipe.code(value)).strip("\n")
     guard = _GUARDS.get(recipe.stage)
     if guard and not code.startswith(guard) and ast.parse(code).body:
         code = f"{guard}\n{textwrap.indent(code, '    ')}"
@@ -379,6 +410,8 @@ _INFER_USAGE = """
     for batch in loader:
         output = step(batch)
 """
+
+_IMPORTS = ("import inspect", "from collections.abc import Mapping", "import torch")
 
 _PREPARE = '''
 def prepare(model, optimizer=None, loader=None):

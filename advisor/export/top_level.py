@@ -1,0 +1,164 @@
+"""What of a recipe's code goes to the top level of the exported file, where worker processes can import it.
+
+What is defined inside ``prepare`` cannot be pickled, and so cannot be sent to workers that are started afresh.
+"""
+
+from __future__ import annotations
+
+import ast
+import symtable
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+# What only prepare() has.
+_OF_PREPARE = frozenset({"model", "optimizer", "loader", "loss_fn", "device"})
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A recipe's code: import statements, constants and definitions with the comments above them, and the rest."""
+
+    imports: tuple[str, ...]
+    constants: tuple[str, ...]
+    definitions: tuple[str, ...]
+    rest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Movable:
+    """A statement that could stand at the top: its text, its lines (from 0), and the names that it binds and needs."""
+
+    node: ast.stmt
+    text: str
+    lines: range
+    binds: Mapping[str, str]
+    needs: frozenset[str]
+
+
+def split(code: str, taken: Mapping[str, str], others: Collection[str] = ()) -> Parts:
+    """What of a recipe's code can stand at the top of a file that binds the names ``taken`` there already.
+
+    Those are imports, functions, classes and constants (``NAME = literal``). One stays with the rest when it uses a
+    name that only ``prepare`` or the rest has, when it binds one that has another meaning in the file, and when the
+    rest uses one that it binds and that ``others`` bind inside ``prepare``: there, the name would be theirs.
+    """
+    lines = code.splitlines()
+    movable = [one for one in _movable(code) if all(taken.get(name, text) == text for name, text in one.binds.items())]
+    while True:
+        moved = {place for one in movable for place in one.lines}
+        rest = "\n".join(line for place, line in enumerate(lines) if place not in moved).strip("\n")
+        local = _OF_PREPARE | set(bindings(rest))
+        ambiguous = local | set(_needs(rest)).intersection(others)
+        staying = [one for one in movable if one.needs & local or one.binds.keys() & ambiguous]
+        if not staying:
+            break
+        movable = [one for one in movable if one not in staying]
+    return Parts(
+        tuple(one.text for one in movable if _is_import(one.node)),
+        tuple(one.text for one in movable if _is_constant(one.node)),
+        tuple(one.text for one in movable if not _is_import(one.node) and not _is_constant(one.node)),
+        rest,
+    )
+
+
+def locals_of(function: str) -> set[str]:
+    """The names that a function binds for itself, from the text of its definition."""
+    table = symtable.symtable(function, "code", "exec").get_children()[0]
+    return {symbol.get_name() for symbol in table.get_symbols() if symbol.is_local()}
+
+
+def bindings(code: str) -> dict[str, str]:
+    """The names that a piece of code binds at its top level, each with the text of what could be moved, or nothing."""
+    found = dict.fromkeys(_bound(symtable.symtable(code, "code", "exec")), "")
+    for one in _movable(code):
+        found |= one.binds
+    return found
+
+
+def import_blocks(statements: Iterable[str]) -> tuple[str, str]:
+    """Import statements, each once and sorted as formatters do: those of the standard library, and the others."""
+    modules: set[tuple[str, str]] = set()
+    members: dict[str, set[str]] = {}
+    for node in ast.parse("\n".join(statements)).body:
+        if isinstance(node, ast.Import):
+            modules |= {(alias.name, ast.unparse(alias)) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            members.setdefault(node.module or "", set()).update(ast.unparse(alias) for alias in node.names)
+    lines = [(name, f"import {text}") for name, text in sorted(modules)]
+    lines += [(name, f"from {name} import {', '.join(sorted(texts))}") for name, texts in sorted(members.items())]
+    standard = [text for name, text in lines if name.partition(".")[0] in sys.stdlib_module_names]
+    return "\n".join(standard), "\n".join(text for _, text in lines if text not in standard)
+
+
+def _movable(code: str) -> Iterator[_Movable]:
+    lines = code.splitlines()
+    body = ast.parse(code).body
+    shared = Counter(place for node in body for place in _lines_of(node))
+    for node in body:
+        own = _lines_of(node)
+        if any(shared[place] > 1 for place in own) or not _can_move(node):
+            continue
+        above = own.start
+        while not _is_import(node) and above and lines[above - 1].startswith("#"):
+            above -= 1
+        below = own.stop
+        while below < len(lines) and not lines[below].strip():
+            below += 1
+        text = "\n".join(lines[above : own.stop])
+        yield _Movable(node, text, range(above, below), _binds(node, text), frozenset(_needs(text)))
+
+
+def _lines_of(node: ast.stmt) -> range:
+    """The lines of a statement, counted from 0, with its decorators."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    return range(first - 1, node.end_lineno or node.lineno)
+
+
+def _can_move(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.level == 0 and node.module != "__future__"
+    return isinstance(node, ast.Import | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or _is_constant(node)
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    """Whether a statement gives a name in capitals a literal."""
+    if not (isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)):
+        return False
+    try:
+        ast.literal_eval(node.value)
+    except ValueError:
+        return False
+    return node.targets[0].id.isupper()
+
+
+def _is_import(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def _binds(node: ast.stmt, text: str) -> dict[str, str]:
+    """The names that a statement binds, with text that is the same where they mean the same."""
+    if isinstance(node, ast.ImportFrom):
+        return {alias.asname or alias.name: f"from {node.module} import {alias.name}" for alias in node.names}
+    if isinstance(node, ast.Import):
+        names = [(alias, alias.name.partition(".")[0]) for alias in node.names]
+        return {alias.asname or top: f"import {alias.name if alias.asname else top}" for alias, top in names}
+    return dict.fromkeys(_bound(symtable.symtable(text, "code", "exec")), text)
+
+
+def _bound(table: symtable.SymbolTable) -> Iterator[str]:
+    """The names that the top level of a module binds."""
+    return (symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported())
+
+
+def _needs(text: str) -> Iterator[str]:
+    """The names that a statement takes from the module that it stands in."""
+    tables = [symtable.symtable(text, "code", "exec")]
+    while tables:
+        table = tables.pop()
+        module = table.get_type() == "module"
+        symbols = (symbol for symbol in table.get_symbols() if module or symbol.is_global())
+        yield from (symbol.get_name() for symbol in symbols if symbol.is_referenced())
+        tables += table.get_children()
