@@ -314,7 +314,7 @@ def _spread(baseline: BaselineRecord) -> list[Fact]:
     steps = baseline.result.event_step_ms
     if steps is None:
         return []
-    return [("Spread", Content.styled(f"{format_ms(steps[0])} to {format_ms(steps[2])}", DIM))]
+    return [("Spread", Content.styled(f"{format_ms(steps[0])} to {format_ms(steps[2])} in the first run", DIM))]
 
 
 def source_facts(state: SessionState) -> list[Fact]:
