@@ -19,8 +19,9 @@ Decoding JPEGs, tokenising and other work outside PyTorch's operators stays on o
 threads is more than the cores, they get into one another's way: more workers use the cores better than more threads
 do, as long as there is memory for them. A worker that is not forked takes seconds to start, in every epoch unless
 workers persist, and gets the dataset by pickling: a dataset, a collate function or a `worker_init_fn` that cannot be
-pickled rules this out. So does a script that trains at its top level: the workers import it, so training has to stand
-under `if __name__ == "__main__":`.
+pickled rules this out. The workers import the script, too, as does the fork server in some versions of Python before
+it forks them: what the script computes has to stand under `if __name__ == "__main__":`. A fork server that has itself
+used several threads, through the script's top level or a module that it was told to preload, leads to the same hang.
 
 Numerics
 --------
