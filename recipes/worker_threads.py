@@ -4,7 +4,7 @@ What it does
 ------------
 Lets PyTorch use this many threads inside every DataLoader worker, set as the worker starts (`worker_init_fn`, after
 which your own one runs). PyTorch's default is 1, which the value 0 leaves. Workers that would be forked, as Linux does
-up to Python 3.13, are started by a fork server (`multiprocessing_context="forkserver"`) instead: a forked worker waits
+up to Python 3.13, are started in fresh interpreters (`multiprocessing_context="spawn"`) instead: a forked worker waits
 for ever for threads that the training process had started before the fork. Those started by `forkserver` or `spawn`
 stay so.
 
@@ -19,9 +19,9 @@ Decoding JPEGs, tokenising and other work outside PyTorch's operators stays on o
 threads is more than the cores, they get into one another's way: more workers use the cores better than more threads
 do, as long as there is memory for them. A worker that is not forked takes seconds to start, in every epoch unless
 workers persist, and gets the dataset by pickling: a dataset, a collate function or a `worker_init_fn` that cannot be
-pickled rules this out. The workers import the script, too, as does the fork server in some versions of Python before
-it forks them: what the script computes has to stand under `if __name__ == "__main__":`. A fork server that has itself
-used several threads, through the script's top level or a module that it was told to preload, leads to the same hang.
+pickled rules this out. The workers import the script, too: what it computes has to stand under
+`if __name__ == "__main__":`. If you start workers by `forkserver` yourself, a fork server that has used several
+threads, through a module that it was told to preload, leads to the same hang.
 
 Numerics
 --------

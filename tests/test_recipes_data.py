@@ -175,9 +175,9 @@ def test_the_start_of_a_worker_sets_its_threads_and_runs_the_users_own(change):
 @pytest.mark.parametrize(
     ("usual", "own", "expected"),
     [
-        ("fork", None, "forkserver"),
-        ("fork", "fork", "forkserver"),
-        ("spawn", "fork", "forkserver"),
+        ("fork", None, "spawn"),
+        ("fork", "fork", "spawn"),
+        ("spawn", "fork", "spawn"),
         ("spawn", None, None),
         ("forkserver", None, None),
         ("fork", "spawn", "spawn"),

@@ -266,6 +266,23 @@ def test_one_slow_run_does_not_cost_a_usual_setting_its_place(slow):
     assert len(found.bench.asked) <= 3
 
 
+@pytest.mark.parametrize(("factor", "stays"), [(1.04, True), (1.0, False)])
+def test_scattered_steps_do_not_cost_a_usual_setting_its_place(factor, stays):
+    """A gain that is less than the steps scatter: its interval says nothing."""
+    found = Searching(product(step_graph=2.0, autocast=1.5, channels_last=factor))
+    run = found.bench.run
+
+    def scattered(spec, *, cost=0.0):
+        result = run(spec, cost=cost)
+        wobbled = zip(result.blocks, (0.8, 1.2, 1.0, 0.9, 1.1), strict=True)
+        return replace(result, blocks=tuple(replace(block, seconds=block.seconds * by) for block, by in wobbled))
+
+    found.bench.run = scattered
+    found.search.grow(found.solo(GRAPH, BF16, LAST), compiles_next=lambda: True)
+    found.search.leave_one_out([LAST.key])
+    assert (LAST.key in found.stack.settings) is stays
+
+
 def test_a_usual_setting_that_costs_speed_in_company_goes():
     def speedup(settings):
         both = BF16.key in settings and LAST.key in settings

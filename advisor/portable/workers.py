@@ -21,12 +21,13 @@ class StartWorker:
 
 
 def context_without_fork(loader: typing.Any) -> typing.Any:
-    """How to start workers that may use threads: as the loader does, or by a fork server where it would fork.
+    """How to start workers that may use threads: as the loader does, or in fresh interpreters where it would fork.
 
     A forked worker would wait for ever for the threads that OpenMP had started in this process: they are not copied.
+    Nor would a fork server do: one that has used threads itself passes on the same.
     """
     own = loader.multiprocessing_context
     # Asking in this way leaves the program free to choose a start method later; the first one is the system's default.
     usual = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
     method = usual if own is None else own.get_start_method()
-    return "forkserver" if method == "fork" else own
+    return "spawn" if method == "fork" else own

@@ -230,6 +230,10 @@ class Yardstick:
             return _clears(_once(old.energy_j_per_sample, new.energy_j_per_sample, self.energy_floor), margin)
         return self._faster(new, old, margin)
 
+    def speed_ratio(self, new: TrialResult, old: TrialResult) -> float:
+        """How many times as fast one result is as another, without a word on how certain that is."""
+        return ratio_interval(self._rates(new), self._rates(old))[0]
+
     def _faster(self, new: TrialResult, old: TrialResult, margin: float) -> bool:
         _, low, _ = ratio_interval(self._rates(new), self._rates(old))
         return low > margin

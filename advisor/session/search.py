@@ -21,8 +21,10 @@ from advisor.session.ranking import best_per_recipe
 from advisor.settings import Settings
 
 _NONE = Settings()
-# How many times as fast a stack must be without a usual setting to be checked again, and then to lose the setting.
-_BETTER, _CLEARLY_BETTER = 1.01, 1.05
+# How many times as fast a stack must be without a usual setting to be checked again, and then to lose the setting; and
+# to lose it as one that gains nothing. Where steps scatter much, intervals tell too little to take out what usually
+# helps: several such settings, each worth less than the noise, are worth more than it together.
+_BETTER, _CLEARLY_BETTER, _AS_FAST = 1.01, 1.05, 0.99
 # Without one of these a compiled stack finds its kernels in the compiler's cache, most often.
 _KEEP_THE_CODE = frozenset({Stage.GLOBAL, Stage.OPTIMIZER, Stage.DATA})
 # What such a trial takes of one that compiles anew: on an H200 a third.
@@ -263,20 +265,23 @@ class StackSearch:
         stack = self.stack.result
         if self._is(key, Decision.ACCEPTED):
             return stack is not None and self._beats(without, stack)
-        if self._is_suspect(key, without):
+        if self._beats(stack, without):
+            return False
+        recipe, by = self._catalog.by_key(key), self._judge.yardstick
+        if by.goal.by_time and recipe.is_usual(self.stack.settings[key], self._judge.mode):
+            return self._does_without_the_usual(without)
+        return True
+
+    def _does_without_the_usual(self, without: TrialResult) -> bool:
+        """Whether the stack is as fast without what most workloads gain from.
+
+        When it seems faster, more often one of the two processes ran slower as a whole than the setting is at fault:
+        graphs of short kernels were seen to take 9 % longer in one process than in the next.
+        """
+        if self._beats(without, self._known_stack, margin=_BETTER):
             self._measure_stack_again()
             return self._beats(without, self._known_stack, margin=_CLEARLY_BETTER)
-        return not self._beats(stack, without)
-
-    def _is_suspect(self, key: str, without: TrialResult) -> bool:
-        """Whether the stack seems to be faster without what most workloads gain from.
-
-        More often one of the two processes ran slower as a whole than the setting is at fault: graphs of short kernels
-        were seen to take 9 % longer in one process than in the next.
-        """
-        recipe, value = self._catalog.by_key(key), self.stack.settings[key]
-        usual = recipe.is_usual(value, self._judge.mode) and self._judge.yardstick.goal.by_time
-        return usual and self._beats(without, self._known_stack, margin=_BETTER)
+        return self._judge.yardstick.speed_ratio(without, self._known_stack) >= _AS_FAST
 
     def _measure_stack_again(self) -> None:
         """Keep the better of two runs of the stack; nothing when there is no time for the second."""
