@@ -49,7 +49,8 @@ def told():
 def context(tmp_path, monkeypatch, clock, told):
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
     request, catalog = Request(TargetSpec("target.py", str(tmp_path), device="cpu"), budget_s=BUDGET_S), load_catalog()
-    bench = Bench(request, Runner(), Budget(BUDGET_S, clock), Journal.create(request), told.append)
+    budget, journal = Budget(BUDGET_S, clock), Journal.create(request)
+    bench = Bench(request, Runner(), budget, journal, told.append, environment=catalog.environment)
     bench.budget.saw(2.0, cost=0)
     reserves = Reserves(bench)
     progress = Progress(bench, reserves, told.append)
@@ -71,6 +72,19 @@ def test_solo_trials_leave_time_for_the_stack_and_its_confirmation(context, cloc
     assert not reserves.affordable()
     assert reserves.affordable(reserve_s=0.0)
     assert not reserves.affordable(cost=1.0, reserve_s=0.0)
+
+
+def test_a_fresh_interpreter_has_the_time_to_import(context, clock):
+    budget, reserves = context.bench.budget, context.reserves
+    ordinary = context.bench.spec("ordinary", {}, reserve_s=95.0)
+    budget.interpreter_s = 6.0
+    apart = context.bench.spec("apart", {"memory.allocator": "expandable_segments"}, reserve_s=95.0)
+    assert apart.environment
+    assert apart.timeout_s == pytest.approx(ordinary.timeout_s + 6.0, abs=0.01)
+    clock.now = BUDGET_S - 5.0
+    assert reserves.affordable(reserve_s=0.0)
+    assert not reserves.affordable(fresh=True, reserve_s=0.0)
+    assert "about 8 s" in reserves.too_late(fresh=True)
 
 
 def test_a_compilation_is_waited_for_unless_it_takes_most_of_the_budget(context):

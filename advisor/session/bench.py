@@ -68,19 +68,21 @@ class Bench:
         self, name: str, settings: Mapping[str, Value], *, reserve_s: float = 0.0, at_least_s: float = 0.0
     ) -> TrialSpec:
         """A trial's spec with what the budget allows it; ``reserve_s`` is what must be left when it hangs."""
+        environment = self._environment(settings)
+        interpreter_s = self.budget.interpreter_s if environment else 0.0
         return TrialSpec(
             trial_id=name,
             target=self.request.target,
             settings=dict(settings),
             measure_s=self.budget.measure_s,
             warmup_limit_s=self.budget.warmup_limit_s,
-            timeout_s=self.budget.timeout_s(reserve_s),
+            timeout_s=self.budget.timeout_s(reserve_s) + interpreter_s,
             at_least_s=max(at_least_s, ENERGY_S if self.request.objective is Objective.ENERGY else 0.0),
             log_path=self._journal.log_path(f"{next(self._numbers):03d}-{name}"),
             recipe_folders=self.request.recipe_folders,
             seed=self.request.seed,
             stream_seed=self.request.seed,
-            environment=self._environment(settings),
+            environment=environment,
         )
 
     def build_once(self, build_s: float) -> None:
@@ -131,10 +133,12 @@ class Bench:
         compiling_s = (result.prepare_s or 0.0) if cost else 0.0
         self.warming_up_s += wall_s if cost and not result.measured else compiling_s + (result.warmup_s or 0.0)
         # The baseline's wall has the fork server's start and the profile in it, that of a fresh interpreter its start:
-        # no measure of other trials.
+        # no measure of other trials. Both import torch; the fork server may have done so before the session began.
         if result.measured and not spec.profile and not spec.environment:
             self.budget.saw(wall_s, cost=cost)
-        elif result.measured and spec.profile:
+        elif result.measured:
+            self.budget.interpreter_s = max(self.budget.interpreter_s, result.startup_s or 0.0)
+        if result.measured and spec.profile:
             self.budget.baseline_s = _ordinary_s(result)
         return replace(result, wall_s=wall_s)
 

@@ -35,6 +35,7 @@ class Budget:
     """Keeps the time of a session. ``clock`` is injectable for tests.
 
     ``baseline_s`` is what a trial like the baseline takes, less inspecting and profiling; None before it is measured.
+    ``interpreter_s`` is what a trial in a fresh interpreter takes beside: it imports torch again.
     """
 
     def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,6 +46,7 @@ class Budget:
         self._compile_walls: list[float] = []
         self.repeated_s = 0.0
         self.baseline_s: float | None = None
+        self.interpreter_s = 0.0
         self.parameter_tensors = _MID_SIZE_TENSORS
         self.compiles_backward = True
         self.hinted_compile_s: float | None = None

@@ -23,16 +23,22 @@ class Reserves:
         self.compile_cost = 0.0
         self.stack_cost = 0.0
 
-    def affordable(self, *, cost: float = 0.0, reserve_s: float | None = None) -> bool:
-        """Whether a trial fits. ``cost``: that of its compilation; ``reserve_s``: as :meth:`solo_s` by default."""
-        budget = self._bench.budget
-        reserve = self.solo_s() if reserve_s is None else reserve_s
-        return budget.allows(budget.expected_s(cost=cost), reserve_s=reserve)
+    def affordable(self, *, cost: float = 0.0, fresh: bool = False, reserve_s: float | None = None) -> bool:
+        """Whether a trial fits. ``cost``: that of its compilation; ``reserve_s``: as :meth:`solo_s` by default.
 
-    def too_late(self, *, cost: float = 0.0) -> str:
+        ``fresh``: it gets an interpreter of its own.
+        """
+        reserve = self.solo_s() if reserve_s is None else reserve_s
+        return self._bench.budget.allows(self._expected_s(cost, fresh), reserve_s=reserve)
+
+    def too_late(self, *, cost: float = 0.0, fresh: bool = False) -> str:
         """Why a trial that does not fit is skipped."""
-        needed = self._bench.budget.expected_s(cost=cost)
+        needed = self._expected_s(cost, fresh)
         return f"it needs about {needed:.0f} s, more than the budget has left; raise --budget to try it"
+
+    def _expected_s(self, cost: float, fresh: bool) -> float:
+        budget = self._bench.budget
+        return budget.expected_s(cost=cost) + (budget.interpreter_s if fresh else 0.0)
 
     def solo_s(self) -> float:
         """What solo trials leave: a few trials of the stack, a compilation while one is to come, and the proof."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from advisor.recipe import Stage
 from advisor.records import Candidate, Outcome, TrialRecord
 from advisor.session.baseline import BaselineMeasurements
 from advisor.session.context import SessionContext
@@ -97,8 +98,10 @@ class SoloTrials:
             return REJECTED
         if recipe in self._planning.passed_over and context.decisions.of(recipe) is None:
             return self._planning.passed_over[recipe]
-        if not context.reserves.affordable(cost=context.catalog.cost(candidate.settings), reserve_s=reserve_s):
-            return context.reserves.too_late()
+        cost = context.catalog.cost(candidate.settings)
+        fresh = context.catalog[recipe].stage is Stage.ENVIRONMENT
+        if not context.reserves.affordable(cost=cost, fresh=fresh, reserve_s=reserve_s):
+            return context.reserves.too_late(cost=cost, fresh=fresh)
         return ""
 
     def _ends_ladder(self, record: TrialRecord) -> bool:
