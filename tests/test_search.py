@@ -40,10 +40,12 @@ class Bench:
     def __init__(self, speedups, affordable):
         self.speedups, self.asked = speedups, []
         self.request = Request(TargetSpec("made_up", "."), allow=Numerics.CLOSE)
-        self.budget = SimpleNamespace(expected_s=lambda *, cost=0.0: 1.0, allows=self._allows)
+        self.budget = SimpleNamespace(expected_s=lambda *, cost=0.0: 1.0, allows=self._allows, interpreter_s=9.0)
+        self.expected_s = []
         self._affordable = affordable
 
     def _allows(self, expected_s, *, reserve_s):
+        self.expected_s.append(expected_s)
         return len(self.asked) < self._affordable
 
     def spec(self, name, settings, **_):
@@ -364,6 +366,13 @@ def test_what_is_accepted_is_not_exchanged():
     found.search.grow(found.solo(BF16, GRAPH), [TF32])
     found.search.leave_one_out()
     assert BF16.key in found.stack.settings
+
+
+def test_a_combination_that_needs_a_fresh_interpreter_takes_longer():
+    segments = Candidate("allocator", "memory.allocator", "expandable_segments")
+    found = Searching(product(autocast=1.5, allocator=1.2, step_graph=1.1))
+    found.search.grow(found.solo(BF16, segments))
+    assert found.bench.expected_s == [1.0 + 9.0]
 
 
 def test_what_keeps_the_compiled_code_costs_less_on_top():

@@ -504,6 +504,8 @@ class StackSearch:
         budget = self._bench.budget
         cost = self._catalog.cost(settings) * (_CACHED_SHARE if cached else 1.0)
         expected_s = max(at_least_s, budget.expected_s(cost=cost), budget.expected_s())
+        if self._catalog.environment(settings):
+            expected_s += budget.interpreter_s
         return budget.allows(expected_s, reserve_s=self._reserve_s() if reserve_s is None else reserve_s)
 
     def _is_partner(self, record: TrialRecord, settings: Settings) -> bool:
