@@ -3,9 +3,36 @@
 import os
 import tempfile
 
+import pytest
+
+from advisor.runner import Runner
+
+# As long as in the shortest session: what is planted differs by far more than so short a trial's noise.
+MEASURE_S = 0.5
+
 
 def pytest_configure(config):
+    # Else each process that compiles for the CPU starts a compiler and an interpreter, several times, to see which
+    # vector instructions there are; with 0 the code has none, but is generated and compiled all the same.
+    os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
     if "PERF_ADVISOR_STATE" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="perf-advisor-tests-", ignore_cleanup_errors=True)
         os.environ["PERF_ADVISOR_STATE"] = folder.name
         config.add_cleanup(folder.cleanup)
+
+
+@pytest.fixture(scope="session")
+def state_of_sessions(tmp_path_factory):
+    """A state folder for all tests that run sessions: what the machine can do at most is measured once."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def real_sessions(state_of_sessions):
+    """What sessions with real trials need: a state folder, one thread, and trials that are short in a long budget."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERF_ADVISOR_STATE", str(state_of_sessions))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setattr("advisor.session.budget._LONGEST_MEASURE_S", MEASURE_S)
+        Runner.prepare()
+        yield

@@ -16,8 +16,9 @@ from real_session import Run
 from advisor.errors import ExitCode
 from advisor.export.text_report import verdict
 from advisor.records import Outcome, Verdict
-from advisor.runner import Runner
 from advisor.session import events
+
+pytestmark = pytest.mark.usefixtures("real_sessions")
 
 LONGEST_S = 300.0  # generous: the machine may be loaded
 LATE = 1.1  # a session may overrun its budget by a tenth
@@ -51,15 +52,6 @@ if isinstance(workload.model[0], torch.nn.Identity):
     workload.model[2] = torch.empty(2**60, dtype=torch.uint8)
 workload.model[1] = torch.nn.Identity()
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _state(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PERF_ADVISOR_STATE", str(tmp_path_factory.mktemp("state")))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        Runner.prepare()
-        yield
 
 
 @pytest.fixture

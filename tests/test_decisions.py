@@ -11,25 +11,17 @@ from real_session import Run
 
 from advisor.export.text_report import verdict
 from advisor.records import Outcome, Verdict
-from advisor.runner import Runner
 from advisor.session import events
 from advisor.session.control import Decision
 from advisor.session.decisions import Decisions
 from advisor.session.journal import open_session
 from advisor.session.state import SessionState
 
+pytestmark = pytest.mark.usefixtures("real_sessions")
+
 FIRST, SECOND, THIRD = "planted.first", "planted.second", "planted.third"
 ALL = {FIRST: True, SECOND: True, THIRD: True}
 NOT_FIRST, NOT_SECOND = ("first", Decision.REJECTED), ("second", Decision.REJECTED)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _state(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PERF_ADVISOR_STATE", str(tmp_path_factory.mktemp("state")))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        Runner.prepare()
-        yield
 
 
 def session_of(folder, *, only=("first", "second", "third"), third="EXACT", **options):
@@ -89,9 +81,16 @@ def test_what_is_rejected_leaves_the_stack_and_the_rest_is_measured_next(tmp_pat
     assert run.posted(events.StageStarted)[-1].stage == "done"
 
 
+# So much slower that no noise lets it into the stack.
+WAITS = """
+import time
+workload.model[3].register_forward_pre_hook(lambda *_: time.sleep(0.03))
+"""
+
+
 def test_waiting_candidates_follow_decisions_in_their_turn(tmp_path):
     """One recipe's values are left out while it is rejected; one that needs consent no longer waits once it has it."""
-    values = plant(tmp_path / "recipes", "values", candidates="return [1, 2, 3, 4]")
+    values = plant(tmp_path / "recipes", "values", candidates="return [1, 2, 3, 4]", apply=WAITS)
     values.write_text(f"{values.read_text()}\n    def accepts(self, value):\n        return value in (1, 2, 3, 4)\n")
     run = session_of(tmp_path, only=("second", "third", "values"), third="CHANGED")
     when(run, lambda event: isinstance(event, events.TrialsPlanned), "third", Decision.ACCEPTED)

@@ -19,14 +19,7 @@ from advisor.session.request import Request
 from advisor.session.session import Session
 from advisor.session.state import SessionState
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _state(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PERF_ADVISOR_STATE", str(tmp_path_factory.mktemp("state")))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        Runner.prepare()
-        yield
+pytestmark = pytest.mark.usefixtures("real_sessions")
 
 
 def bench(tmp_path_factory, text, **options):

@@ -16,12 +16,13 @@ from advisor.errors import ExitCode
 from advisor.export.json_report import report
 from advisor.formatting import format_worth
 from advisor.records import Mode, Numerics, Objective, Outcome, Verdict
-from advisor.runner import Runner
 from advisor.session import events
 from advisor.session.control import Decision
 from advisor.session.journal import open_session
 from advisor.session.objective import Goal
 from advisor.session.state import SessionState
+
+pytestmark = pytest.mark.usefixtures("real_sessions")
 
 SLOW_TARGET = "import time\n" + TINY_TARGET.replace("return 1.0 * x", "time.sleep(0.02); return 1.0 * x")
 REPLACE_PAUSE = """
@@ -44,15 +45,6 @@ PLANTED = {
     "not_finite": REPLACE_PAUSE.format(expression="x / 0"),
     "raising": "raise RuntimeError('no such trick')",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _state(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PERF_ADVISOR_STATE", str(tmp_path_factory.mktemp("state")))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        Runner.prepare()
-        yield
 
 
 @pytest.fixture(scope="module")
