@@ -231,7 +231,8 @@ process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, str
 process.start()
 theirs.close()
 assert not ours.recv().problem
-for number in range(2 if useful else 1):
+for number in range(3 if useful else 2):
+    assert (folder / "imported").exists() == (number == 2)
     mine, trials = fork.Pipe()
     spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, str(folder / "trial.log"))
     ours.send((spec, time.monotonic()))

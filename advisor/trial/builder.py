@@ -32,6 +32,7 @@ _UNUSABLE = 3
 # What the first torch.compile imports: on an H200's host it took 2.5 s of each trial that compiles.
 _COMPILER = "torch._inductor.compile_fx"
 _FEWEST_CORES = 4
+_TRIAL_WITH_COMPANY = 2
 
 
 def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
@@ -125,10 +126,10 @@ def _spare_forks_the_garbage() -> None:
 def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Callable[[], bool] | None = None) -> None:
     """Fork a trial for each spec, and tell how it ended; until the other end closes.
 
-    ``meanwhile`` is called once, while the first of them runs. When it says that forks are no use any more, that trial
-    was the last: later ones get a process that builds the workload anew.
+    ``meanwhile`` is called once, while the second of them runs, for a person waits for what the first shows. When it
+    says that forks are no use any more, that trial was the last: later ones get a process that builds anew.
     """
-    useful = True
+    useful, trials = True, 0
     with contextlib.suppress(EOFError, OSError):
         while useful:
             spec, asked_at = connection.recv()
@@ -140,9 +141,9 @@ def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Calla
             os.close(handle)
             assert trial.pid is not None
             connection.send(Forked(trial.pid))
-            if meanwhile is not None:
+            trials += 1
+            if meanwhile is not None and trials == _TRIAL_WITH_COMPANY:
                 useful = meanwhile()
-                meanwhile = None
             trial.join()
             connection.send(ForkEnded(trial.exitcode))
 

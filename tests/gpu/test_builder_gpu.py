@@ -35,7 +35,7 @@ def target(tmp_path):
     return TargetSpec("target.py", str(tmp_path), mode=Mode.TRAIN, device="cuda")
 
 
-def test_the_target_is_built_once_though_the_compiler_is_imported_beside_the_first_trial(target, tmp_path):
+def test_the_target_is_built_once_though_the_compiler_is_imported_beside_a_trial(target, tmp_path):
     Runner.prepare()
     runner = Runner()
     problem = runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S)
