@@ -1,0 +1,88 @@
+"""The machine: its GPUs and its host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that holds memory on a GPU."""
+
+    pid: int
+    name: str
+    used_memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """One GPU as NVML describes it; a field that the driver does not report is None."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total_bytes: int
+    memory_used_bytes: int
+    driver_version: str
+    cuda_driver_version: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    ecc_enabled: bool | None = None
+    mig_enabled: bool | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One reading of a GPU's gauges."""
+
+    uuid: str
+    utilization_percent: int | None
+    memory_used_bytes: int
+    memory_total_bytes: int
+    temperature_c: int | None
+    power_w: float | None
+    sm_clock_mhz: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostInfo:
+    """The host as psutil and the kernel describe it. ``usable_cores`` honours the process's CPU affinity."""
+
+    cpu: str
+    physical_cores: int
+    logical_cores: int
+    usable_cores: int
+    memory_total_bytes: int
+    memory_available_bytes: int
+    cpu_features: tuple[str, ...]
+    numa_nodes: int
+    system: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The machine. ``gpu_note`` is a plain sentence when NVML cannot be used."""
+
+    host: HostInfo
+    gpus: tuple[GpuInfo, ...] = ()
+    gpu_note: str | None = None
+
+    def gpu_by_uuid(self, uuid: str | None) -> GpuInfo | None:
+        """The GPU with this UUID (with or without the ``GPU-`` prefix that CUDA leaves out)."""
+        if uuid is None:
+            return None
+        wanted = uuid.removeprefix("GPU-").lower()
+        return next((gpu for gpu in self.gpus if gpu.uuid.removeprefix("GPU-").lower() == wanted), None)

@@ -1,0 +1,87 @@
+"""Values of settings, and the kinds of things that are told apart."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+Value = bool | int | float | str
+
+
+class Mode(StrEnum):
+    """Which loop is being tuned."""
+
+    TRAIN = "train"
+    INFER = "infer"
+
+
+class Numerics(StrEnum):
+    """How a setting changes what the model computes."""
+
+    EXACT = "exact"
+    CLOSE = "close"
+    CHANGED = "changed"
+
+    @property
+    def severity(self) -> int:
+        """0 for exact, 1 for close, 2 for changed."""
+        return list(Numerics).index(self)
+
+
+class Outcome(StrEnum):
+    """How a trial ended."""
+
+    MEASURED = "measured"
+    OUT_OF_MEMORY = "out_of_memory"
+    FAILED = "failed"
+    NON_FINITE = "non_finite"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+class Verdict(StrEnum):
+    """What a trial says about its candidate."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    NO_DIFFERENCE = "no measurable difference"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Bottleneck(StrEnum):
+    """What the step is bound by."""
+
+    INPUT = "input"
+    LAUNCH = "host launches"
+    MEMORY = "memory bandwidth"
+    COMPUTE = "compute"
+    COPY = "host-to-device copies"
+    COMMUNICATION = "communication"
+
+
+class Phase(StrEnum):
+    """The parts of a step, in the order in which a step runs them."""
+
+    DATA_WAIT = "data wait"
+    HOST_TO_DEVICE = "host-to-device"
+    ZERO_GRAD = "zero_grad"
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+class Objective(StrEnum):
+    """What the ranking and the stack optimise."""
+
+    THROUGHPUT = "throughput"
+    MEMORY = "memory"
+    LATENCY = "latency"
+    ENERGY = "energy"
+
+
+def text_of(value: Value) -> str:
+    """A setting's value as YAML spells it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,104 @@
+"""What a trial process and a builder send to their parent, and what they are asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from advisor.records.trials import Block, TrialResult
+from advisor.records.workload import Profile, WorkloadFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The child runs; ``startup_s`` passed since the parent asked for it and before any user code."""
+
+    startup_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the trial is doing now: loading, preparing, compiling, warming up, measuring, profiling."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """The workload's facts and the versions of what it runs on."""
+
+    workload: WorkloadFacts
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """The instrumented pass is done."""
+
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """An interactive trial has warmed up and waits for :class:`MeasureBlock`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDone:
+    """A block has been timed."""
+
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFailure:
+    """The target could not be loaded, or cannot be measured: the user's to mend."""
+
+    message: str
+    hint: str
+    details: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The trial's last message."""
+
+    result: TrialResult
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderReady:
+    """The builder has built the target. ``problem``: why no trial can be forked from it; empty when they can."""
+
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """The builder has forked a trial."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForkEnded:
+    """The trial that the builder forked is over; a negative exit code is the signal that ended it."""
+
+    exitcode: int | None
+
+
+TrialMessage = Started | Activity | Inspected | Profiled | Ready | BlockDone | TargetFailure | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureBlock:
+    """Parent to child: time one block of about this long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Parent to child: finish and report."""
+
+
+TrialCommand = MeasureBlock | Stop

@@ -1,0 +1,346 @@
+"""What is tried, what came of it, and what of that is recommended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from advisor.records.kinds import Mode, Numerics, Outcome, Value, Verdict, text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Why a recipe proposes nothing, in words that a person can act on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A recipe and a value to try. ``already_on`` marks a value that switches off what the user already has."""
+
+    recipe: str
+    key: str
+    value: Value
+    already_on: bool = False
+
+    @property
+    def name(self) -> str:
+        """``recipe=value``, unique within a session."""
+        return f"{self.recipe}={text_of(self.value)}"
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """The one setting that the candidate adds to the user's own."""
+        return {self.key: self.value}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """What the user asked to measure: the target and the options that shape the workload."""
+
+    target: str
+    directory: str
+    mode: Mode | None = None
+    device: str = "auto"
+    batch_size: int | None = None
+    input_shape: tuple[int, ...] | None = None
+    config: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReadings:
+    """What NVML said of the GPU while a trial was timed: the highest temperature, the median clock, the mean power.
+
+    ``samples`` counts the readings. ``foreign_processes`` is the most others that held a compute context at a time,
+    idle ones too; None where NVML does not list processes, so that nobody knows.
+    """
+
+    samples: int
+    temperature_c: int | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_lowest_mhz: int | None = None
+    power_w: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    foreign_processes: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSpec:
+    """One trial to run. ``settings`` are applied over the user's own; ``measure_s`` is its share of the budget;
+    ``at_least_s`` is measured also when the interval is narrow earlier.
+
+    ``interactive`` makes the trial warm up and then wait for the parent's word before each block. ``seed`` fixes the
+    model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout). ``environment`` are
+    variables that must be set before the interpreter starts: such a trial gets a fresh one. ``reference`` probes the
+    numerics in a higher precision and measures nothing.
+    """
+
+    trial_id: str
+    target: TargetSpec
+    settings: dict[str, Value]
+    measure_s: float
+    warmup_limit_s: float
+    timeout_s: float
+    log_path: str
+    at_least_s: float = 0.0
+    recipe_folders: tuple[str, ...] = ()
+    seed: int = 0
+    stream_seed: int = 0
+    inspect: bool = False
+    profile: bool = False
+    interactive: bool = False
+    reference: bool = False
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Back-to-back steps timed together by the wall clock, synchronised only at the end."""
+
+    steps: int
+    samples: int
+    seconds: float
+
+    @property
+    def step_ms(self) -> float:
+        """Wall milliseconds per step."""
+        return 1e3 * self.seconds / self.steps
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """How a trial ended and what it measured; a trial that failed has an outcome, a reason and no blocks.
+
+    ``event_step_ms`` holds the 5th, 50th and 95th percentile of single steps by the device's events.
+    ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state;
+    ``measuring_s`` is timing, and for the baseline profiling.
+    ``losses`` are the first training losses. ``outputs`` are the sum and a fixed sample of the model's outputs, in
+    training those of the first step. ``weights`` are the squared norm of the parameters before the first of these
+    steps and after each; norms of another number of ``parameters`` are not compared.
+    ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
+    the updates that a gradient scaler skipped in the probe. ``energy_j_per_sample`` is what the whole GPU took while
+    the blocks were timed, its idle draw and the host's pauses included.
+    """
+
+    outcome: Outcome
+    reason: str = ""
+    hint: str = ""
+    details: str = ""
+    batch_size: int | None = None
+    blocks: tuple[Block, ...] = ()
+    event_step_ms: tuple[float, float, float] | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    device_used_bytes: int | None = None
+    startup_s: float | None = None
+    build_s: float | None = None
+    prepare_s: float | None = None
+    warmup_s: float | None = None
+    warmup_steps: int = 0
+    measuring_s: float = 0.0
+    wall_s: float | None = None
+    losses: tuple[float, ...] = ()
+    outputs: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    parameters: int = 0
+    notes: tuple[str, ...] = ()
+    disturbed: str = ""
+    skipped_steps: int = 0
+    energy_j_per_sample: float | None = None
+    gpu: GpuReadings | None = None
+    log_path: str = ""
+
+    @property
+    def measured(self) -> bool:
+        """Whether the trial produced timings."""
+        return self.outcome is Outcome.MEASURED and bool(self.blocks)
+
+    @property
+    def probed(self) -> bool:
+        """Whether the trial produced losses or outputs; one in a higher precision produces nothing else."""
+        return self.outcome is Outcome.MEASURED and bool(self.losses or self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpent:
+    """Where the wall time of a session went, in seconds: ``warming_up_s`` holds first steps and compilation too."""
+
+    measuring_s: float
+    warming_up_s: float
+    session_s: float
+
+    @property
+    def outside_s(self) -> float:
+        """Starting processes, importing, loading the model, applying settings, waiting for processes to end."""
+        return max(0.0, self.session_s - self.measuring_s - self.warming_up_s)
+
+    @property
+    def outside_share(self) -> float:
+        """``outside_s`` as a share of the session."""
+        return self.outside_s / self.session_s if self.session_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NumericsResult:
+    """Measured numerics against the baseline. ``difference`` is relative (0 when bit-equal), None if not comparable.
+
+    ``from_reference`` is the relative difference from the same steps in a higher precision, and
+    ``baseline_from_reference`` the baseline's; None where there is no such reference. ``as_baselines`` when two runs of
+    the baseline differ about as much: then nothing speaks against the class that the recipe declares.
+    """
+
+    measured: Numerics
+    declared: Numerics
+    difference: float | None
+    text: str
+    from_reference: float | None = None
+    baseline_from_reference: float | None = None
+    as_baselines: bool = False
+
+    @property
+    def worse_than_declared(self) -> bool:
+        """Whether the trial changed more than the recipe promises."""
+        return self.decisive.severity > self.declared.severity
+
+    @property
+    def decisive(self) -> Numerics:
+        """The class that decides what may be used without consent: as measured, unless the baseline varies as much."""
+        return min(self.measured, self.declared, key=lambda n: n.severity) if self.as_baselines else self.measured
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A speed-up over the baseline, always the ratio of samples per second, with its 95 % interval."""
+
+    speedup: float
+    ci_low: float
+    ci_high: float
+    noise_floor: float
+    paired: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """Faster or slower only when the whole interval clears the noise floor."""
+        if self.ci_low > 1 + self.noise_floor:
+            return Verdict.FASTER
+        if self.ci_high < 1 / (1 + self.noise_floor):
+            return Verdict.SLOWER
+        return Verdict.NO_DIFFERENCE
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """A candidate with its result, compared with the baseline. ``settings`` is all that was applied.
+
+    ``confirmed`` when it was measured again, in turn with the baseline, because it lay within reach of the noise.
+    """
+
+    candidate: Candidate
+    settings: dict[str, Value]
+    result: TrialResult
+    comparison: Comparison | None = None
+    numerics: NumericsResult | None = None
+    break_even_steps: int | None = None
+    step_ms: float | None = None
+    samples_per_s: float | None = None
+    confirmed: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether the candidate was measured by itself, not on top of a stack."""
+        return len(self.settings) <= 1
+
+    @property
+    def label(self) -> str:
+        """The candidate's name, with the words that it was measured on top of the stack when it was."""
+        return self.candidate.name if self.alone else f"{self.candidate.name}, with the stack"
+
+    @property
+    def verdict(self) -> Verdict:
+        """The candidate's verdict."""
+        if self.result.outcome is Outcome.SKIPPED:
+            return Verdict.SKIPPED
+        return self.comparison.verdict if self.comparison else Verdict.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class StackRecord:
+    """Several settings applied together, measured against the baseline. ``confirmed`` when alternately, A B B A.
+
+    ``baseline_step_ms`` and ``baseline_samples_per_s`` are the baseline's as timed beside the stack: the speed-up is
+    the ratio to those, which on a machine that drifts are not the session's first.
+    """
+
+    settings: dict[str, Value]
+    result: TrialResult
+    comparison: Comparison | None = None
+    numerics: NumericsResult | None = None
+    break_even_steps: int | None = None
+    step_ms: float | None = None
+    samples_per_s: float | None = None
+    confirmed: bool = False
+    baseline_step_ms: float | None = None
+    baseline_samples_per_s: float | None = None
+    dropped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def pending(self) -> bool:
+        """Whether these settings are still to be measured together: the person rejected others of a stack."""
+        return self.result.outcome is Outcome.SKIPPED
+
+    @property
+    def verdict(self) -> Verdict:
+        """What measuring the settings together said; skipped while that is still to come."""
+        if self.pending:
+            return Verdict.SKIPPED
+        return self.comparison.verdict if self.comparison else Verdict.FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class ParetoPoint:
+    """Settings that were measured, by speed and memory. The baseline has neither settings nor a comparison."""
+
+    name: str
+    settings: dict[str, Value]
+    comparison: Comparison | None
+    peak_reserved_bytes: int
+
+    @property
+    def speedup(self) -> float:
+        """Samples per second over the baseline's."""
+        return self.comparison.speedup if self.comparison else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineRecord:
+    """The user's own settings, measured. ``cpu_step_ms`` is the same step on the CPU, when a GPU session tried that.
+
+    ``noise_floor``, ``memory_floor`` and ``energy_floor`` are the relative differences in speed, in peak memory and in
+    energy that identical runs showed; the last two are 0 where there was one run only.
+    """
+
+    result: TrialResult
+    step_ms: float
+    samples_per_s: float
+    noise_floor: float
+    cpu_step_ms: float | None = None
+    memory_floor: float = 0.0
+    energy_floor: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """A ranked candidate: at most one value per recipe, the best. ``in_stack`` when the final stack has it."""
+
+    rank: int
+    record: TrialRecord
+    title: str
+    why: str
+    needs_consent: bool
+    in_stack: bool
