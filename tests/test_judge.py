@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -14,6 +15,7 @@ from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome
 from advisor.session.confirmation import Confirmation, Runs
 from advisor.session.judge import Judge, overhead_s, speed
 from advisor.session.objective import Goal
+from advisor.stats import ratio_interval
 
 CATALOG = load_catalog()
 CANDIDATE = Candidate("autocast", "precision.autocast", "bfloat16")
@@ -341,6 +343,19 @@ def false_verdicts(runs):
     return len(final), sum(verdict is not Verdict.NO_DIFFERENCE for verdict in final)
 
 
+@pytest.fixture
+def remembered_intervals(monkeypatch):
+    """The same runs are compared again and again: each interval, a pure function of them, is computed once."""
+
+    @functools.cache
+    def interval(new, old):
+        return ratio_interval(new, old)
+
+    for module in ("advisor.session.judge", "advisor.stats"):
+        monkeypatch.setattr(f"{module}.ratio_interval", lambda new, old: interval(tuple(new), tuple(old)))
+
+
+@pytest.mark.usefixtures("remembered_intervals")
 def test_of_identical_programs_recorded_on_a_gpu_at_most_one_in_a_hundred_is_called_different():
     """112 real runs of seven workloads on an H200, two of them bound by launches on a host with slow minutes."""
     outcomes = [false_verdicts(recorded_runs(workload, start)) for workload in RECORDED for start in range(0, 16, 4)]
