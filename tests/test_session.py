@@ -37,7 +37,7 @@ HEAVY_TARGET = TINY_TARGET.replace("return 1.0 * x", "return x + 0.0 * torch.one
 REPLACE_SCRATCH = "import time, torch" + REPLACE_PAUSE
 MEMORY = {
     "lighter": REPLACE_SCRATCH.format(expression="x + 0.0 * torch.ones(2**20).sum()"),
-    "crawling": REPLACE_SCRATCH.format(expression="time.sleep(0.3) or x"),
+    "crawling": REPLACE_SCRATCH.format(expression="time.sleep(0.2) or x"),
 }
 PLANTED = {
     "quicker": REPLACE_PAUSE.format(expression="x"),
@@ -324,7 +324,7 @@ from torch import nn
 
 class Samples(torch.utils.data.Dataset):
     def __len__(self):
-        return 64
+        return 8_000  # no epoch ends while it is timed: the next would start its workers anew
 
     def __getitem__(self, index):
         time.sleep(0.004)
