@@ -111,6 +111,14 @@ def test_what_the_stack_did_with_it_is_not_its_own_merit(stack, decision, recomm
     assert names(item.record for item in ranked) == ["compile=default"] * recommended
 
 
+def test_what_the_person_could_consent_to_is_recommended_though_it_may_not_stay_in_the_stack():
+    settings = {"compile.mode": "default", "step.cuda_graph": True}
+    fault = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.5, "")
+    on_top = replace(record("compile", "default", 400), settings=settings, numerics=fault)
+    [recommendation] = recommend(CATALOG, FACTS, [on_top], by(), {"step.cuda_graph": True})
+    assert recommendation.needs_consent
+
+
 # --- other objectives -----------------------------------------------------------------------------------------
 
 

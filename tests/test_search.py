@@ -223,6 +223,31 @@ def test_compilation_on_top_stays_only_when_it_helps():
         assert found.stack.dropped == ({} if stays else {COMPILE.key: "it adds nothing to the others"})
 
 
+def test_with_nothing_to_be_on_top_of_nothing_is_left_out():
+    found = Searching(product(compile=0.9))
+    found.search.try_expensive(COMPILE)
+    assert not found.stack.settings
+    assert not found.stack.dropped
+
+
+def test_what_is_not_allowed_is_not_said_to_add_nothing():
+    found = Searching(product(autocast=1.5, compile=2.0))
+    found.search.grow(found.solo(BF16))
+    found.decisions.take("compile", Decision.REJECTED)
+    found.search.try_expensive(COMPILE)
+    assert COMPILE.key not in {*found.stack.settings, *found.stack.dropped}
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(1.4, True), (0.9, False)])
+def test_what_an_earlier_session_measured_on_top_is_offered_to_this_one(factor, stays):
+    found = Searching(product(autocast=1.5, compile=factor))
+    found.search.grow(found.solo(BF16))
+    settings = Settings({**BF16.settings, **COMPILE.settings})
+    found.search.offer(found.judge.record(COMPILE, settings, result_at(1.5 * factor)))
+    assert (found.stack.settings == settings) is stays
+    assert not found.bench.asked
+
+
 def test_what_has_not_won_alone_is_checked_once_the_stack_is_compiled():
     """Before it is compiled bfloat16 gains nothing in company either; compiled it does, and TF32 still does not."""
 
@@ -346,9 +371,10 @@ def test_what_a_setting_rules_out_takes_its_place_where_that_is_better(tried_alo
     found.search.grow(found.solo(*alone), untried, compiles_next=lambda: True)
     found.search.stack.settings = Settings({**GRAPH.settings, **BF16.settings})  # a compiled stack may have begun so
     found.search.stack.result = result_at(2.4)
+    found.search.stack.dropped[TF32.key] = "the others leave it nothing to do"
     found.search.leave_one_out()
     assert found.stack.settings == Settings({**GRAPH.settings, **TF32.settings})
-    assert found.stack.dropped[BF16.key] == f"{TF32.name} does more in its place"
+    assert found.stack.dropped == {BF16.key: f"{TF32.name} does more in its place"}
 
 
 @pytest.mark.parametrize(("gain", "asked"), [(2.5, False), (1.6, True)])

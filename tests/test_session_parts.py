@@ -87,6 +87,11 @@ def test_a_fresh_interpreter_has_the_time_to_import(context, clock):
     assert "about 8 s" in reserves.too_late(fresh=True)
 
 
+def test_a_compilation_from_the_cache_is_no_shorter_than_a_trial(context):
+    context.bench.budget.saw(3.0, cost=1)
+    assert "about 2 s" in context.reserves.too_late(cost=0.4)
+
+
 def test_a_compilation_is_waited_for_unless_it_takes_most_of_the_budget(context):
     reserves, budget = context.reserves, context.bench.budget
     without_s = reserves.stack_s()

@@ -12,7 +12,7 @@ from advisor.records.kinds import Bottleneck, Mode, Value
 class LoaderFacts:
     """A DataLoader as the user built it. ``length`` is in batches, None for an iterable dataset.
 
-    ``pickle_problem`` says what of a loader with workers cannot be pickled, empty for nothing. ``movable_transforms``
+    ``pickle_problem`` says what of it cannot be pickled for workers, empty for nothing. ``movable_transforms``
     are the transforms at the end of the dataset's that could run on whole batches on the device; where there is none,
     ``transforms_problem`` says why.
     """

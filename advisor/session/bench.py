@@ -100,6 +100,7 @@ class Bench:
         problem = self.runner.build_once(request.target, request.seed, log_path, patience_s)
         if not problem and self.budget.baseline_s is not None:
             self.budget.baseline_s -= build_s
+            self.budget.interpreter_s += build_s
         if problem:
             self._emit(Said(f"every trial builds the model anew: {problem}"))
 
@@ -133,13 +134,16 @@ class Bench:
         compiling_s = (result.prepare_s or 0.0) if cost else 0.0
         self.warming_up_s += wall_s if cost and not result.measured else compiling_s + (result.warmup_s or 0.0)
         # The baseline's wall has the fork server's start and the profile in it, that of a fresh interpreter its start:
-        # no measure of other trials. Both import torch; the fork server may have done so before the session began.
+        # no measure of other trials.
         if result.measured and not spec.profile and not spec.environment:
             self.budget.saw(wall_s, cost=cost)
-        elif result.measured:
-            self.budget.interpreter_s = max(self.budget.interpreter_s, result.startup_s or 0.0)
-        if result.measured and spec.profile:
+        elif result.measured and spec.profile:
             self.budget.baseline_s = _ordinary_s(result)
+            # Both import torch; the fork server may have done so before the session began.
+            self.budget.interpreter_s = max(self.budget.interpreter_s, result.startup_s or 0.0)
+        elif result.measured:
+            apart_s = (result.startup_s or 0.0) + (result.build_s or 0.0)
+            self.budget.interpreter_s = max(self.budget.interpreter_s, apart_s)
         return replace(result, wall_s=wall_s)
 
     def time_spent(self) -> TimeSpent:

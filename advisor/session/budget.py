@@ -35,7 +35,7 @@ class Budget:
     """Keeps the time of a session. ``clock`` is injectable for tests.
 
     ``baseline_s`` is what a trial like the baseline takes, less inspecting and profiling; None before it is measured.
-    ``interpreter_s`` is what a trial in a fresh interpreter takes beside: it imports torch again.
+    ``interpreter_s`` is what a trial in a fresh interpreter takes beside: it imports torch and builds the target again.
     """
 
     def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -57,13 +57,14 @@ def recommend(
     """The ranked recommendations: only what is better beyond the noise by the session's goal, and within its limits.
 
     What was measured on top of a stack and did not stay in it is none: what it showed is the others' merit. What the
-    person has decided on stays, so that a decision can be taken back.
+    person can decide on, or has, is told all the same.
     """
 
     def has_merit(record: TrialRecord) -> bool:
         candidate = record.candidate
-        stayed = record.alone or stack.get(candidate.key) == candidate.value
-        return stayed or decision(candidate.recipe) is not None
+        if record.alone or stack.get(candidate.key) == candidate.value or decision(candidate.recipe) is not None:
+            return True
+        return exceeds(catalog, facts, record, by.goal.allow)
 
     fit = [
         record

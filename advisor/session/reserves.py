@@ -38,7 +38,7 @@ class Reserves:
 
     def _expected_s(self, cost: float, fresh: bool) -> float:
         budget = self._bench.budget
-        return budget.expected_s(cost=cost) + (budget.interpreter_s if fresh else 0.0)
+        return max(budget.expected_s(cost=cost), budget.expected_s()) + (budget.interpreter_s if fresh else 0.0)
 
     def solo_s(self) -> float:
         """What solo trials leave: a few trials of the stack, a compilation while one is to come, and the proof."""

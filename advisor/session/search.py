@@ -166,12 +166,17 @@ class StackSearch:
             return None
         result = self._measure(settings)
         record = self._judge.record(candidate, settings, result)
-        if self._allowed(record) and self._better(settings, result):
-            self.stack.dropped.pop(candidate.key, None)
+        permitted = self._allowed(record)
+        if permitted and self._better(settings, result):
             self._keep(settings, result)
-        elif candidate.key not in self.stack.settings:
+        elif self.stack.settings and candidate.key not in self.stack.settings and (permitted or not result.measured):
             self.stack.dropped[candidate.key] = _why_not_in_company(result)
         return record
+
+    def offer(self, record: TrialRecord) -> None:
+        """Try what an earlier session measured on top of a stack, as if it had been measured now."""
+        if self._judge.yardstick.helps(record.result, record.comparison):
+            self._try(record)
 
     def leave_one_out(self, keys: Iterable[str] | None = None, *, reserve_s: float | None = None) -> None:
         """Remove what no longer earns its place: of two within the noise, the simpler stays. ``keys``: these only.
@@ -422,7 +427,6 @@ class StackSearch:
         margin = self._catalog[record.candidate.recipe].replacement_margin if key in self.stack.settings else 1.0
         wanted = key not in self.stack.settings and self._is(key, Decision.ACCEPTED)
         if self._no_worse(settings, result) if wanted else self._better(settings, result, margin=margin):
-            self.stack.dropped.pop(key, None)
             self._keep(settings, result)
         elif key not in self.stack.settings:
             slower = wanted and result.measured
@@ -441,6 +445,8 @@ class StackSearch:
 
     def _keep(self, settings: Settings, result: TrialResult | None) -> None:
         self.stack.settings, self.stack.result = settings, result
+        for key in settings:
+            self.stack.dropped.pop(key, None)
         self._progress(self.stack)
 
     def _better(self, settings: Settings, result: TrialResult, *, margin: float = 1.0) -> bool:

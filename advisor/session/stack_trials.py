@@ -58,13 +58,15 @@ class StackTrials:
             context.progress.tell()
             context.progress.trials_left = max(0, context.progress.trials_left - 1)
             if context.keep_reused(candidate):
+                search.offer(context.records[candidate.name])
                 continue
             cost = search.cost_on_top(candidate)
+            fresh = bool(context.catalog.environment({**search.stack.settings, **candidate.settings}))
             if context.decisions.rejects(candidate.recipe):
                 context.skip(candidate, REJECTED)
                 continue
-            if not context.reserves.affordable(cost=cost, reserve_s=reserve_s()):
-                context.skip(candidate, context.reserves.too_late(cost=cost))
+            if not context.reserves.affordable(cost=cost, fresh=fresh, reserve_s=reserve_s()):
+                context.skip(candidate, context.reserves.too_late(cost=cost, fresh=fresh))
                 continue
             record = search.try_expensive(candidate)
             if record is None:

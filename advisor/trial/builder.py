@@ -32,7 +32,7 @@ _UNUSABLE = 3
 # What the first torch.compile imports: on an H200's host it took 2.5 s of each trial that compiles.
 _COMPILER = "torch._inductor.compile_fx"
 _FEWEST_CORES = 4
-_TRIAL_WITH_COMPANY = 2
+_TRIAL_WITH_COMPANY = 3
 
 
 def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
@@ -52,7 +52,8 @@ def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path
         return
     _spare_forks_the_garbage()
     own = torch.get_num_threads()
-    _serve(connection, loop, threads if own == 1 else own, meanwhile=_import_compiler if _has_cores() else None)
+    meanwhile = _import_compiler if target.device != "cpu" and _has_cores() else None
+    _serve(connection, loop, threads if own == 1 else own, meanwhile=meanwhile)
 
 
 def _build(target: TargetSpec, seed: int) -> tuple[Loop, str]:
@@ -126,8 +127,9 @@ def _spare_forks_the_garbage() -> None:
 def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Callable[[], bool] | None = None) -> None:
     """Fork a trial for each spec, and tell how it ended; until the other end closes.
 
-    ``meanwhile`` is called once, while the second of them runs, for a person waits for what the first shows. When it
-    says that forks are no use any more, that trial was the last: later ones get a process that builds anew.
+    ``meanwhile`` is called once, while the third of them runs: a person waits for what the first shows, and the second
+    is the control, which tells the noise of all. When it says that forks are no use any more, that trial was the last:
+    later ones get a process that builds anew.
     """
     useful, trials = True, 0
     with contextlib.suppress(EOFError, OSError):

@@ -311,7 +311,7 @@ def _loader_facts(loop: Loop, *, on_cuda: bool) -> LoaderFacts | None:
         iterable_dataset=iterable,
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         drop_last=bool(loader.drop_last),
-        pickle_problem=pickle_problem(loader) if loader.num_workers else "",
+        pickle_problem=pickle_problem(loader),
         movable_transforms=movable,
         transforms_problem=problem,
     )

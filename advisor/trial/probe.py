@@ -179,13 +179,13 @@ def sample_of(output: Any) -> tuple[float, ...]:
 @torch.no_grad()
 def squared_norm(model: nn.Module) -> float:
     """The sum of the squares of all floating-point parameters, in float64."""
-    squares = [
-        torch.linalg.vector_norm(piece, dtype=torch.float64).square()
-        for parameter in model.parameters()
-        if _plain(parameter) and parameter.is_floating_point()
-        for piece in parameter.detach().reshape(-1).split(_PIECE_ELEMENTS)
-    ]
-    return float(torch.stack(squares).sum()) if squares else 0.0
+    squares: dict[torch.device, list[torch.Tensor]] = {}
+    for parameter in model.parameters():
+        if _plain(parameter) and parameter.is_floating_point():
+            pieces = parameter.detach().reshape(-1).split(_PIECE_ELEMENTS)
+            norms = (torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces)
+            squares.setdefault(parameter.device, []).extend(norm.square() for norm in norms)
+    return sum(float(torch.stack(on_one).sum()) for on_one in squares.values())  # one wait for each device
 
 
 class _CountedStep:
