@@ -461,3 +461,25 @@ def test_a_cancellation_does_not_wait_for_a_cold_fork_server(tmp_path):
     outcome, seconds = ended.stdout.split()
     assert outcome == "cancelled"
     assert float(seconds) < 1.5
+
+
+NOBODY_LISTENS = """
+import multiprocessing, sys, time
+from advisor.records import TargetSpec, TrialSpec
+from advisor.trial.main import trial_main
+
+fork = multiprocessing.get_context("fork")
+spec = TrialSpec("t", TargetSpec("target.py", "."), {}, 0.1, 0.1, 10.0, sys.argv[1])
+for attempt in range(20):
+    ours, theirs = fork.Pipe()
+    ours.close()
+    trial = fork.Process(target=trial_main, args=(spec, theirs, time.monotonic()))
+    trial.start()
+    trial.join()
+"""
+
+
+def test_a_trial_that_was_cancelled_before_it_began_says_nothing_on_the_terminal(tmp_path):
+    command = [sys.executable, "-c", NOBODY_LISTENS, str(tmp_path / "trial.log")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=SOON_S)
+    assert done.stdout + done.stderr == ""

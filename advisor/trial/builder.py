@@ -62,9 +62,10 @@ def _build(target: TargetSpec, seed: int) -> tuple[Loop, str]:
     torch.manual_seed(seed)
     with _asking_nvml():
         loop = load_target(target)
+    started_threads = _thread_count() > before  # before the fork below, which ends idle threads
     if _forks_cannot_use_cuda():
         return loop, "building the model uses CUDA"
-    if _thread_count() > before:
+    if started_threads:
         return loop, "building the model starts threads"
     if multiprocessing.active_children():
         return loop, "building the model starts processes"

@@ -84,9 +84,9 @@ def trial_main(spec: TrialSpec, connection: Connection, asked_at: float, *, loop
         os.setsid()
     # The fork server's method is handed down to its children; the user's program starts its workers by Python's own.
     multiprocessing.set_start_method(None, force=True)
+    redirect_output(spec.log_path)  # first: a trial that was cancelled meanwhile has nobody to talk to, and raises
     channel = Channel(connection)
     channel.send(Started(startup_s))
-    redirect_output(spec.log_path)
     started = time.perf_counter()
     try:
         result = Trial(spec, channel, startup_s, loop).run()
