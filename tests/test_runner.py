@@ -483,3 +483,30 @@ def test_a_trial_that_was_cancelled_before_it_began_says_nothing_on_the_terminal
     command = [sys.executable, "-c", NOBODY_LISTENS, str(tmp_path / "trial.log")]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=SOON_S)
     assert done.stdout + done.stderr == ""
+
+
+INTERRUPTED_AT_ONCE = """
+import signal
+from advisor.runner import _CONTEXT, Runner
+
+if __name__ == "__main__":
+    Runner.prepare()
+    child = _CONTEXT.Process(target=signal.raise_signal, args=(signal.SIGINT,))
+    child.start()
+    child.join()
+    print(child.exitcode)
+"""
+
+
+def test_an_interruption_means_nothing_to_a_process_that_is_about_to_become_a_trial(tmp_path):
+    """A terminal's Ctrl+C goes to all of its group, also to what the fork server has just forked."""
+    (tmp_path / "script.py").write_text(INTERRUPTED_AT_ONCE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=SOON_S
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_in_a_trial_an_interruption_means_what_it_means_to_python(trial):
+    result, _ = trial(building("import signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"))
+    assert result.measured, result.reason

@@ -23,6 +23,7 @@ import torch
 from advisor.entrypoint import load_target, one_line
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
 from advisor.runtime.loop import Loop
+from advisor.trial.group import lead_own_group
 from advisor.trial.main import trial_main
 from advisor.trial.output import redirect_output
 
@@ -37,7 +38,7 @@ _TRIAL_WITH_COMPANY = 3
 
 def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
     """Build the target, say whether trials can be forked from it, and fork one for each spec that comes."""
-    os.setsid()
+    lead_own_group()
     multiprocessing.set_start_method(None, force=True)
     redirect_output(log_path)
     threads = torch.get_num_threads()

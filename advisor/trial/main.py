@@ -50,6 +50,7 @@ from advisor.trial.clock import StepClock, batch_samples, measure, steps_in
 from advisor.trial.clock_check import check_clocks
 from advisor.trial.compilation import compilation_notes, compile_mark
 from advisor.trial.feed import Feed
+from advisor.trial.group import lead_own_group
 from advisor.trial.guards import Guards
 from advisor.trial.habits import stop_debugging, with_habits
 from advisor.trial.inspection import inspect_loop, versions
@@ -80,8 +81,7 @@ def trial_main(spec: TrialSpec, connection: Connection, asked_at: float, *, loop
     ``loop`` is the workload when it has been built already, by the same steps as here.
     """
     startup_s = time.monotonic() - asked_at
-    if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
-        os.setsid()
+    lead_own_group()
     # The fork server's method is handed down to its children; the user's program starts its workers by Python's own.
     multiprocessing.set_start_method(None, force=True)
     redirect_output(spec.log_path)  # first: a trial that was cancelled meanwhile has nobody to talk to, and raises
