@@ -6,6 +6,7 @@ session, and so do its children until they lead a group of their own.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import signal
 
@@ -23,3 +24,4 @@ load_catalog()
 assert not torch.cuda.is_initialized(), "the fork server must not hold a CUDA context"
 gc.collect()
 gc.freeze()  # a trial's garbage collection need not look at all that was imported here
+atexit.register(gc.unfreeze)  # what is never collected, libraries take for leaked when the fork server ends
