@@ -15,7 +15,7 @@ from advisor.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Block, Mode
 from advisor.runtime.step import make_step
-from advisor.trial.clock import FEWEST_BLOCKS, StepClock, batch_samples, measure, merge_uneven, steps_in
+from advisor.trial.clock import FEWEST_BLOCKS, StepClock, batch_samples, block_steps, measure, merge_uneven, steps_in
 from advisor.trial.feed import Feed
 from advisor.trial.main import resident_data, stepper
 from advisor.trial.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training
@@ -70,6 +70,56 @@ def test_measured_blocks_give_the_percentiles_of_steps():
     assert measure(clock, 0.002, 0.05)
     low, middle, high = clock.percentiles()
     assert 2 <= low <= middle <= high
+
+
+@given(st.floats(0.001, 1.0), st.floats(1e-4, 1.0), st.integers(1, 200))
+def test_blocks_hold_whole_cycles_of_the_data(seconds, step_s, cycle):
+    steps = block_steps(seconds, step_s, lambda most: cycle)
+    assert steps % cycle == 0
+    assert abs(steps - steps_in(seconds, step_s)) <= cycle
+
+
+def test_a_cycle_is_told_how_many_steps_it_may_have():
+    asked = []
+    block_steps(0.1, 0.01, lambda most: asked.append(most) or 1, longest_s=0.4)
+    block_steps(0.1, 0.01, lambda most: asked.append(most) or 1)
+    assert asked == [40, 10]
+
+
+def test_blocks_of_a_loader_in_short_epochs_are_alike_though_its_steps_are_not():
+    """Five batches are there at once, then the workers start anew: blocks of four or six steps would differ."""
+    waits = [0.02, 0.0005, 0.0005, 0.0005, 0.0005] * 400
+    clock, _ = clock_of(*waits)
+    blocks = measure(clock, 0.0045, 0.4, cycle_of=lambda most: 5)
+    assert len(blocks) >= FEWEST_BLOCKS
+    assert {block.steps % 5 for block in blocks} == {0}
+    assert max(block.step_ms for block in blocks) < 2 * min(block.step_ms for block in blocks)
+
+
+def loader_of(samples, **options):
+    return DataLoader(TensorDataset(torch.zeros(samples)), batch_size=2, **options)
+
+
+@pytest.mark.parametrize(
+    ("data", "cycle"),
+    [
+        (torch.zeros(4), 1),
+        (loader_of(16), 1),  # without workers a batch takes as long as the next
+        (loader_of(16, num_workers=3), 8),
+        (loader_of(400, num_workers=3), 3),
+        (loader_of(400, num_workers=30), 20),
+    ],
+)
+def test_the_cycle_of_a_feed_is_a_short_epoch_or_a_batch_of_each_worker(data, cycle):
+    assert Feed(data).cycle(most_steps=20) == cycle
+
+
+def test_the_cycle_of_a_loader_of_unknown_length_is_a_batch_of_each_worker():
+    class Endless(IterableDataset):
+        def __iter__(self):
+            yield from iter(int, 1)
+
+    assert Feed(DataLoader(Endless(), num_workers=2)).cycle(most_steps=20) == 2
 
 
 def blocks_of(*step_ms):

@@ -58,3 +58,21 @@ class Feed:
         if self._loader is None or self._loader.num_workers == 0:
             return 0
         return int(self._loader.num_workers * (self._loader.prefetch_factor or 2))
+
+    def cycle(self, most_steps: int) -> int:
+        """After how many steps the work of a loader's workers repeats: an epoch of no more than ``most_steps``.
+
+        Of longer epochs it is a batch of each worker, which finish theirs at about the same time.
+        """
+        workers = self._loader.num_workers if self._loader is not None else 0
+        if not workers:
+            return 1
+        epoch = self._epoch_steps()
+        return epoch if epoch and epoch <= most_steps else max(1, min(workers, most_steps))
+
+    def _epoch_steps(self) -> int | None:
+        """The batches of an epoch; None where the loader does not know."""
+        try:
+            return len(self._loader)
+        except TypeError:
+            return None

@@ -46,7 +46,7 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.stats import two_modes
 from advisor.trial.channel import Channel
-from advisor.trial.clock import StepClock, batch_samples, measure, steps_in
+from advisor.trial.clock import StepClock, batch_samples, block_steps, measure
 from advisor.trial.clock_check import check_clocks
 from advisor.trial.compilation import compilation_notes, compile_mark
 from advisor.trial.feed import Feed
@@ -72,6 +72,8 @@ _PHASES_LIMIT_S = 0.6
 # A warm-up step, two that are timed, and a profile of six; then trials of as many steps each, ten or so.
 _FEWEST_BASELINE_STEPS = 9
 _BUDGET_PER_BASELINE = 8
+# A block in turn with another trial's may be so much longer for the sake of whole epochs.
+_LONGEST_TURN = 3.0
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 
 
@@ -144,7 +146,7 @@ class Trial:
         warm = self._warm_up(clock, feed, probe.steps)
         warm_mark = compile_mark()
         measuring = time.perf_counter()
-        blocks = self._blocks(clock, warm, guards)
+        blocks = self._blocks(clock, feed, warm, guards)
         memory = peak_memory(device)
         diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
         result = TrialResult(
@@ -232,19 +234,31 @@ class Trial:
         gc.freeze()
         queued = feed.queued_batches
         return warm_up(
-            clock, limit_s=self.spec.warmup_limit_s, at_least=queued + 1 if queued else 0, cold=not probed_steps
+            clock,
+            limit_s=self.spec.warmup_limit_s,
+            at_least=queued + 1 if queued else 0,
+            cold=not probed_steps,
+            cycle_of=feed.cycle,
         )
 
-    def _blocks(self, clock: StepClock, warm: WarmUp, guards: Guards) -> list[Block]:
+    def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp, guards: Guards) -> list[Block]:
         watching = guards.watching(device_uuid(clock.device) if clock.device.type == "cuda" else None)
         if not self.spec.interactive:
             self._say("measuring")
-            return measure(clock, warm.step_s, self.spec.measure_s, at_least_s=self.spec.at_least_s, watching=watching)
+            return measure(
+                clock,
+                warm.step_s,
+                self.spec.measure_s,
+                at_least_s=self.spec.at_least_s,
+                cycle_of=None if feed.resident else feed.cycle,
+                watching=watching,
+            )
         self.channel.send(Ready())
         blocks: list[Block] = []
         with watching:
             while isinstance(command := self.channel.next_command(), MeasureBlock):
-                blocks.append(clock.run(steps_in(command.seconds, warm.step_s)))
+                steps = block_steps(command.seconds, warm.step_s, feed.cycle, longest_s=_LONGEST_TURN * command.seconds)
+                blocks.append(clock.run(steps))
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from advisor.trial.clock import StepClock, steps_in
+from advisor.trial.clock import CycleOf, StepClock, block_steps
 
 _WINDOW_S = 0.05
+_LONGEST_WINDOW_S = 0.4
 _FEWEST_WINDOWS = 3
 _FEWEST_STEPS = 5
 _STEADY = 0.05
@@ -23,11 +24,19 @@ class WarmUp:
     steady: bool
 
 
-def warm_up(clock: StepClock, *, limit_s: float, at_least: int = 0, cold: bool = True) -> WarmUp:
+def warm_up(
+    clock: StepClock,
+    *,
+    limit_s: float,
+    at_least: int = 0,
+    cold: bool = True,
+    cycle_of: CycleOf = lambda most: 1,
+) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
     The first step is apart: it may compile for minutes. ``at_least`` further steps are run in any case. When steps
     were run before (``cold`` is false), one that takes longer than ``limit_s`` is enough: little warms up beside it.
+    Windows hold whole cycles of the data, by ``cycle_of``.
     """
     start = time.perf_counter()
     first = clock.run(1)
@@ -37,7 +46,8 @@ def warm_up(clock: StepClock, *, limit_s: float, at_least: int = 0, cold: bool =
     steps, windows = 1, [first.seconds]
     needed = max(_FEWEST_STEPS, at_least)
     while True:
-        block = clock.run(steps_in(_WINDOW_S, min(windows[-3:])))
+        step_s = min(windows[-3:])
+        block = clock.run(block_steps(_WINDOW_S, step_s, cycle_of, longest_s=_LONGEST_WINDOW_S))
         steps += block.steps
         windows.append(block.seconds / block.steps)
         steady = _steady(windows) and steps >= needed

@@ -1,7 +1,8 @@
 """The plain loop by which all in the table is timed. It shares no code with the trials.
 
 Training runs ``for batch in batches: step(batch)``, and so does inference. The device is synchronised at the ends of
-a block only: of some steps on one batch, or of an epoch of a loader, whose workers may start with it.
+a block only: of some steps on one batch, or of some epochs of a loader. Where epochs are short, to wait for the device
+at the end of each would keep the loader's workers waiting as well, as no loop that trains for hours does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -64,9 +65,18 @@ def run(step: Callable[[Any], Any], batches: Iterable[Any]) -> tuple[float, Any]
 def _batches(step: Callable[[Any], Any], data: Any, timed_s: float) -> Callable[[], Iterable[Any]]:
     """What yields the batches of a block."""
     if not isinstance(data, tuple):
-        return lambda: data
+        epochs = max(1, round(timed_s / BLOCKS / _epoch_s(step, data)))
+        return lambda: chain.from_iterable(repeat(data, epochs))
     single_s = [run(step, [data])[0] for _ in range(FIRST_STEPS)][-1]
     return lambda: repeat(data, max(1, round(timed_s / BLOCKS / single_s)))
+
+
+def _epoch_s(step: Callable[[Any], Any], loader: Iterable[Any]) -> float:
+    """Seconds of an epoch, the second one: in the first a step compiles, is captured, and workers start."""
+    run(step, loader)
+    started = time.perf_counter()
+    run(step, loader)
+    return time.perf_counter() - started
 
 
 def _settle(step: Callable[[Any], Any], batches: Callable[[], Iterable[Any]]) -> None:

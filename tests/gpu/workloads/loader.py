@@ -1,4 +1,5 @@
-"""Images that two workers augment for a small network. ``pinned`` has pinned memory, and copies that block."""
+"""Images that two workers augment for a small network. ``pinned`` has pinned memory, and copies that block;
+``large`` blurs few large images, which keeps a worker's threads busy."""
 
 import numpy
 import torch
@@ -7,6 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
 IMAGES, SIDE, BATCH, CLASSES = 2048, 160, 64, 10
+LARGE_SIDE, LARGE_BATCH = 640, 4
 
 
 class Images(Dataset):
@@ -31,7 +33,34 @@ class Images(Dataset):
         return self.transform(torch.from_numpy(self.images[index % len(self.images)])), index % CLASSES
 
 
+class LargeImages(Dataset):
+    """Large images that are blurred as they are asked for, and made small."""
+
+    def __init__(self):
+        self.image = torch.rand(3, LARGE_SIDE, LARGE_SIDE)
+        self.blur = v2.GaussianBlur(5)
+
+    def __len__(self):
+        return IMAGES
+
+    def __getitem__(self, index):
+        return self.blur(self.image)[:, ::8, ::8].contiguous(), index % CLASSES
+
+
 def build(*, pinned=False):
+    loader = DataLoader(Images(), batch_size=BATCH, shuffle=True, num_workers=2, pin_memory=pinned)
+    return _training(loader)
+
+
+def pinned():
+    return build(pinned=True)
+
+
+def large():
+    return _training(DataLoader(LargeImages(), batch_size=LARGE_BATCH, num_workers=2, persistent_workers=True))
+
+
+def _training(loader):
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, stride=2),
         nn.ReLU(),
@@ -41,9 +70,4 @@ def build(*, pinned=False):
         nn.Flatten(),
         nn.Linear(64, CLASSES),
     )
-    loader = DataLoader(Images(), batch_size=BATCH, shuffle=True, num_workers=2, pin_memory=pinned)
     return model, loader, nn.CrossEntropyLoss(), lambda parameters: torch.optim.SGD(parameters, lr=0.05)
-
-
-def pinned():
-    return build(pinned=True)
