@@ -104,6 +104,25 @@ def test_winners_that_get_along_take_one_trial():
     assert len(found.bench.asked) == 1
 
 
+@pytest.mark.parametrize(("sixteen_alone", "asked_in_company"), [(2.0, 1), (1.5, 0)])
+def test_as_many_workers_as_did_as_well_alone_are_tried_in_company(sixteen_alone, asked_in_company):
+    """Alone the rest of the step hides what more workers could do; beside a faster step it shows."""
+    eight, sixteen = (Candidate("num_workers", "data.num_workers", workers) for workers in (8, 16))
+
+    def speedup(settings):
+        if BF16.key not in settings:
+            return {8: 2.0, 16: sixteen_alone}[settings["data.num_workers"]]
+        return {None: 1.3, 8: 5.0, 16: 7.0}[settings.get("data.num_workers")]
+
+    found = Searching(speedup)
+    known = [*found.solo(eight, sixteen)]
+    known.append(found.judge.record(BF16, BF16.settings, result_at(1.3)))
+    found.search.grow(known)
+    in_company = [settings for settings in found.bench.asked if settings.get("data.num_workers") == 16]
+    assert len(in_company) == asked_in_company
+    assert found.stack.settings["data.num_workers"] == (16 if asked_in_company else 8)
+
+
 def test_a_partner_that_helps_only_in_company_is_found():
     def speedup(settings):
         both = BF16.key in settings and LAST.key in settings

@@ -397,12 +397,19 @@ class StackSearch:
         return best_per_recipe(filter(self._allowed, records), self._judge.yardstick)
 
     def _values(self, best: TrialRecord, known: Iterable[TrialRecord]) -> list[TrialRecord]:
-        """The values of a winning recipe to try: the best, or all in order where the first has fewer side effects."""
-        if self._catalog[best.candidate.recipe].replacement_margin == 1.0:
+        """The values of a winning recipe to try: the best, or all in order where the first has fewer side effects.
+
+        Of a ladder also those that did as well alone: once the others have made the rest of the step faster, more
+        workers can be of use than before.
+        """
+        recipe, by = self._catalog[best.candidate.recipe], self._judge.yardstick
+        own = [record for record in known if record.candidate.recipe == recipe.id and self._allowed(record)]
+        if recipe.replacement_margin != 1.0:
+            return [record for record in own if by.helps(record.result, record.comparison)]
+        if not recipe.ladder:
             return [best]
-        own = [record for record in known if record.candidate.recipe == best.candidate.recipe]
-        by = self._judge.yardstick
-        return [record for record in own if self._allowed(record) and by.helps(record.result, record.comparison)]
+        others = [record for record in own if record.alone and record.candidate != best.candidate]
+        return [best, *(record for record in others if not self._beats(best.result, record.result))]
 
     def _try(self, record: TrialRecord) -> None:
         """Keep the stack with this candidate added, or with its value in place of another, if that is better."""

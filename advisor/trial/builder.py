@@ -59,9 +59,11 @@ def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path
 
 def _build(target: TargetSpec, seed: int) -> tuple[Loop, str]:
     """The workload, and why it cannot be forked: empty when it can."""
-    before = _thread_count()
-    torch.manual_seed(seed)
     with _asking_nvml():
+        if target.device != "cpu":
+            torch.cuda.is_available()  # what NVML starts when it is asked for the first time is not the target's
+        before = _thread_count()
+        torch.manual_seed(seed)
         loop = load_target(target)
     started_threads = _thread_count() > before  # before the fork below, which ends idle threads
     if _forks_cannot_use_cuda():
