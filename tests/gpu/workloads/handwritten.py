@@ -1,4 +1,7 @@
-"""A perceptron whose activation is written out by hand: one pass over memory for each of its operations."""
+"""A perceptron whose activation is written out by hand: one pass over memory for each of its operations.
+
+``small``: for a processor.
+"""
 
 import math
 
@@ -6,6 +9,7 @@ import torch
 from torch import nn
 
 WIDTH, BLOCKS, BATCH = 1024, 6, 16384
+SMALL_WIDTH, SMALL_BATCH = 256, 2048
 
 
 class Gelu(nn.Module):
@@ -17,6 +21,14 @@ class Gelu(nn.Module):
 
 
 def build():
-    blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), Gelu()) for _ in range(BLOCKS)]
-    batch = (torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH))
-    return nn.Sequential(*blocks), batch, nn.MSELoss(), lambda parameters: torch.optim.SGD(parameters, lr=1e-3)
+    return _training(WIDTH, BATCH)
+
+
+def small():
+    return _training(SMALL_WIDTH, SMALL_BATCH)
+
+
+def _training(width, samples):
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), Gelu()) for _ in range(BLOCKS)))
+    batch = (torch.randn(samples, width), torch.randn(samples, width))
+    return model, batch, nn.MSELoss(), lambda parameters: torch.optim.SGD(parameters, lr=1e-3)
