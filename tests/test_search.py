@@ -354,6 +354,24 @@ def test_a_gain_of_two_that_gain_nothing_alone_is_found_among_the_leftovers():
     assert FUSED.key in found.stack.dropped
 
 
+@pytest.mark.parametrize(("second_run", "stays"), [(1.0, False), (0.96, True)])
+def test_what_gains_no_more_than_one_process_over_the_next_stays_out(second_run, stays):
+    """The stack's first run was a slow one: beside it even what does nothing seems to gain."""
+    runs = {}
+
+    def speedup(settings):
+        if len(settings) < 2:
+            return product(autocast=1.5, step_graph=1.5)(settings)
+        runs[Settings(settings)] = run = runs.get(Settings(settings), 0) + 1
+        return 2.25 * (1.0 if LAST.key in settings else 0.96 if run == 1 else second_run)
+
+    found = Searching(speedup)
+    found.search.grow(found.solo(BF16, GRAPH))
+    found.search.add_leftovers(found.solo(BF16, GRAPH, LAST))
+    assert (LAST.key in found.stack.settings) is stays
+    assert runs[Settings({**BF16.settings, **GRAPH.settings})] == 2
+
+
 def test_leftovers_that_gain_nothing_at_once_stay_out():
     found = Searching(product(autocast=1.5, tf32=0.5))
     found.search.grow(found.solo(BF16))

@@ -82,6 +82,7 @@ class StackSearch:
         self._untried: list[Candidate] = []
         self._unproven: list[str] = []
         self._measured: dict[Settings, TrialResult] = {}
+        self._measured_twice: set[Settings] = set()
         self.stack = Stack()
 
     def grow(
@@ -118,7 +119,7 @@ class StackSearch:
         ``reserve_s`` is kept for what comes after it: what is not checked now is when there is time in the end.
         """
         unproven, self._unproven = self._unproven, []
-        by_effort = sorted(unproven, key=lambda key: self._catalog.by_key(key).stage not in _KEEP_THE_CODE)
+        by_effort = sorted(unproven, key=lambda key: not self._keeps_the_code(key))
         self.leave_one_out(by_effort, reserve_s=reserve_s)
 
     def add_leftovers(self, records: Iterable[TrialRecord], untried: Iterable[Candidate] = ()) -> None:
@@ -139,7 +140,7 @@ class StackSearch:
             return
         result = self._measure(settings)
         added = [key for key in settings if key not in self.stack.settings]
-        if self._better(settings, result):
+        if self._better_twice(settings, result):
             self._keep(settings, result)
             self.leave_one_out(added)
         else:
@@ -155,8 +156,7 @@ class StackSearch:
     def cost_on_top(self, candidate: Candidate) -> float:
         """The cost of compiling a candidate on top of the stack, relative to the usual compilation."""
         cost = self._catalog.cost({**self.stack.settings, **candidate.settings})
-        seen = self._catalog[candidate.recipe].stage in _KEEP_THE_CODE
-        return cost * (_CACHED_SHARE if seen else 1.0)
+        return cost * (_CACHED_SHARE if self._keeps_the_code(candidate.key) else 1.0)
 
     def try_expensive(self, candidate: Candidate) -> TrialRecord | None:
         """Measure an expensive candidate on top of the stack; it stays when it helps. None when it cannot be tried."""
@@ -167,7 +167,8 @@ class StackSearch:
         result = self._measure(settings)
         record = self._judge.record(candidate, settings, result)
         permitted = self._allowed(record)
-        if permitted and self._better(settings, result):
+        better = self._better_twice if self._keeps_the_code(candidate.key) else self._better
+        if permitted and better(settings, result):
             self._keep(settings, result)
         elif self.stack.settings and candidate.key not in self.stack.settings and (permitted or not result.measured):
             self.stack.dropped[candidate.key] = _why_not_in_company(result)
@@ -187,7 +188,7 @@ class StackSearch:
             self.drop_rejected()
             settings = self.stack.settings.without(key)
             unchanged = not settings or settings == self.stack.settings
-            cached = self._catalog.by_key(key).stage in _KEEP_THE_CODE
+            cached = self._keeps_the_code(key)
             if unchanged or not self._affordable(settings, reserve_s=reserve_s, cached=cached):
                 continue
             result = self._measure(settings)
@@ -261,6 +262,10 @@ class StackSearch:
             self.stack.dropped.pop(best.candidate.key, None)
         self._keep(Settings(best.settings if best else {}), best.result if best else None)
 
+    def _keeps_the_code(self, key: str) -> bool:
+        """Whether the compiler has most often seen all of the code with and without a setting."""
+        return self._catalog.by_key(key).stage in _KEEP_THE_CODE
+
     def _is(self, key: str, decision: Decision) -> bool:
         """Whether this is what the person said of the recipe that owns a setting."""
         return self._decision(self._catalog.by_key(key).id) is decision
@@ -289,10 +294,13 @@ class StackSearch:
         return self._judge.yardstick.speed_ratio(without, self._known_stack) >= _AS_FAST
 
     def _measure_stack_again(self) -> None:
-        """Keep the better of two runs of the stack; nothing when there is no time for the second."""
+        """Keep the better of two runs of the stack, once; nothing when there is no time for the second."""
         settings, before = self.stack.settings, self._known_stack
+        if settings in self._measured_twice:
+            return
         if not self._affordable(settings, cached=True, again=True):
             return
+        self._measured_twice.add(settings)
         again = self._judge.checked(self._run(settings))
         if self._acceptable(settings, again) and self._beats(again, before):
             self._measured[settings] = again
@@ -463,6 +471,17 @@ class StackSearch:
         if self.stack.result is not None:
             return self._beats(result, self.stack.result, margin)
         return self._judge.yardstick.helps(result, self._judge.compare(result))
+
+    def _better_twice(self, settings: Settings, result: TrialResult) -> bool:
+        """As :meth:`_better`; where the gain is small, better than a second run of the stack too.
+
+        What is tried because it might gain, and gains as little as one process gains over the next, is no gain.
+        """
+        if not self._better(settings, result) or self.stack.result is None:
+            return self._better(settings, result)
+        if not self._beats(result, self.stack.result, margin=_CLEARLY_BETTER):
+            self._measure_stack_again()
+        return self._better(settings, result)
 
     def _no_worse(self, settings: Settings, result: TrialResult) -> bool:
         """Whether a combination is acceptable and not measurably slower than the stack so far."""
