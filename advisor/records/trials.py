@@ -96,7 +96,7 @@ class TrialSpec:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Back-to-back steps timed together by the wall clock, synchronised only at the end."""
+    """Back-to-back steps timed together: wall seconds between two moments at which the device had done all before."""
 
     steps: int
     samples: int
