@@ -1,7 +1,8 @@
-"""Batches of tokens read from afar by two workers: reading takes waiting, hardly any processor time.
+"""Batches of tokens read from afar: reading takes waiting, hardly any processor time.
 
-``bursts``: every sixteenth batch takes much longer than the others, and the mean is shorter than a step.
-``short_epochs``: epochs of a few batches, at whose ends the workers end too. ``small_...``: for a processor.
+``bursts``: two workers; every sixteenth batch takes much longer than the others, and the mean is shorter than a step.
+``short_epochs``: epochs of a few batches, at whose ends the two workers end too. ``small_...``: for a processor.
+``small_unaided``: no workers, so that each step waits for the reading.
 """
 
 import time
@@ -63,6 +64,10 @@ def small_short_epochs():
     return _training(Classifier(SMALL_WIDTH, SMALL_LAYERS), Batches(8, SMALL_LENGTH, slow_every=0))
 
 
-def _training(model, dataset):
-    loader = DataLoader(dataset, batch_size=None, num_workers=2)
+def small_unaided():
+    return _training(Classifier(SMALL_WIDTH, SMALL_LAYERS), Batches(512, SMALL_LENGTH, slow_every=4), workers=0)
+
+
+def _training(model, dataset, *, workers=2):
+    loader = DataLoader(dataset, batch_size=None, num_workers=workers)
     return model, loader, nn.CrossEntropyLoss(), lambda parameters: torch.optim.SGD(parameters, lr=0.01)
