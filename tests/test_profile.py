@@ -96,6 +96,17 @@ def test_the_phases_of_a_training_step_with_a_loader():
     assert all(phases[name] > 0 for name in phases)
 
 
+def test_waits_for_few_batches_are_not_hidden_by_the_others():
+    class EverySixth(TensorDataset):
+        def __getitem__(self, index):
+            time.sleep(0.03 if index % 48 == 0 else 0.0)
+            return super().__getitem__(index)
+
+    data = EverySixth(torch.randn(480, 16), torch.randint(4, (480,)))
+    phases = measure_phases(train_step(), Feed(DataLoader(data, batch_size=8)), limit_s=1.0)
+    assert 4 <= phases["data wait"] <= 15
+
+
 def test_the_phases_of_inference():
     step = InferStep(nn.Linear(16, 4), StepPlan(mode=Mode.INFER, device="cpu"))
     assert list(measure_phases(step, Feed(torch.ones(2, 16)), limit_s=0.1)) == [
