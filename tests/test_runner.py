@@ -196,6 +196,37 @@ def test_an_interactive_trial_waits_for_each_block(tmp_path):
     assert result.blocks == tuple(done.block for done in blocks)
 
 
+def test_a_turn_does_not_begin_with_what_workers_did_while_another_had_its_turn(tmp_path):
+    (tmp_path / "target.py").write_text(
+        textwrap.dedent(
+            """
+            import time
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, Dataset
+
+            class Slow(Dataset):
+                def __len__(self): return 1000
+                def __getitem__(self, index):
+                    time.sleep(0.03)
+                    return torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
+
+            def build():
+                return nn.Linear(3, 2), DataLoader(Slow(), batch_size=None, num_workers=1)
+            """
+        ),
+        encoding="utf-8",
+    )
+    with Runner().open(spec_of(tmp_path, "target.py", interactive=True), lambda message: None) as live:
+        assert live.wait_ready() is None
+        blocks = []
+        for _ in range(2):
+            time.sleep(0.3)  # the worker fills its queue of two batches
+            blocks.append(live.measure_block(0.06).block)
+        live.finish()
+    assert all(block.step_ms > 25 for block in blocks)
+
+
 def test_loader_workers_die_with_their_trial(tmp_path):
     (tmp_path / "target.py").write_text(
         textwrap.dedent(
