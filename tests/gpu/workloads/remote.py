@@ -2,7 +2,7 @@
 
 ``bursts``: two workers; every sixteenth batch takes much longer than the others, and the mean is shorter than a step.
 ``short_epochs``: epochs of a few batches, at whose ends the two workers end too. ``small_...``: for a processor.
-``small_unaided``: no workers, so that each step waits for the reading.
+``small_unaided``: no workers, so that each step waits for the reading, of every batch the same time.
 """
 
 import time
@@ -14,14 +14,14 @@ from torch.utils.data import DataLoader, Dataset
 VOCABULARY, BATCH, CLASSES = 1000, 32, 10
 LENGTH, WIDTH, LAYERS = 256, 512, 6
 SMALL_LENGTH, SMALL_WIDTH, SMALL_LAYERS = 64, 64, 1
-READ_S, SLOW_READ_S = 0.004, 0.25
+READ_S, LONG_READ_S, SLOW_READ_S = 0.004, 0.05, 0.25
 
 
 class Batches(Dataset):
     """Whole batches, each after the time that reading it takes."""
 
-    def __init__(self, batches, length, *, slow_every):
-        self.batches, self.length, self.slow_every = batches, length, slow_every
+    def __init__(self, batches, length, *, read_s=READ_S, slow_every=0):
+        self.batches, self.length, self.read_s, self.slow_every = batches, length, read_s, slow_every
 
     def __len__(self):
         return self.batches
@@ -30,7 +30,7 @@ class Batches(Dataset):
         if index >= self.batches:
             raise IndexError(index)
         slow = self.slow_every and index % self.slow_every == self.slow_every - 1
-        time.sleep(SLOW_READ_S if slow else READ_S)
+        time.sleep(SLOW_READ_S if slow else self.read_s)
         generator = torch.Generator().manual_seed(index)
         tokens = torch.randint(VOCABULARY, (BATCH, self.length), generator=generator)
         return tokens, tokens[:, 0] % CLASSES
@@ -53,7 +53,7 @@ def bursts():
 
 
 def short_epochs():
-    return _training(Classifier(WIDTH, LAYERS), Batches(8, LENGTH, slow_every=0))
+    return _training(Classifier(WIDTH, LAYERS), Batches(8, LENGTH))
 
 
 def small_bursts():
@@ -61,11 +61,11 @@ def small_bursts():
 
 
 def small_short_epochs():
-    return _training(Classifier(SMALL_WIDTH, SMALL_LAYERS), Batches(8, SMALL_LENGTH, slow_every=0))
+    return _training(Classifier(SMALL_WIDTH, SMALL_LAYERS), Batches(8, SMALL_LENGTH))
 
 
 def small_unaided():
-    return _training(Classifier(SMALL_WIDTH, SMALL_LAYERS), Batches(512, SMALL_LENGTH, slow_every=4), workers=0)
+    return _training(Classifier(SMALL_WIDTH, SMALL_LAYERS), Batches(512, SMALL_LENGTH, read_s=LONG_READ_S), workers=0)
 
 
 def _training(model, dataset, *, workers=2):
