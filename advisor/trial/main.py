@@ -259,7 +259,7 @@ class Trial:
             while isinstance(command := self.channel.next_command(), MeasureBlock):
                 steps = block_steps(command.seconds, warm.step_s, feed.cycle, longest_s=_LONGEST_TURN * command.seconds)
                 if feed.queued_batches:  # workers filled their queue while the other trial had its turn
-                    clock.run(feed.queued_batches)
+                    clock.run(min(feed.queued_batches, steps))
                 blocks.append(clock.run(steps))
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks
