@@ -72,8 +72,9 @@ _PHASES_LIMIT_S = 0.6
 # A warm-up step, two that are timed, and a profile of six; then trials of as many steps each, ten or so.
 _FEWEST_BASELINE_STEPS = 9
 _BUDGET_PER_BASELINE = 8
-# A block in turn with another trial's may be so much longer for the sake of whole epochs.
-_LONGEST_TURN = 3.0
+# A block in turn with another trial's may be so many times as long for the sake of whole epochs, and so is what is thrown
+# away before it.
+_LONGEST_TURN = 3
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 
 
@@ -259,7 +260,7 @@ class Trial:
             while isinstance(command := self.channel.next_command(), MeasureBlock):
                 steps = block_steps(command.seconds, warm.step_s, feed.cycle, longest_s=_LONGEST_TURN * command.seconds)
                 if feed.queued_batches:  # workers filled their queue while the other trial had its turn
-                    clock.run(min(feed.queued_batches, steps))
+                    clock.run(min(feed.queued_batches, _LONGEST_TURN * steps))
                 blocks.append(clock.run(steps))
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks
