@@ -72,7 +72,7 @@ _PHASES_LIMIT_S = 0.6
 # A warm-up step, two that are timed, and a profile of six; then trials of as many steps each, ten or so.
 _FEWEST_BASELINE_STEPS = 9
 _BUDGET_PER_BASELINE = 8
-# A block in turn with another trial's may be so many times as long for the sake of whole epochs, and so is what is thrown
+# So many times as long may a block in turn with another trial's be for the sake of whole epochs, and what is thrown
 # away before it.
 _LONGEST_TURN = 3
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
