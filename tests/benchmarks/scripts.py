@@ -49,10 +49,10 @@ WORKLOADS = {
         _workload("small_resnet18", "ResNet-18, 32x32, batch 128", 120),
         _workload("encoder", "transformer encoder", 120),
         _workload("gpt2", "GPT-2 with dropout", 150),
-        _workload("mlp12", "12-block MLP", 90),
+        _workload("mlp12", "12-block MLP", 150),
         _workload("recommender", "recommender", 90),
         _workload("autoencoder", "convolutional autoencoder", 120),
-        _workload("jpeg", "ResNet-18 from JPEG files", 120, no_peer=NO_LOADER),
+        _workload("jpeg", "ResNet-18 from JPEG files", 150, no_peer=NO_LOADER),
         _workload("infer1", "ResNet-50 inference, batch 1", 90, "resnet50", batch_size=1, no_peer=TRAINING_ONLY),
         _workload("infer128", "ResNet-50 inference, batch 128", 90, "resnet50", batch_size=128, no_peer=TRAINING_ONLY),
     )
