@@ -210,6 +210,15 @@ def test_a_model_that_takes_labels_gets_them_when_no_loss_wants_them(model):
     assert split(model, batch, with_target=True) == ((), {"input_ids": "x"}, "t")
 
 
+def test_a_model_that_needs_its_label_gets_it_beside_a_loss():
+    class Loses(nn.Module):
+        def forward(self, x, labels):
+            return {"loss": x - labels}
+
+    batch = {"x": "x", "labels": "t"}
+    assert split(Loses(), batch, with_target=True) == ((), batch, "t")
+
+
 def test_a_mapping_without_a_label_is_keywords_only():
     assert split(Net(), {"x": "x"}, with_target=True) == ((), {"x": "x"}, None)
 

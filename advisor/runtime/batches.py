@@ -104,16 +104,16 @@ class SplitBatch:
 def splitter(model: nn.Module, *, with_target: bool) -> Callable[[Any], SplitBatch]:
     """How this model's batches are split.
 
-    A mapping becomes keyword arguments, less a target that is wanted apart or that the model does not take; of a tuple
-    or list the last element is the target when ``with_target``, or when the model's ``forward`` takes fewer inputs than
-    the batch has; anything else is the one input.
+    A mapping becomes keyword arguments, less a target that the model does not take, or that is wanted apart and the
+    model can do without; of a tuple or list the last element is the target when ``with_target``, or when the model's
+    ``forward`` takes fewer inputs than the batch has; anything else is the one input.
     """
     accepted = _positional_parameters(model)
-    keywords = _keyword_parameters(model)
+    keywords, required = _keyword_parameters(model), _required_keywords(model)
 
     def split(batch: Any) -> SplitBatch:
         if isinstance(batch, Mapping):
-            return _split_mapping(batch, keywords, with_target=with_target)
+            return _split_mapping(batch, keywords, required, with_target=with_target)
         if isinstance(batch, tuple | list) and not hasattr(batch, "_fields"):
             return _split_sequence(tuple(batch), accepted, with_target=with_target)
         return SplitBatch((batch,), {}, batch if with_target else None)
@@ -130,13 +130,15 @@ def has_target(batch: Any, model: nn.Module) -> bool:
     return False
 
 
-def _split_mapping(batch: Mapping[str, Any], accepted: frozenset[str] | None, *, with_target: bool) -> SplitBatch:
+def _split_mapping(
+    batch: Mapping[str, Any], accepted: frozenset[str] | None, required: frozenset[str], *, with_target: bool
+) -> SplitBatch:
     name = next((name for name in TARGET_NAMES if name in batch), None)
     if name is None:
         return SplitBatch((), dict(batch))
     inputs = {key: value for key, value in batch.items() if key != name}
     if with_target:
-        return SplitBatch((), inputs, batch[name])
+        return SplitBatch((), dict(batch) if name in required else inputs, batch[name])
     return SplitBatch((), dict(batch) if accepted is None or name in accepted else inputs)
 
 
@@ -162,6 +164,12 @@ def _keyword_parameters(model: nn.Module) -> frozenset[str] | None:
     if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+
+
+def _required_keywords(model: nn.Module) -> frozenset[str]:
+    """The keywords without which the model cannot be called."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(p.name for p in _parameters(model) or () if p.kind in kinds and p.default is p.empty)
 
 
 def _positional(model: nn.Module) -> list[inspect.Parameter] | None:
