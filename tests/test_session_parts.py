@@ -87,6 +87,17 @@ def test_a_fresh_interpreter_has_the_time_to_import(context, clock):
     assert "about 8 s" in reserves.too_late(fresh=True)
 
 
+def test_what_would_fit_but_for_what_comes_after_it_is_told_so(context, clock):
+    reserves = context.reserves
+    clock.now = BUDGET_S - 3.0
+    assert not reserves.affordable()
+    assert reserves.too_late() == (
+        "it needs about 2 s, and what the budget has left is kept for what comes after it; raise --budget to try it"
+    )
+    clock.now = BUDGET_S - 1.0
+    assert reserves.too_late() == "it needs about 2 s, more than the budget has left; raise --budget to try it"
+
+
 def test_a_compilation_from_the_cache_is_no_shorter_than_a_trial(context):
     context.bench.budget.saw(3.0, cost=1)
     assert "about 2 s" in context.reserves.too_late(cost=0.4)

@@ -34,7 +34,12 @@ class Reserves:
     def too_late(self, *, cost: float = 0.0, fresh: bool = False) -> str:
         """Why a trial that does not fit is skipped."""
         needed = self._expected_s(cost, fresh)
-        return f"it needs about {needed:.0f} s, more than the budget has left; raise --budget to try it"
+        fits = self._bench.budget.allows(needed)
+        left = "and what the budget has left is kept for what comes after it"
+        return (
+            f"it needs about {needed:.0f} s, {left if fits else 'more than the budget has left'}; "
+            "raise --budget to try it"
+        )
 
     def _expected_s(self, cost: float, fresh: bool) -> float:
         budget = self._bench.budget
