@@ -114,6 +114,7 @@ def _alternate(bench: Bench, old: Trial, new: Trial, pairs: int) -> tuple[list[B
     new_blocks: list[Block] = []
     seconds = bench.budget.measure_s / 5
     for pair in range(pairs):
+        started = bench.budget.spent_s
         order = ((old, old_blocks), (new, new_blocks))
         for trial, blocks in order if pair % 2 == 0 else reversed(order):
             done = trial.measure_block(seconds)
@@ -121,7 +122,8 @@ def _alternate(bench: Bench, old: Trial, new: Trial, pairs: int) -> tuple[list[B
                 return done
             blocks.append(done.block)
         enough = len(new_blocks) >= FEWEST_PAIRS
-        if enough and bench.budget.left_s < 2 * seconds:
+        # Blocks that hold whole epochs of a loader take longer than they were asked to.
+        if enough and bench.budget.left_s < bench.budget.spent_s - started:
             break
     return old_blocks, new_blocks
 
