@@ -136,6 +136,15 @@ def test_the_front_of_a_session_goes_from_the_smallest_to_the_fastest():
     assert front[0].peak_reserved_bytes < front[1].peak_reserved_bytes
 
 
+@pytest.mark.parametrize(("low", "chosen"), [(0.99, BASELINE), (1.05, "faster")])
+def test_what_is_measurably_no_better_than_the_baseline_is_no_choice(low, chosen):
+    state = state_of(history=cancelled_history())
+    own_bytes = state.baseline.result.peak_reserved_bytes
+    comparison = Comparison(1.08, low, 1.2, 0.005)
+    state.apply(events.CombinationMeasured(ParetoPoint("faster", {"a.b": 1, "c.d": 1}, comparison, own_bytes - 1)))
+    assert names(front_of(state)) == [chosen]
+
+
 @pytest.mark.parametrize("gib", [6, 4])
 def test_nothing_above_the_memory_limit_is_a_point_but_the_baseline(gib):
     state = state_of(goal=Goal(memory_limit_bytes=gib * GIB))

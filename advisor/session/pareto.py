@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from advisor.records import ParetoPoint, StackRecord, TrialRecord
+from advisor.records import ParetoPoint, StackRecord, TrialRecord, Verdict
 from advisor.session.control import Decision
 from advisor.session.objective import Goal, Yardstick
 from advisor.session.ranking import CONTROL, fills_the_device
@@ -56,17 +56,35 @@ def pareto_front(
 
 
 def front_of(state: SessionState) -> tuple[ParetoPoint, ...]:
-    """The front of a session so far; empty before the baseline is measured."""
+    """The front of a session so far; empty before the baseline is measured.
+
+    What is neither measurably faster nor smaller than the baseline gives its place to it: to change to that gains
+    nothing.
+    """
     if state.baseline is None:
         return ()
-    by = Yardstick(state.goal, state.baseline)
+    saving_floor = Yardstick(state.goal, state.baseline).saving_floor
     points = measured_points(state)
-    return pareto_front(points, saving_floor=by.saving_floor, noise_floor=state.baseline.noise_floor)
+    front = pareto_front(points, saving_floor=saving_floor, noise_floor=state.baseline.noise_floor)
+    own = next((point for point in points if not point.settings), None)
+    kept: list[ParetoPoint] = []
+    for point in front:
+        chosen = own if own is not None and _matches(own, point, state.goal, saving_floor) else point
+        if chosen not in kept:
+            kept.append(chosen)
+    return tuple(kept)
 
 
 def least_memory(points: Iterable[ParetoPoint]) -> ParetoPoint | None:
     """The point with the smallest peak, of equal ones the fastest; None of none."""
     return min(points, key=_by_size, default=None)
+
+
+def _matches(own: ParetoPoint, point: ParetoPoint, goal: Goal, saving_floor: float) -> bool:
+    """Whether the baseline is as good as a point, as far as one can tell."""
+    faster = point.comparison is not None and point.comparison.verdict is Verdict.FASTER
+    smaller = own.peak_reserved_bytes > (1 + saving_floor) * point.peak_reserved_bytes
+    return not (faster or smaller or (_fits(goal, point) and not _fits(goal, own)))
 
 
 def _points(state: SessionState) -> Iterable[ParetoPoint]:
