@@ -24,6 +24,14 @@ def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
     return Skip(f"{named} {'is' if len(phases) == 1 else 'are'} {format_percent(share, digits=1)} of the step")
 
 
+def epoch_seconds(facts: Facts) -> float | None:
+    """How long an epoch takes; None when its length is not known."""
+    loader, profile = facts.workload.loader, facts.profile
+    if loader is None or loader.length is None or profile is None:
+        return None
+    return loader.length * profile.step_ms / 1e3
+
+
 class WorkerRecipe(Recipe):
     """A recipe for the workers of a DataLoader. Its default leaves them as PyTorch starts them.
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor.formatting import format_seconds
-from advisor.loader_recipe import WorkerRecipe
+from advisor.loader_recipe import WorkerRecipe, epoch_seconds
 from advisor.recipe import Components
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
@@ -51,7 +51,7 @@ class PersistentWorkers(WorkerRecipe):
     without_workers = "the loader has no workers; the ones that num_workers tries are persistent"
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
-        epoch_s = _epoch_s(facts)
+        epoch_s = epoch_seconds(facts)
         if epoch_s is not None and epoch_s > _LONGEST_EPOCH_S:
             return Skip(
                 f"an epoch takes about {format_seconds(epoch_s)}, beside which starting the workers anew cannot be "
@@ -69,11 +69,3 @@ class PersistentWorkers(WorkerRecipe):
         from advisor.rebuild import worker_code
 
         return worker_code(persistent_workers=bool(value))
-
-
-def _epoch_s(facts: Facts) -> float | None:
-    """How long an epoch takes; None when its length is not known."""
-    loader, profile = facts.workload.loader, facts.profile
-    if loader is None or loader.length is None or profile is None:
-        return None
-    return loader.length * profile.step_ms / 1e3

@@ -34,11 +34,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.loader_recipe import WorkerRecipe, little_time_in
+from advisor.formatting import format_seconds
+from advisor.loader_recipe import WorkerRecipe, epoch_seconds, little_time_in
 from advisor.recipe import Components
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
 _METHODS = ("fork", "forkserver", "spawn")
+# A worker that is not forked imports PyTorch first, and that takes longer than this.
+_AFRESH_S = 1.0
 
 
 class WorkerContext(WorkerRecipe):
@@ -56,6 +59,8 @@ class WorkerContext(WorkerRecipe):
             return too_little
         if loader.pickle_problem:
             return Skip(f"forkserver and spawn need a dataset that can be pickled: {loader.pickle_problem}")
+        if short := _starts_too_often(loader, facts):
+            return short
         return ["forkserver", "spawn"]
 
     def accepts(self, value: Value) -> bool:
@@ -71,6 +76,18 @@ class WorkerContext(WorkerRecipe):
         from advisor.rebuild import worker_code
 
         return worker_code(multiprocessing_context=_argument(value))
+
+
+def _starts_too_often(loader: LoaderFacts, facts: Facts) -> Skip | None:
+    """Why starting afresh cannot gain where forked workers start anew in every short epoch; None otherwise."""
+    epoch_s = epoch_seconds(facts)
+    forked = facts.workload.current.get("data.multiprocessing_context", "default") not in ("forkserver", "spawn")
+    if epoch_s is None or epoch_s >= _AFRESH_S or loader.persistent_workers or not forked:
+        return None
+    return Skip(
+        f"an epoch takes about {format_seconds(epoch_s)} and starts its workers anew; started afresh they would import "
+        "PyTorch each time, which takes longer: keep them with persistent_workers first"
+    )
 
 
 def _argument(value: Value) -> str | None:

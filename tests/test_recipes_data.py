@@ -290,6 +290,15 @@ def test_values_for_a_loader_with_workers():
     assert proposed("worker_threads", facts) == [2, 4]
 
 
+def test_workers_that_start_in_every_short_epoch_are_not_started_afresh():
+    short = loader_facts(num_workers=4, length=8)
+    assert "persistent_workers first" in reason("worker_context", cpu_facts(loader=short, profile=profile_facts()))
+    kept = cpu_facts(loader=loader_facts(num_workers=4, length=8, persistent_workers=True), profile=profile_facts())
+    assert proposed("worker_context", kept) == ["forkserver", "spawn"]
+    afresh = cpu_facts(loader=short, profile=profile_facts(), current={"data.multiprocessing_context": "spawn"})
+    assert proposed("worker_context", afresh) == ["forkserver", "default"]
+
+
 def test_what_the_user_has_is_measured_off():
     current = {"data.prefetch_factor": 8, "data.persistent_workers": True, "data.multiprocessing_context": "spawn"}
     facts = cpu_facts(loader=loader_facts(num_workers=4, length=20), profile=profile_facts(), current=current)
