@@ -392,9 +392,31 @@ def _add_recipe_folders(parser: _Parser) -> None:
     )
 
 
+# What says how to measure, and is kept with the session.
+_OF_THE_REQUEST = (
+    "budget",
+    "objective",
+    "memory_limit",
+    "keep_speed",
+    "mode",
+    "device",
+    "gpus",
+    "batch_size",
+    "input",
+    "only",
+    "skip",
+    "script",
+    "recipes",
+    "allow",
+)
+
+
 def _parse_measure(arguments: Sequence[str]) -> Measure:
-    options = _measure_parser().parse(arguments)
+    parser = _measure_parser()
+    options = parser.parse(arguments)
     target, resume = _target_and_resume(options.target, options.resume)
+    if target is None:
+        _check_taken_up_as_it_was(parser, options)
     key_map = {key: path for pairs in options.map for key, path in pairs.items()}
     _check_recipes(options.only, options.skip, key_map, options.recipes)
     if options.keep_speed is not None and options.objective is not Objective.MEMORY:
@@ -432,6 +454,17 @@ def _target_and_resume(target: str | None, resume: str | None) -> tuple[str | No
             f"Did you mean `perf-advisor {close[0]}`? A module of that name is {target}:build.",
         )
     return target, resume
+
+
+def _check_taken_up_as_it_was(parser: _Parser, options: argparse.Namespace) -> None:
+    """Raise UsageError for what would be ignored: without a target, a session goes on with its own options."""
+    given = [name for name in _OF_THE_REQUEST if getattr(options, name) != parser.get_default(name)]
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise UsageError(
+            f"--resume without a target takes the session up as it was asked for, and {option} would change that.",
+            f"Name its target too: `perf-advisor mymodel:build --resume {option} …`.",
+        )
 
 
 def _request(target: str, options: argparse.Namespace, key_map: dict[str, str]) -> Request:

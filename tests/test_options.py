@@ -219,6 +219,14 @@ def test_resuming(arguments, target, resume):
     assert (invocation.request and invocation.request.target.target) == target
 
 
+@pytest.mark.parametrize("given", [("--budget", "90s"), ("--memory-limit", "1GiB"), ("--only", "compile")])
+def test_a_session_is_not_resumed_otherwise_than_it_was_asked_for(given):
+    with pytest.raises(UsageError, match=f"and {given[0]} would change that"):
+        parse(["--resume", *given])
+    assert parse(["m:b", "--resume", *given]).request is not None
+    assert parse(["--resume", "--json", "report.json", "--headless"]).request is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "words", "hint"),
     [
