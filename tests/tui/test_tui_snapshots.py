@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import tui_histories as histories
 from tui_fakes import make_app
+from tui_pilot import settle
 
 from advisor.tui.actions import VIEWS
 
@@ -40,18 +39,6 @@ PICTURES = {
 }
 
 
-async def stand_still(pilot) -> None:
-    """Wait until the picture has not changed for a while."""
-    before, same = "", 0
-    for _ in range(100):
-        await pilot.pause(0.03)
-        now = re.sub(r"terminal-\d+", "", pilot.app.export_screenshot())
-        same = same + 1 if now == before else 0
-        if same == 4:
-            return
-        before = now
-
-
 @pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36"])
 @pytest.mark.parametrize("name", PICTURES)
 def test_picture(snap_compare, name, size, tmp_path, monkeypatch) -> None:
@@ -61,14 +48,14 @@ def test_picture(snap_compare, name, size, tmp_path, monkeypatch) -> None:
     app, _ = make_app(history())
 
     async def play(pilot) -> None:
-        await stand_still(pilot)
+        await settle(pilot)
         app.clear_notifications()
-        await stand_still(pilot)
+        await settle(pilot)
         app.context.gauges.add((histories.SAMPLE,) if name == "overview" else ())
         await pilot.press(*keys)
-        await stand_still(pilot)
+        await settle(pilot)
         app.clear_notifications()
-        await stand_still(pilot)
+        await settle(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=play)
 

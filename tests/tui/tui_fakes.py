@@ -55,6 +55,7 @@ class FakeControl:
         self._decisions: dict[str, Decision] = {}
         self._cancelled = threading.Event()
         self._stopped = threading.Event()
+        self._awaited: threading.Event | None = None
         self.holds_rework = False
 
     def run(self) -> None:
@@ -64,11 +65,12 @@ class FakeControl:
         if self.error:
             raise self.error
         if self._hold:
-            self._cancelled.wait(20)
+            self._wait_for(self._cancelled)
 
     def cancel(self) -> None:
         self.calls.append(("cancel",))
         self._cancelled.set()
+        self._stopped.set()
 
     def decide(self, recipe_id: str, decision: Decision | None) -> None:
         self.calls.append(("decide", recipe_id, decision))
@@ -90,13 +92,25 @@ class FakeControl:
         for event in self.rework_begins_with:
             self.emit(event)
         if self.holds_rework:
-            self._stopped.wait(20)
-            self._stopped.clear()
+            self._wait_for(self._stopped)
+            if not self._cancelled.is_set():
+                self._stopped.clear()
         for event in self.rework_ends_with:
             self.emit(event)
 
     def retry(self, name: str) -> None:
         self.calls.append(("retry", name))
+
+    @property
+    def held(self) -> bool:
+        """Whether a call of the session does nothing until the test lets it go on."""
+        awaited = self._awaited
+        return awaited is not None and not awaited.is_set()
+
+    def _wait_for(self, awaited: threading.Event) -> None:
+        self._awaited = awaited
+        awaited.wait(20)
+        self._awaited = None
 
 
 YAML = """\

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from textual.pilot import Pilot
 from tui_fakes import FakeControl, make_app
 
 from advisor.session.events import Event
-from advisor.tui.app import AdvisorApp
+from advisor.tui.app import SESSION_GROUP, AdvisorApp
 from advisor.tui.result import AppResult
 
+NEXT_TIMERS_S = 0.02  # longer than a frame, and than a decision waits for the next one here
+LONGEST_WORK_S = 30.0
 Check = Callable[[Pilot[AppResult], AdvisorApp, FakeControl], Awaitable[None]]
 
 
@@ -36,9 +39,31 @@ async def drive(
 
 
 async def settle(pilot: Pilot[AppResult]) -> None:
-    """Let threads post and handlers draw."""
-    for _ in range(5):
-        await pilot.pause(0.03)
+    """Let threads post and handlers draw until nothing is left to do, however long that takes on a busy machine.
+
+    A session that is held is not waited for, nor is a timer that is far off.
+    """
+    app, quiet = pilot.app, 0
+    assert isinstance(app, AdvisorApp)
+    end = time.monotonic() + LONGEST_WORK_S
+    while quiet < 2 and app.is_running and app.return_code is None:
+        assert time.monotonic() < end, "the app does not come to rest"
+        # Between the two looks, what is due next goes off: the next frame, a rework, a handler that has just begun.
+        await pilot.pause(NEXT_TIMERS_S if quiet else 0)
+        quiet = 0 if _has_work(app) else quiet + 1
+
+
+def _has_work(app: AdvisorApp) -> bool:
+    """Whether a thread is at work, a message is on its way, or something is to be drawn."""
+    control = app.context.control
+    held = isinstance(control, FakeControl) and control.held
+    if any(not worker.is_finished and not (held and worker.group == SESSION_GROUP) for worker in app.workers):
+        return True
+    pumps = [app, *(pump for screen in app.screen_stack for pump in screen.walk_children(with_self=True))]
+    if any(pump.message_queue_size or pump._next_callbacks for pump in pumps):
+        return True
+    screen = app.screen
+    return bool(screen._callbacks or screen._dirty_widgets or screen._layout_required or screen._recompose_required)
 
 
 def screen_text(app: AdvisorApp) -> str:
