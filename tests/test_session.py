@@ -144,6 +144,7 @@ def test_what_helps_is_found_confirmed_and_stacked(planted):
     stack = planted.posted(events.StackMeasured)[-1].record
     assert stack.settings == {"planted.quicker": True}
     assert stack.confirmed
+    assert quicker.confirmed  # by what confirmed the stack of it alone
     assert stack.comparison.verdict is Verdict.FASTER
 
 

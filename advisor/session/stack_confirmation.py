@@ -30,6 +30,7 @@ class StackConfirmation:
         outcome = confirm_side_by_side(context.bench, record.settings)
         if isinstance(outcome, Confirmation):
             confirmed = context.judge.confirmed(record, outcome)
+            self._confirm_the_only_one(record, outcome)
             context.judge.add_null(outcome.old)
             context.judge_again()
             return confirmed
@@ -41,12 +42,19 @@ class StackConfirmation:
         outcome = confirm_in_turn(context.bench, record.settings, context.catalog.cost(record.settings))
         if isinstance(outcome, Runs):
             confirmed = context.judge.confirmed_by_runs(record, outcome.new, outcome.old)
+            self._confirm_the_only_one(record, outcome)
             for run in outcome.old:
                 context.judge.add_repeat(run)
             context.judge_again()
             return confirmed
         context.warn(f"the stack could not be confirmed: {outcome.reason}")
         return record
+
+    def _confirm_the_only_one(self, record: StackRecord, evidence: Confirmation | Runs) -> None:
+        """What confirms a stack of one setting confirms the candidate, whose one trial may have told less."""
+        for trial in self._context.records.values():
+            if trial.settings == record.settings:
+                self._context.judge.evidence[trial.candidate.name] = evidence
 
     def _keep_proven(self, record: StackRecord) -> None:
         """Keep a stack that its confirmation shows to serve the goal; another is emptied, and the person told."""
