@@ -8,12 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from advisor.errors import TargetError
 from advisor.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Block, Mode
+from advisor.runtime.loader import batches_in
 from advisor.runtime.step import make_step
 from advisor.trial.clock import FEWEST_BLOCKS, StepClock, batch_samples, block_steps, measure, merge_uneven, steps_in
 from advisor.trial.feed import Feed
@@ -300,6 +301,24 @@ def test_a_stream_that_can_be_read_once_only_is_named_as_such():
     assert [len(feed.next()) for _ in range(3)] == [2, 2, 1]
     with pytest.raises(TargetError, match="nothing after its first 3 batches"):
         feed.next()
+
+
+class Unsized(Sampler):
+    """A sampler whose author left its length out, with what an abstract method raises."""
+
+    def __iter__(self):
+        return iter(range(10))
+
+    def __len__(self):
+        raise NotImplementedError
+
+
+def test_a_loader_may_not_know_how_many_batches_it_has():
+    loader = DataLoader(TensorDataset(torch.arange(10)), sampler=Unsized(), num_workers=2)
+    assert batches_in(loader) is None
+    assert Feed(loader).cycle(100) == 2
+    assert batches_in(DataLoader(Stream(5))) is None
+    assert batches_in(loader_of(10)) == Feed(loader_of(10, num_workers=2)).cycle(100)
 
 
 def test_batches_that_workers_may_have_ready():

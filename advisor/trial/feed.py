@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from advisor.errors import TargetError
-from advisor.runtime.loader import is_loader
+from advisor.runtime.loader import batches_in, is_loader
 
 
 class Feed:
@@ -67,12 +67,5 @@ class Feed:
         workers = self._loader.num_workers if self._loader is not None else 0
         if not workers:
             return 1
-        epoch = self._epoch_steps()
+        epoch = batches_in(self._loader)
         return epoch if epoch and epoch <= most_steps else max(1, min(workers, most_steps))
-
-    def _epoch_steps(self) -> int | None:
-        """The batches of an epoch; None where the loader does not know."""
-        try:
-            return len(self._loader)
-        except TypeError:
-            return None

@@ -20,6 +20,7 @@ from advisor.portable.transforms import names_of_moved
 from advisor.rebuild import expected_state_bytes, optimizer_implementation, optimizer_implementations
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.runtime.batches import describe, signature_of, tensors_of
+from advisor.runtime.loader import batches_in
 from advisor.runtime.loop import Loop
 from advisor.structure import block_counts
 from advisor.trial.memory import device_uuid
@@ -296,10 +297,6 @@ def _loader_facts(loop: Loop, *, on_cuda: bool) -> LoaderFacts | None:
     if loader is None:
         return None
     iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-    try:
-        length: int | None = len(loader)
-    except TypeError:
-        length = None
     movable, problem = _movable_transforms(loader) if on_cuda else ((), "")
     return LoaderFacts(
         batch_size=loader.batch_size,
@@ -307,7 +304,7 @@ def _loader_facts(loop: Loop, *, on_cuda: bool) -> LoaderFacts | None:
         pin_memory=bool(loader.pin_memory),
         persistent_workers=bool(loader.persistent_workers),
         prefetch_factor=loader.prefetch_factor,
-        length=length,
+        length=batches_in(loader),
         iterable_dataset=iterable,
         custom_batch_sampler=loader.batch_size is None and loader.batch_sampler is not None,
         drop_last=bool(loader.drop_last),
