@@ -666,6 +666,11 @@ TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 
             "about 186 GiB a step, 2.00 TB/s, 50 % of what a copy reaches",
         ),
         (
+            profile(flops_per_step=10**10, moved_bytes_per_step=10**10, copy_bytes_per_s=4e12),
+            Bottleneck.MEMORY,
+            "2 % of what a copy reaches: far from both, so",
+        ),
+        (
             profile(flops_per_step=0, moved_bytes_per_step=8 * 10**11, copy_bytes_per_s=4e12),
             Bottleneck.MEMORY,
             "more than a copy in memory reaches (4.00 TB/s): caches help",

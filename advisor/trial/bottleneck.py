@@ -10,6 +10,8 @@ _INPUT_BOUND_SHARE = 0.3
 _LAUNCH_BOUND_BUSY = 0.7
 _LAUNCH_BOUND_OVERHEAD = 0.3
 _COMPUTE_BOUND_SHARE = 0.4
+# Below this share of both roofs, neither of them holds the step up.
+_FAR_SHARE = 0.1
 # Convolutions can be a little faster than the square product that the ceiling is.
 _MEASURED_IN_PEACE = 1.1
 
@@ -68,7 +70,10 @@ def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck, str]:
     share, moved = step_roof_share(measured), step_copy_share(measured)
     if share is not None and (share >= _COMPUTE_BOUND_SHARE or (moved is not None and share > moved)):
         return Bottleneck.COMPUTE, _arithmetic_evidence(measured, share)
-    return Bottleneck.MEMORY, f"{_little_arithmetic(measured, share)}{_traffic(measured, moved)}"
+    evidence = f"{_little_arithmetic(measured, share)}{_traffic(measured, moved)}"
+    if max(share or 0.0, 1.0 if moved is None else moved) < _FAR_SHARE:
+        evidence += ": far from both, so calls of small operators or other programs may take the time"
+    return Bottleneck.MEMORY, evidence
 
 
 def _arithmetic_evidence(measured: Profile, share: float) -> str:
