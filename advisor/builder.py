@@ -20,13 +20,18 @@ _LOOK_EVERY_S = 0.1
 
 
 class ForkedTrial:
-    """A trial that the builder forked: what :class:`multiprocessing.Process` is for the others."""
+    """A trial that the builder forked: what :class:`multiprocessing.Process` is for the others.
+
+    ``reported`` is set when it has said its last word. From then on the next one may be forked, which takes no memory
+    before this one has ended.
+    """
 
     def __init__(self, pid: int, connection: Connection) -> None:
         self.pid = pid
         self.exitcode: int | None = None
         self._connection = connection
         self._ended = False
+        self.reported = False
 
     @property
     def sentinel(self) -> int:
@@ -85,7 +90,7 @@ class Builder:
 
     def serves(self, spec: TrialSpec) -> bool:
         """Whether this trial can be forked: it runs the same target and needs nothing from before it was built."""
-        idle = self._trial is None or not self._trial.is_alive()
+        idle = self._trial is None or self._trial.reported or not self._trial.is_alive()
         same = spec.target == self.target and spec.seed == self.seed
         return self.usable and idle and same and not spec.environment and not spec.interactive
 
@@ -94,13 +99,19 @@ class Builder:
         try:
             self._connection.send((spec, asked_at))
             send_handle(self._connection, theirs.fileno(), self._process.pid)
-            answer = self._connection.recv()
+            while isinstance(answer := self._connection.recv(), ForkEnded):
+                pass  # the trial before, which nobody waits for
         except (EOFError, OSError):
             self.usable = False
             raise
         assert isinstance(answer, Forked)
         self._trial = ForkedTrial(answer.pid, self._connection)
         return self._trial
+
+    def join_trial(self, timeout: float) -> None:
+        """Wait until the last trial has ended, or so many seconds."""
+        if self._trial is not None:
+            self._trial.join(timeout)
 
     def close(self) -> None:
         """End the builder."""

@@ -102,6 +102,8 @@ class Runner:
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
         """A live trial, killed with its whole process group on leaving."""
         builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
+        if self._builder is not None and builder is None:
+            self._builder.join_trial(_GRACE_S)
         trial = Trial(spec, listen, builder)
         with self._lock:
             self._live.add(trial)
@@ -217,9 +219,13 @@ class Trial:
         self._kill_group()
 
     def kill(self) -> None:
-        """Kill what is left of the trial and free its resources."""
+        """Kill what is left of the trial and free its resources.
+
+        Its end is waited for, but where the builder sees to that.
+        """
         self._kill_group()
-        if self._process is not None and self._process.pid is not None:
+        builder_waits = isinstance(self._process, ForkedTrial) and self._process.reported
+        if self._process is not None and self._process.pid is not None and not builder_waits:
             self._process.join(_GRACE_S)
         for connection in (self._connection, self._wake_reader, self._wake_writer):
             if connection is not None:
@@ -258,6 +264,8 @@ class Trial:
             return None
         if isinstance(message, Finished):
             self._result = message.result
+            if isinstance(self._process, ForkedTrial):
+                self._process.reported = True
         elif isinstance(message, Activity):
             self._activity = message.text
         self._listen(message)

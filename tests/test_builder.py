@@ -255,3 +255,61 @@ def test_what_is_imported_meanwhile_is_imported_once(tmp_path, forks):
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=6 * SOON_S)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "imported").read_text() == "once"
+
+
+LEAVES_SLOWLY = (
+    "import os, time\n"
+    "def note(what): open(os.path.join(os.path.dirname(__file__), what), 'a').write(f'{time.monotonic()}\\n')\n"
+    "leave = os._exit\n"
+    "def leave_slowly(code): time.sleep(1.0); note('left'); leave(code)\n"
+    "os._exit = leave_slowly\n"
+)
+
+SERVES_AT_ONCE = """
+import multiprocessing, sys, time
+from multiprocessing.reduction import send_handle
+from advisor.records import Finished, Forked, Started, TargetSpec, TrialSpec
+from advisor.trial import builder
+
+folder = sys.argv[1]
+fork = multiprocessing.get_context("fork")
+ours, theirs = fork.Pipe()
+target = TargetSpec("target.py", folder, device="cpu")
+process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, f"{folder}/build.log"))
+process.start()
+theirs.close()
+assert not ours.recv().problem
+ends = []  # a trial whose parent is gone is killed
+for number in range(3):
+    mine, trials = fork.Pipe()
+    ends.append(mine)
+    spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, f"{folder}/trial.log")
+    ours.send((spec, time.monotonic()))
+    send_handle(ours, trials.fileno(), process.pid)
+    assert isinstance(ours.recv(), Forked)  # of one before that is still ending, nothing is said
+    while not isinstance(message := mine.recv(), Finished):
+        if isinstance(message, Started):
+            print(time.monotonic())
+    assert message.result.measured, message.result
+assert ours.recv().exitcode == 0
+process.kill()  # it holds our end as well, so it would wait for ever
+process.join()
+"""
+
+
+def test_a_trial_starts_while_the_one_before_ends_and_takes_memory_after_it(tmp_path):
+    moves = TINY_TARGET.replace(
+        "    def forward(",
+        "    def _apply(self, change): note('moved'); return super()._apply(change)\n    def forward(",
+        1,
+    )
+    assert moves != TINY_TARGET
+    (tmp_path / "target.py").write_text(LEAVES_SLOWLY + moves, encoding="utf-8")
+    command = [sys.executable, "-c", SERVES_AT_ONCE, str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=3 * SOON_S)
+    assert done.returncode == 0, done.stderr
+    started = [float(line) for line in done.stdout.split()]
+    moved, left = ([float(line) for line in (tmp_path / name).read_text().split()] for name in ("moved", "left"))
+    left = left[-3:]  # a fork of the builder's that tries CUDA leaves before the trials
+    for after in (1, 2):
+        assert started[after] < left[after - 1] < moved[after]

@@ -14,7 +14,9 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
 
@@ -34,6 +36,8 @@ _UNUSABLE = 3
 _COMPILER = "torch._inductor.compile_fx"
 _FEWEST_CORES = 4
 _TRIAL_WITH_COMPANY = 3
+# So long is waited for a trial that has said its last word.
+_ENDING_S = 5.0
 
 
 def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
@@ -131,32 +135,74 @@ def _spare_forks_the_garbage() -> None:
 def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Callable[[], bool] | None = None) -> None:
     """Fork a trial for each spec, and tell how it ended; until the other end closes.
 
+    The next trial may be asked for while one is still ending, which is then not told any more: it starts at once, and
+    takes no memory before the other has given its own back. To leave a GPU takes as long as to come to it.
+
     ``meanwhile`` is called once, while the third of them runs: a person waits for what the first shows, and the second
     is the control, which tells the noise of all. When it says that forks are no use any more, that trial was the last:
     later ones get a process that builds anew.
     """
     useful, trials = True, 0
+    before: BaseProcess | None = None
     with contextlib.suppress(EOFError, OSError):
         while useful:
-            spec, asked_at = connection.recv()
-            handle = recv_handle(connection)
-            fork = multiprocessing.get_context("fork")
-            state = {"loop": loop, "threads": threads, "builders_end": connection}
-            trial = fork.Process(target=_enter_fork, args=(spec, handle, asked_at), kwargs=state, name="trial")
-            trial.start()
-            os.close(handle)
-            assert trial.pid is not None
-            connection.send(Forked(trial.pid))
+            if before is not None and not _next_is_asked_for(connection, before):
+                connection.send(ForkEnded(before.exitcode))
+                before = None
+            trial, gate = _fork(connection, loop, threads)
+            if before is not None:
+                before.join(_ENDING_S)
+            gate.close()
             trials += 1
             if meanwhile is not None and trials == _TRIAL_WITH_COMPANY:
                 useful = meanwhile()
-            trial.join()
-            connection.send(ForkEnded(trial.exitcode))
+            before = trial
+        trial.join()
+        connection.send(ForkEnded(trial.exitcode))
+
+
+def _next_is_asked_for(connection: Connection, trial: BaseProcess) -> bool:
+    """Wait for the next spec or for the trial's end: whether the spec came first, or the other end closed."""
+    if connection in wait([connection, trial.sentinel]):
+        return True
+    trial.join()
+    return False
+
+
+def _fork(connection: Connection, loop: Loop, threads: int) -> tuple[BaseProcess, Connection]:
+    """The next trial and its gate: it takes no memory of the device before that is closed."""
+    spec, asked_at = connection.recv()
+    handle = recv_handle(connection)
+    closed, gate = multiprocessing.Pipe(duplex=False)
+    state = {"loop": loop, "threads": threads, "closed": closed, "builders_ends": (connection, gate)}
+    fork = multiprocessing.get_context("fork")
+    trial = fork.Process(target=_enter_fork, args=(spec, handle, asked_at), kwargs=state, name="trial")
+    trial.start()
+    os.close(handle)
+    closed.close()
+    assert trial.pid is not None
+    connection.send(Forked(trial.pid))
+    return trial, gate
 
 
 def _enter_fork(
-    spec: TrialSpec, handle: int, asked_at: float, *, loop: Loop, threads: int, builders_end: Connection
+    spec: TrialSpec,
+    handle: int,
+    asked_at: float,
+    *,
+    loop: Loop,
+    threads: int,
+    closed: Connection,
+    builders_ends: tuple[Connection, Connection],
 ) -> None:
-    builders_end.close()
+    for end in builders_ends:
+        end.close()
     torch.set_num_threads(threads)
-    trial_main(spec, Connection(handle), asked_at, loop=loop)
+    trial_main(spec, Connection(handle), asked_at, loop=loop, wait_for_memory=partial(_wait_for_end, closed))
+
+
+def _wait_for_end(connection: Connection) -> None:
+    """Wait until the other end of a connection on which nothing is sent is closed."""
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv()
+    connection.close()

@@ -78,10 +78,18 @@ _LONGEST_TURN = 3
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 
 
-def trial_main(spec: TrialSpec, connection: Connection, asked_at: float, *, loop: Loop | None = None) -> None:
+def trial_main(
+    spec: TrialSpec,
+    connection: Connection,
+    asked_at: float,
+    *,
+    loop: Loop | None = None,
+    wait_for_memory: Callable[[], None] = lambda: None,
+) -> None:
     """Run one trial and send its messages. ``asked_at`` is the parent's ``time.monotonic()`` when it asked.
 
-    ``loop`` is the workload when it has been built already, by the same steps as here.
+    ``loop`` is the workload when it has been built already, by the same steps as here. ``wait_for_memory`` returns when
+    the trial before has given back its own.
     """
     startup_s = time.monotonic() - asked_at
     lead_own_group()
@@ -92,13 +100,13 @@ def trial_main(spec: TrialSpec, connection: Connection, asked_at: float, *, loop
     channel.send(Started(startup_s))
     started = time.perf_counter()
     try:
-        result = Trial(spec, channel, startup_s, loop).run()
+        result = Trial(spec, channel, loop, wait_for_memory).run()
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = _result_of(error, channel)
     wall_s = time.perf_counter() - started
-    channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     sys.stdout.flush()
     sys.stderr.flush()
+    channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     # User code may have left non-daemon threads; everything of the trial has been said.
     os._exit(0)
 
@@ -106,11 +114,13 @@ def trial_main(spec: TrialSpec, connection: Connection, asked_at: float, *, loop
 class Trial:
     """The stages of one trial. Each stage says what it does before it starts."""
 
-    def __init__(self, spec: TrialSpec, channel: Channel, startup_s: float, loop: Loop | None = None) -> None:
+    def __init__(
+        self, spec: TrialSpec, channel: Channel, loop: Loop | None, wait_for_memory: Callable[[], None]
+    ) -> None:
         self.spec = spec
         self.channel = channel
-        self.startup_s = startup_s
         self.loop = loop
+        self.wait_for_memory = wait_for_memory
         self.catalog = load_catalog(spec.recipe_folders)
 
     def run(self) -> TrialResult:
@@ -123,6 +133,9 @@ class Trial:
             torch.manual_seed(self.spec.seed)
         loop = self.loop or load_target(self.spec.target)
         device = _device(self.spec.target.device)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # to start CUDA takes no memory that another trial could miss
+        self.wait_for_memory()
         loop.model.to(device).train(loop.mode is Mode.TRAIN)
         build_s = time.perf_counter() - started
         if self.spec.reference:
