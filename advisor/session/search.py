@@ -477,10 +477,10 @@ class StackSearch:
 
         What is tried because it might gain, and gains as little as one process gains over the next, is no gain.
         """
-        if not self._better(settings, result) or self.stack.result is None:
-            return self._better(settings, result)
-        if not self._beats(result, self.stack.result, margin=_CLEARLY_BETTER):
-            self._measure_stack_again()
+        better = self._better(settings, result)
+        if not better or self.stack.result is None or self._beats(result, self.stack.result, margin=_CLEARLY_BETTER):
+            return better
+        self._measure_stack_again()
         return self._better(settings, result)
 
     def _no_worse(self, settings: Settings, result: TrialResult) -> bool:
