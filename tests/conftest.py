@@ -1,6 +1,7 @@
 """Nothing that a test measures lands in the user's own state folder: trials inherit the environment of the tests."""
 
 import os
+import sys
 import tempfile
 
 import pytest
@@ -36,3 +37,45 @@ def real_sessions(state_of_sessions):
         patch.setattr("advisor.session.budget._LONGEST_MEASURE_S", MEASURE_S)
         Runner.prepare()
         yield
+
+
+@pytest.fixture
+def fresh_compiler(monkeypatch):
+    """Nothing compiled before, in one process, and nothing left of it."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    limit = torch._dynamo.config.recompile_limit
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+    counters.clear()
+    torch._dynamo.config.recompile_limit = limit
+    if "torch._inductor.config" in sys.modules:
+        torch._inductor.config.freezing = False
+
+
+@pytest.fixture
+def eager_backend(monkeypatch):
+    """`torch.compile` that traces and guards, but generates no code: what is compiled can be counted in seconds."""
+    import torch
+
+    usual = torch.compile
+
+    def traced(model=None, **options):
+        options.pop("mode", None)
+        if model is None:  # a decorator with options
+            return lambda function: usual(function, **options, backend="eager")
+        return usual(model, **options, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", traced)
+
+
+@pytest.fixture
+def compilers(monkeypatch):
+    """A machine on which every compiler is found."""
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("advisor.toolchain.shutil.which", lambda name: f"/bin/{name}")

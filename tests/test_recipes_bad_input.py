@@ -12,7 +12,8 @@ import pytest
 import torch
 from facts import GPU_UUID, h200, host
 from process_state import state_put_back
-from test_recipes import CATALOG, RECIPES
+from proposals import CATALOG
+from test_recipes import RECIPES
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 

@@ -7,13 +7,14 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from facts import GIB, adamw_facts, cpu_facts, gpu_facts, host, profile_facts, sgd_facts
+from facts import GIB, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
 from hypothesis import given
 from hypothesis import strategies as st
+from proposals import CATALOG, proposed, reason
+from recipe_workload import components
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.catalog import load_catalog
 from advisor.export.python_file import python_source
 from advisor.plan import StepPlan
 from advisor.rebuild import expected_state_bytes
@@ -24,6 +25,7 @@ from advisor.records import (
     Candidate,
     Hardware,
     Mode,
+    Numerics,
     Outcome,
     TrialRecord,
     TrialResult,
@@ -31,20 +33,51 @@ from advisor.records import (
 from advisor.runtime.tuning import Tuning
 from advisor.sweep import HEADINGS, knee, knee_of, sweep_chart, sweep_points, sweep_rows
 
-CATALOG = load_catalog()
-
-
-def proposed(recipe_id, facts):
-    return [candidate.value for candidate in CATALOG.propose(facts, only=[recipe_id]).candidates]
-
-
-def reason(recipe_id, facts):
-    proposals = CATALOG.propose(facts, only=[recipe_id])
-    assert not proposals.candidates
-    return proposals.skipped[recipe_id]
-
-
 # --- batch size -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", ["loader", "batch", "callable"])
+def test_every_kind_of_data_gets_the_new_batch_size(data):
+    workload = components(data=data)
+    before = workload.data
+    CATALOG["batch_size"].apply(workload, 8)
+    assert workload.batch_size == 8
+    if data == "callable":
+        assert workload.data is before
+    else:
+        images, labels = next(iter(workload.data)) if data == "loader" else workload.data
+        assert len(images) == len(labels) == 8
+
+
+def test_batch_sizes_double_from_the_present_one():
+    assert proposed("batch_size", gpu_facts())[:4] == [64, 128, 256, 512]
+    assert proposed("batch_size", gpu_facts(mode=Mode.INFER))[-1] == 256 * 32
+    assert CATALOG["batch_size"].numerics_of(64, Mode.TRAIN) is Numerics.CHANGED
+    assert CATALOG["batch_size"].numerics_of(64, Mode.INFER) is Numerics.CLOSE
+
+
+def test_a_batch_is_not_larger_than_the_dataset():
+    assert proposed("batch_size", gpu_facts(loader=loader_facts(length=5))) == [64, 128]
+    assert "smaller than two batches" in reason("batch_size", gpu_facts(loader=loader_facts(length=1)))
+
+
+def test_a_batch_that_cannot_fit_is_left_out():
+    profile = profile_facts(flops_per_step=10**14)
+    assert proposed("batch_size", gpu_facts(profile=profile, device_memory_bytes=400 * 10**9)) == [64, 128]
+    assert "not to fit" in reason("batch_size", gpu_facts(profile=profile, device_memory_bytes=10**11))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"resizable_batch": False}, "cannot be resized"),
+        ({"loader": loader_facts(custom_batch_sampler=True, batch_size=None)}, "batch sampler of its own"),
+        ({"loader": loader_facts(batch_size=None)}, "whole batches"),
+        ({"batch_size": None}, "cannot be told"),
+    ],
+)
+def test_a_batch_size_that_cannot_change_is_skipped(changes, expected):
+    assert expected in reason("batch_size", cpu_facts(**changes))
 
 
 def test_the_sweep_goes_up_to_the_memory_of_the_machine():

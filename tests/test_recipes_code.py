@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from process_state import process_state, state_put_back
-from test_recipes import CATALOG, VALUES, components, run_code
+from proposals import CATALOG
+from recipe_workload import components, run_code
+from test_recipes import VALUES
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -37,21 +39,21 @@ OWN_TESTS = {
     "eval_no_grad": "test_recipes_code.py",
     "float8": "test_recipes_precision.py",
     "gpu_prefetch": "gpu/test_recipes_data_gpu.py",
-    "gpu_transforms": "test_recipes_data.py",
+    "gpu_transforms": "test_recipes_transforms.py",
     "grad_accumulation": "test_recipes_batch.py",
-    "grad_clip": "test_recipes_compile.py",
+    "grad_clip": "test_recipes_clip_grad.py",
     "host_allocator": "test_recipes_code.py",
     "host_sync": "gpu/test_recipes_habits_gpu.py",
-    "inference_mode": "test_recipes.py",
+    "inference_mode": "test_recipes_effects.py",
     "int8_weights": "test_recipes_precision.py",
-    "interop_threads": "test_recipes.py",
+    "interop_threads": "test_recipes_effects.py",
     "large_batch_optimizer": "test_recipes_batch.py",
     "loss_sync": "test_recipes_code.py",
     "non_blocking": "test_recipes_code.py",
     "openmp": "test_recipes_code.py",
     "sdpa": "test_recipes_precision.py",
-    "step_graph": "test_recipes.py",
-    "zero_grad": "test_recipes.py",
+    "step_graph": "test_recipes_effects.py",
+    "zero_grad": "test_recipes_effects.py",
 }
 
 

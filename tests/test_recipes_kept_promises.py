@@ -9,7 +9,8 @@ from importlib.util import find_spec
 import pytest
 import torch
 from process_state import state_put_back
-from test_recipes import CATALOG, VALUES
+from proposals import CATALOG
+from test_recipes import VALUES
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_recipes import CATALOG
+from proposals import CATALOG
 
 from advisor.records import Numerics, Outcome, TargetSpec, TrialSpec
 from advisor.runner import Runner

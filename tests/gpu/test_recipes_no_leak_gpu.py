@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import test_recipes_no_leak as on_cpu
 import torch
-from test_recipes import CATALOG
+from proposals import CATALOG
 
 pytestmark = pytest.mark.gpu
 OF_CUDA = {

@@ -7,9 +7,10 @@ import subprocess
 import sys
 
 import pytest
-import test_recipes_structure as structure
 import torch
 import torchvision
+from model_structures import Optional, UNet, scrambled
+from test_recipes_checkpointing import Stacked
 from torch import nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
@@ -78,7 +79,7 @@ def norms_among(names):
 
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_training_without_biases_agrees_and_launches_less(channels_last):
-    model = structure.scrambled(structure.UNet()).to(CUDA)
+    model = scrambled(UNet()).to(CUDA)
     x = torch.randn(8, 3, 64, 64, device=CUDA)
     if channels_last:
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
@@ -126,7 +127,7 @@ def test_folding_into_convolutions_with_biases_launches_less():
 
 
 def test_a_model_on_the_gpu_is_exported_with_a_batch_from_the_host():
-    model = structure.Optional().to(CUDA)
+    model = Optional().to(CUDA)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     stream = torch.cuda.get_rng_state(CUDA)
     applied("conv_bias", False, model, optimizer, (torch.randn(4, 3, 5, 5), torch.zeros(4)))
@@ -231,7 +232,7 @@ class Blocks(nn.Module):
 
 
 @pytest.mark.parametrize("autocast", [None, torch.bfloat16])
-@pytest.mark.parametrize("build", [Blocks, lambda: structure.Stacked(4)])
+@pytest.mark.parametrize("build", [Blocks, lambda: Stacked(4)])
 def test_checkpointed_blocks_draw_the_same_random_numbers(build, autocast):
     model = build().to(CUDA)
     before = copy.deepcopy(model)
@@ -309,7 +310,7 @@ def graphed_losses(model, x, rate):
 
 
 @pytest.mark.skipif(torch_is_older((2, 10)), reason="PyTorch before 2.10 cannot capture checkpoints")
-@pytest.mark.parametrize("build", [Blocks, lambda: structure.Stacked(4)])
+@pytest.mark.parametrize("build", [Blocks, lambda: Stacked(4)])
 def test_a_captured_step_with_checkpoints_draws_the_same_random_numbers(build):
     model = build().to(CUDA)
     before, still = copy.deepcopy(model), copy.deepcopy(model)

@@ -1,0 +1,119 @@
+"""Models to compile or to trace, and the two ways in which a recipe changes one."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from proposals import CATALOG
+from torch import nn
+
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode
+from advisor.runtime.apply import apply_settings
+
+
+class Block(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.a, self.b = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + self.b(torch.relu(self.a(x)))
+
+
+class Layers(nn.Module):
+    def __init__(self, blocks, width=8):
+        super().__init__()
+        self.layers = nn.ModuleList(blocks)
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def own_blocks():
+    return Layers(Block() for _ in range(5))
+
+
+def pytorchs_blocks():
+    return Layers(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(4))
+
+
+def sequential_blocks():
+    return Layers(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4))
+
+
+class Chains(nn.Module):
+    """Two chains of pointwise operations around what is not pointwise, one of them in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.relu, self.dropout, self.head = nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(8, 4)
+
+    def forward(self, images):
+        x = self.norm(self.conv(images))
+        x += 0.5
+        x = self.relu(x).mean((2, 3))
+        y = torch.sigmoid(x * 1.5) * 2
+        return self.head(self.dropout(y))
+
+
+def parts(model, mode=Mode.TRAIN, data=None, optimizer="SGD", **plan):
+    model.train(mode is Mode.TRAIN)
+    made = getattr(torch.optim, optimizer)(model.parameters(), lr=0.05) if mode is Mode.TRAIN else None
+    return Components(model, made, data, StepPlan(mode=mode, device="cpu", **plan))
+
+
+def applied(model, settings, mode=Mode.TRAIN, **options):
+    components = parts(model, mode, **options)
+    apply_settings(CATALOG, components, settings)
+    return components
+
+
+def by_apply(recipe_id, value, model, mode=Mode.TRAIN):
+    return applied(model, {CATALOG[recipe_id].key: value}, mode).model
+
+
+def by_code(recipe_id, value, model, mode=Mode.TRAIN):
+    model.train(mode is Mode.TRAIN)
+    namespace = {"torch": torch, "model": model, "device": torch.device("cpu")}
+    exec(CATALOG[recipe_id].code(value), namespace)
+    return namespace["model"]
+
+
+both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])
+
+
+def twin(make):
+    torch.manual_seed(0)
+    model = make()
+    return model, copy.deepcopy(model)
+
+
+def gradients_of(model, inputs, seed=0):
+    """Output and gradients, of the parameters and of the input, with random streams from a seed."""
+    torch.manual_seed(seed)
+    inputs = inputs.clone().requires_grad_()
+    output = model(inputs)
+    output.square().sum().backward()
+    return output, [inputs.grad, *(p.grad for p in model.parameters())]
+
+
+IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(2))
+
+
+def losses_of(step, count=6, lr=None):
+    generator = torch.Generator().manual_seed(4)
+    losses = []
+    for index in range(count):
+        if lr is not None:
+            lr(index)
+        batch = torch.randn(4, 8, generator=generator), torch.randint(4, (4,), generator=generator)
+        losses.append(step(batch).item())
+    return losses

@@ -1,0 +1,86 @@
+"""DataLoaders of several kinds, and the two ways in which a recipe changes one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from facts import profile_facts
+from proposals import CATALOG
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
+
+from advisor.export.python_file import python_source
+from advisor.plan import StepPlan
+from advisor.recipe import Components
+from advisor.records import Mode
+
+WAITS_LITTLE = profile_facts(phases={"data wait": 0.2, "host-to-device": 0.1, "forward": 99.7})
+
+
+class Numbers(Dataset):
+    def __getitem__(self, index):
+        return torch.tensor(float(index)), torch.get_num_threads()
+
+    def __len__(self):
+        return 10
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(10.0))
+
+
+@dataclass
+class Pair:
+    inputs: torch.Tensor
+    threads: torch.Tensor
+
+
+def as_pair(samples):
+    return Pair(*(torch.stack([torch.as_tensor(sample[part]) for sample in samples]) for part in (0, 1)))
+
+
+LOADERS = {
+    "map-style": lambda: DataLoader(Numbers(), batch_size=4, num_workers=1),
+    "iterable": lambda: DataLoader(Stream(), batch_size=4, num_workers=1),
+    "batch sampler": lambda: DataLoader(
+        Numbers(), batch_sampler=BatchSampler(SequentialSampler(range(10)), 4, drop_last=False), num_workers=1
+    ),
+    "dataclass": lambda: DataLoader(Numbers(), batch_size=4, num_workers=1, collate_fn=as_pair),
+    "whole batches": lambda: DataLoader(Stream(), batch_size=None, num_workers=1),
+}
+
+
+def first_tensor(batch):
+    if isinstance(batch, Pair):
+        return batch.inputs
+    return batch if isinstance(batch, torch.Tensor) else batch[0]
+
+
+def samples_of(loader):
+    return torch.cat([first_tensor(batch).reshape(-1) for batch in loader]).tolist()
+
+
+def applied(recipe_id, value, loader):
+    parts = Components(nn.Linear(1, 1), None, loader, StepPlan(Mode.TRAIN, "cpu"))
+    CATALOG[recipe_id].apply(parts, value)
+    return parts.data
+
+
+def by_code(recipe_id, value, loader):
+    names = {"torch": torch, "loader": loader, "device": torch.device("cpu")}
+    exec(CATALOG[recipe_id].code(value), names)
+    return names["loader"]
+
+
+both_ways = pytest.mark.parametrize("change", [applied, by_code], ids=["apply", "code"])
+every_loader = pytest.mark.parametrize("kind", LOADERS)
+
+
+def exported(settings, mode="train"):
+    names = {}
+    source = python_source(CATALOG, settings, mode)
+    exec(compile(source, "tuned.py", "exec"), names)
+    return source, names

@@ -1,0 +1,322 @@
+"""Activation checkpointing, and the batch that the memory it saves makes room for."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+import torchvision
+from facts import GIB, cpu_facts, gpu_facts
+from model_structures import Pair, SquareFunction, applied, coded, exported, inspected, proposed
+from proposals import CATALOG
+from torch import nn
+
+from advisor.portable.checkpointing import checkpoints_itself
+from advisor.portable.regions import compile_blocks
+from advisor.records import Block as TimedBlock
+from advisor.records import Candidate, Comparison, Mode, Numerics, Outcome, TrialRecord, TrialResult
+from advisor.sweep import batch_size_within
+
+# --- activation checkpointing ---------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """Several inputs, keywords (one with a name that checkpoints know), dict and tuple outputs, dropout, a norm."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.wide, self.back = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.norm, self.dropout = nn.BatchNorm1d(width), nn.Dropout(0.3)
+
+    def forward(self, x, state, *, mask=None, debug=1.0):
+        y = self.dropout(self.back(SquareFunction.apply(self.wide(self.norm(x)))))
+        return {"x": x + y * mask * debug, "rest": (state + y.mean(), "text", None)}
+
+
+class Stacked(nn.Module):
+    def __init__(self, depth=3):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(depth))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x):
+        state = x.sum()
+        for block in self.blocks:
+            found = block(x, state, mask=torch.ones_like(x), debug=0.5)
+            x, state = found["x"], found["rest"][0]
+        return self.head(x) * state
+
+
+class Buffers(nn.Module):
+    """A block that reads what it has written to its buffers: in place, and by a new tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.utils.parametrizations.spectral_norm(nn.Linear(16, 16))
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("table", torch.randn(16))
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        self.scale.mul_(0.9)
+        self.steps = self.steps + 1
+        return torch.tanh(self.linear(x) * self.scale + self.table) / self.steps
+
+
+def training_steps(model, x, steps=5):
+    torch.manual_seed(3)
+    optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=0.01)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def encoder():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.2, batch_first=True)
+    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+
+
+def frozen():
+    model = Stacked()
+    model.blocks[0].requires_grad_(False)
+    return model
+
+
+def wholly_frozen_blocks():
+    model = Stacked()
+    model.blocks.requires_grad_(False)
+    return model
+
+
+def shared_block():
+    block = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1))
+    return nn.Sequential(block, nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1)), block)
+
+
+CHECKPOINTED = {
+    "keywords, dicts and dropout": (Stacked, (8, 16)),
+    "buffers": (lambda: nn.Sequential(*(Buffers() for _ in range(3))), (8, 16)),
+    "PyTorch's own layers": (encoder, (2, 5, 16)),
+    "resnet18": (lambda: torchvision.models.resnet18(num_classes=3), (2, 3, 32, 32)),
+    "frozen first block": (frozen, (8, 16)),
+    "frozen blocks": (wholly_frozen_blocks, (8, 16)),
+    "a block called twice": (shared_block, (8, 16)),
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "name"), [*((applied, name) for name in CHECKPOINTED), (coded, "buffers"), (exported, "resnet18")]
+)
+def test_checkpointed_blocks_train_to_the_bit(way, name):
+    build, shape = CHECKPOINTED[name]
+    torch.manual_seed(0)
+    model = build()
+    x, before = torch.randn(shape), copy.deepcopy(model)
+    changed = way("checkpointing", "blocks", model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert changed is model
+    assert [name for name, _ in changed.named_modules()] == [name for name, _ in before.named_modules()]
+    assert training_steps(changed, x) == training_steps(before, x)
+    expected, found = before.state_dict(), changed.state_dict()
+    assert list(found) == list(expected)
+    for key, tensor in expected.items():
+        assert torch.equal(found[key], tensor), key
+    assert torch.equal(changed.eval()(x), before.eval()(x))
+
+
+def saved_bytes(model, x):
+    """What the backward pass keeps, each tensor once, without parameters."""
+    parameters = {parameter.data_ptr() for parameter in model.parameters()}
+    saved = {}
+
+    def pack(tensor):
+        saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(x).square().mean()
+    kept = sum(size for place, size in saved.items() if place not in parameters)
+    loss.backward()
+    return kept
+
+
+def test_checkpointed_blocks_keep_their_inputs_only():
+    model, x = encoder(), torch.randn(8, 32, 16)
+    usual = saved_bytes(model, x)
+    applied("checkpointing", "blocks", model)
+    kept = saved_bytes(model, x)
+    # The inputs of three layers, and what the loss keeps.
+    assert kept < usual / 5
+    applied("checkpointing", "none", model)
+    assert saved_bytes(model, x) == pytest.approx(usual, rel=0.05)
+
+
+def test_checkpointed_models_can_be_copied_and_pickled():
+    model = applied("checkpointing", "blocks", Stacked())
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.blocks[0].forward.block is other.blocks[0]
+        x = torch.randn(8, 16)
+        assert training_steps(other, x) == training_steps(copy.deepcopy(model), x)
+
+
+def test_checkpoints_can_be_taken_off_again():
+    model = applied("checkpointing", "blocks", Stacked())
+    applied("checkpointing", "none", model)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_a_model_that_has_a_switch_of_its_own_is_switched_off_and_seen():
+    class Switched(Stacked):
+        gradient_checkpointing = True
+
+        def gradient_checkpointing_disable(self):
+            self.gradient_checkpointing = False
+
+    model = Switched()
+    assert checkpoints_itself(model)
+    applied("checkpointing", "blocks", model)
+    assert not any("forward" in vars(module) for module in model.modules())
+    applied("checkpointing", "none", model)
+    assert not model.gradient_checkpointing
+
+
+def test_a_block_with_a_forward_of_its_own_is_left_out():
+    model = Stacked()
+    own = functools.partial(type(model.blocks[1]).forward, model.blocks[1])
+    model.blocks[1].forward = own
+    applied("checkpointing", "blocks", model)
+    assert model.blocks[1].forward is own
+    assert model.blocks[0].forward is not own
+
+
+def test_a_block_that_writes_over_its_input_fails_instead_of_training_wrongly():
+    class Overwrites(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(16, 16)
+
+        def forward(self, x):
+            x.mul_(2)
+            return self.linear(x) ** 2
+
+    model = nn.Sequential(nn.Linear(16, 16), nn.Sequential(Overwrites(), Overwrites()))
+    applied("checkpointing", "blocks", model)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        training_steps(model, torch.randn(4, 16), 1)
+
+
+def test_a_model_without_blocks_cannot_be_checkpointed():
+    with pytest.raises(ValueError, match="repeats no block"):
+        applied("checkpointing", "blocks", Pair())
+
+
+@pytest.mark.parametrize("regional", [False, True])
+def test_checkpointed_blocks_can_be_compiled(regional):
+    torch.manual_seed(0)
+    model = Stacked()
+    for block in model.blocks:
+        block.dropout.p = 0.0
+    before, x = copy.deepcopy(model), torch.randn(8, 16)
+    applied("checkpointing", "blocks", model)
+    if regional:
+        compile_blocks(model, backend="aot_eager")
+    else:
+        model.compile(backend="aot_eager")
+    assert training_steps(model, x) == pytest.approx(training_steps(before, x), rel=1e-4)
+    for name, tensor in before.state_dict().items():
+        if "running_var" in name or "tracked" in name:
+            torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", [applied, coded], ids=["apply", "code"])
+def test_a_memory_budget_is_the_compilers(way):
+    from torch._functorch import config
+
+    try:
+        way("checkpointing", "budget-0.5", Stacked())
+        assert config.activation_memory_budget == 0.5
+    finally:
+        applied("checkpointing", "none", Stacked())
+    assert config.activation_memory_budget == 1.0
+
+
+def test_checkpointing_is_proposed_for_repeated_blocks():
+    facts = cpu_facts(repeated_blocks=(("Block", 12),))
+    assert proposed("checkpointing", facts) == ["blocks"]
+    assert "repeats Block 12 times" in CATALOG["checkpointing"].why(facts, "blocks")
+    assert "repeats no block" in proposed("checkpointing", cpu_facts())
+    assert "applies to training" in proposed("checkpointing", cpu_facts(mode=Mode.INFER))
+    compiled = cpu_facts(repeated_blocks=(("Block", 12),), current={"compile.mode": "default"})
+    assert proposed("checkpointing", compiled) == ["blocks", "budget-0.5"]
+    on = cpu_facts(repeated_blocks=(("Block", 12),), current={"memory.activation_checkpointing": "blocks"})
+    assert proposed("checkpointing", on) == ["none"]
+    recipe = CATALOG["checkpointing"]
+    assert recipe.accepts("budget-0.25")
+    assert not any(map(recipe.accepts, ("budget-0", "budget-1", "budget-", "budget-x", "budget-0.5.5", 0.5)))
+    assert recipe.numerics_of("blocks", Mode.TRAIN) is Numerics.EXACT
+    assert CATALOG.conflict({recipe.key: "blocks", "compile.pointwise_only": True})
+    assert CATALOG.conflict({recipe.key: "none", "compile.pointwise_only": True}) is None
+    assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "none"})
+    assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "default"}) is None
+
+
+@pytest.mark.parametrize(("installed", "refused"), [("2.6.0", True), ("2.9.1+cu128", True), ("2.10.0", False)])
+def test_checkpoints_in_a_captured_step_are_refused_where_pytorch_cannot_capture_them(monkeypatch, installed, refused):
+    monkeypatch.setattr("advisor.recipe.version", {"torch": installed}.get)
+    graph = {"step.cuda_graph": True}
+    assert bool(CATALOG.conflict({"memory.activation_checkpointing": "blocks", **graph})) is refused
+    assert CATALOG.conflict({"memory.activation_checkpointing": "none", **graph}) is None
+    assert CATALOG.conflict({"memory.activation_checkpointing": "budget-0.5", **graph}) is None
+
+
+def test_a_models_own_checkpoints_are_a_fact():
+    model = Stacked()
+    key = "memory.activation_checkpointing"
+    assert inspected(model, torch.randn(4, 16)).current[key] == "none"
+    model.gradient_checkpointing, model.gradient_checkpointing_disable = True, lambda: None
+    assert inspected(model, torch.randn(4, 16)).current[key] == "blocks"
+
+
+# --- the batch that saved memory makes room for ---------------------------------------------------------------
+
+
+def test_a_batch_grows_until_activations_fill_the_memory():
+    # 2 GB stay whatever the batch; 64 samples took 8 GB before and 2 GB with the candidate.
+    gb = 10**9
+    assert batch_size_within(10 * gb, 4 * gb, 2 * gb, 64, 10 * gb) == 256
+    assert batch_size_within(10 * gb, 10 * gb, 2 * gb, 64, 10 * gb) == 64
+    assert batch_size_within(10 * gb, 2 * gb, 2 * gb, 64, 10 * gb) == 64
+    assert batch_size_within(10 * gb, 4 * gb, 2 * gb, 64, gb) == 0
+    # What is said to stay cannot be more than a whole peak.
+    assert batch_size_within(10 * gb, 4 * gb, 100 * gb, 64, 10 * gb) == 64
+
+
+def measured(peak_bytes, batch_size=32, speedup=0.8):
+    result = TrialResult(
+        Outcome.MEASURED, batch_size=batch_size, blocks=(TimedBlock(1, 32, 1.0),), peak_allocated_bytes=peak_bytes
+    )
+    candidate = Candidate("checkpointing", "memory.activation_checkpointing", "blocks")
+    return TrialRecord(candidate, candidate.settings, result, Comparison(speedup, speedup, speedup, 0.01))
+
+
+def test_what_saved_memory_is_good_for_is_said():
+    facts = replace(gpu_facts(batch_size=32, device_memory_bytes=80 * GIB), peak_allocated_bytes=20 * GIB)
+    workload = facts.workload
+    fixed = workload.parameter_bytes * 2 + workload.optimizer.state_bytes
+    text = CATALOG.after(facts, measured(8 * GIB))
+    size = batch_size_within(20 * GIB, 8 * GIB, fixed, 32, round(0.9 * 80 * GIB))
+    assert "8.00 GiB at its peak in place of 20.0 GiB, 60 % less, and takes 1.25 times as long" in text
+    assert f"up to about {size:,} samples" in text
+    assert "saves no memory" in CATALOG.after(facts, measured(21 * GIB))
+    assert CATALOG.after(facts, measured(8 * GIB, batch_size=64)) == ""
+    assert CATALOG.after(replace(facts, peak_allocated_bytes=None), measured(8 * GIB)) == ""
+    control = replace(measured(8 * GIB), candidate=Candidate("control", "control.repeat", True))
+    assert CATALOG.after(facts, control) == ""

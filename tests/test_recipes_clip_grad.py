@@ -1,0 +1,105 @@
+"""Gradients clipped in one of several ways: who clips, when, and to what."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compiled_models import applied, losses_of, own_blocks, parts, twin
+from facts import gpu_facts
+from proposals import CATALOG, proposed, reason
+from torch import nn
+
+from advisor.errors import TargetError
+from advisor.export.python_file import python_source
+from advisor.plan import StepPlan
+from advisor.records import Mode, TargetSpec
+from advisor.runtime.step import TrainStep, make_step
+from advisor.runtime.tuning import Tuning
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+
+def plain_clipped(model, norm, count=6):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(4)
+    losses = []
+    for _ in range(count):
+        inputs, targets = torch.randn(4, 8, generator=generator), torch.randint(4, (4,), generator=generator)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), norm)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("value", ["default", "foreach", "for-loop"])
+def test_a_clipped_step_is_the_plain_loop(value):
+    model, reference = twin(own_blocks)
+    components = applied(model, {"step.clip_grad": value}, clip_norm=0.1)
+    losses = losses_of(make_step(components, nn.CrossEntropyLoss()))
+    assert losses == pytest.approx(plain_clipped(reference, 0.1), rel=1e-6)
+    unclipped = twin(own_blocks)[0]
+    assert losses_of(make_step(parts(unclipped), nn.CrossEntropyLoss())) != pytest.approx(losses, rel=1e-4)
+
+
+@pytest.mark.parametrize("value", ["foreach", "for-loop"])
+def test_the_code_of_clipping_clips(value):
+    model = nn.Linear(8, 4)
+    inputs, targets = 100 * torch.ones(4, 8), torch.tensor([0, 1, 2, 3])
+    namespace = {"torch": torch, "model": model, "loss_fn": nn.CrossEntropyLoss()}
+    exec(CATALOG["grad_clip"].code(value), namespace | {"inputs": inputs, "targets": targets})
+    total = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm()
+    assert total.item() == pytest.approx(1.0, rel=1e-4)
+
+
+def test_gradients_are_clipped_after_they_are_unscaled():
+    model = own_blocks().train()
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu", autocast="float16", clip_norm=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    step = TrainStep(model, optimizer, nn.CrossEntropyLoss(), plan)
+    step((torch.randn(4, 8), torch.tensor([0, 1, 2, 3])))
+    total = torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm()
+    assert total.item() <= 0.1 * (1 + 1e-4)
+    assert step.scaler.get_scale() > 1
+
+
+def test_the_public_api_clips():
+    model, reference = twin(own_blocks)
+    tuning = Tuning({"step.clip_grad": "foreach"})
+    model, optimizer = tuning.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05))
+    step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss(), clip_grad=0.1)
+    assert losses_of(step) == pytest.approx(plain_clipped(reference, 0.1), rel=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"step.clip_grad": "foreach"}, {"step.clip_grad": "for-loop"}, {}])
+def test_the_exported_file_clips(settings):
+    model, reference = twin(own_blocks)
+    namespace: dict = {}
+    exec(python_source(CATALOG, settings, "train"), namespace)
+    model, optimizer, _ = namespace["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.05))
+    step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss(), clip_grad=0.1)
+    assert losses_of(step) == pytest.approx(plain_clipped(reference, 0.1), rel=1e-6)
+
+
+def test_who_clips_is_asked(compilers):
+    assert "advisor.Workload(clip_grad=1.0)" in reason("grad_clip", gpu_facts())
+    assert proposed("grad_clip", gpu_facts(clip_norm=1.0)) == ["for-loop"]
+    by_hand = gpu_facts(clip_norm=1.0, current={"step.clip_grad": "for-loop"})
+    assert proposed("grad_clip", by_hand) == ["foreach", "default"]
+
+
+def test_a_workload_says_what_it_clips_to():
+    from advisor.adapters.normalise import normalise
+    from advisor.workload import Workload
+
+    spec = TargetSpec("m:build", ".")
+    batch = torch.ones(2, 8), torch.tensor([0, 1])
+    loop = normalise(Workload(own_blocks(), batch, clip_grad=0.5), spec)
+    assert loop.clip_norm == 0.5
+    assert normalise({"model": own_blocks(), "data": batch, "clip_grad": 2}, spec).clip_norm == 2.0
+    assert normalise((own_blocks(), batch), spec).clip_norm is None
+    for wrong in (0, -1.0, "1", True):
+        with pytest.raises(TargetError, match="clip_grad"):
+            normalise(Workload(own_blocks(), batch, clip_grad=wrong), spec)

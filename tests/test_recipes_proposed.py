@@ -1,0 +1,215 @@
+"""When a recipe is proposed, with which values, and in which order."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+from facts import CONV, LINEAR, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
+from proposals import CATALOG, proposed, reason
+from test_recipes import FACTS, RECIPES, VALUES
+
+from advisor.recipe import Stage
+from advisor.records import Bottleneck, Hardware, Mode, Numerics
+
+
+def test_a_captured_step_promises_the_same_numbers_in_inference_only():
+    assert CATALOG["step_graph"].numerics_of(True, Mode.TRAIN) is Numerics.CLOSE
+    assert CATALOG["step_graph"].numerics_of(True, Mode.INFER) is Numerics.EXACT
+
+
+def test_tf32_needs_ampere_and_float32_products():
+    assert proposed("tf32", gpu_facts()) == ["high", "medium"]
+    assert "7.5 has no TensorFloat-32" in reason("tf32", gpu_facts(capability=(7, 5)))
+    assert "no parameter is in float32" in reason("tf32", gpu_facts(parameter_dtypes=("bfloat16",)))
+    assert "no linear" in reason("tf32", gpu_facts(families={"embedding": 1}))
+    assert "autocast" in reason("tf32", gpu_facts(current={"precision.autocast": "bfloat16"}))
+    assert "needs a CUDA GPU" in reason("tf32", cpu_facts())
+
+
+def test_channels_last_follows_the_convolutions():
+    assert proposed("channels_last", cpu_facts()) == ["channels_last"]
+    assert proposed("channels_last", gpu_facts(families={"conv3d": 2})) == ["channels_last_3d"]
+    assert "no 2-D or 3-D convolution" in reason("channels_last", gpu_facts(families=LINEAR))
+    assert "one format only" in reason("channels_last", gpu_facts(families={**CONV, "conv3d": 1}))
+
+
+def test_compile_needs_a_compiler(monkeypatch):
+    toolchain = importlib.import_module("advisor.toolchain")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: f"/bin/{name}")
+    assert proposed("compile", cpu_facts()) == ["default", "max-autotune-no-cudagraphs"]
+    assert proposed("compile", gpu_facts()) == VALUES["compile"][1:]
+    assert "too old for Triton" in reason("compile", gpu_facts(capability=(6, 1)))
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
+    assert "needs a C++ compiler on the CPU" in reason("compile", cpu_facts())
+    assert "install gcc or clang" in reason("compile", gpu_facts())
+    monkeypatch.setenv("CXX", "my-compiler")
+    monkeypatch.setenv("CC", "my-c")
+    assert "$CXX names, my-compiler, is not found" in reason("compile", cpu_facts())
+    assert "$CC names, my-c, is not found" in reason("compile", gpu_facts())
+
+
+def test_compile_names_the_compiler_that_is_there(monkeypatch):
+    toolchain = importlib.import_module("advisor.toolchain")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(toolchain.sys, "platform", "linux")
+    monkeypatch.setattr(toolchain.shutil, "which", {"clang++": "/bin/clang++"}.get)
+    assert reason("compile", cpu_facts()).endswith("set CXX=clang++ to use that one")
+
+
+def test_one_graph_at_a_time():
+    step_graph, compiler = CATALOG["step_graph"], CATALOG["compile"]
+    for mode in ("reduce-overhead", "max-autotune"):
+        assert "CUDA graphs of its own" in step_graph.conflict(True, {"compile.mode": mode})
+        assert "CUDA graphs of its own" in compiler.conflict(mode, {"step.cuda_graph": True})
+        assert step_graph.conflict(False, {"compile.mode": mode}) is None
+    assert step_graph.conflict(True, {"compile.mode": "default", "precision.autocast": "bfloat16"}) is None
+    assert compiler.conflict("default", {"step.cuda_graph": True}) is None
+
+
+def test_a_gradient_scaler_cannot_be_captured():
+    float16 = {"precision.autocast": "float16"}
+    assert "GradScaler" in CATALOG["step_graph"].conflict(True, float16)
+    assert CATALOG["step_graph"].conflict(True, {**float16, "infer.grad": "no_grad"}) is None
+    assert "GradScaler" in reason("step_graph", gpu_facts(current=float16))
+    assert proposed("step_graph", gpu_facts(mode=Mode.INFER, current=float16)) == [True]
+
+
+def test_only_optimizers_that_can_be_captured():
+    assert proposed("step_graph", gpu_facts()) == [True]
+    assert proposed("step_graph", gpu_facts(optimizer=adamw_facts())) == [True]
+    adagrad = sgd_facts(name="Adagrad")
+    assert reason("step_graph", gpu_facts(optimizer=adagrad)).startswith("Adagrad counts its steps on the host")
+
+
+def test_implementations_other_than_the_default_one():
+    assert proposed("fused_optimizer", gpu_facts()) == ["fused", "for-loop"]
+    assert proposed("fused_optimizer", cpu_facts()) == ["fused", "foreach"]
+    rmsprop = sgd_facts(name="RMSprop", implementations=("for-loop", "foreach"))
+    assert proposed("fused_optimizer", gpu_facts(optimizer=rmsprop)) == ["for-loop"]
+    assert proposed("fused_optimizer", gpu_facts(optimizer=sgd_facts(name="Adagrad"))) == ["for-loop"]
+    lbfgs = sgd_facts(name="LBFGS", implementations=("for-loop",))
+    assert "LBFGS has neither" in reason("fused_optimizer", gpu_facts(optimizer=lbfgs))
+    assert "no optimizer" in reason("fused_optimizer", gpu_facts(optimizer=None))
+
+
+def test_cudnn_benchmark_needs_convolutions():
+    assert proposed("cudnn_benchmark", gpu_facts()) == [True]
+    assert reason("cudnn_benchmark", gpu_facts(families=LINEAR)) == "the step computes no convolution"
+
+
+@pytest.mark.parametrize(
+    ("recipe_id", "called"),
+    [
+        ("cudnn_benchmark", "conv1d"),
+        ("channels_last", "conv2d"),
+        ("channels_last", "conv3d"),
+        ("tf32", "batched_product"),
+        ("sdpa", "attention"),
+        ("reduced_reduction", "linear"),
+        ("reduced_reduction", "batched_product"),
+    ],
+)
+def test_what_a_step_calls_without_a_module_counts_too(recipe_id, called):
+    families = {"embedding": 1}
+    assert "the step" in reason(recipe_id, gpu_facts(families=families, profile=profile_facts()))
+    assert proposed(recipe_id, gpu_facts(families=families, profile=profile_facts(called=(called,))))
+
+
+def test_an_optimizer_of_another_package_is_not_taken_for_pytorchs_of_that_name():
+    own = sgd_facts(builtin=False)
+    assert "takes no `capturable`" in reason("step_graph", gpu_facts(optimizer=own))
+    assert "SGD of another package" in reason("large_batch_optimizer", gpu_facts(optimizer=own, batch_size=8192))
+    assert "AdamW of another package" in reason(
+        "optimizer_memory", gpu_facts(optimizer=adamw_facts(builtin=False, state_bytes=10**12))
+    )
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, [1]), (2, [2, 1]), (6, [6, 4, 2, 1]), (8, [8, 4, 2, 1])])
+def test_workers_are_tried_from_the_number_of_cores_down(cores, expected):
+    assert proposed("num_workers", cpu_facts(loader=loader_facts(), usable_cores=cores)) == expected
+    assert CATALOG["num_workers"].ladder
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "expected"), [(90.0, [16, 8, 4, 2, 1]), (50.0, [8, 4, 2, 1]), (20.0, [2, 1]), (5.0, [1])]
+)
+def test_no_more_workers_are_tried_than_a_tuned_step_could_use(wait_ms, expected):
+    waits = profile_facts(step_ms=100.0, phases={"data wait": wait_ms, "forward": 100 - wait_ms})
+    facts = cpu_facts(loader=loader_facts(), profile=waits, usable_cores=16)
+    assert proposed("num_workers", facts) == expected
+
+
+def test_workers_are_not_tried_where_they_cannot_help():
+    waits_little = profile_facts(phases={"data wait": 0.3, "forward": 99.7})
+    assert reason("num_workers", cpu_facts(loader=loader_facts(), profile=waits_little)) == (
+        "data wait is 0.3 % of the step"
+    )
+    assert "does not come from a DataLoader" in reason("num_workers", cpu_facts())
+    assert "iterable dataset" in reason("num_workers", cpu_facts(loader=loader_facts(iterable_dataset=True)))
+
+
+def test_workers_that_are_on_are_measured_off():
+    loader = loader_facts(num_workers=2)
+    waits_little = profile_facts(phases={"data wait": 0.1, "forward": 99.9})
+    facts = cpu_facts(loader=loader, profile=waits_little, usable_cores=4, current={"data.num_workers": 2})
+    assert proposed("num_workers", facts) == [4, 0]
+
+
+@pytest.mark.parametrize(
+    ("recipe_id", "present", "values"),
+    [
+        ("num_workers", 2, [4, 6, 0]),
+        ("num_workers", 3, [4, 6, 0]),
+        ("num_workers", 16, [6, 4, 2, 1, 0]),
+        ("prefetch", 4, [8, 2]),
+        ("grad_accumulation", 4, [8, 1]),
+        ("grad_accumulation", 8, [4, 2, 1]),
+    ],
+)
+def test_a_ladder_is_climbed_from_where_one_stands(recipe_id, present, values):
+    loader = loader_facts(num_workers=present if recipe_id == "num_workers" else 2)
+    facts = cpu_facts(loader=loader, usable_cores=6, current={CATALOG[recipe_id].key: present})
+    assert proposed(recipe_id, facts) == values
+
+
+def test_pinned_memory_needs_a_loader():
+    assert proposed("pin_memory", gpu_facts(loader=loader_facts())) == [True]
+    assert "DataLoader" in reason("pin_memory", gpu_facts())
+
+
+def test_only_what_forks_gets_threads_for_operators():
+    forked = cpu_facts(families={"forked": 1}, usable_cores=8)
+    assert proposed("interop_threads", forked) == [1, 4, 8]
+    assert proposed("interop_threads", cpu_facts(families={"forked": 1}, usable_cores=1)) == [1]
+    assert "no part of it is TorchScript that forks" in reason("interop_threads", cpu_facts())
+
+
+def test_threads_other_than_the_present_number():
+    assert proposed("threads", cpu_facts(threads=16)) == [8]
+    many = Hardware(host=host(physical_cores=8, usable_cores=16))
+    busy = cpu_facts(threads=8, hardware=many, loader=loader_facts(num_workers=4))
+    assert proposed("threads", busy) == [12, 16]
+    alone = Hardware(host=host(physical_cores=1, usable_cores=1))
+    assert "nothing else to try" in reason("threads", cpu_facts(threads=1, usable_cores=1, hardware=alone))
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_the_control_runs_everywhere(name):
+    assert proposed("control", FACTS[name]) == [True]
+    assert CATALOG["control"].numerics_of(True, FACTS[name].workload.mode) is Numerics.EXACT
+
+
+def test_the_reason_to_try_is_the_bottleneck():
+    profile = profile_facts(bottleneck=Bottleneck.INPUT, evidence="it waits 20 % for data.")
+    text = CATALOG["num_workers"].why(cpu_facts(loader=loader_facts(), profile=profile), 2)
+    assert text == "The step is bound by input: it waits 20 % for data."
+
+
+def test_stages_put_the_loader_before_the_step():
+    order = [recipe.id for recipe, _ in CATALOG.in_order({recipe.key: recipe.default for recipe in RECIPES})]
+    assert order.index("channels_last") < order.index("fused_optimizer") < order.index("batch_size")
+    assert order.index("batch_size") < order.index("compile") < order.index("step_graph")
+    assert CATALOG["threads"].stage is Stage.GLOBAL
