@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -18,11 +17,10 @@ from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import BindingType
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Footer
+from textual.widgets import ContentSwitcher
 from textual.worker import Worker, WorkerState
 
 from advisor.catalog import Catalog
-from advisor.errors import ExitCode
 from advisor.records import GpuSample
 from advisor.session.control import Decision, SessionControl
 from advisor.session.events import Event, SessionFailed, SessionFinished
@@ -32,7 +30,8 @@ from advisor.tui.context import Context
 from advisor.tui.exporting import Exporter
 from advisor.tui.jobs import Job, Jobs
 from advisor.tui.messages import Decided, EventsWaiting, GaugesRead, RetryWanted
-from advisor.tui.result import AppResult, result_of
+from advisor.tui.pacing import Pace
+from advisor.tui.result import AppResult, bug_of, result_of
 from advisor.tui.theme import ADVISOR_THEME
 from advisor.tui.toasts import Toast, toast_for
 from advisor.tui.views.advice import AdviceView
@@ -42,6 +41,7 @@ from advisor.tui.views.overview import OverviewView
 from advisor.tui.views.profile import ProfileView
 from advisor.tui.views.trial_rows import STACK
 from advisor.tui.views.trials import TrialsView
+from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.nav import NavBar, NavTab
 from advisor.tui.widgets.status import StatusBar
 
@@ -50,6 +50,7 @@ MEASURING = "Measuring"
 REWORK = "Measuring the stack again"
 STOP_WAIT_S = 2.0
 GAUGE_INTERVAL_S = 1.0
+DRAW_INTERVAL_S = 0.1  # nobody reads faster, and what is drawn takes time from what is measured
 MOST_TOASTS = 3
 GaugeReader = Callable[[], tuple[GpuSample, ...]]
 
@@ -77,6 +78,7 @@ class AdvisorApp(App[AppResult]):
         gauges: GaugeReader | None = None,
         kept_at: str = "",
         rework_delay_s: float = 1.0,
+        draw_interval_s: float = DRAW_INTERVAL_S,
     ) -> None:
         super().__init__()
         self.context = Context(request, exporter, control)
@@ -84,6 +86,7 @@ class AdvisorApp(App[AppResult]):
         self._read_gauges = gauges
         self._kept_at = kept_at
         self._rework_delay_s = rework_delay_s
+        self.pace = Pace(self._draw, self.set_timer, draw_interval_s)
         self._decided_meanwhile = False
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._jobs = Jobs(self._start_job, self.set_timer)
@@ -116,7 +119,7 @@ class AdvisorApp(App[AppResult]):
             yield AdviceView(self.context)
             yield ExportView(self.context)
         yield StatusBar()
-        yield Footer()
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Begin once something is on screen."""
@@ -164,19 +167,23 @@ class AdvisorApp(App[AppResult]):
 
     @on(EventsWaiting)
     def _on_events_waiting(self) -> None:
-        self._take_events()
-        self._draw()
+        if self._take_events():
+            self.pace.news()
 
-    def _take_events(self) -> None:
+    def _take_events(self) -> bool:
+        """Take what is in the inbox; whether there was anything."""
         toasts: list[Toast] = []
+        took = False
         while True:
             try:
                 event = self._inbox.get_nowait()
             except Empty:
                 break
+            took = True
             toasts += self._take_event(event)
         for toast in toasts[-MOST_TOASTS:]:  # a resumed session replays hundreds of events at once
             self.notify(toast.text, title=toast.title, severity=toast.severity, timeout=toast.timeout_s, markup=False)
+        return took
 
     def _take_event(self, event: Event) -> list[Toast]:
         toast = toast_for(event, self.context.state)
@@ -205,6 +212,7 @@ class AdvisorApp(App[AppResult]):
             self._focus_view()
         self.base_screen.query_one(StatusBar).show(self.context)
         self.base_screen.refresh_bindings()
+        self.pace.drawn()
 
     # --- jobs ------------------------------------------------------------------------------------------------
 
@@ -219,7 +227,7 @@ class AdvisorApp(App[AppResult]):
                 self.notify(str(event.worker.error), severity="error", markup=False)
             return
         if event.state is WorkerState.ERROR and event.worker.error:
-            self._take_event(_bug(event.worker.error))
+            self._take_event(bug_of(event.worker.error))
         if event.state in (WorkerState.SUCCESS, WorkerState.ERROR, WorkerState.CANCELLED):
             self._take_events()
             self._jobs.done()
@@ -375,16 +383,6 @@ class AdvisorApp(App[AppResult]):
         running = [worker for worker in self.workers if worker.group == SESSION_GROUP]
         while any(not worker.is_finished for worker in running) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-
-
-def _bug(error: BaseException) -> SessionFailed:
-    details = "".join(traceback.format_exception(error))
-    return SessionFailed(
-        f"{type(error).__name__}: {error}",
-        "This is a bug of ours; please report it with the details.",
-        details,
-        ExitCode.BUG,
-    )
 
 
 def _palette_title(label: str, view: View) -> str:

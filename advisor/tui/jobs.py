@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-
-class Timer(Protocol):
-    """What runs something a moment later."""
-
-    def stop(self) -> None:
-        """Do not run it."""
+from advisor.tui.pacing import Timer
 
 
 @dataclass(frozen=True, slots=True)

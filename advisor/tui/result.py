@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 
 from advisor.errors import ExitCode
+from advisor.session.events import SessionFailed
 from advisor.session.state import SessionState
 
 
@@ -39,3 +41,14 @@ def _kept(state: SessionState, kept_at: str) -> tuple[str, ...]:
     where = f" in {kept_at}" if kept_at else ""
     unfinished = state.finished is None or state.finished.cancelled
     return (f"{what}{where}.", *(("Go on with: perf-advisor --resume",) if unfinished else ()))
+
+
+def bug_of(error: BaseException) -> SessionFailed:
+    """What an exception of the session's own code is to the app."""
+    details = "".join(traceback.format_exception(error))
+    return SessionFailed(
+        f"{type(error).__name__}: {error}",
+        "This is a bug of ours; please report it with the details.",
+        details,
+        ExitCode.BUG,
+    )

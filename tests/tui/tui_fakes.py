@@ -212,6 +212,7 @@ def make_app(
     gauges: bool = False,
     target: str = "torchvision.models:resnet50",
     config_path: str | None = None,
+    draw_interval_s: float = 0.01,
 ) -> tuple[AdvisorApp, FakeControl]:
     """An app with a fake session attached, wired in the order of the command line."""
     from tui_histories import SAMPLE
@@ -222,6 +223,7 @@ def make_app(
         load_catalog=catalog,
         gauges=(lambda: (SAMPLE,)) if gauges else None,
         rework_delay_s=0.01,
+        draw_interval_s=draw_interval_s,
     )
     app.animation_level = "none"
     control = FakeControl(history, hold=hold)

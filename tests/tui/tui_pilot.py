@@ -59,6 +59,8 @@ def _has_work(app: AdvisorApp) -> bool:
     held = isinstance(control, FakeControl) and control.held
     if any(not worker.is_finished and not (held and worker.group == SESSION_GROUP) for worker in app.workers):
         return True
+    if app.pace.due:
+        return True
     pumps = [app, *(pump for screen in app.screen_stack for pump in screen.walk_children(with_self=True))]
     if any(pump.message_queue_size or pump._next_callbacks for pump in pumps):
         return True

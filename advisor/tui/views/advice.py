@@ -26,6 +26,7 @@ from advisor.tui.text import DIM
 from advisor.tui.views.advice_text import card_text, effect_facts, front_text, list_entry, nothing_helped, title_text
 from advisor.tui.views.base import View
 from advisor.tui.views.sweep_text import sweep_text
+from advisor.tui.widgets.changes import look_same, show_text
 from advisor.tui.widgets.fact_list import FactList
 
 _EMPTY = "Recommendations appear here as soon as the first trials are ranked."
@@ -78,7 +79,7 @@ class AdviceView(View):
         items = self.context.state.recommendations
         finished = self.context.state.finished is not None
         nothing = nothing_helped(self.context.request.goal)
-        self.query_one("#advice-empty", Static).update(Content.styled(nothing if finished else _EMPTY, DIM))
+        show_text(self.query_one("#advice-empty", Static), Content.styled(nothing if finished else _EMPTY, DIM))
         self.query_one("#advice-empty").display = not items
         self.query_one("#advice-columns").display = bool(items)
         self._show_list(items)
@@ -98,7 +99,8 @@ class AdviceView(View):
         ids = [item.record.candidate.recipe for item in items]
         if ids == self._ids:
             for recipe_id, prompt in zip(ids, prompts, strict=True):
-                self._list.replace_option_prompt(recipe_id, prompt)
+                if not look_same(self._list.get_option(recipe_id).prompt, prompt):
+                    self._list.replace_option_prompt(recipe_id, prompt)
             return
         chosen = self._chosen_id
         self._ids = ids
@@ -201,7 +203,7 @@ class AdviceView(View):
             plot.mount(Scatter(self.context))
         else:
             plot.query_one(Scatter).draw()
-        panel.query_one("#plot-front", Static).update(front_text(self.context.state))
+        show_text(panel.query_one("#plot-front", Static), front_text(self.context.state))
 
     def first_focus(self) -> Widget | None:
         """The list, once there is something in it."""

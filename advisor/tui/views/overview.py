@@ -22,6 +22,7 @@ from advisor.tui.views.overview_facts import (
     what_is_measured,
     workload_facts,
 )
+from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.fact_list import Fact, FactList
 
 
@@ -54,7 +55,7 @@ class OverviewView(View):
     def show(self) -> None:
         """Draw all panels."""
         state, request = self.context.state, self.context.request
-        self.query_one("#headline", Static).update(headline(state))
+        show_text(self.query_one("#headline", Static), headline(state))
         self.query_one("#headline").border_subtitle = what_is_measured(state.facts)
         self.query_one("#baseline", FactList).show(baseline_facts(state.baseline, state.facts))
         self.query_one("#workload", FactList).show(workload_facts(state.facts, self.context.defaults))
@@ -66,7 +67,7 @@ class OverviewView(View):
 
     def _show_clocks(self, clock: ClockCheck | None) -> None:
         _show_or_hide(self.query_one("#clocks", FactList), clock_facts(clock))
-        self.query_one("#clock-words", Static).update(" ".join(clock_sentences(clock)) if clock else "")
+        show_text(self.query_one("#clock-words", Static), " ".join(clock_sentences(clock)) if clock else "")
 
     def show_gauges(self) -> None:
         """Draw the live gauges; without a GPU there is no such panel."""

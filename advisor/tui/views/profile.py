@@ -20,6 +20,7 @@ from advisor.tui.text import DIM
 from advisor.tui.views.base import View
 from advisor.tui.views.habits_text import habits_text
 from advisor.tui.views.roof_text import roof_facts
+from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import PhaseBar
@@ -74,7 +75,7 @@ class ProfileView(View):
         self._show_verdict(profile)
         self.query_one(PhaseBar).show(profile.phases if profile else {}, profile.device_phases if profile else {})
         self.query_one("#roof", FactList).show(roof_facts(self.context.state))
-        self.query_one("#habits", Static).update(habits_text(profile, self._title_of))
+        show_text(self.query_one("#habits", Static), habits_text(profile, self._title_of))
         has_rows = profile is not None and bool(profile.operators)
         self.query_one("#operators-empty").display = not has_rows
         self._table.display = has_rows
@@ -90,7 +91,7 @@ class ProfileView(View):
         verdict.display = profile is not None and profile.bottleneck is not None
         if profile and profile.bottleneck:
             name = profile.bottleneck.value
-            verdict.update(Content.assemble("Bound by ", (name, "bold $accent"), ": ", (profile.evidence, DIM)))
+            show_text(verdict, Content.assemble("Bound by ", (name, "bold $accent"), ": ", (profile.evidence, DIM)))
 
     @on(OperatorTable.Drawn)
     @on(OperatorTable.RowHighlighted)
@@ -99,7 +100,7 @@ class ProfileView(View):
         panel.border_title = table.caption
         panel.border_subtitle = "Σ: with what they call" if table.has_totals else ""
         line.display = table.display and table.by_shape
-        line.update(table.row_text)
+        show_text(line, table.row_text)
 
     # --- keys ------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from advisor.tui.text import DIM, meter
 from advisor.tui.views.base import View
 from advisor.tui.views.trial_rows import COLUMNS, NAME, STACK, Column, Row, build_rows, tally
 from advisor.tui.views.trial_text import selection_text
+from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.log_tail import LogTail
 
 _WIDE = 104
@@ -66,8 +67,8 @@ class TrialsView(View):
         """Draw the present state; rows are updated in place while the list of rows stays the same."""
         state = self.context.state
         rows = build_rows(state, self._colours())
-        self.query_one("#tally", Static).update(tally(state, wide=self.size.width >= _WIDE))
-        self.query_one("#trials-progress", Static).update(self._progress())
+        show_text(self.query_one("#tally", Static), tally(state, wide=self.size.width >= _WIDE))
+        show_text(self.query_one("#trials-progress", Static), self._progress())
         self.query_one("#trials-empty").display = not rows
         self._table.display = bool(rows)
         if not self._columns or [row.key for row in rows] != list(self._rows):
@@ -144,7 +145,7 @@ class TrialsView(View):
         key = self.selected_key
         strip = self.query_one("#selection", Static)
         strip.display = bool(key)
-        strip.update(selection_text(key, self.context.state, self.context.catalog) if key else "")
+        show_text(strip, selection_text(key, self.context.state, self.context.catalog) if key else "")
         self._show_log(key)
 
     def _show_log(self, key: str) -> None:

@@ -9,6 +9,7 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from advisor.tui.text import DIM, LABEL
+from advisor.tui.widgets.changes import look_same
 
 Fact = tuple[str, "Content | str"]
 
@@ -36,7 +37,7 @@ class FactList(Widget):
 
     def show(self, facts: Sequence[Fact]) -> None:
         """Replace the facts. User text may stand in a value as a plain string: it is taken literally."""
-        if tuple(facts) != self._facts:
+        if not look_same(tuple(facts), self._facts):
             self._facts = tuple(facts)
             self.refresh(layout=True)
 

@@ -12,6 +12,7 @@ from advisor.formatting import format_left, format_percent
 from advisor.session.state import SessionState
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, by_objective, meter
+from advisor.tui.widgets.changes import show_text
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 STAGES = {
@@ -37,6 +38,7 @@ class StatusBar(Horizontal):
         self._left = Content("")
         self._sign = ("●", "$success")
         self._timer: Timer | None = None
+        self._drawn: Context | None = None
 
     def compose(self) -> ComposeResult:
         """The two halves."""
@@ -50,14 +52,18 @@ class StatusBar(Horizontal):
 
     def show(self, context: Context) -> None:
         """Draw the present state."""
-        state = context.state
+        self._drawn, state = context, context.state
         self._working = is_working(context)
         self._left = now_text(context)
         self._sign = ("✗", "$error") if state.failure else ("●", "$success")
-        self.query_one("#status-far", Static).update(
-            far_text(state, working=self._working, wide=self.size.width >= 100)
-        )
+        far = far_text(state, working=self._working, wide=self.size.width >= 100)
+        show_text(self.query_one("#status-far", Static), far)
         self._draw()
+
+    def on_resize(self) -> None:
+        """Say as much as there is room for now."""
+        if self._drawn:
+            self.show(self._drawn)
 
     def _turn(self) -> None:
         if self._working:
@@ -66,9 +72,8 @@ class StatusBar(Horizontal):
 
     def _draw(self) -> None:
         spinning = (_SPINNER[self._frame % len(_SPINNER)], "$accent")
-        self.query_one("#status-now", Static).update(
-            Content.assemble(spinning if self._working else self._sign, " ", self._left)
-        )
+        now = Content.assemble(spinning if self._working else self._sign, " ", self._left)
+        show_text(self.query_one("#status-now", Static), now, layout=False)  # as wide as the rest of the line
 
 
 def is_working(context: Context) -> bool:

@@ -1,0 +1,21 @@
+"""Texts that are drawn again only when they changed: each update of a text lays the whole screen out again."""
+
+from __future__ import annotations
+
+from textual.content import Content
+from textual.widgets import Static
+
+
+def look_same(one: object, other: object) -> bool:
+    """Whether two texts, or pairs of them, look the same on screen. Two Contents of other colours are equal by ==."""
+    if isinstance(one, Content) and isinstance(other, Content):
+        return one.is_same(other)
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(look_same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def show_text(widget: Static, text: Content | str, *, layout: bool = True) -> None:
+    """Have a widget show a text. Without ``layout`` its size stays: where that does not depend on the text."""
+    if not look_same(widget.content, text):
+        widget.update(text, layout=layout)

@@ -1,0 +1,199 @@
+"""How often the app draws: once for many events, at once for a key, and the footer only when its keys change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+import tui_histories as histories
+from textual.content import Content
+from textual.widgets import Footer, Static
+from textual.widgets._footer import FooterKey
+from tui_fakes import make_app
+from tui_pilot import screen_text, settle
+
+from advisor.session import events
+from advisor.tui.views.base import View
+from advisor.tui.widgets.changes import look_same, show_text
+from advisor.tui.widgets.fact_list import FactList
+
+INTERVAL_S = 0.5
+NAME = histories.BATCH.candidate.name
+
+
+def footer_keys(app) -> dict[str, bool]:
+    """What the keys in the footer do, and whether each can be pressed."""
+    keys = app.base_screen.query(Footer).first().query(FooterKey)
+    return {str(key.action): not key.has_class("-disabled") for key in keys}
+
+
+@pytest.fixture
+def counted(monkeypatch) -> Counter[str]:
+    """How often views and the footer are drawn from now on."""
+    counts: Counter[str] = Counter()
+
+    def count(cls, name) -> None:
+        real = getattr(cls, name)
+
+        def counting(self, *args, **kwargs):
+            counts[f"{cls.__name__}.{name}"] += 1
+            return real(self, *args, **kwargs)
+
+        monkeypatch.setattr(cls, name, counting)
+
+    for view in View.__subclasses__():
+        count(view, "show")
+    count(Footer, "compose")
+    return counts
+
+
+async def test_events_that_pour_in_are_drawn_together_and_the_last_of_them_always(counted) -> None:
+    app, control = make_app(histories.to_trials(), hold=True, draw_interval_s=INTERVAL_S)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("3")
+        await settle(pilot)
+        counted.clear()
+        clock = asyncio.get_running_loop()
+        begin = clock.time()
+        for step in range(40):
+            app.post_event(events.TrialActivity(NAME, f"block {step}"))
+            await pilot.pause(0.02)
+        most = (clock.time() - begin) / INTERVAL_S + 2
+        assert 1 <= counted["TrialsView.show"] <= most
+        await settle(pilot)
+        assert counted["TrialsView.show"] <= most + 1
+        assert not app.pace.due
+        assert screen_text(app).count("block 39") >= 2  # in the table and in the line of the status
+        control.cancel()
+
+
+async def test_a_key_draws_what_waits_at_once() -> None:
+    app, control = make_app(histories.to_trials(), hold=True, draw_interval_s=60.0)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause(0.2)
+        await pilot.press("3")
+        await pilot.pause()
+        app.post_event(events.TrialActivity(NAME, "block 7"))
+        await pilot.pause()
+        assert app.pace.due
+        assert "block 7" not in screen_text(app)
+        await pilot.press("1")
+        await pilot.pause()
+        assert not app.pace.due
+        assert app.view.id == "overview"
+        assert "block 7" in screen_text(app)
+        control.cancel()
+
+
+async def test_a_message_without_an_event_draws_nothing(counted) -> None:
+    from advisor.tui.messages import EventsWaiting
+
+    app, _ = make_app(histories.whole())
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        counted.clear()
+        for _ in range(5):
+            app.post_message(EventsWaiting())
+            await settle(pilot)
+        assert not counted
+
+
+async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> None:
+    app, control = make_app(histories.to_trials(), hold=True)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("3", "down")
+        await settle(pilot)
+        counted.clear()
+        for step in range(10):
+            app.post_event(events.TrialActivity(NAME, f"block {step}"))
+            await settle(pilot)
+        assert counted["TrialsView.show"] >= 10
+        assert counted["Footer.compose"] == 0
+        await pilot.press("4")
+        await settle(pilot)
+        assert counted["Footer.compose"] >= 1
+        assert "in_view('plot')" in footer_keys(app)
+        assert "in_view('log')" not in footer_keys(app)
+        control.cancel()
+
+
+@pytest.mark.parametrize("focused", [True, False])
+async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -> None:
+    app, control = make_app([], hold=True)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("5")
+        await settle(pilot)
+        assert footer_keys(app)["in_view('save')"] is False
+        app.app_focus = focused
+        await settle(pilot)
+        for event in histories.to_trials():
+            app.post_event(event)
+        await settle(pilot)
+        assert footer_keys(app)["in_view('save')"] is True
+        control.cancel()
+
+
+async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
+    app, control = make_app(histories.to_trials(), hold=True)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(pilot)
+        assert "left" not in str(app.query_one("#status-far", Static).content)
+        await pilot.resize_terminal(120, 36)
+        await settle(pilot)
+        assert "left" in str(app.query_one("#status-far", Static).content)
+        await pilot.resize_terminal(80, 24)
+        await settle(pilot)
+        assert "left" not in str(app.query_one("#status-far", Static).content)
+        control.cancel()
+
+
+async def test_the_spinner_turns_without_a_layout_of_the_screen(monkeypatch) -> None:
+    app, control = make_app(histories.to_trials(), hold=True)
+    app.animation_level = "full"
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        line = app.query_one("#status-now", Static)
+        refresh, layouts, signs = line.refresh, [], set()
+
+        def refreshing(*regions, layout=False, **how):
+            layouts.append(layout)
+            return refresh(*regions, layout=layout, **how)
+
+        monkeypatch.setattr(line, "refresh", refreshing)
+        for _ in range(12):
+            await pilot.pause(0.05)
+            signs.add(str(line.content)[0])
+        assert len(signs) >= 3
+        assert len(layouts) >= 3
+        assert not any(layouts)
+        control.cancel()
+
+
+async def test_facts_in_another_colour_are_drawn_again() -> None:
+    app, _ = make_app(histories.whole())
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        facts = app.query_one("#baseline", FactList)
+        facts.show([("Noise", Content.styled("3 %", "red"))])
+        await settle(pilot)
+        facts.show([("Noise", Content.styled("3 %", "blue"))])
+        (fact,) = facts._facts
+        assert look_same(fact, ("Noise", Content.styled("3 %", "blue")))
+        assert not look_same(fact, ("Noise", Content.styled("3 %", "red")))
+
+
+async def test_a_text_that_looks_the_same_is_not_laid_out_again(monkeypatch) -> None:
+    app, _ = make_app(histories.whole())
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        widget = app.query_one("#headline", Static)
+        updates: list[object] = []
+        monkeypatch.setattr(widget, "update", lambda text, **how: updates.append(text))
+        show_text(widget, Content.assemble(widget.content))
+        assert updates == []
+        show_text(widget, Content.styled(str(widget.content), "red"))
+        assert len(updates) == 1
