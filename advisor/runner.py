@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import cast
 
 from advisor.builder import Builder, ForkedTrial
+from advisor.interpreter import Interpreter, Interpreters
 from advisor.records import (
     Activity,
     BlockDone,
@@ -62,6 +63,7 @@ class Runner:
         self._live: set[Trial] = set()
         self._lock = threading.Lock()
         self._builder: Builder | None = None
+        self.interpreters = Interpreters()
         self.cancelled = False
 
     @staticmethod
@@ -104,7 +106,7 @@ class Runner:
         builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
         if self._builder is not None and builder is None:
             self._builder.join_trial(_GRACE_S)
-        trial = Trial(spec, listen, builder)
+        trial = Trial(spec, listen, builder, self.interpreters)
         with self._lock:
             self._live.add(trial)
             cancelled = self.cancelled
@@ -126,6 +128,7 @@ class Runner:
             live = list(self._live)
         for trial in live:
             trial.cancel()
+        self.interpreters.close()
 
     def resume(self) -> None:
         """Allow trials again after :meth:`cancel`."""
@@ -136,10 +139,17 @@ class Runner:
 class Trial:
     """One trial process, seen from its parent."""
 
-    def __init__(self, spec: TrialSpec, listen: Listener, builder: Builder | None = None) -> None:
+    def __init__(
+        self,
+        spec: TrialSpec,
+        listen: Listener,
+        builder: Builder | None = None,
+        interpreters: Interpreters | None = None,
+    ) -> None:
         self.spec = spec
         self._listen = listen
         self._builder = builder
+        self._interpreters = interpreters
         self._process: BaseProcess | ForkedTrial | None = None
         self._connection: Connection | None = None
         self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
@@ -150,38 +160,65 @@ class Trial:
         self._begun = threading.Event()
 
     def start(self) -> None:
-        """Ask the builder, where it serves this trial, or the fork server for the process."""
+        """Ask for the process: the builder, an interpreter that waits for this environment, or the fork server."""
+        asked_at = time.monotonic()
         Path(self.spec.log_path).parent.mkdir(parents=True, exist_ok=True)
+        if self.spec.environment:
+            self._start_fresh(asked_at)
+            return
         self._connection, theirs = _CONTEXT.Pipe()
-        if self._builder is not None and self._forked(self._builder, theirs):
+        if self._builder is not None and self._forked(self._builder, theirs, asked_at):
             return
         # Preloaded with the fork server; imported by name so that this process never imports torch.
-        self._process = _CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, time.monotonic()), daemon=False)
-        # The first trial waits for the fork server to have imported torch; a cancellation must not wait with it.
-        threading.Thread(target=self._start, args=(self._process, theirs), name="trial-start", daemon=True).start()
-        self._begun.wait()
-        self._deadline = time.monotonic() + self.spec.timeout_s
+        process = _CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, asked_at), daemon=False)
 
-    def _forked(self, builder: Builder, theirs: Connection) -> bool:
+        def start() -> None:
+            try:
+                process.start()
+            finally:
+                theirs.close()
+
+        self._process = process
+        self._start_in_thread(start)
+
+    def _start_fresh(self, asked_at: float) -> None:
+        waiting = self._interpreters.take(self.spec, asked_at) if self._interpreters is not None else None
+        interpreter = waiting or Interpreter(self.spec.environment, self.spec.log_path)
+        self._process, self._connection = interpreter.process, interpreter.connection
+        if waiting is not None:
+            self._has_begun()
+            return
+        self._start_in_thread(interpreter.start)
+        interpreter.run(self.spec, asked_at)
+
+    def _forked(self, builder: Builder, theirs: Connection, asked_at: float) -> bool:
         """Whether the builder could fork this trial; one that has died meanwhile could not."""
         try:
-            self._process = builder.fork(self.spec, theirs, time.monotonic())
+            self._process = builder.fork(self.spec, theirs, asked_at)
         except (EOFError, OSError):
             return False
         theirs.close()
-        self._begun.set()
-        self._deadline = time.monotonic() + self.spec.timeout_s
+        self._has_begun()
         return True
 
-    def _start(self, process: BaseProcess, theirs: Connection) -> None:
+    def _start_in_thread(self, start: Callable[[], None]) -> None:
+        """The first trial waits for the fork server to have imported torch; a cancellation must not wait with it."""
+        threading.Thread(target=self._start, args=(start,), name="trial-start", daemon=True).start()
+        self._begun.wait()
+        self._has_begun()
+
+    def _start(self, start: Callable[[], None]) -> None:
         try:
-            process.start()
+            start()
         except (EOFError, OSError) as error:
             reason = f"the fork server could not start a trial: {type(error).__name__} {error}".rstrip()
             self._result = self._ended(Outcome.CRASHED, reason)
         finally:
-            theirs.close()
             self._begun.set()
+
+    def _has_begun(self) -> None:
+        self._begun.set()
+        self._deadline = time.monotonic() + self.spec.timeout_s
 
     def result(self) -> TrialResult:
         """Wait for the trial's end. Never raises for what happens in the trial."""
@@ -329,11 +366,7 @@ class Trial:
 
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
-    """The child's first function. Settings that live in the environment need an interpreter that starts with them."""
-    if spec.environment:
-        from advisor.trial.fresh import replace_program
-
-        replace_program(spec, connection, asked_at)
+    """The child's first function."""
     from advisor.trial.main import trial_main
 
     trial_main(spec, connection, asked_at)

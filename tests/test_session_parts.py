@@ -5,23 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from facts import gpu_facts, loader_facts, profile_facts
+from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
 from advisor.catalog import load_catalog
 from advisor.records import Block, Candidate, Mode, Objective, Outcome, StackRecord, TargetSpec, TrialResult
 from advisor.runner import Runner
 from advisor.session import events
+from advisor.session.baseline import BaselineMeasurements
 from advisor.session.bench import Bench
 from advisor.session.budget import Budget
 from advisor.session.caveats import warn_of_noise
 from advisor.session.context import SessionContext
+from advisor.session.control import Decision
 from advisor.session.decisions import Decisions
+from advisor.session.head_start import start_interpreters
 from advisor.session.journal import Journal
 from advisor.session.judge import Judge
 from advisor.session.planning import Planning, facts_under
 from advisor.session.progress import Progress
 from advisor.session.request import Request
 from advisor.session.reserves import Reserves
+from advisor.session.solo import SoloTrials
 
 BUDGET_S = 100.0
 VALUES = ("zeros", "manual", "none")
@@ -200,3 +204,68 @@ def test_what_only_saves_memory_is_known_unless_that_is_wanted(context, objectiv
     blocks = Candidate("checkpointing", "memory.activation_checkpointing", "blocks")
     fused = Candidate("fused_optimizer", "optimizer.implementation", "fused")  # it saves time as well
     assert [planning.is_for_memory_only(candidate) for candidate in (blocks, fused)] == [alone, False]
+
+
+# --- interpreters that start early ----------------------------------------------------------------------------
+
+ALLOCATORS = [Candidate("allocator", "memory.allocator", value) for value in ("expandable_segments", "cuda_async")]
+COMPILE = [Candidate("compile", "compile.mode", "default")]
+
+
+@pytest.fixture
+def measured(context):
+    """A session on a GPU whose baseline is measured: a trial takes 2 s, to import 6 s, to compile 20 s more."""
+    context.known_facts = gpu_facts()
+    context.bench.budget.interpreter_s = 6.0
+    context.bench.budget.saw(22.0, cost=1.0)
+    yield context
+    context.bench.runner.interpreters.close()
+
+
+def waiting(context):
+    return [c.value for c in ALLOCATORS if context.bench.has_interpreter(c.settings)]
+
+
+def test_interpreters_start_beside_a_compilation(measured):
+    Runner.prepare()
+    start_interpreters(measured, [*COMPILE, *ALLOCATORS], COMPILE)
+    assert waiting(measured) == ["expandable_segments", "cuda_async"]
+
+
+def test_no_interpreter_starts_beside_what_is_timed(measured):
+    start_interpreters(measured, ALLOCATORS, [])
+    measured.bench.budget.interpreter_s = 21.0
+    start_interpreters(measured, ALLOCATORS, COMPILE)
+    assert waiting(measured) == []
+
+
+def test_no_interpreter_starts_that_the_budget_will_not_come_to(measured, clock):
+    clock.now = BUDGET_S - 22.0
+    start_interpreters(measured, ALLOCATORS, COMPILE)
+    assert waiting(measured) == []
+
+
+def test_no_interpreter_starts_for_what_was_rejected(measured):
+    measured.decisions.take("allocator", Decision.REJECTED)
+    start_interpreters(measured, ALLOCATORS, COMPILE)
+    assert waiting(measured) == []
+
+
+def test_no_interpreter_starts_where_trials_need_the_cores(measured):
+    facts = measured.facts
+    few = replace(facts.hardware.host, usable_cores=2)
+    measured.known_facts = replace(facts, hardware=replace(facts.hardware, host=few))
+    start_interpreters(measured, ALLOCATORS, COMPILE)
+    measured.known_facts = cpu_facts()
+    start_interpreters(measured, ALLOCATORS, COMPILE)
+    assert waiting(measured) == []
+
+
+def test_an_interpreter_that_waits_takes_no_more_time_of_the_budget(measured, clock):
+    Runner.prepare()
+    baseline = BaselineMeasurements(measured, after_control=lambda: None)
+    solo = SoloTrials(measured, Planning(measured), baseline, before_each=lambda: None)
+    clock.now = BUDGET_S - 5.0
+    assert "about 8 s" in solo._why_not(ALLOCATORS[0], {}, 0.0)
+    measured.bench.start_interpreter(ALLOCATORS[0].settings)
+    assert solo._why_not(ALLOCATORS[0], {}, 0.0) == ""

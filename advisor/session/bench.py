@@ -104,6 +104,17 @@ class Bench:
         if problem:
             self._emit(Said(f"every trial builds the model anew: {problem}"))
 
+    def start_interpreter(self, settings: Mapping[str, Value]) -> None:
+        """Start the interpreter that a later trial with these settings needs, if it needs one of its own."""
+        environment = self._environment(settings)
+        if environment:
+            log_path = self._journal.log_path(f"{next(self._numbers):03d}-interpreter")
+            self.runner.interpreters.start(environment, log_path)
+
+    def has_interpreter(self, settings: Mapping[str, Value]) -> bool:
+        """Whether an interpreter waits for a trial with these settings."""
+        return self.runner.interpreters.has(self._environment(settings))
+
     def run(self, spec: TrialSpec, *, cost: float = 0.0) -> TrialResult:
         """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
 

@@ -22,6 +22,7 @@ from advisor.session.context import SessionContext
 from advisor.session.control import Decision
 from advisor.session.decisions import Decisions
 from advisor.session.following import Following
+from advisor.session.head_start import start_interpreters
 from advisor.session.hints import keep_hints, workload_name
 from advisor.session.journal import Journal, PastSession
 from advisor.session.planning import Planning
@@ -199,6 +200,7 @@ class Session:
         search.grow(records.values(), planning.untried(planned), compiles_next=lambda: reserves.compile_s() > 0)
         trials.try_on_top(filter(planning.is_usual, planned.company), reserve_s=reserves.stack_s)
         reserves.compile_cost = 0.0
+        start_interpreters(context, planned.rest, quick)
         trials.try_on_top(quick)
         search.settle_unproven(reserve_s=reserves.confirmation_s() + _REST_SHARE * context.bench.budget.total_s)
         proposed = trials.proposed()
@@ -291,6 +293,7 @@ class Session:
             self.exit_code = ExitCode.INTERRUPTED
         if finishes:
             bench = self._context.bench
+            bench.runner.interpreters.close()
             self._emit(events.SessionFinished(cancelled, bench.budget.spent_s, bench.time_spent()))
 
     def _salvage(self) -> None:

@@ -99,7 +99,8 @@ class SoloTrials:
         if recipe in self._planning.passed_over and context.decisions.of(recipe) is None:
             return self._planning.passed_over[recipe]
         cost = context.catalog.cost(candidate.settings)
-        fresh = context.catalog[recipe].stage is Stage.ENVIRONMENT
+        needs_interpreter = context.catalog[recipe].stage is Stage.ENVIRONMENT
+        fresh = needs_interpreter and not context.bench.has_interpreter(candidate.settings)
         if not context.reserves.affordable(cost=cost, fresh=fresh, reserve_s=reserve_s):
             return context.reserves.too_late(cost=cost, fresh=fresh)
         return ""

@@ -1,54 +1,60 @@
 """A fresh interpreter for a trial whose settings must be in the environment before Python and its libraries start.
 
 The process that the fork server made replaces its program: its id, its process group and its end of the channel stay,
-so the parent listens, times out and kills as ever.
+so the parent listens, times out and kills as ever. The trial comes over the channel, once it is known.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
 import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, NoReturn
-
-from advisor.records import TrialSpec
+from typing import NoReturn
 
 _LIBRARIES = "LD_PRELOAD"
 _BOOTSTRAP = (
     "import pickle, sys\n"
-    "payload = open(int(sys.argv[1]), 'rb')\n"
-    "sys.path[:] = pickle.load(payload)\n"
+    "sys.path[:] = pickle.load(open(int(sys.argv[1]), 'rb'))\n"
     "from advisor.trial.fresh import resume\n"
-    "resume(payload, int(sys.argv[2]))\n"
+    "resume(int(sys.argv[2]), sys.argv[3])\n"
 )
 
 
-def replace_program(spec: TrialSpec, connection: Connection, asked_at: float) -> NoReturn:
-    """Start Python anew in this process with ``spec.environment``; ``resume`` goes on there."""
+def replace_program(environment: dict[str, str], connection: Connection, log_path: str) -> NoReturn:
+    """Start Python anew in this process with these variables; ``resume`` goes on there."""
     os.setsid()
-    with Path(spec.log_path).open("ab", buffering=0) as log:
+    with Path(log_path).open("ab", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    payload = tempfile.TemporaryFile()  # noqa: SIM115 - it lives on in the new program
-    for part in (sys.path, (spec, asked_at)):
-        pickle.dump(part, payload)
-    payload.seek(0)
-    for handle in (payload.fileno(), connection.fileno()):
+    path = tempfile.TemporaryFile()  # noqa: SIM115 - it lives on in the new program
+    pickle.dump(sys.path, path)
+    path.seek(0)
+    for handle in (path.fileno(), connection.fileno()):
         os.set_inheritable(handle, True)
-    arguments = [sys.executable, "-c", _BOOTSTRAP, str(payload.fileno()), str(connection.fileno())]
-    os.execve(sys.executable, arguments, _merged(spec.environment))  # noqa: S606 - our own interpreter
+    arguments = [sys.executable, "-c", _BOOTSTRAP, str(path.fileno()), str(connection.fileno()), log_path]
+    os.execve(sys.executable, arguments, _merged(environment))  # noqa: S606 - our own interpreter
 
 
-def resume(payload: IO[bytes], handle: int) -> None:
-    """Run the trial in the fresh interpreter."""
-    spec, asked_at = pickle.load(payload)  # noqa: S301 - written by this program
+def resume(handle: int, log_path: str) -> None:
+    """Import what trials need, wait for the trial, and run it, in the fresh interpreter.
+
+    What was written to the log so far becomes the beginning of the trial's.
+    """
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
     from advisor.trial.main import trial_main
 
-    trial_main(spec, Connection(handle), asked_at)
+    connection = Connection(handle)
+    try:
+        spec, asked_at = connection.recv()
+    except (EOFError, OSError):
+        return  # nobody needs it any more
+    with contextlib.suppress(FileNotFoundError):  # who asked has seen to it
+        Path(log_path).replace(spec.log_path)
+    trial_main(spec, connection, asked_at)
 
 
 def _merged(wanted: dict[str, str]) -> dict[str, str]:

@@ -1,0 +1,105 @@
+"""Fresh interpreters, seen from the session's process: each starts with an environment of its own and runs one trial.
+
+One can be started before its trial is known. It imports meanwhile what every trial needs, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from advisor.records import TrialSpec
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_GRACE_S = 1.0
+
+
+class Interpreter:
+    """A process with this environment, not yet started. Its trial talks over ``connection``."""
+
+    def __init__(self, environment: Mapping[str, str], log_path: str) -> None:
+        self._log_path = log_path
+        Path(log_path).parent.mkdir(parents=True, exist_ok=True)
+        self.connection, self._theirs = _CONTEXT.Pipe()
+        arguments = (dict(environment), self._theirs, log_path)
+        self.process = _CONTEXT.Process(target=_enter, args=arguments, daemon=False)
+
+    def start(self) -> None:
+        """Start the process; returns when there is one. Raises OSError or EOFError when the fork server is gone."""
+        try:
+            self.process.start()
+        finally:
+            self._theirs.close()
+
+    def run(self, spec: TrialSpec, asked_at: float) -> bool:
+        """Give it its trial, once; it may still be importing. False for one that has ended meanwhile.
+
+        What it has written so far is in the trial's log, also when it never comes to the trial.
+        """
+        with contextlib.suppress(FileNotFoundError):  # it has only just been started, and sees to it itself
+            Path(self._log_path).replace(spec.log_path)
+        try:
+            self.connection.send((spec, asked_at))
+        except OSError:
+            return False
+        return self.process.is_alive()
+
+    def close(self) -> None:
+        """End it."""
+        self.connection.close()
+        if self.process.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.process.pid, signal.SIGKILL)
+            self.process.join(_GRACE_S)
+
+
+class Interpreters:
+    """Those that wait for their trials, by environment."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[frozenset[tuple[str, str]], Interpreter] = {}
+
+    def start(self, environment: Mapping[str, str], log_path: str) -> None:
+        """Start one for a later trial; nothing happens when one waits already."""
+        if self.has(environment):
+            return
+        interpreter = Interpreter(environment, log_path)
+        interpreter.start()
+        if not self._waiting:
+            atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
+        self._waiting[_key(environment)] = interpreter
+
+    def has(self, environment: Mapping[str, str]) -> bool:
+        """Whether one waits for a trial with this environment."""
+        return _key(environment) in self._waiting
+
+    def take(self, spec: TrialSpec, asked_at: float) -> Interpreter | None:
+        """One that has begun with this trial; None when none waits for it."""
+        interpreter = self._waiting.pop(_key(spec.environment), None)
+        if interpreter is not None and not interpreter.run(spec, asked_at):
+            interpreter.close()
+            return None
+        return interpreter
+
+    def close(self) -> None:
+        """End those that still wait."""
+        atexit.unregister(self.close)
+        while self._waiting:
+            self._waiting.popitem()[1].close()
+
+
+def _key(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    return frozenset(environment.items())
+
+
+def _enter(environment: dict[str, str], connection: Connection, log_path: str) -> None:
+    """The process's first function: what it is started for needs a program that starts with the environment."""
+    from advisor.trial.fresh import replace_program
+
+    replace_program(environment, connection, log_path)

@@ -1,0 +1,137 @@
+"""Interpreters that start before their trials are known: real processes throughout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from planted import TINY_TARGET
+from test_runner import building, gone, spec_of
+
+from advisor.records import Outcome
+from advisor.runner import Runner
+
+VARIABLE = {"PLANTED": "a value"}
+# The tests wait for the import by what it has mapped: the library that torch's Python module is linked with.
+LIBRARY = "libtorch_python"
+IMPORTED_AFTER_S = 120.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fork_server():
+    Runner.prepare()
+
+
+@pytest.fixture
+def runner():
+    runner = Runner()
+    yield runner
+    runner.interpreters.close()
+
+
+def start(runner, folder, environment=None):
+    """Start an interpreter; its process."""
+    before = _descendants()
+    runner.interpreters.start(environment or VARIABLE, str(folder / "logs" / "interpreter.log"))
+    (new,) = _descendants() - before
+    return new
+
+
+def _descendants():
+    return set(psutil.Process().children(recursive=True))
+
+
+def has_imported(process):
+    until = time.monotonic() + IMPORTED_AFTER_S
+    while time.monotonic() < until:
+        if any(LIBRARY in file.path for file in process.memory_maps()) and process.cpu_times().user > 0:
+            used = process.cpu_times().user
+            time.sleep(0.5)
+            if process.cpu_times().user == used:
+                return True
+        time.sleep(0.1)
+    return False
+
+
+def run(runner, spec):
+    return runner.run(spec, lambda message: None)
+
+
+def noting(folder, name="seen"):
+    """A target that notes the process it is built in and its environment."""
+    note = f"open({str(folder / name)!r}, 'w').write(str(os.getpid()) + ' ' + os.environ['PLANTED'])"
+    (folder / "target.py").write_text(building(note), encoding="utf-8")
+    return replace(spec_of(folder, "target.py"), environment=VARIABLE)
+
+
+def test_a_trial_starts_at_once_in_the_interpreter_that_waits_for_it(runner, tmp_path):
+    spec, process = noting(tmp_path), start(runner, tmp_path)
+    assert has_imported(process)
+    result = run(runner, spec)
+    assert result.outcome is Outcome.MEASURED
+    assert result.startup_s < 1.0
+    assert (tmp_path / "seen").read_text() == f"{process.pid} a value"
+    assert not runner.interpreters.has(VARIABLE)
+    assert gone(process.pid)
+
+
+def test_a_trial_may_come_before_the_interpreter_is_ready(runner, tmp_path):
+    spec, process = noting(tmp_path), start(runner, tmp_path)
+    assert run(runner, spec).measured
+    assert (tmp_path / "seen").read_text() == f"{process.pid} a value"
+
+
+def test_what_the_interpreter_wrote_is_in_the_trials_log(runner, tmp_path):
+    library = {"LD_PRELOAD": "/nowhere/libmissing.so"}
+    start(runner, tmp_path, library)
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    spec = replace(spec_of(tmp_path, "target.py"), environment=library)
+    result = run(runner, spec)
+    assert result.measured
+    assert "libmissing.so" in Path(result.log_path).read_text(encoding="utf-8")
+    assert not (tmp_path / "logs" / "interpreter.log").exists()
+
+
+def test_one_that_waits_serves_no_other_environment(runner, tmp_path):
+    process = start(runner, tmp_path)
+    spec = noting(tmp_path)
+    other = replace(spec, environment={**VARIABLE, "ANOTHER": "1"})
+    assert run(runner, other).measured
+    assert (tmp_path / "seen").read_text().split()[0] != str(process.pid)
+    assert runner.interpreters.has(VARIABLE)
+
+
+def test_one_is_enough(runner, tmp_path):
+    start(runner, tmp_path)
+    before = _descendants()
+    runner.interpreters.start(VARIABLE, str(tmp_path / "logs" / "second.log"))
+    assert _descendants() == before
+
+
+def test_one_that_died_meanwhile_is_done_without(runner, tmp_path):
+    spec, process = noting(tmp_path), start(runner, tmp_path)
+    os.kill(process.pid, signal.SIGKILL)
+    assert gone(process.pid)
+    assert run(runner, spec).measured
+    assert (tmp_path / "seen").read_text().split()[0] != str(process.pid)
+
+
+@pytest.mark.parametrize("end", ["close", "cancel"])
+def test_nothing_waits_for_a_session_that_is_over(runner, tmp_path, end):
+    process = start(runner, tmp_path)
+    runner.interpreters.close() if end == "close" else runner.cancel()
+    assert gone(process.pid)
+    assert not runner.interpreters.has(VARIABLE)
+
+
+def test_a_trial_in_one_is_cancelled_at_once(runner, tmp_path):
+    process = start(runner, tmp_path)
+    (tmp_path / "target.py").write_text(building("time.sleep(600)"), encoding="utf-8")
+    spec = replace(spec_of(tmp_path, "target.py"), environment=VARIABLE, timeout_s=2.0)
+    assert run(runner, spec).outcome is Outcome.TIMED_OUT
+    assert gone(process.pid)
