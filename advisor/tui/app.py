@@ -15,7 +15,6 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import BindingType
-from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 from textual.worker import Worker, WorkerState
@@ -325,10 +324,16 @@ class AdvisorApp(App[AppResult]):
 
     def action_stop_measuring(self) -> None:
         """End what is measured after the session; the session stays, with all that was measured."""
+        stack = self._jobs.busy_with == REWORK
         self._jobs.forget_later()
         if self.context.control and self._jobs.running:
             self.context.control.stop()
-        self.notify("Stopped. Key t on the stack in view 3 measures it, and so does the next decision.", markup=False)
+        then = (
+            "Key t on the stack in view 3 measures it, and so does the next decision."
+            if stack
+            else "Key t tries it again."
+        )
+        self.notify(f"Stopped. {then}", markup=False)
         self._draw()
 
     def action_help(self) -> None:
@@ -386,12 +391,7 @@ class AdvisorApp(App[AppResult]):
 
 
 def _palette_title(label: str, view: View) -> str:
-    chosen = ""
-    if isinstance(view, AdviceView) and view.chosen:
-        chosen = Content(view.chosen.title).plain
-    elif isinstance(view, TrialsView):
-        chosen = view.selected_key
-    return f"{label}: {chosen}" if chosen and label not in ("Plot", "Log") else label
+    return f"{label}: {view.subject}" if view.subject and label not in ("Plot", "Log") else label
 
 
 __all__ = ["AdvisorApp", "AppResult", "Decision"]

@@ -62,7 +62,7 @@ def help_sections() -> list[tuple[str, Content | FactList]]:
     return [
         *sections,
         ("Words", _list(WORDS, 13)),
-        ("Marks", Content("   ").join(marks)),
+        ("Marks", Content("\n").join(marks)),
         ("How the numbers are made", Content(NUMBERS)),
     ]
 

@@ -209,7 +209,7 @@ async def test_what_waits_can_be_accepted_and_rejected_among_the_trials() -> Non
         assert cell(app, BATCH) == "waits for your consent"
         assert ("rework",) not in control.calls
 
-    await drive(histories.to_trials(), check, hold=True)
+    await drive(histories.to_trials(), check, hold=True, toasts=False)
 
 
 async def test_what_cannot_be_decided_has_no_keys() -> None:

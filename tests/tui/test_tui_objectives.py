@@ -10,7 +10,7 @@ from tui_fakes import FakeExporter
 from tui_histories import GIB
 from tui_pilot import drive, screen_text, settle
 
-from advisor.records import Objective, TargetSpec
+from advisor.records import Objective, TargetSpec, Verdict
 from advisor.session import events
 from advisor.session.objective import Goal
 from advisor.session.request import Request
@@ -101,7 +101,10 @@ def test_the_goal_is_among_the_notes(goal, words) -> None:
 
 
 def test_nothing_that_helps_is_told_by_the_objective() -> None:
-    assert nothing_helped(Goal()).startswith("Nothing that was tried is measurably faster.")
+    state = SessionState.of(histories.to_trials())
+    state.trials = {name: record for name, record in state.trials.items() if record.verdict is not Verdict.FASTER}
+    state.trials[histories.ZERO_GRAD.candidate.name] = histories.ZERO_GRAD
+    assert nothing_helped(state).startswith("Nothing that was tried is measurably faster.")
     tried = [events.GoalSet(Goal(Objective.ENERGY)), events.BaselineMeasured(histories.BASELINE)]
     tried.append(events.TrialMeasured(histories.CONTROL))
     assert headline(SessionState.of(tried)).plain.startswith("Nothing takes measurably less energy so far.")

@@ -78,7 +78,7 @@ class AdviceView(View):
         """Draw the list and the detail of the highlighted recommendation."""
         items = self.context.state.recommendations
         finished = self.context.state.finished is not None
-        nothing = nothing_helped(self.context.request.goal)
+        nothing = nothing_helped(self.context.state)
         show_text(self.query_one("#advice-empty", Static), Content.styled(nothing if finished else _EMPTY, DIM))
         self.query_one("#advice-empty").display = not items
         self.query_one("#advice-columns").display = bool(items)
@@ -118,6 +118,11 @@ class AdviceView(View):
     def chosen(self) -> Recommendation | None:
         """The highlighted recommendation."""
         return self.context.recommendation(self._chosen_id)
+
+    @property
+    def subject(self) -> str:
+        """The title of the highlighted recommendation."""
+        return self.chosen.title if self.chosen else ""
 
     @on(OptionList.OptionHighlighted)
     def _on_option_highlighted(self) -> None:

@@ -19,9 +19,9 @@ from advisor.formatting import (
 )
 from advisor.records import NumericsResult, ParetoPoint, Phase, Recommendation, TrialRecord, Value, Verdict, text_of
 from advisor.roof import upper_bound
-from advisor.session.conclusions import shown_by
+from advisor.session.conclusions import candidates_tried, shown_by
 from advisor.session.control import Decision
-from advisor.session.objective import Goal, Yardstick
+from advisor.session.objective import Yardstick
 from advisor.session.pareto import front_of
 from advisor.session.state import SessionState
 from advisor.settings import Settings
@@ -31,9 +31,11 @@ from advisor.tui.views.readings import energy_text, findings_of, remarks, trade_
 from advisor.tui.widgets.fact_list import Fact
 
 
-def nothing_helped(goal: Goal) -> str:
+def nothing_helped(state: SessionState) -> str:
     """What there is to say at the end of a session that recommends nothing."""
-    return f"Nothing that was tried {goal.better()}. View 3 shows each attempt."
+    if not candidates_tried(state):
+        return "No candidate was tried. View 3 says why not; a larger --budget is often enough."
+    return f"Nothing that was tried {state.goal.better()}. View 3 shows each attempt."
 
 
 def front_text(state: SessionState) -> Content:

@@ -29,6 +29,11 @@ class View(Container):
         """Whether an action makes sense just now; if not, its key is dimmed."""
         return name in self.handlers()
 
+    @property
+    def subject(self) -> str:
+        """What is chosen in the view and its actions are about, for their names in the palette."""
+        return ""
+
     def first_focus(self) -> Widget | None:
         """The widget that takes the keys when the view comes on screen."""
         return None

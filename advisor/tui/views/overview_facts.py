@@ -29,6 +29,7 @@ from advisor.records import (
     Value,
     WorkloadFacts,
 )
+from advisor.session.conclusions import candidates_tried
 from advisor.session.objective import Goal
 from advisor.session.ranking import best_per_recipe
 from advisor.session.state import SessionState
@@ -38,6 +39,7 @@ from advisor.tui.views.readings import cpu_text, energy_text, found_text, readin
 from advisor.tui.views.roof_text import roof_before_and_after
 from advisor.tui.widgets.fact_list import Fact
 
+_LOADING = ("", "starting", "loading the model")  # what the first trial does before its first step
 _OBJECTIVES = {
     Objective.THROUGHPUT: "samples per second",
     Objective.MEMORY: "the smallest peak",
@@ -55,7 +57,8 @@ def headline(state: SessionState) -> Content:
     if state.stack and state.stack.comparison and state.stack.settings:
         return _stack_headline(state.stack, state)
     if state.baseline is None:
-        waiting = "The model is being loaded…" if state.facts is None else "The baseline is being measured…"
+        runs = state.facts is not None or state.activity not in _LOADING
+        waiting = "The baseline is being measured…" if runs else "The model is being loaded…"
         return Content.assemble((waiting, "bold"), "\n", ("Trials begin once it stands.", DIM))
     return _best_so_far(state)
 
@@ -99,7 +102,7 @@ def _best_so_far(state: SessionState) -> Content:
     by = state.yardstick
     ranked = best_per_recipe(state.trials.values(), by) if by else []
     if not ranked:
-        return _nothing_yet(state.goal, over=over, tried=bool(state.trials))
+        return _nothing_yet(state, over=over)
     best = ranked[0]
     then = "Key 4 shows what it costs and the code." if over else "What helps is measured together afterwards."
     return Content.assemble(
@@ -111,14 +114,14 @@ def _best_so_far(state: SessionState) -> Content:
     )
 
 
-def _nothing_yet(goal: Goal, *, over: bool, tried: bool) -> Content:
-    if over:
-        head, rest = (
-            f"Nothing that was tried {goal.better()}.",
-            "Your settings are good as they are; key 3 shows each trial.",
-        )
-    elif tried:
-        head, rest = f"Nothing {goal.better()} so far.", "Key 3 shows the trials live."
+def _nothing_yet(state: SessionState, *, over: bool) -> Content:
+    better = state.goal.better()
+    if over and not candidates_tried(state):
+        head, rest = "No candidate was tried.", "Key 3 says why not; a larger --budget is often enough."
+    elif over:
+        head, rest = f"Nothing that was tried {better}.", "Your settings are good as they are; key 3 shows each trial."
+    elif state.trials:
+        head, rest = f"Nothing {better} so far.", "Key 3 shows the trials live."
     else:
         head, rest = "The first trials are running…", "Key 3 shows them live."
     return Content.assemble((head, "bold"), "\n", (rest, DIM))

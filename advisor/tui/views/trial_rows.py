@@ -69,7 +69,7 @@ def build_rows(state: SessionState, colours: Colours) -> list[Row]:
     rows: list[Row] = []
     if state.baseline or state.running == BASELINE:
         rows.append(_baseline_row(state, colours))
-    if state.stack:
+    if state.stack and (state.stack.settings or state.stack.pending):
         rows.append(_stack_row(state, colours, widest))
     names = list(dict.fromkeys([*(item.name for item in state.planned), *state.trials]))
     rows += [_candidate_row(name, state, colours, widest) for name in names]
@@ -235,6 +235,8 @@ def tally(state: SessionState, *, wide: bool) -> Content:
     records = state.trials.values()
     done = sum(record.verdict is not Verdict.SKIPPED for record in records)
     total = len({*(item.name for item in state.planned), *state.trials})
+    if not total:
+        return Content.styled("Nothing has been tried yet.", DIM)
     parts = [Content.assemble((f"{done} of {total}", "bold"), " tried")]
     for verdict, word in ((Verdict.FASTER, "faster"), (Verdict.SLOWER, "slower"), (Verdict.FAILED, "failed")):
         count = sum(record.verdict is verdict for record in records)

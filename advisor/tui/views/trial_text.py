@@ -34,8 +34,8 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
     if key == STACK and state.stack:
         return _stack_text(state.stack, state.baseline)
     record = state.trials.get(key)
-    if record is None:
-        now = state.activity if state.running == key else _why_waiting(key, state)
+    if record is None or state.running == key:  # a trial that runs again is not told by what it found before
+        now = f"running: {state.activity}" if state.running == key else _why_waiting(key, state)
         return Content.assemble((key, "bold"), "\n", (now, DIM))
     return _record_text(record, state, catalog)
 
@@ -73,7 +73,7 @@ def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | No
     decision = state.decisions.get(record.candidate.recipe)
     head = Content.assemble((record.label, "bold"), "  ", (f"you {decision} it  " if decision else "", "$accent"))
     if record.comparison is None:
-        hint = record.result.hint or "Key t tries it again, l shows its log."
+        hint = record.result.hint or _how_to_go_on(record, state)
         lines = [head + Content.styled(format_outcome(record.result), "$warning"), Content.styled(hint, DIM)]
     else:
         lines = [head + _effect(record), _costs(record, state.baseline)]
@@ -81,6 +81,13 @@ def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | No
         lines += [] if trade is None else [trade]
         lines += [Content(text) for text in shown_by(record, state, catalog)]
     return _lines([*lines, *_numerics_line(record.numerics), *_beside(record.result, state.baseline)])
+
+
+def _how_to_go_on(record: TrialRecord, state: SessionState) -> str:
+    if record.verdict is Verdict.SKIPPED:
+        return "Key t tries it, whatever is left of the budget."
+    log = record.result.log_path or state.logs.get(record.candidate.name)
+    return "Key t tries it again, l shows its log." if log else "Key t tries it again."
 
 
 def _effect(record: TrialRecord) -> Content:

@@ -136,6 +136,11 @@ class TrialsView(View):
         position = self._table.cursor_row
         return keys[position] if 0 <= position < len(keys) else ""
 
+    @property
+    def subject(self) -> str:
+        """The row under the cursor."""
+        return self.selected_key
+
     @on(DataTable.RowHighlighted)
     def _on_row_highlighted(self) -> None:
         self._show_selection()

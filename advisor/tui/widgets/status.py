@@ -93,7 +93,7 @@ def now_text(context: Context) -> Content:
     if state.finished and context.busy_with:
         stage = context.busy_with
     parts = [Content.styled(stage, "bold")]
-    if state.running and state.running != state.stage:
+    if state.running and state.running != state.stage and state.running not in stage:
         parts.append(Content(state.running))
     if state.activity:
         parts.append(Content.styled(state.activity, DIM))
@@ -103,7 +103,7 @@ def now_text(context: Context) -> Content:
 def far_text(state: SessionState, *, working: bool, wide: bool) -> Content:
     """Progress with the time left while it lasts, and the best stack so far."""
     parts: list[Content] = []
-    if working and (state.finished is None or state.running):
+    if working and (state.finished is None or (state.running and state.left_s)):  # one trial alone has no plan
         if wide:
             parts.append(meter(state.progress, 14, "$primary"))
         parts.append(Content(format_percent(state.progress)))

@@ -1,0 +1,176 @@
+"""What the app says in one place agrees with what happens, and with what it says in another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tui_histories as histories
+from textual.widgets import OptionList
+from textual.widgets._toast import Toast
+from tui_pilot import drive, screen_text, settle
+
+from advisor.records import Outcome, StackRecord, TrialRecord, TrialResult
+from advisor.session import events
+from advisor.session.state import SessionState
+from advisor.tui.context import Context
+from advisor.tui.help import help_sections
+from advisor.tui.views.advice_text import nothing_helped
+from advisor.tui.views.overview_facts import headline
+from advisor.tui.views.trial_rows import STACK, build_rows, tally
+from advisor.tui.views.trial_text import selection_text
+from advisor.tui.widgets.status import StatusBar, far_text, now_text
+
+COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "red")
+SHORT_OF_TIME = "it needs about 17 s, and the budget has 3 s left"
+NAME = histories.LAST.candidate.name
+
+
+def skipped() -> TrialRecord:
+    return replace(
+        histories.LAST,
+        result=TrialResult(Outcome.SKIPPED, SHORT_OF_TIME),
+        comparison=None,
+        numerics=None,
+    )
+
+
+def without_a_trial() -> SessionState:
+    """A session whose budget was enough for the baseline and the control only."""
+    history = [event for event in histories.to_trials() if not isinstance(event, (events.TrialMeasured, events.Ranked))]
+    history += [events.TrialMeasured(histories.CONTROL), events.TrialMeasured(skipped())]
+    return SessionState.of([*history, events.SessionFinished(cancelled=False, session_s=60.0)])
+
+
+def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
+    state = without_a_trial()
+    assert headline(state).plain.startswith("No candidate was tried.\n")
+    assert "--budget" in headline(state).plain
+    assert nothing_helped(state).startswith("No candidate was tried.")
+    state.trials[histories.ZERO_GRAD.candidate.name] = histories.ZERO_GRAD
+    assert headline(state).plain.startswith("Nothing that was tried is measurably faster.\n")
+    assert nothing_helped(state).startswith("Nothing that was tried is measurably faster.")
+
+
+def test_a_skipped_trial_is_not_tried_again_but_for_the_first_time() -> None:
+    state = without_a_trial()
+    told = selection_text(NAME, state).plain
+    assert SHORT_OF_TIME in told
+    assert "Key t tries it, " in told
+    assert "again" not in told
+    assert "its log" not in told
+
+
+@pytest.mark.parametrize("log_path", ["", "/logs/graph"])
+def test_a_log_is_offered_only_where_there_is_one(log_path) -> None:
+    record = replace(histories.GRAPH, result=replace(histories.GRAPH.result, hint="", log_path=log_path))
+    state = SessionState.of([*histories.whole(), events.TrialMeasured(record)])
+    state.logs.clear()
+    told = selection_text(record.candidate.name, state).plain
+    assert "Key t tries it again" in told
+    assert ("l shows its log" in told) is bool(log_path)
+
+
+def test_a_trial_that_runs_again_is_told_by_what_it_does() -> None:
+    state = without_a_trial()
+    state.apply(events.TrialStarted(NAME, "/logs/again"))
+    state.apply(events.TrialActivity(NAME, "warming up"))
+    assert selection_text(NAME, state).plain == f"{NAME}\nrunning: warming up"
+
+
+def test_the_status_names_a_trial_that_is_tried_again_once(context) -> None:
+    context.state = without_a_trial()
+    context.state.apply(events.TrialStarted(NAME, ""))
+    context.state.apply(events.TrialActivity(NAME, "warming up"))
+    context.busy_with = f"Trying {NAME} again"
+    assert now_text(context).plain == f"Trying {NAME} again  warming up"
+
+
+@pytest.fixture
+def context() -> Context:
+    from tui_fakes import FakeExporter
+
+    from advisor.records import TargetSpec
+    from advisor.session.request import Request
+
+    return Context(Request(TargetSpec("m:b", "/x")), FakeExporter())
+
+
+def test_a_stack_of_nothing_has_no_row() -> None:
+    state = SessionState.of(histories.whole())
+    assert STACK in [row.key for row in build_rows(state, COLOURS)]
+    state.apply(events.StackMeasured(StackRecord({}, histories.BASELINE.result)))
+    assert STACK not in [row.key for row in build_rows(state, COLOURS)]
+
+
+def test_before_the_plan_nothing_is_counted() -> None:
+    state = SessionState.of([events.StageStarted("baseline"), events.TrialStarted("baseline", "")])
+    assert tally(state, wide=True).plain == "Nothing has been tried yet."
+
+
+@pytest.mark.parametrize(
+    ("activity", "head"),
+    [
+        ("starting", "The model is being loaded…"),
+        ("loading the model", "The model is being loaded…"),
+        ("first steps", "The baseline is being measured…"),
+        ("warming up", "The baseline is being measured…"),
+    ],
+)
+def test_the_headline_agrees_with_what_the_first_trial_does(activity, head) -> None:
+    state = SessionState.of([events.StageStarted("baseline"), events.TrialStarted("baseline", "")])
+    state.apply(events.TrialActivity("baseline", activity))
+    assert headline(state).plain.startswith(head)
+
+
+def test_no_mark_of_the_help_is_parted_from_its_word() -> None:
+    marks = next(text for title, text in help_sections() if title == "Marks")
+    assert [line.plain.split(" ", 1)[0] for line in marks.wrap(68)] == list("▲▼≈✗○★≠!⇄")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+async def test_toasts_leave_the_status_and_the_keys_to_be_read(size) -> None:
+    async def check(pilot, app, control) -> None:
+        toasts = list(app.screen.query(Toast))
+        assert toasts
+        status = app.query_one(StatusBar).region
+        assert all(toast.region.bottom <= status.y for toast in toasts)
+
+    await drive(histories.whole(), check, size=size)
+
+
+async def test_what_a_format_is_can_be_read_to_its_end_where_the_list_is_narrow() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("5")
+        formats = app.query_one("#formats", OptionList)
+        words = "The same in plain PyTorch, without perf-advisor"
+        formats.replace_option_prompt("python", f"Python file\n{words}")
+        await settle(pilot)
+        left = [line[1 : formats.size.width + 1].strip() for line in screen_text(app).splitlines()]
+        assert words in " ".join(left)
+
+    await drive(histories.whole(), check, size=(80, 24), toasts=False)
+
+
+async def test_a_trial_that_is_stopped_is_not_called_the_stack() -> None:
+    async def check(pilot, app, control) -> None:
+        control.retry = lambda name: control._wait_for(control._stopped)
+        await pilot.press("3", "down", "down", "t")
+        await settle(pilot)
+        await pilot.press("x")
+        await settle(pilot)
+        assert ("stop",) in control.calls
+        shown = screen_text(app)
+        assert "Stopped. Key t tries it again." in shown
+        assert "on the stack in view 3" not in shown
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+def test_one_trial_after_the_session_has_no_progress_to_show() -> None:
+    state = without_a_trial()
+    state.apply(events.ProgressMade(1.0, 0.0))
+    state.apply(events.TrialStarted(NAME, ""))
+    assert "%" not in far_text(state, working=True, wide=True).plain
+    state.apply(events.ProgressMade(0.25, 30.0))
+    assert "25 %" in far_text(state, working=True, wide=True).plain
