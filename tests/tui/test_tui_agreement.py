@@ -52,6 +52,13 @@ def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
     assert nothing_helped(state).startswith("Nothing that was tried is measurably faster.")
 
 
+def test_a_stack_whose_settings_were_not_tried_alone_is_not_denied_by_the_advice() -> None:
+    state = without_a_trial()
+    state.apply(events.StackMeasured(histories.STACK))
+    assert headline(state).plain.startswith("2.35x")
+    assert nothing_helped(state).startswith("No setting is recommended alone. View 3 shows the stack")
+
+
 def test_a_skipped_trial_is_not_tried_again_but_for_the_first_time() -> None:
     state = without_a_trial()
     told = selection_text(NAME, state).plain

@@ -33,6 +33,8 @@ from advisor.tui.widgets.fact_list import Fact
 
 def nothing_helped(state: SessionState) -> str:
     """What there is to say at the end of a session that recommends nothing."""
+    if state.stack and state.stack.settings:
+        return "No setting is recommended alone. View 3 shows the stack, which is measured as one; view 5 exports it."
     if not candidates_tried(state):
         return "No candidate was tried. View 3 says why not; a larger --budget is often enough."
     return f"Nothing that was tried {state.goal.better()}. View 3 shows each attempt."
