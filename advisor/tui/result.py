@@ -6,6 +6,7 @@ import traceback
 from dataclasses import dataclass
 
 from advisor.errors import ExitCode
+from advisor.session.conclusions import tried
 from advisor.session.events import SessionFailed
 from advisor.session.state import SessionState
 
@@ -36,7 +37,7 @@ def result_of(state: SessionState, kept_at: str) -> AppResult:
 def _kept(state: SessionState, kept_at: str) -> tuple[str, ...]:
     if state.baseline is None and not state.trials:
         return () if state.failure else ("Nothing was measured.",)
-    count = len(state.trials)
+    count = len(tried(state))  # as the app counts them: without those that the budget had no time for
     what = f"The baseline and {count} trial{'' if count == 1 else 's'} are kept" if count else "The baseline is kept"
     where = f" in {kept_at}" if kept_at else ""
     unfinished = state.finished is None or state.finished.cancelled

@@ -15,6 +15,7 @@ from advisor.session import events
 from advisor.session.state import SessionState
 from advisor.tui.context import Context
 from advisor.tui.help import help_sections
+from advisor.tui.result import result_of
 from advisor.tui.views.advice_text import nothing_helped
 from advisor.tui.views.overview_facts import headline
 from advisor.tui.views.trial_rows import STACK, build_rows, tally
@@ -108,6 +109,12 @@ def test_a_stack_of_nothing_has_no_row() -> None:
     assert STACK in [row.key for row in build_rows(state, COLOURS)]
     state.apply(events.StackMeasured(StackRecord({}, histories.BASELINE.result)))
     assert STACK not in [row.key for row in build_rows(state, COLOURS)]
+
+
+def test_the_closing_words_count_the_trials_as_the_app_did() -> None:
+    state = without_a_trial()
+    assert tally(state, wide=True).plain.startswith("1 of ")
+    assert result_of(state, "session 1").lines == ("The baseline and 1 trial are kept in session 1.",)
 
 
 def test_before_the_plan_nothing_is_counted() -> None:
