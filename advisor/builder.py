@@ -108,9 +108,9 @@ class Builder:
         self._trial = ForkedTrial(answer.pid, self._connection)
         return self._trial
 
-    def join_trial(self, timeout: float) -> None:
-        """Wait until the last trial has ended, or so many seconds."""
-        if self._trial is not None:
+    def join_reported(self, timeout: float) -> None:
+        """Wait until a trial that has said its last word has ended, or so many seconds."""
+        if self._trial is not None and self._trial.reported:
             self._trial.join(timeout)
 
     def close(self) -> None:

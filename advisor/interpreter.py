@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -50,27 +50,40 @@ class Interpreter:
             return False
         return self.process.is_alive()
 
+    def stand_still(self) -> None:
+        """Stop it where it is, until it is to :meth:`go_on`."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self.process.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.process.pid, number)
+
     def close(self) -> None:
         """End it."""
         self.connection.close()
+        self._signal(signal.SIGKILL)
         if self.process.pid is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.process.pid, signal.SIGKILL)
             self.process.join(_GRACE_S)
 
 
 class Interpreters:
-    """Those that wait for their trials, by environment."""
+    """Those that wait for their trials, by environment: importing while they are told to, else standing still."""
 
     def __init__(self) -> None:
         self._waiting: dict[frozenset[tuple[str, str]], Interpreter] = {}
 
     def start(self, environment: Mapping[str, str], log_path: str) -> None:
-        """Start one for a later trial; nothing happens when one waits already."""
+        """Start one for a later trial, which stands still at first; nothing happens when one waits already."""
         if self.has(environment):
             return
         interpreter = Interpreter(environment, log_path)
         interpreter.start()
+        interpreter.stand_still()
         if not self._waiting:
             atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
         self._waiting[_key(environment)] = interpreter
@@ -79,10 +92,28 @@ class Interpreters:
         """Whether one waits for a trial with this environment."""
         return _key(environment) in self._waiting
 
+    @contextlib.contextmanager
+    def importing(self) -> Iterator[None]:
+        """Have all that wait import until the end of the block, in which nothing may be timed."""
+        for interpreter in list(self._waiting.values()):
+            interpreter.go_on()
+        try:
+            yield
+        finally:
+            for interpreter in list(self._waiting.values()):  # a cancellation from another thread ends them
+                interpreter.stand_still()
+
+    def __bool__(self) -> bool:
+        """Whether any waits."""
+        return bool(self._waiting)
+
     def take(self, spec: TrialSpec, asked_at: float) -> Interpreter | None:
         """One that has begun with this trial; None when none waits for it."""
         interpreter = self._waiting.pop(_key(spec.environment), None)
-        if interpreter is not None and not interpreter.run(spec, asked_at):
+        if interpreter is None:
+            return None
+        interpreter.go_on()
+        if not interpreter.run(spec, asked_at):
             interpreter.close()
             return None
         return interpreter

@@ -68,6 +68,7 @@ class Recipe(ABC):
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``fallback``: an expensive one that most often gains less than others of its kind, and waits for them.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
+    ``times_kernels``: it has libraries time kernels in the first steps, beside which nothing else may run.
     ``saves_memory``: it is meant to lower the peak; with memory as the objective the search tries it first.
     ``usual``: values that many workloads gain from; the search tries them before all others, at once with one another.
     ``replacement_margin``: above 1 when earlier values have fewer side effects; how many times as fast a later one
@@ -95,6 +96,7 @@ class Recipe(ABC):
     expensive: ClassVar[bool] = False
     fallback: ClassVar[bool] = False
     habit: ClassVar[bool] = False
+    times_kernels: ClassVar[bool] = False
     saves_memory: ClassVar[bool] = False
     partners: ClassVar[frozenset[str]] = frozenset()
     usual: ClassVar[frozenset[Value]] = frozenset()

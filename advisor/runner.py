@@ -25,7 +25,9 @@ from advisor.interpreter import Interpreter, Interpreters
 from advisor.records import (
     Activity,
     BlockDone,
+    Compiled,
     Finished,
+    GoOn,
     MeasureBlock,
     Outcome,
     Ready,
@@ -100,12 +102,24 @@ class Runner:
         with self.open(spec, listen) as trial:
             return trial.result()
 
+    def run_in_company(self, spec: TrialSpec, ahead: TrialSpec | None, listen: Listener) -> TrialResult:
+        """As :meth:`run`, of a trial that compiles for long, while the GPU has nothing to do.
+
+        Meanwhile ``ahead`` compiles too, for the cache, and interpreters that wait for their trials import. The one has
+        ended and the others stand still before anything is timed.
+        """
+        with self.open(replace(spec, pauses=True), listen) as trial:
+            company = self.open(ahead, lambda message: None) if ahead is not None else contextlib.nullcontext()
+            with company, self.interpreters.importing():
+                ended = trial.wait_compiled()
+            return ended or trial.go_on()
+
     @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
         """A live trial, killed with its whole process group on leaving."""
         builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
         if self._builder is not None and builder is None:
-            self._builder.join_trial(_GRACE_S)
+            self._builder.join_reported(_GRACE_S)
         trial = Trial(spec, listen, builder, self.interpreters)
         with self._lock:
             self._live.add(trial)
@@ -228,8 +242,20 @@ class Trial:
 
     def wait_ready(self) -> TrialResult | None:
         """Wait until an interactive trial has warmed up: None then, or its result when it ended before."""
+        return self._wait_for(Ready)
+
+    def wait_compiled(self) -> TrialResult | None:
+        """Wait until a trial that pauses has run its first steps: None then, or its result when it ended before."""
+        return self._wait_for(Compiled)
+
+    def go_on(self) -> TrialResult:
+        """Have a trial that pauses go on to its end."""
+        self._send(GoOn())
+        return self.result()
+
+    def _wait_for(self, kind: type[TrialMessage]) -> TrialResult | None:
         while self._result is None:
-            if isinstance(self._receive(), Ready):
+            if isinstance(self._receive(), kind):
                 return None
         return self._result
 

@@ -45,6 +45,7 @@ class CudnnBenchmark(Recipe):
     usual = frozenset({True})
     numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
+    times_kernels = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if not facts.computes("conv1d", "conv2d", "conv3d"):

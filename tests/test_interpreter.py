@@ -71,13 +71,29 @@ def noting(folder, name="seen"):
 
 def test_a_trial_starts_at_once_in_the_interpreter_that_waits_for_it(runner, tmp_path):
     spec, process = noting(tmp_path), start(runner, tmp_path)
-    assert has_imported(process)
+    with runner.interpreters.importing():
+        assert has_imported(process)
     result = run(runner, spec)
     assert result.outcome is Outcome.MEASURED
     assert result.startup_s < 1.0
     assert (tmp_path / "seen").read_text() == f"{process.pid} a value"
     assert not runner.interpreters.has(VARIABLE)
     assert gone(process.pid)
+
+
+def test_one_that_waits_stands_still_but_where_it_is_told_to_import(runner, tmp_path):
+    process = start(runner, tmp_path)
+    assert stands_still(process)
+    with runner.interpreters.importing():
+        assert not stands_still(process)
+    assert stands_still(process)
+
+
+def stands_still(process):
+    """Whether it takes no time of a processor for a while."""
+    used = process.cpu_times().user
+    time.sleep(1.0)
+    return process.status() == psutil.STATUS_STOPPED and process.cpu_times().user == used
 
 
 def test_a_trial_may_come_before_the_interpreter_is_ready(runner, tmp_path):

@@ -51,7 +51,7 @@ class Bench:
     def spec(self, name, settings, **_):
         return TrialSpec(name, self.request.target, dict(settings), 1.0, 1.0, 1.0, "")
 
-    def run(self, spec, *, cost=0.0):
+    def run(self, spec, *, cost=0.0, ahead=None):
         self.asked.append(Settings(spec.settings))
         return result_at(self.speedups(spec.settings))
 
@@ -292,7 +292,7 @@ def with_slow_runs(found, slow, factor=0.91):
     """The search's bench, whose runs of these numbers (from 0 on) are slower as a whole."""
     run = found.bench.run
 
-    def sometimes_slow(spec, *, cost=0.0):
+    def sometimes_slow(spec, *, cost=0.0, ahead=None):
         result = run(spec, cost=cost)
         if len(found.bench.asked) - 1 not in slow:
             return result
@@ -318,7 +318,7 @@ def test_scattered_steps_do_not_cost_a_usual_setting_its_place(factor, stays):
     found = Searching(product(step_graph=2.0, autocast=1.5, channels_last=factor))
     run = found.bench.run
 
-    def scattered(spec, *, cost=0.0):
+    def scattered(spec, *, cost=0.0, ahead=None):
         result = run(spec, cost=cost)
         wobbled = zip(result.blocks, (0.8, 1.2, 1.0, 0.9, 1.1), strict=True)
         return replace(result, blocks=tuple(replace(block, seconds=block.seconds * by) for block, by in wobbled))
@@ -460,7 +460,7 @@ def test_a_stack_above_the_memory_limit_is_not_kept():
     found = Searching(product(autocast=1.5, fused_optimizer=1.1))
     found.judge.goal = Goal(memory_limit_bytes=100)
     heavy = replace(result_at(1.65), peak_reserved_bytes=101)
-    found.bench.run = lambda spec, *, cost=0.0: heavy
+    found.bench.run = lambda spec, *, cost=0.0, ahead=None: heavy
     found.search.grow(found.solo(BF16, FUSED))
     assert found.stack.settings == Settings(BF16.settings)
 

@@ -65,7 +65,7 @@ class World:
     def _spec(self, name, settings, **_):
         return TrialSpec(name, TargetSpec("made_up", "."), dict(settings), 1.0, 1.0, 1.0, "")
 
-    def _run(self, spec, *, cost=0.0):
+    def _run(self, spec, *, cost=0.0, ahead=None):
         self.asked.append(Settings(spec.settings))
         return self.measure(spec.settings)
 

@@ -18,7 +18,7 @@ from advisor.session.caveats import warn_of_noise
 from advisor.session.context import SessionContext
 from advisor.session.control import Decision
 from advisor.session.decisions import Decisions
-from advisor.session.head_start import start_interpreters
+from advisor.session.head_start import may_compile_beside, start_interpreters
 from advisor.session.journal import Journal
 from advisor.session.judge import Judge
 from advisor.session.planning import Planning, facts_under
@@ -26,6 +26,8 @@ from advisor.session.progress import Progress
 from advisor.session.request import Request
 from advisor.session.reserves import Reserves
 from advisor.session.solo import SoloTrials
+from advisor.session.stack_trials import StackTrials
+from advisor.settings import Settings
 
 BUDGET_S = 100.0
 VALUES = ("zeros", "manual", "none")
@@ -206,7 +208,7 @@ def test_what_only_saves_memory_is_known_unless_that_is_wanted(context, objectiv
     assert [planning.is_for_memory_only(candidate) for candidate in (blocks, fused)] == [alone, False]
 
 
-# --- interpreters that start early ----------------------------------------------------------------------------
+# --- what happens beside a compilation ----------------------------------------------------------------------------
 
 ALLOCATORS = [Candidate("allocator", "memory.allocator", value) for value in ("expandable_segments", "cuda_async")]
 COMPILE = [Candidate("compile", "compile.mode", "default")]
@@ -216,6 +218,7 @@ COMPILE = [Candidate("compile", "compile.mode", "default")]
 def measured(context):
     """A session on a GPU whose baseline is measured: a trial takes 2 s, to import 6 s, to compile 20 s more."""
     context.known_facts = gpu_facts()
+    context.known_judge = Judge(context.catalog, Mode.TRAIN, MEASURED)
     context.bench.budget.interpreter_s = 6.0
     context.bench.budget.saw(22.0, cost=1.0)
     yield context
@@ -232,10 +235,8 @@ def test_interpreters_start_beside_a_compilation(measured):
     assert waiting(measured) == ["expandable_segments", "cuda_async"]
 
 
-def test_no_interpreter_starts_beside_what_is_timed(measured):
+def test_no_interpreter_starts_where_nothing_is_compiled(measured):
     start_interpreters(measured, ALLOCATORS, [])
-    measured.bench.budget.interpreter_s = 21.0
-    start_interpreters(measured, ALLOCATORS, COMPILE)
     assert waiting(measured) == []
 
 
@@ -269,3 +270,57 @@ def test_an_interpreter_that_waits_takes_no_more_time_of_the_budget(measured, cl
     assert "about 8 s" in solo._why_not(ALLOCATORS[0], {}, 0.0)
     measured.bench.start_interpreter(ALLOCATORS[0].settings)
     assert solo._why_not(ALLOCATORS[0], {}, 0.0) == ""
+
+
+def test_settings_are_compiled_beside_others_where_nothing_is_timed_for_them(measured):
+    def may(**settings):
+        return may_compile_beside(
+            measured, Settings({key.replace("__", "."): value for key, value in settings.items()})
+        )
+
+    assert may(compile__mode="default", precision__autocast="bfloat16")
+    assert not may(precision__autocast="bfloat16"), "nothing is compiled"
+    assert not may(compile__mode="max-autotune"), "kernels are timed"
+    assert not may(compile__mode="default", backends__cudnn_benchmark=True)
+    assert not may(compile__mode="default", memory__allocator="cuda_async"), "a fresh interpreter"
+    facts = measured.facts
+    few = replace(facts.hardware.host, usable_cores=4)
+    measured.known_facts = replace(facts, hardware=replace(facts.hardware, host=few))
+    assert not may(compile__mode="default")
+    measured.known_facts = replace(facts, workload=replace(facts.workload, current={"backends.cudnn_benchmark": True}))
+    assert not may(compile__mode="default")
+    measured.known_facts = facts
+    half = replace(MEASURED, peak_reserved_bytes=facts.workload.device_memory_bytes // 2)
+    measured.known_judge = Judge(measured.catalog, Mode.TRAIN, half)
+    assert not may(compile__mode="default")
+
+
+def blocks_and_a_loss():
+    """Facts of a model of equal blocks, with a loss worth compiling."""
+    profile = replace(profile_facts(), phases={**profile_facts().phases, "loss": 20.0})
+    return gpu_facts(repeated_blocks=(("Block", 12),), families={"linear": 24}, profile=profile)
+
+
+def test_what_is_compiled_next_is_compiled_ahead(measured):
+    measured.known_facts = blocks_and_a_loss()
+    trials = StackTrials(measured, Planning(measured))
+    now, regional, slow = (
+        Candidate("compile_scope", "compile.scope", "with_loss"),
+        Candidate("compile_scope", "compile.scope", "regional"),
+        Candidate("compile", "compile.mode", "max-autotune-no-cudagraphs"),
+    )
+    assert trials._ahead(now, []) is None
+    assert trials._ahead(now, [regional, slow]) == Settings({"compile.scope": "regional"})
+    assert trials._ahead(now, [slow, regional]) is None, "what comes next cannot be compiled beside it"
+    measured.decisions.take("compile_scope", Decision.REJECTED)
+    assert trials._ahead(now, [regional]) is None
+
+
+def test_nothing_is_compiled_ahead_that_the_budget_has_no_time_for(measured, clock):
+    measured.known_facts = blocks_and_a_loss()
+    trials = StackTrials(measured, Planning(measured))
+    scopes = [Candidate("compile_scope", "compile.scope", scope) for scope in ("with_loss", "regional")]
+    clock.now = BUDGET_S - 55.0
+    assert trials._ahead(scopes[0], scopes[1:]) is not None
+    clock.now = BUDGET_S - 40.0
+    assert trials._ahead(scopes[0], scopes[1:]) is None

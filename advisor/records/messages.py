@@ -38,6 +38,11 @@ class Profiled:
 
 
 @dataclass(frozen=True, slots=True)
+class Compiled:
+    """A trial that pauses has run its first steps and waits for :class:`GoOn`; it has timed nothing so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """An interactive trial has warmed up and waits for :class:`MeasureBlock`."""
 
@@ -86,7 +91,12 @@ class ForkEnded:
     exitcode: int | None
 
 
-TrialMessage = Started | Activity | Inspected | Profiled | Ready | BlockDone | TargetFailure | Finished
+TrialMessage = Started | Activity | Inspected | Profiled | Compiled | Ready | BlockDone | TargetFailure | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Parent to child: nothing runs beside the trial any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +111,4 @@ class Stop:
     """Parent to child: finish and report."""
 
 
-TrialCommand = MeasureBlock | Stop
+TrialCommand = GoOn | MeasureBlock | Stop

@@ -73,7 +73,8 @@ class TrialSpec:
     ``interactive`` makes the trial warm up and then wait for the parent's word before each block. ``seed`` fixes the
     model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout). ``environment`` are
     variables that must be set before the interpreter starts: such a trial gets a fresh one. ``reference`` probes the
-    numerics in a higher precision and measures nothing.
+    numerics in a higher precision and measures nothing. ``compile_only`` ends after the first steps, which leave their
+    code in the compiler's cache; ``pauses`` waits after them for the parent's word: then nothing runs beside it.
     """
 
     trial_id: str
@@ -91,6 +92,8 @@ class TrialSpec:
     profile: bool = False
     interactive: bool = False
     reference: bool = False
+    compile_only: bool = False
+    pauses: bool = False
     environment: dict[str, str] = field(default_factory=dict)
 
 

@@ -115,13 +115,15 @@ class Bench:
         """Whether an interpreter waits for a trial with these settings."""
         return self.runner.interpreters.has(self._environment(settings))
 
-    def run(self, spec: TrialSpec, *, cost: float = 0.0) -> TrialResult:
+    def run(self, spec: TrialSpec, *, cost: float = 0.0, ahead: Mapping[str, Value] | None = None) -> TrialResult:
         """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
+
+        While one with a ``cost`` compiles, the settings ``ahead`` are compiled too, for a later trial.
 
         ``cost`` is 0 for an ordinary trial, else how long its compilation takes relative to the usual one. A trial
         that was disturbed from outside is repeated once; of two disturbed ones the faster is the less disturbed.
         """
-        result = self._run_once(spec, cost)
+        result = self._run_once(spec, cost, ahead)
         expected_s = self.budget.expected_s(cost=cost)
         if not result.disturbed or not self.budget.allows_repeat(expected_s):
             return result
@@ -130,12 +132,12 @@ class Bench:
         again = self._run_once(spec, cost)
         return result if not again.measured else min(result, again, key=_unreliability)
 
-    def _run_once(self, spec: TrialSpec, cost: float) -> TrialResult:
+    def _run_once(self, spec: TrialSpec, cost: float, ahead: Mapping[str, Value] | None = None) -> TrialResult:
         self.announce(spec)
         started = self.budget.spent_s
         if not (cost or spec.profile):
             spec = replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
-        result = self.runner.run(spec, self.listener(spec))
+        result = self._run_in_company(spec, ahead) if cost else self.runner.run(spec, self.listener(spec))
         if result.outcome is Outcome.CANCELLED:
             raise SessionCancelledError
         wall_s = self.budget.spent_s - started
@@ -156,6 +158,16 @@ class Bench:
             apart_s = (result.startup_s or 0.0) + (result.build_s or 0.0)
             self.budget.interpreter_s = max(self.budget.interpreter_s, apart_s)
         return replace(result, wall_s=wall_s)
+
+    def _run_in_company(self, spec: TrialSpec, ahead: Mapping[str, Value] | None) -> TrialResult:
+        """Run a trial that compiles; what can be done for later trials meanwhile is done."""
+        if ahead is None and not self.runner.interpreters:
+            return self.runner.run(spec, self.listener(spec))
+        other = replace(self.spec("ahead", ahead), compile_only=True) if ahead is not None else None
+        result = self.runner.run_in_company(spec, other, self.listener(spec))
+        if other is not None and result.outcome is Outcome.OUT_OF_MEMORY:
+            return self.runner.run(spec, self.listener(spec))  # the other may have had what this one lacked
+        return result
 
     def time_spent(self) -> TimeSpent:
         """Where the session's time went so far."""

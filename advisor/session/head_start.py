@@ -1,4 +1,8 @@
-"""A head start for trials in fresh interpreters: they import torch, for seconds, while the GPU waits for a compiler."""
+"""A head start for later trials, while one compiles for long and the GPU has nothing to do.
+
+The settings that are likely to be compiled next are compiled too, for the cache; and interpreters for trials that need
+one of their own import torch. Both come to rest before anything is timed.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +11,47 @@ from collections.abc import Sequence
 from advisor.recipe import Stage
 from advisor.records import Candidate
 from advisor.session.context import SessionContext
+from advisor.settings import Settings
 
+# For each compilation one core, and some for the processes that it starts. On 16 cores two that ran beside each other
+# took no longer than one, and the second took 2 s instead of 11 s afterwards.
+_CORES_FOR_TWO = 8
 # One core for the trial, one for its compiler, one for its other threads, one for the interpreter.
-_FEWEST_CORES = 4
+_CORES_BESIDE_IMPORTS = 4
+# Two processes that compile take as much memory as two of the baseline, and this share of the device is left to others.
+_MEMORY_SHARE = 0.8
 # Each holds half a gigabyte of the host's memory while it waits.
 _MOST_INTERPRETERS = 4
+
+
+def may_compile_beside(context: SessionContext, settings: Settings) -> bool:
+    """Whether settings may be compiled beside others: there are cores and memory, and nothing is timed for them.
+
+    What compiles for longer than usual chooses among kernels by timing them, as some libraries do.
+    """
+    facts, peak = context.facts, context.judge.baseline.peak_reserved_bytes or 0
+    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO:
+        return False
+    if 2 * peak > _MEMORY_SHARE * facts.workload.device_memory_bytes:
+        return False
+    if context.catalog.environment(settings) or not 0 < context.catalog.cost(settings) <= 1:
+        return False
+    in_use = context.catalog.in_order({**facts.workload.current, **settings})
+    return not any(recipe.times_kernels and value for recipe, value in in_use)
 
 
 def start_interpreters(
     context: SessionContext, candidates: Sequence[Candidate], compiling: Sequence[Candidate]
 ) -> None:
-    """Start the interpreters that these candidates will need alone, because what comes first is to compile for long.
+    """Start the interpreters that these candidates will need alone; they import while what comes first compiles.
 
-    Nothing is started beside a compilation that may be over first, for then something is timed; nor where the trials
-    are on the CPU; nor for candidates that the budget will hardly come to.
+    Nothing is started where trials are on the CPU, or for candidates that the budget will hardly come to.
     """
-    if not (compiling and context.facts.on_cuda and context.facts.hardware.host.usable_cores >= _FEWEST_CORES):
+    few_cores = context.facts.hardware.host.usable_cores < _CORES_BESIDE_IMPORTS
+    if not compiling or few_cores or not context.facts.on_cuda:
         return
     budget = context.bench.budget
     with_compiling_s = budget.expected_s(cost=context.catalog.cost(compiling[0].settings))
-    if with_compiling_s - budget.expected_s() < budget.interpreter_s:
-        return
     rest_s = len(candidates) * budget.expected_s()
     if not budget.allows(with_compiling_s + rest_s, reserve_s=context.reserves.confirmation_s()):
         return

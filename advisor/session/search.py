@@ -158,13 +158,22 @@ class StackSearch:
         cost = self._catalog.cost({**self.stack.settings, **candidate.settings})
         return cost * (_CACHED_SHARE if self._keeps_the_code(candidate.key) else 1.0)
 
-    def try_expensive(self, candidate: Candidate) -> TrialRecord | None:
-        """Measure an expensive candidate on top of the stack; it stays when it helps. None when it cannot be tried."""
+    def on_top(self, candidate: Candidate, stack: Settings | None = None) -> Settings | None:
+        """The stack, or what it may become, with a candidate; None where that cannot be tried."""
+        stack = self.stack.settings if stack is None else stack
+        settings = stack.with_value(candidate.key, candidate.value)
+        return None if self._catalog.conflict(settings) or not self._applies(candidate, stack) else settings
+
+    def try_expensive(self, candidate: Candidate, *, ahead: Settings | None = None) -> TrialRecord | None:
+        """Measure an expensive candidate on top of the stack; it stays when it helps. None when it cannot be tried.
+
+        ``ahead`` is compiled meanwhile.
+        """
         self.drop_rejected()
-        settings = self.stack.settings.with_value(candidate.key, candidate.value)
-        if self._catalog.conflict(settings) or not self._applies(candidate, self.stack.settings):
+        settings = self.on_top(candidate)
+        if settings is None:
             return None
-        result = self._measure(settings)
+        result = self._measure(settings, ahead=ahead)
         record = self._judge.record(candidate, settings, result)
         permitted = self._allowed(record)
         better = self._better_twice if self._keeps_the_code(candidate.key) else self._better
@@ -447,16 +456,16 @@ class StackSearch:
             slower = wanted and result.measured
             self.stack.dropped[key] = "it makes the others slower" if slower else _why_not_in_company(result)
 
-    def _measure(self, settings: Settings) -> TrialResult:
+    def _measure(self, settings: Settings, *, ahead: Settings | None = None) -> TrialResult:
         if settings not in self._measured:
-            self._measured[settings] = result = self._judge.checked(self._run(settings))
+            self._measured[settings] = result = self._judge.checked(self._run(settings, ahead))
             if self._acceptable(settings, result):
                 self._combined(settings, result)
         return self._measured[settings]
 
-    def _run(self, settings: Settings) -> TrialResult:
+    def _run(self, settings: Settings, ahead: Settings | None = None) -> TrialResult:
         spec = self._bench.spec(f"stack: {settings}", settings, reserve_s=self._reserve_s(), at_least_s=ENERGY_S)
-        return self._bench.run(spec, cost=self._catalog.cost(settings))
+        return self._bench.run(spec, cost=self._catalog.cost(settings), ahead=ahead)
 
     def _keep(self, settings: Settings, result: TrialResult | None) -> None:
         self.stack.settings, self.stack.result = settings, result

@@ -9,6 +9,7 @@ from advisor.records import Candidate, ParetoPoint, TrialResult
 from advisor.session import events
 from advisor.session.context import SessionContext
 from advisor.session.control import REJECTED
+from advisor.session.head_start import may_compile_beside
 from advisor.session.planning import Planning
 from advisor.session.search import Stack, StackSearch
 from advisor.settings import Settings
@@ -54,7 +55,9 @@ class StackTrials:
         context, search = self._context, self.search
         reserve_s = reserve_s or context.reserves.confirmation_s
         tried: list[Candidate] = []
-        for candidate in candidates:
+        later = list(candidates)
+        while later:
+            candidate = later.pop(0)
             context.progress.tell()
             context.progress.trials_left = max(0, context.progress.trials_left - 1)
             if context.keep_reused(candidate):
@@ -68,7 +71,7 @@ class StackTrials:
             if not context.reserves.affordable(cost=cost, fresh=fresh, reserve_s=reserve_s()):
                 context.skip(candidate, context.reserves.too_late(cost=cost, fresh=fresh))
                 continue
-            record = search.try_expensive(candidate)
+            record = search.try_expensive(candidate, ahead=self._ahead(candidate, later))
             if record is None:
                 context.skip(candidate, f"it cannot be combined with the stack so far ({search.stack.settings})")
                 continue
@@ -76,6 +79,21 @@ class StackTrials:
             tried.append(candidate)
         if tried:
             search.add_partners(context.records.values())
+
+    def _ahead(self, candidate: Candidate, later: Iterable[Candidate]) -> Settings | None:
+        """What is most likely compiled after this candidate, to be compiled beside it; None where that may disturb."""
+        context, catalog = self._context, self._context.catalog
+        stack = self.search.on_top(candidate)
+        if stack is None or not may_compile_beside(context, stack):
+            return None
+        for other in later:
+            settings = self.search.on_top(other, stack)
+            if settings is None or settings == stack or context.decisions.rejects(other.recipe):
+                continue
+            both = catalog.cost(stack) + catalog.cost(settings)
+            affordable = context.reserves.affordable(cost=both, reserve_s=context.reserves.confirmation_s())
+            return settings if affordable and may_compile_beside(context, settings) else None
+        return None
 
     def _stack_grew(self, stack: Stack) -> None:
         """Tell of a stack that is within the limits: what is shown is what could be had at once."""

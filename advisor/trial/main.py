@@ -27,6 +27,7 @@ from advisor.records import (
     Activity,
     Block,
     BlockDone,
+    Compiled,
     Finished,
     Inspected,
     MeasureBlock,
@@ -153,6 +154,11 @@ class Trial:
             self._inspect(loop, device, batches)
         probe = self._probe(step, components.plan, batches)
         del batches
+        if self.spec.compile_only:
+            return TrialResult(Outcome.MEASURED, warmup_s=probe.seconds)
+        if self.spec.pauses:
+            self.channel.send(Compiled())
+            self.channel.next_command()
         feed = Feed(resident_data(components))
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
         if self.spec.inspect and probe.steps:
