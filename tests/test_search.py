@@ -213,6 +213,18 @@ def test_what_the_others_leave_nothing_to_do_is_not_tried_with_them():
     assert not found.bench.asked
 
 
+@pytest.mark.parametrize("tf32", [1.2, 1.8])
+def test_what_leaves_another_nothing_to_do_goes_before_it_whichever_was_faster_alone(tf32):
+    found = Searching(
+        product(autocast=1.5, tf32=1.0, step_graph=1.4),
+        applies=lambda new, others: new != TF32 or BF16.key not in others,
+    )
+    known = [*found.solo(BF16, GRAPH), found.judge.record(TF32, TF32.settings, result_at(tf32))]
+    found.search.grow(known)
+    assert found.stack.settings == Settings({**BF16.settings, **GRAPH.settings})
+    assert found.stack.dropped[TF32.key] == "the others leave it nothing to do"
+
+
 def test_what_conflicts_with_a_better_one_is_named_and_not_tried():
     found = Searching(product(autocast=1.5, step_graph=1.2))
     found.search.grow(found.solo(FP16, GRAPH))

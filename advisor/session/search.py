@@ -399,10 +399,19 @@ class StackSearch:
         return gain is not None and not gain.lost and speed > _HOPELESS
 
     def _company(self, candidates: Iterable[Candidate], settings: Settings = _NONE) -> Settings:
-        """These settings with those candidates', but for what conflicts with one before it or is done for by it."""
+        """These settings with those candidates', but for what conflicts with one before it or is done for by another.
+
+        What leaves nothing to do to one before it takes its place: which of them comes first is often chance.
+        """
+        added: list[Candidate] = []
         for candidate in candidates:
-            if candidate.key not in settings and self._fits(candidate, settings):
-                settings = settings.merged(candidate.settings)
+            if candidate.key in settings or not self._fits(candidate, settings):
+                continue
+            settings = settings.merged(candidate.settings)
+            added.append(candidate)
+            for other in [other for other in added if not self._applies(other, settings)]:
+                settings = settings.without(other.key)
+                added.remove(other)
         return settings
 
     def _fits(self, candidate: Candidate, settings: Settings) -> bool:
