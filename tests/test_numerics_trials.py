@@ -107,6 +107,7 @@ def test_the_reference_measures_the_rounding_and_nothing_else(blocks, inferring)
         assert reference.blocks == ()
         assert reference.notes == ("float64",)
     assert len(blocks.reference.losses) == 5
+    assert 0 < blocks.reference.measuring_s < blocks.reference.wall_s
     pairs = zip(blocks.reference.losses, blocks.judge.baseline.losses, strict=True)
     assert 0 < max(abs(a - b) for a, b in pairs) < 1e-5
 

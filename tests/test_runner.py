@@ -130,6 +130,18 @@ def test_two_trials_see_the_same_weights_and_batches(trial):
     assert trial(TINY_TARGET)[0].losses == trial(TINY_TARGET)[0].losses
 
 
+def test_looking_at_the_numerics_counts_as_measuring_and_not_as_warming_up(trial):
+    looks = """
+    norm = torch.linalg.vector_norm
+    torch.linalg.vector_norm = lambda *args, **options: (time.sleep(0.05), norm(*args, **options))[1]
+    """
+    plain, _ = trial(TINY_TARGET)
+    slow, _ = trial(building(looks))
+    assert slow.measuring_s > plain.measuring_s + 0.8
+    assert slow.warmup_s < 0.8
+    assert slow.measuring_s + slow.warmup_s < slow.wall_s
+
+
 def test_settings_are_applied_over_the_users_own(trial):
     plain, _ = trial(TINY_TARGET)
     tuned, _ = trial(TINY_TARGET, settings={"precision.autocast": "bfloat16"})

@@ -47,7 +47,8 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
     step = make_step(components, loop.loss)
     batches = [_cast(batch, precision) for batch in probe_batches(components.data, spec.seed, components.plan)]
     untouched = _generator_states(device, spec.stream_seed)
-    left_s = spec.timeout_s - (time.perf_counter() - started)
+    probing = time.perf_counter()
+    left_s = spec.timeout_s - (probing - started)
     probe = _probe(step, loop.mode, batches, spec.stream_seed, limit_s=_SHARE_OF_TIME * left_s)
     if not all(map(torch.equal, untouched, _generator_states(device))):
         return TrialResult(Outcome.SKIPPED, "the steps draw random numbers, which are others in another precision")
@@ -57,6 +58,7 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
         losses=probe.losses,
         outputs=probe.outputs,
         weights=probe.weights,
+        measuring_s=time.perf_counter() - probing,
         notes=(str(precision).removeprefix("torch."),),
     )
 
