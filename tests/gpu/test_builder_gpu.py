@@ -55,3 +55,37 @@ def test_a_process_that_imports_the_compiler_can_still_fork_for_cuda():
         spoiled = not builder._import_compiler() or torch.cuda.is_initialized()
         os._exit(int(spoiled))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# Takes more than half of the GPU's memory in its first step, and keeps it.
+FILLS = """
+import torch
+from torch import nn
+
+class Fills(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.held = nn.Linear(64, 8), None
+
+    def forward(self, x):
+        if self.held is None:
+            total = torch.cuda.get_device_properties(x.device).total_memory
+            self.held = torch.empty(int(0.6 * total), dtype=torch.uint8, device=x.device)
+        return self.layer(x)
+
+def build():
+    return Fills(), (torch.randn(32, 64), torch.randn(32, 8))
+"""
+
+
+def test_trials_that_fill_more_than_half_of_the_memory_follow_one_another_at_once(tmp_path):
+    (tmp_path / "target.py").write_text(FILLS, encoding="utf-8")
+    target = TargetSpec("target.py", str(tmp_path), mode=Mode.TRAIN, device="cuda")
+    Runner.prepare()
+    runner = Runner()
+    assert not runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S)
+    for number, environment in enumerate([{}, {}, {}, {}, {"A_VARIABLE": "1"}]):
+        spec = TrialSpec("t", target, {}, 0.1, 0.1, SOON_S, str(tmp_path / "trial.log"), environment=environment)
+        result = runner.run(spec, lambda message: None)
+        assert result.measured, (number, result.reason)
+    runner.forget_build()
