@@ -153,7 +153,9 @@ def test_the_loss_is_compiled_with_the_model_where_it_takes_time(compilers):
         "regional",
     ]
     assert "2.0 %" in CATALOG["compile_scope"].why(gpu_facts(profile=loses), "with_loss")
-    cheap = profile_facts(phases={"forward": 99.9, "loss": 0.1})
+    small = profile_facts(phases={"forward": 99.6, "loss": 0.4})
+    assert proposed("compile_scope", gpu_facts(profile=small)) == ["with_loss"]
+    cheap = profile_facts(phases={"forward": 99.95, "loss": 0.05})
     assert "repeats no block" in reason("compile_scope", gpu_facts(profile=cheap))
     assert "repeats no block" in reason("compile_scope", gpu_facts(mode=Mode.INFER, profile=loses))
 
