@@ -41,7 +41,7 @@ from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
 from advisor.toolchain import missing_compiler
 
-# The share is measured, and of a small encoder on an H200 it was from less than 0.5 to 0.9 % in one session or the next: a
+# The share is measured: of a small encoder on an H200 it was less than 0.5 % in one session and 0.9 % in another, and a
 # candidate should not come and go with that.
 _LEAST_SHARE = 0.001
 # Of a ResNet-50's 16 blocks eight differ in shape: an H200's host had not compiled them after 37 s, the model in 33 s.
