@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 
@@ -107,3 +108,25 @@ def test_progress_lines_tell_what_a_resumed_session_holds_to():
         "you rejected autocast",
         "you took back what you said of autocast",
     ]
+
+
+def test_what_came_into_the_stack_untried_can_be_rejected_too(measured):
+    assert not measured.can_decide("tf32")
+    history = [
+        dataclasses.replace(event, recommendations=_without_the_optimizer(event.recommendations))
+        if isinstance(event, events.Ranked)
+        else event
+        for event in sample_history()
+        if not (isinstance(event, events.TrialMeasured) and event.record.candidate.recipe == "fused_optimizer")
+    ]
+    state = SessionState.of(history)
+    assert state.finished is not None
+    assert not any(record.candidate.recipe == "fused_optimizer" for record in state.trials.values())
+    assert state.can_decide("fused_optimizer")
+    state.apply(events.Decided("fused_optimizer", Decision.REJECTED))
+    assert set(state.stack.settings) == {AUTOCAST, "model.memory_format"}
+    assert state.can_decide("fused_optimizer"), "and be taken back in"
+
+
+def _without_the_optimizer(recommendations):
+    return tuple(item for item in recommendations if item.record.candidate.recipe != "fused_optimizer")

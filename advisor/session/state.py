@@ -183,9 +183,17 @@ class SessionState:
         return record.candidate if record else next((c for c in self.planned if c.name == name), None)
 
     def can_decide(self, recipe: str) -> bool:
-        """Whether accepting or rejecting a recipe changes anything: it is recommended, or still to be tried."""
+        """Whether accepting or rejecting a recipe changes anything: it is recommended, in the stack, or to be tried."""
         waiting = self.finished is None and any(c.recipe == recipe and c.name not in self.trials for c in self.planned)
-        return waiting or any(item.record.candidate.recipe == recipe for item in self.recommendations)
+        recommended = any(item.record.candidate.recipe == recipe for item in self.recommendations)
+        # What came into the stack with the others need not have been tried alone.
+        stack = self._measured_stack.settings if self._measured_stack else {}
+        return waiting or recommended or any(self._owners.get(key) == recipe for key in stack)
+
+    @property
+    def _owners(self) -> dict[str, str]:
+        """The recipes of the settings that are known."""
+        return {c.key: c.recipe for c in (*self.planned, *(record.candidate for record in self.trials.values()))}
 
     def _follow_decisions(self) -> None:
         """Take the rejected out of the stack and of what the recommendations say of it, or put it back."""
@@ -197,7 +205,7 @@ class SessionState:
 
     def _without_rejected(self, stack: StackRecord) -> StackRecord:
         """The stack less what was rejected since it was measured; without figures, for the rest was not measured."""
-        owners = {c.key: c.recipe for c in (*self.planned, *(record.candidate for record in self.trials.values()))}
+        owners = self._owners
         gone = {key: owners[key] for key in stack.settings if owners.get(key) in self.rejected}
         if not gone:
             return stack
