@@ -129,7 +129,7 @@ def test_a_recipe_that_hangs_takes_no_more_than_its_part(tmp_path, monkeypatch):
 
 
 def test_a_compilation_that_hangs_leaves_the_time_to_confirm(tmp_path):
-    run = planted(tmp_path, "endless", HANGS_COMPILING, expensive=True, budget_s=45.0).run()
+    run = planted(tmp_path, "endless", HANGS_COMPILING, expensive=True, budget_s=60.0).run()
     keeps_the_best(run)
     result = run.state.trials["endless=true"].result
     assert result.outcome is Outcome.TIMED_OUT
