@@ -22,10 +22,11 @@ from textual.worker import Worker, WorkerState
 from advisor.catalog import Catalog
 from advisor.records import GpuSample
 from advisor.session.control import Decision, SessionControl
-from advisor.session.events import Event, SessionFailed, SessionFinished
+from advisor.session.events import Event, ProgressMade, SessionFailed, SessionFinished
 from advisor.session.request import Request
 from advisor.tui.actions import ACTIONS, VIEWS, bindings, find_view_action
 from advisor.tui.context import Context
+from advisor.tui.countdown import Countdown
 from advisor.tui.exporting import Exporter
 from advisor.tui.jobs import Job, Jobs
 from advisor.tui.messages import Decided, EventsWaiting, GaugesRead, RetryWanted
@@ -42,13 +43,14 @@ from advisor.tui.views.trial_rows import STACK
 from advisor.tui.views.trials import TrialsView
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.nav import NavBar, NavTab
-from advisor.tui.widgets.status import StatusBar
+from advisor.tui.widgets.status import StatusBar, is_working
 
 SESSION_GROUP = "session"
 MEASURING = "Measuring"
 REWORK = "Measuring the stack again"
 STOP_WAIT_S = 2.0
 GAUGE_INTERVAL_S = 1.0
+COUNT_INTERVAL_S = 1.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and what is drawn takes time from what is measured
 MOST_TOASTS = 3
 GaugeReader = Callable[[], tuple[GpuSample, ...]]
@@ -78,9 +80,10 @@ class AdvisorApp(App[AppResult]):
         kept_at: str = "",
         rework_delay_s: float = 1.0,
         draw_interval_s: float = DRAW_INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.context = Context(request, exporter, control)
+        self.context = Context(request, exporter, control, countdown=Countdown(clock))
         self._load_catalog = load_catalog
         self._read_gauges = gauges
         self._kept_at = kept_at
@@ -130,6 +133,7 @@ class AdvisorApp(App[AppResult]):
             self._load_recipes(self._load_catalog)
         if self._read_gauges:
             self.set_interval(GAUGE_INTERVAL_S, self._poll_gauges)
+        self.set_interval(COUNT_INTERVAL_S, self._count_down)
         if self.context.control:
             self._jobs.add(Job(MEASURING, self.context.control.run))
         self._draw()
@@ -162,6 +166,14 @@ class AdvisorApp(App[AppResult]):
         if self._alive and isinstance(self.view, OverviewView):
             self.view.show_gauges()
 
+    # --- the time that is left -------------------------------------------------------------------------------
+
+    def _count_down(self) -> None:
+        if self._alive and is_working(self.context):
+            self.base_screen.query_one(StatusBar).show(self.context)
+            if isinstance(self.view, TrialsView):
+                self.view.show_progress()
+
     # --- events ----------------------------------------------------------------------------------------------
 
     @on(EventsWaiting)
@@ -187,6 +199,8 @@ class AdvisorApp(App[AppResult]):
     def _take_event(self, event: Event) -> list[Toast]:
         toast = toast_for(event, self.context.state)
         self.context.state.apply(event)
+        if isinstance(event, ProgressMade):
+            self.context.countdown.told()
         if isinstance(event, SessionFailed):
             self._show_failure(event)
         if isinstance(event, SessionFinished) and self._decided_meanwhile:

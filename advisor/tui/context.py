@@ -11,6 +11,7 @@ from advisor.records import GpuSample, Recommendation, Value
 from advisor.session.control import Decision, SessionControl
 from advisor.session.request import Request
 from advisor.session.state import SessionState
+from advisor.tui.countdown import Countdown
 from advisor.tui.exporting import Exporter
 
 HISTORY = 120
@@ -41,6 +42,7 @@ class Context:
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)
     gauges: Gauges = field(default_factory=Gauges)
+    countdown: Countdown = field(default_factory=Countdown)
     busy_with: str = ""
 
     @property

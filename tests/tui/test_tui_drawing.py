@@ -14,6 +14,8 @@ from tui_fakes import make_app
 from tui_pilot import screen_text, settle
 
 from advisor.session import events
+from advisor.session.state import SessionState
+from advisor.tui.countdown import Countdown
 from advisor.tui.views.base import View
 from advisor.tui.widgets.changes import look_same, show_text
 from advisor.tui.widgets.fact_list import FactList
@@ -197,3 +199,31 @@ async def test_a_text_that_looks_the_same_is_not_laid_out_again(monkeypatch) -> 
         assert updates == []
         show_text(widget, Content.styled(str(widget.content), "red"))
         assert len(updates) == 1
+
+
+async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
+    """74 s are left when 62 % have passed; the session tells nothing for 40 s."""
+    seconds = 0.0
+    app, _ = make_app(histories.to_trials(), hold=True, clock=lambda: seconds)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("3")
+        await settle(pilot)
+        before = screen_text(app)
+        assert before.count("about 1 min 14 s left") == 2, "among the trials and in the status line"
+        seconds = 40.0
+        await pilot.pause(1.5)
+        after = screen_text(app)
+        assert after.count("about 34 s left") == 2
+        assert after.count("83 %") == 2
+        seconds = 500.0
+        await pilot.pause(1.5)
+        assert screen_text(app).count("about 1 s left") == 2
+
+
+@pytest.mark.parametrize("left_s", [None, 0.0, 0.5])
+def test_nothing_runs_down_where_nobody_knows_what_is_left(left_s) -> None:
+    seconds = iter([0.0, 50.0])
+    countdown = Countdown(lambda: next(seconds))
+    state = SessionState(progress=0.25, left_s=left_s)
+    assert countdown.now(state) == (0.25, left_s)

@@ -213,6 +213,7 @@ def make_app(
     target: str = "torchvision.models:resnet50",
     config_path: str | None = None,
     draw_interval_s: float = 0.01,
+    clock: Callable[[], float] = lambda: 0.0,
 ) -> tuple[AdvisorApp, FakeControl]:
     """An app with a fake session attached, wired in the order of the command line."""
     from tui_histories import SAMPLE
@@ -224,6 +225,7 @@ def make_app(
         gauges=(lambda: (SAMPLE,)) if gauges else None,
         rework_delay_s=0.01,
         draw_interval_s=draw_interval_s,
+        clock=clock,
     )
     app.animation_level = "none"
     control = FakeControl(history, hold=hold)

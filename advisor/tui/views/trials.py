@@ -68,7 +68,7 @@ class TrialsView(View):
         state = self.context.state
         rows = build_rows(state, self._colours())
         show_text(self.query_one("#tally", Static), tally(state, wide=self.size.width >= _WIDE))
-        show_text(self.query_one("#trials-progress", Static), self._progress())
+        self.show_progress()
         self.query_one("#trials-empty").display = not rows
         self._table.display = bool(rows)
         if not self._columns or [row.key for row in rows] != list(self._rows):
@@ -86,14 +86,19 @@ class TrialsView(View):
         names = ("primary", "accent", "success", "error", "warning", "secondary")
         return {name: self.app.theme_variables[name] for name in names}
 
+    def show_progress(self) -> None:
+        """Draw how far the session is by now."""
+        show_text(self.query_one("#trials-progress", Static), self._progress())
+
     def _progress(self) -> Content:
         state = self.context.state
         if state.finished or state.failure or not state.planned:
             return Content("")
+        share, left_s = self.context.countdown.now(state)
         return Content.assemble(
-            meter(state.progress, 16 if self.size.width >= _WIDE else 10, "$primary"),
-            f" {format_percent(state.progress)} ",
-            (format_left(state.left_s), DIM),
+            meter(share, 16 if self.size.width >= _WIDE else 10, "$primary"),
+            f" {format_percent(share)} ",
+            (format_left(left_s), DIM),
         )
 
     def _fill(self, rows: list[Row]) -> None:

@@ -11,6 +11,7 @@ from textual.widgets import Static
 from advisor.formatting import format_left, format_percent
 from advisor.session.state import SessionState
 from advisor.tui.context import Context
+from advisor.tui.countdown import Countdown
 from advisor.tui.text import DIM, by_objective, meter
 from advisor.tui.widgets.changes import show_text
 
@@ -56,7 +57,8 @@ class StatusBar(Horizontal):
         self._working = is_working(context)
         self._left = now_text(context)
         self._sign = ("✗", "$error") if state.failure else ("●", "$success")
-        far = far_text(state, working=self._working, wide=self.size.width >= 100)
+        wide = self.size.width >= 100
+        far = far_text(state, working=self._working, wide=wide, countdown=context.countdown)
         show_text(self.query_one("#status-far", Static), far)
         self._draw()
 
@@ -100,15 +102,16 @@ def now_text(context: Context) -> Content:
     return Content("  ").join(parts)
 
 
-def far_text(state: SessionState, *, working: bool, wide: bool) -> Content:
+def far_text(state: SessionState, *, working: bool, wide: bool, countdown: Countdown | None = None) -> Content:
     """Progress with the time left while it lasts, and the best stack so far."""
     parts: list[Content] = []
     if working and (state.finished is None or (state.running and state.left_s)):  # one trial alone has no plan
+        share, left_s = countdown.now(state) if countdown else (state.progress, state.left_s)
         if wide:
-            parts.append(meter(state.progress, 14, "$primary"))
-        parts.append(Content(format_percent(state.progress)))
-        if wide and state.left_s is not None:
-            parts.append(Content.styled(format_left(state.left_s), DIM))
+            parts.append(meter(share, 14, "$primary"))
+        parts.append(Content(format_percent(share)))
+        if wide and left_s is not None:
+            parts.append(Content.styled(format_left(left_s), DIM))
     if state.stack and state.stack.pending and state.stack.settings:
         parts.append(Content.styled("stack not measured", "$warning"))
     elif state.stack and state.stack.comparison and state.stack.settings:
