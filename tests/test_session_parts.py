@@ -290,6 +290,10 @@ def test_settings_are_compiled_beside_others_where_nothing_is_timed_for_them(mea
     measured.known_facts = replace(facts, workload=replace(facts.workload, current={"backends.cudnn_benchmark": True}))
     assert not may(compile__mode="default")
     measured.known_facts = facts
+    measured.bench.builds_anew = "building the model starts threads"
+    assert not may(compile__mode="default")
+    measured.bench.builds_anew = ""
+    assert may(compile__mode="default")
     half = replace(MEASURED, peak_reserved_bytes=facts.workload.device_memory_bytes // 2)
     measured.known_judge = Judge(measured.catalog, Mode.TRAIN, half)
     assert not may(compile__mode="default")

@@ -39,7 +39,8 @@ class SessionCancelledError(Exception):
 class Bench:
     """Makes trial specs, runs them, and learns how long they take.
 
-    ``environment`` gives the variables that settings need before Python starts.
+    ``environment`` gives the variables that settings need before Python starts. ``builds_anew`` says why the target
+    cannot be built once for many trials; empty when it can, or when that was not tried.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Bench:
         self._numbers = itertools.count()
         self.measuring_s = 0.0
         self.warming_up_s = 0.0
+        self.builds_anew = ""
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
 
@@ -101,6 +103,7 @@ class Bench:
         if not problem and self.budget.baseline_s is not None:
             self.budget.baseline_s -= build_s
             self.budget.interpreter_s += build_s
+        self.builds_anew = problem
         if problem:
             self._emit(Said(f"every trial builds the model anew: {problem}"))
 

@@ -27,10 +27,11 @@ _MOST_INTERPRETERS = 4
 def may_compile_beside(context: SessionContext, settings: Settings) -> bool:
     """Whether settings may be compiled beside others: there are cores and memory, and nothing is timed for them.
 
-    What compiles for longer than usual chooses among kernels by timing them, as some libraries do.
+    What compiles for longer than usual chooses among kernels by timing them, as some libraries do. A target that each
+    trial builds for itself, since building it uses CUDA or threads, may not be one that can be built twice at a time.
     """
     facts, peak = context.facts, context.judge.baseline.peak_reserved_bytes or 0
-    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO:
+    if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or context.bench.builds_anew:
         return False
     if 2 * peak > _MEMORY_SHARE * facts.workload.device_memory_bytes:
         return False
