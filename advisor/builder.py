@@ -9,14 +9,16 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import send_handle
 from pathlib import Path
 
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _LOOK_EVERY_S = 0.1
+# It waits a while for a trial to end, and imports the compiler once.
+_ANSWERS_WITHIN_S = 20.0
 
 
 class ForkedTrial:
@@ -61,7 +63,7 @@ class ForkedTrial:
 
 
 class Builder:
-    """One builder process for one target. It forks one trial at a time, and ends with the process that made it."""
+    """One builder process for one target. It forks one trial after another, and ends with the process that made it."""
 
     def __init__(self, target: TargetSpec, seed: int, log_path: str) -> None:
         self.target = target
@@ -90,7 +92,9 @@ class Builder:
 
     def serves(self, spec: TrialSpec) -> bool:
         """Whether this trial can be forked: it runs the same target and needs nothing from before it was built."""
-        idle = self._trial is None or self._trial.reported or not self._trial.is_alive()
+        # Where handles are acknowledged, on macOS, nothing else may be under way on the connection.
+        overlaps = self._trial is not None and self._trial.reported and not getattr(reduction, "ACKNOWLEDGE", False)
+        idle = self._trial is None or overlaps or not self._trial.is_alive()
         same = spec.target == self.target and spec.seed == self.seed
         return self.usable and idle and same and not spec.environment and not spec.interactive
 
@@ -98,8 +102,8 @@ class Builder:
         """Fork a trial that talks over ``theirs``. Raises OSError or EOFError when the builder is gone."""
         try:
             self._connection.send((spec, asked_at))
-            send_handle(self._connection, theirs.fileno(), self._process.pid)
-            while isinstance(answer := self._connection.recv(), ForkEnded):
+            reduction.send_handle(self._connection, theirs.fileno(), self._process.pid)
+            while isinstance(answer := self._answer(), ForkEnded):
                 pass  # the trial before, which nobody waits for
         except (EOFError, OSError):
             self.usable = False
@@ -107,6 +111,12 @@ class Builder:
         assert isinstance(answer, Forked)
         self._trial = ForkedTrial(answer.pid, self._connection)
         return self._trial
+
+    def _answer(self) -> object:
+        """The builder's next message. Raises OSError when it has none for long: it may have something to finish."""
+        if not self._connection.poll(_ANSWERS_WITHIN_S):
+            raise TimeoutError
+        return self._connection.recv()
 
     def join_reported(self, timeout: float) -> None:
         """Wait until a trial that has said its last word has ended, or so many seconds."""

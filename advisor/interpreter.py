@@ -31,11 +31,12 @@ class Interpreter:
         self.process = _CONTEXT.Process(target=_enter, args=arguments, daemon=False)
 
     def start(self) -> None:
-        """Start the process; returns when there is one. Raises OSError or EOFError when the fork server is gone."""
+        """Start the process; returns when it will end with its parent. Raises OSError or EOFError when it cannot."""
         try:
             self.process.start()
         finally:
             self._theirs.close()
+        self.connection.recv()
 
     def run(self, spec: TrialSpec, asked_at: float) -> bool:
         """Give it its trial, once; it may still be importing. False for one that has ended meanwhile.
@@ -59,7 +60,7 @@ class Interpreter:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
-        if self.process.pid is not None:
+        if self.process.pid is not None and self.process.is_alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.process.pid, number)
 
@@ -121,8 +122,9 @@ class Interpreters:
     def close(self) -> None:
         """End those that still wait."""
         atexit.unregister(self.close)
-        while self._waiting:
-            self._waiting.popitem()[1].close()
+        with contextlib.suppress(KeyError):  # empty, perhaps since another thread closes them too
+            while True:
+                self._waiting.popitem()[1].close()
 
 
 def _key(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:

@@ -102,17 +102,21 @@ class Runner:
         with self.open(spec, listen) as trial:
             return trial.result()
 
-    def run_in_company(self, spec: TrialSpec, ahead: TrialSpec | None, listen: Listener) -> TrialResult:
-        """As :meth:`run`, of a trial that compiles for long, while the GPU has nothing to do.
+    def run_in_company(
+        self, spec: TrialSpec, ahead: TrialSpec | None, listen: Listener
+    ) -> tuple[TrialResult, TrialResult | None]:
+        """As :meth:`run`, of a trial that compiles for long, for which the GPU has little to do.
 
         Meanwhile ``ahead`` compiles too, for the cache, and interpreters that wait for their trials import. The one has
-        ended and the others stand still before anything is timed.
+        ended and the others stand still before a step is timed. Returns the trial's result, and that of ``ahead`` when
+        it had one by then.
         """
         with self.open(replace(spec, pauses=True), listen) as trial:
             company = self.open(ahead, lambda message: None) if ahead is not None else contextlib.nullcontext()
-            with company, self.interpreters.importing():
+            with company as other, self.interpreters.importing():
                 ended = trial.wait_compiled()
-            return ended or trial.go_on()
+                early = other.result_by_now() if other is not None else None
+            return ended or trial.go_on(), early
 
     @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
@@ -240,6 +244,12 @@ class Trial:
             self._receive()
         return self._result
 
+    def result_by_now(self) -> TrialResult | None:
+        """The trial's result, if it has one already."""
+        while self._result is None and self._connection is not None and self._connection.poll():
+            self._receive()
+        return self._result
+
     def wait_ready(self) -> TrialResult | None:
         """Wait until an interactive trial has warmed up: None then, or its result when it ended before."""
         return self._wait_for(Ready)
@@ -284,7 +294,7 @@ class Trial:
     def kill(self) -> None:
         """Kill what is left of the trial and free its resources.
 
-        Its end is waited for, but where the builder sees to that.
+        Its end is waited for, but for one that was forked and has reported: the next trial waits for that.
         """
         self._kill_group()
         builder_waits = isinstance(self._process, ForkedTrial) and self._process.reported

@@ -313,3 +313,35 @@ def test_a_trial_starts_while_the_one_before_ends_and_takes_memory_after_it(tmp_
     left = left[-3:]  # a fork of the builder's that tries CUDA leaves before the trials
     for after in (1, 2):
         assert started[after] < left[after - 1] < moved[after]
+
+
+LEAVES_A_PROCESS = """
+import os, signal, time
+
+def act():
+    if os.fork() == 0:  # as a DataLoader's worker is, with all that is open
+        os.setsid()
+        open(PIDS, "a").write(f"{os.getpid()} ")
+        time.sleep(60)
+        os._exit(0)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_death_of_a_trial_is_noticed_though_a_process_of_its_own_lives_on(built, tmp_path):
+    pids = tmp_path / "pids"
+    act = TINY_TARGET.replace("return 1.0 * x", "return act()")
+    runner, problem, spec = built(f"PIDS = {str(pids)!r}\n{LEAVES_A_PROCESS}{act}")
+    assert not problem
+    started = time.monotonic()
+    result = run(runner, spec)
+    try:
+        assert result.outcome is Outcome.OUT_OF_MEMORY, result
+        assert time.monotonic() - started < SOON_S / 2
+        again = time.monotonic()
+        assert run(runner, spec).outcome is Outcome.OUT_OF_MEMORY  # it does not hold up the next one either
+        assert time.monotonic() - again < SOON_S / 2
+    finally:
+        for pid in pids.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)

@@ -67,8 +67,9 @@ def test_what_is_compiled_beside_a_trial_has_ended_before_that_is_timed(specs, t
         if message == Activity("warming up"):
             beside.append(psutil.pid_exists(int((tmp_path / "pid").read_text())))
 
-    result = Runner().run_in_company(trial, ahead, listen)
+    result, early = Runner().run_in_company(trial, ahead, listen)
     assert result.measured
+    assert early is None
     assert beside == [False]
 
 
@@ -81,20 +82,25 @@ def test_both_run_at_the_same_time(specs, tmp_path):
         if isinstance(message, Compiled):
             seen.append((tmp_path / "pid").exists())
 
-    assert Runner().run_in_company(trial, ahead, listen).measured
+    result, early = Runner().run_in_company(trial, ahead, listen)
+    assert result.measured
+    assert (early.outcome, early.blocks) == (Outcome.MEASURED, ())
     assert seen == [True]
     assert "Error" not in (tmp_path / "logs" / "ahead.log").read_text()
 
 
 def test_a_failure_of_what_is_compiled_ahead_is_nobodys(specs):
     ahead = specs("ahead", building("raise ValueError('not today')"), compile_only=True)
-    assert Runner().run_in_company(specs("trial", TINY_TARGET), ahead, lambda message: None).measured
+    trial = specs("trial", building("time.sleep(4)"))
+    result, early = Runner().run_in_company(trial, ahead, lambda message: None)
+    assert result.measured
+    assert (early.outcome, early.warmup_s) == (Outcome.FAILED, None)
 
 
 def test_a_trial_in_company_that_fails_is_told_at_once(specs, tmp_path):
     trial = specs("trial", building("time.sleep(2); os._exit(5)"))
     ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid") + "; time.sleep(600)"), compile_only=True)
-    result = Runner().run_in_company(trial, ahead, lambda message: None)
+    result, _ = Runner().run_in_company(trial, ahead, lambda message: None)
     assert result.outcome is Outcome.CRASHED
     assert gone(int((tmp_path / "pid").read_text()))
 
@@ -111,7 +117,7 @@ def test_cancelling_ends_both(specs, tmp_path):
 
     threading.Thread(target=cancel_when_both_run).start()
     trial, ahead = specs("trial", building(sleeps)), specs("ahead", building(sleeps), compile_only=True)
-    assert runner.run_in_company(trial, ahead, lambda message: None).outcome is Outcome.CANCELLED
+    assert runner.run_in_company(trial, ahead, lambda message: None)[0].outcome is Outcome.CANCELLED
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 
@@ -129,11 +135,44 @@ else:
 """
 
 
-def test_a_trial_that_had_too_little_memory_in_company_is_run_without(tmp_path, monkeypatch):
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
-    (tmp_path / "target.py").write_text(building(NOT_ENOUGH_FOR_TWO), encoding="utf-8")
     request = Request(TargetSpec("target.py", str(tmp_path), device="cpu"), budget_s=200.0)
-    bench = Bench(request, Runner(), Budget(200.0), Journal.create(request), lambda event: None)
+    return Bench(request, Runner(), Budget(200.0), Journal.create(request), lambda event: None)
+
+
+def test_a_trial_that_had_too_little_memory_in_company_is_run_without(bench, tmp_path):
+    (tmp_path / "target.py").write_text(building(NOT_ENOUGH_FOR_TWO), encoding="utf-8")
     result = bench.run(bench.spec("compiles", {}), cost=1.0, ahead={"control.noop": True})
     assert result.measured, result
     assert (tmp_path / "second").exists()
+    assert bench.budget.compile_s == result.wall_s, "a compilation takes what the second took"
+
+
+FILLS_A_CACHE = """
+import os, time
+
+def compile_once():
+    cache, begun = (os.path.join(os.path.dirname(__file__), name) for name in ("cache", "begun"))
+    if not os.path.exists(cache):
+        seconds = SECOND_S if os.path.exists(begun) else 1.5
+        open(begun, "w").write("")
+        time.sleep(seconds)
+        open(cache, "w").write("")
+"""
+
+
+@pytest.mark.parametrize("second_s", [1.5, 4.0], ids=["ready", "cut off"])
+def test_what_was_compiled_ahead_is_part_of_the_warm_up_that_is_told(bench, tmp_path, second_s):
+    text = TINY_TARGET.replace("return 1.0 * x", "compile_once(); return 1.0 * x")
+    (tmp_path / "target.py").write_text(f"SECOND_S = {second_s}\n{FILLS_A_CACHE}{text}", encoding="utf-8")
+    later = {"control.noop": True}
+    first = bench.run(bench.spec("first", {}), cost=1.0, ahead=later)
+    spent_s = bench.warming_up_s
+    second = bench.run(bench.spec("second", later), cost=1.0)
+    assert first.measured
+    assert second.measured
+    assert second.warmup_s > 1.4, "as long as it takes to compile"
+    assert bench.warming_up_s - spent_s < 1.0, "which it took no more"
+    assert bench.run(bench.spec("third", {}), cost=1.0).warmup_s < 1.0

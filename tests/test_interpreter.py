@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -151,3 +154,41 @@ def test_a_trial_in_one_is_cancelled_at_once(runner, tmp_path):
     spec = replace(spec_of(tmp_path, "target.py"), environment=VARIABLE, timeout_s=2.0)
     assert run(runner, spec).outcome is Outcome.TIMED_OUT
     assert gone(process.pid)
+
+
+DIES = """
+import os, signal, sys, time
+import psutil
+from advisor.runner import Runner
+
+if __name__ == "__main__":
+    Runner.prepare()
+    runner = Runner()
+    runner.interpreters.start({"PLANTED": "1"}, sys.argv[1])
+    if sys.argv[2] == "importing":
+        with runner.interpreters.importing():
+            time.sleep(1.5)
+    print(*(process.pid for process in psutil.Process().children(recursive=True)), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("told_to", ["stand still", "importing"])
+def test_nothing_is_left_of_a_session_that_was_killed(tmp_path, told_to):
+    command = [sys.executable, "-c", DIES, str(tmp_path / "interpreter.log"), told_to]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=IMPORTED_AFTER_S)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = done.stdout.split()
+    assert len(pids) >= 2, "the fork server and the interpreter, at least"
+    assert all(gone(int(pid)) for pid in pids)
+
+
+def test_interpreters_may_be_ended_from_two_threads_at_once(runner, tmp_path):
+    process = start(runner, tmp_path)
+    threads = [threading.Thread(target=runner.interpreters.close) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert gone(process.pid)
+    runner.interpreters.close()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from advisor.records import (
@@ -25,6 +26,7 @@ from advisor.session.budget import Budget
 from advisor.session.events import Event, Said, TrialActivity, TrialStarted
 from advisor.session.journal import Journal
 from advisor.session.request import Request
+from advisor.settings import Settings
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
@@ -34,6 +36,14 @@ _BUILD_PATIENCE = 4
 
 class SessionCancelledError(Exception):
     """The person ended the session; what was measured is in the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """For how long settings were compiled ahead of their trial, and whether that was all of it."""
+
+    seconds: float
+    whole: bool
 
 
 class Bench:
@@ -63,6 +73,7 @@ class Bench:
         self.measuring_s = 0.0
         self.warming_up_s = 0.0
         self.builds_anew = ""
+        self._ahead: dict[Settings, _Ahead] = {}
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
 
@@ -112,7 +123,8 @@ class Bench:
         environment = self._environment(settings)
         if environment:
             log_path = self._journal.log_path(f"{next(self._numbers):03d}-interpreter")
-            self.runner.interpreters.start(environment, log_path)
+            with contextlib.suppress(EOFError, OSError):  # the trial that needs it meets and reports it
+                self.runner.interpreters.start(environment, log_path)
 
     def has_interpreter(self, settings: Mapping[str, Value]) -> bool:
         """Whether an interpreter waits for a trial with these settings."""
@@ -137,10 +149,17 @@ class Bench:
 
     def _run_once(self, spec: TrialSpec, cost: float, ahead: Mapping[str, Value] | None = None) -> TrialResult:
         self.announce(spec)
-        started = self.budget.spent_s
         if not (cost or spec.profile):
             spec = replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
-        result = self._run_in_company(spec, ahead) if cost else self.runner.run(spec, self.listener(spec))
+        started = self.budget.spent_s
+        if cost and (ahead is not None or self.runner.interpreters):
+            result = self._run_in_company(spec, ahead)
+            if ahead is not None and result.outcome is Outcome.OUT_OF_MEMORY:  # the other may have had what it lacked
+                self.warming_up_s += self.budget.spent_s - started
+                started = self.budget.spent_s
+                result = self.runner.run(spec, self.listener(spec))
+        else:
+            result = self.runner.run(spec, self.listener(spec))
         if result.outcome is Outcome.CANCELLED:
             raise SessionCancelledError
         wall_s = self.budget.spent_s - started
@@ -160,17 +179,26 @@ class Bench:
         elif result.measured:
             apart_s = (result.startup_s or 0.0) + (result.build_s or 0.0)
             self.budget.interpreter_s = max(self.budget.interpreter_s, apart_s)
-        return replace(result, wall_s=wall_s)
+        return replace(result, wall_s=wall_s, warmup_s=self._with_what_was_ahead(spec, result))
 
     def _run_in_company(self, spec: TrialSpec, ahead: Mapping[str, Value] | None) -> TrialResult:
         """Run a trial that compiles; what can be done for later trials meanwhile is done."""
-        if ahead is None and not self.runner.interpreters:
-            return self.runner.run(spec, self.listener(spec))
         other = replace(self.spec("ahead", ahead), compile_only=True) if ahead is not None else None
-        result = self.runner.run_in_company(spec, other, self.listener(spec))
-        if other is not None and result.outcome is Outcome.OUT_OF_MEMORY:
-            return self.runner.run(spec, self.listener(spec))  # the other may have had what this one lacked
+        started = self.budget.spent_s
+        result, early = self.runner.run_in_company(spec, other, self.listener(spec))
+        if ahead is not None and early is None:
+            beside_s = self.budget.spent_s - started if result.warmup_s is None else result.warmup_s
+            self._ahead[Settings(ahead)] = _Ahead(beside_s, whole=False)
+        elif ahead is not None and early is not None:
+            self._ahead[Settings(ahead)] = _Ahead(early.warmup_s or 0.0, whole=True)
         return result
+
+    def _with_what_was_ahead(self, spec: TrialSpec, result: TrialResult) -> float | None:
+        """The warm-up of a trial as if nothing of it had been compiled ahead: a person's own run has to do that."""
+        ahead = self._ahead.get(Settings(spec.settings))
+        if ahead is None or result.warmup_s is None:
+            return result.warmup_s
+        return max(ahead.seconds, result.warmup_s) if ahead.whole else ahead.seconds + result.warmup_s
 
     def time_spent(self) -> TimeSpent:
         """Where the session's time went so far."""

@@ -1,4 +1,4 @@
-"""A head start for later trials, while one compiles for long and the GPU has nothing to do.
+"""A head start for later trials, while one compiles for long and the GPU mostly waits for it.
 
 The settings that are likely to be compiled next are compiled too, for the cache; and interpreters for trials that need
 one of their own import torch. Both come to rest before anything is timed.
@@ -27,7 +27,8 @@ _MOST_INTERPRETERS = 4
 def may_compile_beside(context: SessionContext, settings: Settings) -> bool:
     """Whether settings may be compiled beside others: there are cores and memory, and nothing is timed for them.
 
-    What compiles for longer than usual chooses among kernels by timing them, as some libraries do. A target that each
+    What compiles for longer than usual chooses among many kernels by timing them, as some libraries do. (Otherwise the
+    compiler times a few when they run first; what it finds ahead, beside another, is not kept.) A target that each
     trial builds for itself, since building it uses CUDA or threads, may not be one that can be built twice at a time.
     """
     facts, peak = context.facts, context.judge.baseline.peak_reserved_bytes or 0

@@ -401,7 +401,7 @@ class StackSearch:
     def _company(self, candidates: Iterable[Candidate], settings: Settings = _NONE) -> Settings:
         """These settings with those candidates', but for what conflicts with one before it or is done for by another.
 
-        What leaves nothing to do to one before it takes its place: which of them comes first is often chance.
+        What leaves nothing to do to one added before it takes its place: which of them comes first is often chance.
         """
         added: list[Candidate] = []
         for candidate in candidates:

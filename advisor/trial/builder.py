@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import math
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -38,6 +40,7 @@ _FEWEST_CORES = 4
 _TRIAL_WITH_COMPANY = 3
 # So long is waited for a trial that has said its last word.
 _ENDING_S = 5.0
+_LOOK_EVERY_S = 0.02
 
 
 def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
@@ -151,7 +154,7 @@ def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Calla
                 before = None
             trial, gate = _fork(connection, loop, threads)
             if before is not None:
-                before.join(_ENDING_S)
+                _wait_for_any(before, timeout=_ENDING_S)
             gate.close()
             trials += 1
             if meanwhile is not None and trials == _TRIAL_WITH_COMPANY:
@@ -163,10 +166,37 @@ def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Calla
 
 def _next_is_asked_for(connection: Connection, trial: BaseProcess) -> bool:
     """Wait for the next spec or for the trial's end: whether the spec came first, or the other end closed."""
-    if connection in wait([connection, trial.sentinel]):
+    if _wait_for_any(trial, connection):
         return True
     trial.join()
     return False
+
+
+def _wait_for_any(trial: BaseProcess, *connections: Connection, timeout: float | None = None) -> bool:
+    """Wait for the end of a trial's process or for a connection: whether that is ready.
+
+    Not by the process's sentinel, which DataLoader workers that outlive it hold open.
+    """
+    assert trial.pid is not None
+    try:
+        ended = os.pidfd_open(trial.pid)
+    except (AttributeError, OSError):  # another system, or one that does not allow it
+        return _look_now_and_then(trial, connections, timeout)
+    try:
+        ready = wait([*connections, ended], timeout)
+    finally:
+        os.close(ended)
+    return any(connection in ready for connection in connections)
+
+
+def _look_now_and_then(trial: BaseProcess, connections: tuple[Connection, ...], timeout: float | None) -> bool:
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    while trial.is_alive() and time.monotonic() < until:
+        if connections and wait(connections, _LOOK_EVERY_S):
+            return True
+        if not connections:
+            time.sleep(_LOOK_EVERY_S)
+    return bool(connections and wait(connections, 0))
 
 
 def _fork(connection: Connection, loop: Loop, threads: int) -> tuple[BaseProcess, Connection]:

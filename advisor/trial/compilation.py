@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +11,17 @@ from typing import Any
 _REASONS_SHOWN = 3
 _LONGEST_REASON = 120
 _LIMIT = "recompile limit exceeded"
+
+
+def keep_no_kernel_timings() -> None:
+    """Have the compiler keep its code for other processes, but not which of its kernels it found to be the fastest.
+
+    It times some when they run first. What it finds beside another process is not for those that run alone.
+    """
+    with contextlib.suppress(ImportError, AttributeError):  # a version without that cache has none to fill
+        from torch._inductor import config
+
+        config.autotune_local_cache = False
 
 
 @dataclass(frozen=True, slots=True)

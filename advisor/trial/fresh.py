@@ -7,8 +7,10 @@ so the parent listens, times out and kills as ever. The trial comes over the cha
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pickle
+import signal
 import sys
 import tempfile
 from multiprocessing.connection import Connection
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import NoReturn
 
 _LIBRARIES = "LD_PRELOAD"
+_STDERR = 2
+_PR_SET_PDEATHSIG = 1  # prctl(2); it holds in the program that replaces this one
 _BOOTSTRAP = (
     "import pickle, sys\n"
     "sys.path[:] = pickle.load(open(int(sys.argv[1]), 'rb'))\n"
@@ -33,10 +37,29 @@ def replace_program(environment: dict[str, str], connection: Connection, log_pat
     path = tempfile.TemporaryFile()  # noqa: SIM115 - it lives on in the new program
     pickle.dump(sys.path, path)
     path.seek(0)
-    for handle in (path.fileno(), connection.fileno()):
-        os.set_inheritable(handle, True)
+    kept = {path.fileno(), connection.fileno()}
+    for handle in {*_open_handles(), *kept}:
+        with contextlib.suppress(OSError):  # the listing's own is closed by now
+            os.set_inheritable(handle, handle in kept)
+    _end_with_the_parent()
+    connection.send(None)  # from here on it may be stopped
     arguments = [sys.executable, "-c", _BOOTSTRAP, str(path.fileno()), str(connection.fileno()), log_path]
     os.execve(sys.executable, arguments, _merged(environment))  # noqa: S606 - our own interpreter
+
+
+def _open_handles() -> list[int]:
+    """The numbers of the open files but the standard ones; none where the system does not tell.
+
+    One of them tells the fork server that the session lives, and must not outlive that in a process that stands still.
+    """
+    listed = Path("/proc/self/fd")
+    return [int(entry.name) for entry in listed.iterdir() if int(entry.name) > _STDERR] if listed.is_dir() else []
+
+
+def _end_with_the_parent() -> None:
+    """Have the kernel end this process with the fork server: one that stands still does not see its channel close."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def resume(handle: int, log_path: str) -> None:

@@ -49,7 +49,7 @@ from advisor.stats import two_modes
 from advisor.trial.channel import Channel
 from advisor.trial.clock import StepClock, batch_samples, block_steps, measure
 from advisor.trial.clock_check import check_clocks
-from advisor.trial.compilation import compilation_notes, compile_mark
+from advisor.trial.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
 from advisor.trial.feed import Feed
 from advisor.trial.group import lead_own_group
 from advisor.trial.guards import Guards
@@ -152,6 +152,8 @@ class Trial:
         batches = probe_batches(components.data, self.spec.seed, components.plan)
         if self.spec.inspect:
             self._inspect(loop, device, batches)
+        if self.spec.compile_only:
+            keep_no_kernel_timings()
         probing = time.perf_counter()
         probe = self._probe(step, components.plan, batches)
         comparing_s = time.perf_counter() - probing - probe.seconds
