@@ -139,7 +139,7 @@ def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Calla
     """Fork a trial for each spec, and tell how it ended; until the other end closes.
 
     The next trial may be asked for while one is still ending, which is then not told any more: it starts at once, and
-    takes no memory before the other has given its own back. To leave a GPU takes as long as to come to it.
+    takes no memory before the other has given its own back. To leave a GPU and to come to it take 0.4 s on an H200.
 
     ``meanwhile`` is called once, while the third of them runs: a person waits for what the first shows, and the second
     is the control, which tells the noise of all. When it says that forks are no use any more, that trial was the last:
