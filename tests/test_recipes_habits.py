@@ -10,6 +10,7 @@ from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 from hypothesis import given
 from hypothesis import strategies as st
 from planted import TINY_TARGET
+from proposals import proposed, reason
 from sample_session import sample_history, sample_request
 from torch import nn
 
@@ -62,16 +63,6 @@ def train_step(loss=None, model=None, **plan):
     model = model or nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return TrainStep(model, optimizer, loss or nn.CrossEntropyLoss(), StepPlan(Mode.TRAIN, "cpu", **plan))
-
-
-def proposed(recipe_id, facts):
-    return [candidate.value for candidate in CATALOG.propose(facts, only=[recipe_id]).candidates]
-
-
-def reason(recipe_id, facts):
-    proposals = CATALOG.propose(facts, only=[recipe_id])
-    assert not proposals.candidates
-    return proposals.skipped[recipe_id]
 
 
 # --- which values are tried -----------------------------------------------------------------------------------

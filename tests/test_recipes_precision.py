@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 from facts import cpu_facts, gpu_facts, host, profile_facts
+from proposals import proposed, reason
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import profile
@@ -121,16 +122,6 @@ def by_code(recipe_id, value, components):
 
 
 both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])
-
-
-def proposed(recipe_id, facts):
-    return [candidate.value for candidate in CATALOG.propose(facts, only=[recipe_id]).candidates]
-
-
-def reason(recipe_id, facts):
-    proposals = CATALOG.propose(facts, only=[recipe_id])
-    assert not proposals.candidates
-    return proposals.skipped[recipe_id]
 
 
 # --- half-precision weights -----------------------------------------------------------------------------------
