@@ -43,14 +43,13 @@ from advisor.tui.views.trial_rows import STACK
 from advisor.tui.views.trials import TrialsView
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.nav import NavBar, NavTab
-from advisor.tui.widgets.status import StatusBar, is_working
+from advisor.tui.widgets.status import StatusBar
 
 SESSION_GROUP = "session"
 MEASURING = "Measuring"
 REWORK = "Measuring the stack again"
 STOP_WAIT_S = 2.0
 GAUGE_INTERVAL_S = 1.0
-COUNT_INTERVAL_S = 1.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and what is drawn takes time from what is measured
 MOST_TOASTS = 3
 GaugeReader = Callable[[], tuple[GpuSample, ...]]
@@ -133,7 +132,6 @@ class AdvisorApp(App[AppResult]):
             self._load_recipes(self._load_catalog)
         if self._read_gauges:
             self.set_interval(GAUGE_INTERVAL_S, self._poll_gauges)
-        self.set_interval(COUNT_INTERVAL_S, self._count_down)
         if self.context.control:
             self._jobs.add(Job(MEASURING, self.context.control.run))
         self._draw()
@@ -165,14 +163,6 @@ class AdvisorApp(App[AppResult]):
         self.context.gauges.add(message.samples)
         if self._alive and isinstance(self.view, OverviewView):
             self.view.show_gauges()
-
-    # --- the time that is left -------------------------------------------------------------------------------
-
-    def _count_down(self) -> None:
-        if self._alive and is_working(self.context):
-            self.base_screen.query_one(StatusBar).show(self.context)
-            if isinstance(self.view, TrialsView):
-                self.view.show_progress()
 
     # --- events ----------------------------------------------------------------------------------------------
 
@@ -361,9 +351,7 @@ class AdvisorApp(App[AppResult]):
         for action in ACTIONS:
             if action.palette and (not action.views or self._offered(action.name)):
                 title = (
-                    f"Go to {action.label}"
-                    if action.id.startswith("view.")
-                    else _palette_title(action.label, self.view)
+                    f"Go to {action.label}" if action.id.startswith("view.") else self.view.palette_title(action.label)
                 )
                 yield SystemCommand(title, action.description, partial(self.run_action, action.action))
         for item in self.context.exporter.formats():
@@ -402,10 +390,6 @@ class AdvisorApp(App[AppResult]):
         running = [worker for worker in self.workers if worker.group == SESSION_GROUP]
         while any(not worker.is_finished for worker in running) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-
-
-def _palette_title(label: str, view: View) -> str:
-    return f"{label}: {view.subject}" if view.subject and label not in ("Plot", "Log") else label
 
 
 __all__ = ["AdvisorApp", "AppResult", "Decision"]

@@ -34,6 +34,10 @@ class View(Container):
         """What is chosen in the view and its actions are about, for their names in the palette."""
         return ""
 
+    def palette_title(self, label: str) -> str:
+        """An action's name in the palette, with what it is about."""
+        return f"{label}: {self.subject}" if self.subject and label not in ("Plot", "Log") else label
+
     def first_focus(self) -> Widget | None:
         """The widget that takes the keys when the view comes on screen."""
         return None

@@ -23,6 +23,7 @@ from advisor.tui.views.trial_rows import COLUMNS, NAME, STACK, Column, Row, buil
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.log_tail import LogTail
+from advisor.tui.widgets.status import COUNT_INTERVAL_S
 
 _WIDE = 104
 _TALL = 30
@@ -51,9 +52,10 @@ class TrialsView(View):
             yield LogTail(id="log")
 
     def on_mount(self) -> None:
-        """Title the log and draw again in the colours of a new theme."""
+        """Title the log, count down the time left, and draw again in the colours of a new theme."""
         self.query_one("#log-panel").border_title = "Log"
         self.app.theme_changed_signal.subscribe(self, lambda _: self._redraw())
+        self.set_interval(COUNT_INTERVAL_S, self.show_progress)
 
     def on_resize(self) -> None:
         """Fit the columns, and the log, to the new size."""

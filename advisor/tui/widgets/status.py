@@ -16,6 +16,7 @@ from advisor.tui.text import DIM, by_objective, meter
 from advisor.tui.widgets.changes import show_text
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+COUNT_INTERVAL_S = 1.0
 STAGES = {
     "starting": "Starting",
     "loading": "Loading the model",
@@ -47,9 +48,10 @@ class StatusBar(Horizontal):
         yield Static(id="status-far")
 
     def on_mount(self) -> None:
-        """Turn the spinner, unless animations are off."""
+        """Turn the spinner, unless animations are off, and count down the time left."""
         if self.app.animation_level != "none":
             self._timer = self.set_interval(0.1, self._turn)
+        self.set_interval(COUNT_INTERVAL_S, self._count_down)
 
     def show(self, context: Context) -> None:
         """Draw the present state."""
@@ -65,6 +67,10 @@ class StatusBar(Horizontal):
     def on_resize(self) -> None:
         """Say as much as there is room for now."""
         if self._drawn:
+            self.show(self._drawn)
+
+    def _count_down(self) -> None:
+        if self._drawn and self._working:
             self.show(self._drawn)
 
     def _turn(self) -> None:
