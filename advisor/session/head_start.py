@@ -18,7 +18,7 @@ from advisor.settings import Settings
 _CORES_FOR_TWO = 8
 # One core for the trial, one for its compiler, one for its other threads, one for the interpreter.
 _CORES_BESIDE_IMPORTS = 4
-# Two processes that compile take as much memory as two of the baseline, and this share of the device is left to others.
+# Two that compile take about as much memory as two of the baseline, which may be this share of the device at most.
 _MEMORY_SHARE = 0.8
 # Each holds half a gigabyte of the host's memory while it waits.
 _MOST_INTERPRETERS = 4
