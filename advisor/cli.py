@@ -17,8 +17,8 @@ from advisor import options
 from advisor.errors import AdvisorError, ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from advisor.session.journal import PastSession
-    from advisor.session.request import Request
+    from advisor.experiment.journal import PastSession
+    from advisor.experiment.request import Request
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,7 +89,7 @@ def _check_key_map(outputs: options.Outputs) -> None:
 
 def _past(session_id: str, request: Request | None) -> PastSession:
     """The session to take up: the one named, or the latest, of this target if there is one. Raises UsageError."""
-    from advisor.session.journal import list_sessions, open_session
+    from advisor.experiment.journal import list_sessions, open_session
 
     if request is None:
         return open_session(session_id or None)

@@ -13,6 +13,9 @@ from rich.text import Text
 from advisor import options
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import ExitCode, UsageError
+from advisor.experiment.journal import list_sessions, open_session
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.export.recipe_table import numerics_text
 from advisor.formatting import MISSING, format_bytes, format_interval, format_pending, format_seconds
@@ -20,9 +23,6 @@ from advisor.hardware import inspect_hardware
 from advisor.headless import plain, print_summary, print_text, table
 from advisor.recipe import BOTH_MODES, Recipe, card
 from advisor.records import GpuInfo, Hardware, HostInfo, Mode, StackRecord, text_of
-from advisor.session.journal import list_sessions, open_session
-from advisor.session.request import Request
-from advisor.session.state import SessionState
 
 _MODES = {mode: mode.value for mode in Mode}
 

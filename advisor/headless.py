@@ -19,6 +19,23 @@ from rich.text import Text
 
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, ExitCode
+from advisor.experiment import events
+from advisor.experiment.conclusions import (
+    Untried,
+    own_notes,
+    roof_shares,
+    shown_by,
+    stack_helps,
+    sweep_of,
+    tried,
+    untried,
+)
+from advisor.experiment.control import SessionControl
+from advisor.experiment.habits import habit_rows, price_text
+from advisor.experiment.journal import Journal, PastSession
+from advisor.experiment.objective import Yardstick
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
 from advisor.export.evidence import (
     bound_sentence,
     caveats,
@@ -70,23 +87,6 @@ from advisor.records import (
     TrialResult,
     Verdict,
 )
-from advisor.session import events
-from advisor.session.conclusions import (
-    Untried,
-    own_notes,
-    roof_shares,
-    shown_by,
-    stack_helps,
-    sweep_of,
-    tried,
-    untried,
-)
-from advisor.session.control import SessionControl
-from advisor.session.habits import habit_rows, price_text
-from advisor.session.journal import Journal, PastSession
-from advisor.session.objective import Yardstick
-from advisor.session.request import Request
-from advisor.session.state import SessionState
 from advisor.sweep import HEADINGS, SweepPoint, sweep_rows
 from advisor.sweep import RECIPE as BATCH_SIZE
 
@@ -130,8 +130,8 @@ OpenSession = Callable[[Request, "PastSession | None", Emit], SessionControl]
 
 def open_session(request: Request, past: PastSession | None, emit: Emit) -> SessionControl:
     """A session with its journal and its trial processes, ready to run."""
+    from advisor.experiment.session import Session
     from advisor.runner import Runner
-    from advisor.session.session import Session
 
     Runner.prepare()
     journal = Journal.create(request) if past is None else Journal(past.path, request)

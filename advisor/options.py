@@ -18,9 +18,9 @@ from typing import Any, NoReturn, TypeVar
 
 import advisor
 from advisor.errors import UsageError
+from advisor.experiment.objective import DEFAULT_KEEP_SPEED
+from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.records import Mode, Numerics, Objective, TargetSpec
-from advisor.session.objective import DEFAULT_KEEP_SPEED
-from advisor.session.request import DEFAULT_BUDGET_S, Request
 
 STANDARD_OUTPUT = "-"
 REPORT_SUFFIXES = (".md", ".html")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from advisor.experiment.journal import Journal
+from advisor.experiment.request import Request
+from advisor.experiment.session import Session
+from advisor.experiment.state import SessionState
 from advisor.records import TargetSpec
 from advisor.runner import Runner
-from advisor.session.journal import Journal
-from advisor.session.request import Request
-from advisor.session.session import Session
-from advisor.session.state import SessionState
 
 
 class Run:

@@ -8,6 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.experiment.objective import Goal
+from advisor.experiment.request import Request
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -41,10 +45,6 @@ from advisor.records import (
     Value,
     WorkloadFacts,
 )
-from advisor.session import events
-from advisor.session.control import Decision
-from advisor.session.objective import Goal
-from advisor.session.request import Request
 from advisor.settings import Settings
 from advisor.stats import break_even_steps
 

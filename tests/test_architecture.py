@@ -15,7 +15,7 @@ WITHOUT_TORCH = [
     "advisor.headless",
     "advisor.runner",
     "advisor.catalog",
-    "advisor.session.session",
+    "advisor.experiment.session",
     "advisor.export.outputs",
 ]
 

@@ -14,9 +14,9 @@ from planted import THREE_PAUSES_TARGET, TINY_TARGET, plant, plant_removers
 from real_session import Run
 
 from advisor.errors import ExitCode
+from advisor.experiment import events
 from advisor.export.text_report import verdict
 from advisor.records import Outcome, Verdict
-from advisor.session import events
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
 
@@ -118,7 +118,7 @@ def test_a_target_that_takes_longer_to_build_than_the_budget_is_built_once(tmp_p
 
 def test_a_recipe_that_hangs_takes_no_more_than_its_part(tmp_path, monkeypatch):
     """Ten times what a trial takes and a few seconds more, which is well below half the budget."""
-    monkeypatch.setattr("advisor.session.budget._HANGS_AFTER_S", 5.0)
+    monkeypatch.setattr("advisor.experiment.budget._HANGS_AFTER_S", 5.0)
     run = planted(tmp_path, "hanging", HANGS, budget_s=120.0).run()
     keeps_the_best(run)
     result = run.state.trials["hanging=true"].result

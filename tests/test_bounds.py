@@ -6,8 +6,8 @@ import pytest
 from facts import profile_facts
 
 from advisor.catalog import load_catalog
+from advisor.experiment.bounds import hopeless, pointless
 from advisor.records import Candidate, Objective
-from advisor.session.bounds import hopeless, pointless
 
 CATALOG = load_catalog()
 WORKERS = Candidate("num_workers", "data.num_workers", 4)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.session.budget import Budget
+from advisor.experiment.budget import Budget
 
 
 class Clock:

@@ -13,8 +13,8 @@ from sample_session import cancelled_history, failed_history, sample_history, sa
 from advisor import cli, options
 from advisor.catalog import load_catalog
 from advisor.errors import ExitCode, TargetError
+from advisor.experiment.journal import Journal
 from advisor.recipe import HEADINGS
-from advisor.session.journal import Journal
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 from planted import TINY_TARGET
 from test_runner import SOON_S, building, gone, spec_of
 
+from advisor.experiment.bench import Bench
+from advisor.experiment.budget import Budget
+from advisor.experiment.journal import Journal
+from advisor.experiment.request import Request
 from advisor.records import Activity, Compiled, Outcome, TargetSpec
 from advisor.runner import Runner
-from advisor.session.bench import Bench
-from advisor.session.budget import Budget
-from advisor.session.journal import Journal
-from advisor.session.request import Request
 
 NOTES_ITS_PROCESS = "open(os.path.join(os.path.dirname(__file__), {!r}), 'a').write(f'{{os.getpid()}}\\n')"
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from planted import TINY_TARGET
 
+from advisor.experiment import bench as benches
+from advisor.experiment.budget import Budget
+from advisor.experiment.confirmation import FEWEST_PAIRS, MOST_PAIRS, confirm_in_turn, confirm_side_by_side
+from advisor.experiment.events import TrialActivity, TrialStarted
+from advisor.experiment.journal import Journal
+from advisor.experiment.request import Request
 from advisor.records import BlockDone, TargetSpec
 from advisor.runner import Runner
-from advisor.session import bench as benches
-from advisor.session.budget import Budget
-from advisor.session.confirmation import FEWEST_PAIRS, MOST_PAIRS, confirm_in_turn, confirm_side_by_side
-from advisor.session.events import TrialActivity, TrialStarted
-from advisor.session.journal import Journal
-from advisor.session.request import Request
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
 SETTINGS = {"control.noop": True}

@@ -9,13 +9,13 @@ import pytest
 from planted import THREE_PAUSES_TARGET, plant, plant_removers
 from real_session import Run
 
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.experiment.decisions import Decisions
+from advisor.experiment.journal import open_session
+from advisor.experiment.state import SessionState
 from advisor.export.text_report import verdict
 from advisor.records import Outcome, Verdict
-from advisor.session import events
-from advisor.session.control import Decision
-from advisor.session.decisions import Decisions
-from advisor.session.journal import open_session
-from advisor.session.state import SessionState
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
 

@@ -15,11 +15,11 @@ from sample_session import (
     sample_request,
 )
 
+from advisor.experiment import events
+from advisor.experiment.objective import Goal
+from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.records import Objective
-from advisor.session import events
-from advisor.session.objective import Goal
-from advisor.session.state import SessionState
 
 TRIAL_FIELDS = {
     "recipe",

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sample_session import cancelled_history, sample_history
 
 from advisor.errors import UsageError
+from advisor.experiment.state import SessionState
 from advisor.export.settings_file import settings_yaml
-from advisor.session.state import SessionState
 from advisor.settings import Settings
 
 DATE = datetime.date(2025, 11, 3)

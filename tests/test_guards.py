@@ -16,17 +16,17 @@ from planted import TINY_TARGET
 from sample_session import sample_history, sample_request
 
 from advisor.catalog import load_catalog
+from advisor.experiment.bench import Bench
+from advisor.experiment.budget import Budget
+from advisor.experiment.events import Said, TrialMeasured
+from advisor.experiment.journal import Journal
+from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.export.text_report import markdown_report
 from advisor.hardware import POWER_CAP, GpuReading
 from advisor.headless import trial_effect
 from advisor.records import Block, GpuReadings, Outcome, TargetSpec, TrialResult, TrialSpec
 from advisor.runner import Runner
-from advisor.session.bench import Bench
-from advisor.session.budget import Budget
-from advisor.session.events import Said, TrialMeasured
-from advisor.session.journal import Journal
-from advisor.session.state import SessionState
 from advisor.trial import guards
 from advisor.trial.guards import CpuClock, GpuWatch, Guards, HostLoad, Ourselves, gpu_disturbance, summarised
 

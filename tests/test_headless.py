@@ -26,13 +26,13 @@ from sample_session import (
 from advisor.catalog import load_catalog
 from advisor.cli import main
 from advisor.errors import AdvisorError, ExitCode
+from advisor.experiment import events
+from advisor.experiment.objective import Goal
+from advisor.experiment.state import SessionState
 from advisor.export.outputs import settings_to_export, write_outputs
 from advisor.headless import HeadlessReporter, print_summary, run_headless, trial_effect
 from advisor.options import Outputs
 from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult
-from advisor.session import events
-from advisor.session.objective import Goal
-from advisor.session.state import SessionState
 
 
 def progress_of(history):

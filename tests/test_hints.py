@@ -8,10 +8,10 @@ import pytest
 from facts import gpu_facts
 
 from advisor.catalog import load_catalog
+from advisor.experiment.budget import Budget
+from advisor.experiment.hints import FILE, Hints, hints_for, keep_hints, workload_name
+from advisor.experiment.schedule import schedule
 from advisor.records import Numerics, TargetSpec
-from advisor.session.budget import Budget
-from advisor.session.hints import FILE, Hints, hints_for, keep_hints, workload_name
-from advisor.session.schedule import schedule
 
 CATALOG = load_catalog()
 TARGET = TargetSpec("mymodel:build", "/somewhere")

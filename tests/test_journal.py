@@ -9,10 +9,10 @@ import pytest
 from sample_session import cancelled_history, cpu_history, failed_history, sample_history, sample_request
 
 from advisor.errors import UsageError
+from advisor.experiment import events
+from advisor.experiment.journal import Journal, list_sessions, open_session, sessions_folder
+from advisor.experiment.request import Request
 from advisor.records import Candidate, Mode, Objective, Outcome, TargetSpec, TrialRecord, TrialResult
-from advisor.session import events
-from advisor.session.journal import Journal, list_sessions, open_session, sessions_folder
-from advisor.session.request import Request
 
 HISTORIES = {
     "finished": sample_history,

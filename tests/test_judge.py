@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from advisor.catalog import load_catalog
+from advisor.experiment.confirmation import Confirmation, Runs
+from advisor.experiment.judge import Judge, overhead_s, speed
+from advisor.experiment.objective import Goal
 from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
-from advisor.session.confirmation import Confirmation, Runs
-from advisor.session.judge import Judge, overhead_s, speed
-from advisor.session.objective import Goal
 from advisor.stats import ratio_interval
 
 CATALOG = load_catalog()
@@ -351,7 +351,7 @@ def remembered_intervals(monkeypatch):
     def interval(new, old):
         return ratio_interval(new, old)
 
-    for module in ("advisor.session.judge", "advisor.stats"):
+    for module in ("advisor.experiment.judge", "advisor.stats"):
         monkeypatch.setattr(f"{module}.ratio_interval", lambda new, old: interval(tuple(new), tuple(old)))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from advisor.catalog import load_catalog
+from advisor.experiment.judge import Judge
+from advisor.experiment.ladder import climbs, descends, end_of_ladder, goes_on
 from advisor.records import Block, Candidate, Mode, Outcome, TrialRecord, TrialResult
-from advisor.session.judge import Judge
-from advisor.session.ladder import climbs, descends, end_of_ladder, goes_on
 
 WORKERS = ("num_workers", "data.num_workers")
 UP = tuple(Candidate(*WORKERS, value) for value in (1, 2, 4))

@@ -9,9 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from advisor.catalog import load_catalog
-from advisor.records import Numerics, Outcome, TrialResult
-from advisor.session.numerics import Spread, compare_numerics, finite, spread_between, why_unusable
-from advisor.session.tolerance import (
+from advisor.experiment.numerics import Spread, compare_numerics, finite, spread_between, why_unusable
+from advisor.experiment.tolerance import (
     DEFAULT_TOLERANCE,
     LOSSES,
     OUTPUTS,
@@ -20,6 +19,7 @@ from advisor.session.tolerance import (
     own_rounding,
     tolerances,
 )
+from advisor.records import Numerics, Outcome, TrialResult
 
 BFLOAT16, FLOAT16, TF32 = 2.0**-8, 2.0**-11, 2.0**-11
 CATALOG = load_catalog()

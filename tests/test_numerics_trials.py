@@ -9,15 +9,15 @@ import pytest
 from planted import BLOCKS_TARGET, FAULTS, OVERFLOWING_TARGET, SCALED_LOSS_TARGET, TINY_TARGET, plant_numerics
 from trial_numerics import NumericsBench
 
+from advisor.experiment import events
+from advisor.experiment.journal import Journal
+from advisor.experiment.reference import REFERENCE
+from advisor.experiment.request import Request
+from advisor.experiment.session import Session
+from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.records import Mode, Numerics, Outcome, TargetSpec, Verdict
 from advisor.runner import Runner
-from advisor.session import events
-from advisor.session.journal import Journal
-from advisor.session.reference import REFERENCE
-from advisor.session.request import Request
-from advisor.session.session import Session
-from advisor.session.state import SessionState
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
 

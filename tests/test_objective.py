@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.experiment.objective import SMALLEST_SAVING, Goal, Yardstick, figure, format_figure
 from advisor.records import BaselineRecord, Block, Comparison, Objective, Outcome, TrialResult, Verdict
-from advisor.session.objective import SMALLEST_SAVING, Goal, Yardstick, figure, format_figure
 
 MIB = 2**20
 NOISE = 0.006

@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
+from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
+from advisor.experiment.request import Request
 from advisor.options import (
     Measure,
     Outputs,
@@ -27,8 +29,6 @@ from advisor.options import (
     share_of,
 )
 from advisor.records import Mode, Numerics, Objective
-from advisor.session.objective import DEFAULT_KEEP_SPEED, Goal
-from advisor.session.request import Request
 
 positive = st.integers(1, 10**9)
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_session import GIB, cancelled_history, cpu_history, sample_history
 
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.experiment.objective import Goal
+from advisor.experiment.pareto import BASELINE, STACK, front_of, least_memory, measured_points, pareto_front
+from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Numerics, NumericsResult, ParetoPoint
-from advisor.session import events
-from advisor.session.control import Decision
-from advisor.session.objective import Goal
-from advisor.session.pareto import BASELINE, STACK, front_of, least_memory, measured_points, pareto_front
-from advisor.session.state import SessionState
 
 
 def point(speedup, peak_bytes, *, name="x"):

@@ -11,14 +11,14 @@ from sample_session import sample_history, sample_request
 
 from advisor.catalog import load_catalog
 from advisor.commands import _result
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.experiment.state import SessionState
 from advisor.export.outputs import json_text, python_text, report_text, settings_to_export, write_outputs
 from advisor.export.text_report import verdict
 from advisor.headless import HeadlessReporter, print_summary
 from advisor.options import Outputs
 from advisor.records import Outcome, Verdict
-from advisor.session import events
-from advisor.session.control import Decision
-from advisor.session.state import SessionState
 
 AUTOCAST, OTHERS = "precision.autocast", {"model.memory_format", "optimizer.implementation"}
 WHY = "not measured since you rejected autocast"

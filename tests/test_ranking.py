@@ -6,6 +6,9 @@ import pytest
 from facts import GIB, gpu_facts
 
 from advisor.catalog import load_catalog
+from advisor.experiment.control import Decision
+from advisor.experiment.objective import Goal, Yardstick
+from advisor.experiment.ranking import best_per_recipe, may_enter, recommend
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -18,9 +21,6 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
 )
-from advisor.session.control import Decision
-from advisor.session.objective import Goal, Yardstick
-from advisor.session.ranking import best_per_recipe, may_enter, recommend
 
 CATALOG = load_catalog()
 FACTS = gpu_facts(device_memory_bytes=100 * GIB)

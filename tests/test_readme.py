@@ -17,10 +17,10 @@ from advisor import options
 from advisor.catalog import load_catalog
 from advisor.entrypoint import load_target
 from advisor.errors import ExitCode, UsageError
+from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.export.recipe_table import BEGIN, END, recipe_table, with_table
 from advisor.records import TargetSpec
-from advisor.session.state import SessionState
 from advisor.settings import Settings
 
 ROOT = Path(__file__).parent.parent

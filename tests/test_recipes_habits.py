@@ -15,6 +15,11 @@ from sample_session import sample_history, sample_request
 from torch import nn
 
 from advisor.catalog import load_catalog
+from advisor.experiment.habits import habit_rows, price_of, price_text
+from advisor.experiment.journal import Journal, open_session
+from advisor.experiment.request import Request
+from advisor.experiment.session import Session
+from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.export.python_file import python_source
 from advisor.export.text_report import html_report, markdown_report
@@ -25,11 +30,6 @@ from advisor.recipe import Components
 from advisor.records import Candidate, Finding, HabitRow, Mode, Profile, SyncPlace, TargetSpec
 from advisor.runner import Runner
 from advisor.runtime.step import InferStep, TrainStep
-from advisor.session.habits import habit_rows, price_of, price_text
-from advisor.session.journal import Journal, open_session
-from advisor.session.request import Request
-from advisor.session.session import Session
-from advisor.session.state import SessionState
 from advisor.trial.feed import Feed
 from advisor.trial.habits import (
     GRAD_MODES,

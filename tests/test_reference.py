@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from facts import GIB, cpu_facts, gpu_facts
 
+from advisor.experiment.bench import Bench
+from advisor.experiment.budget import Budget
+from advisor.experiment.journal import Journal
+from advisor.experiment.numerics import Spread
+from advisor.experiment.reference import REFERENCE, reference_spec
+from advisor.experiment.request import Request
 from advisor.records import Block, Hardware, Outcome, TargetSpec, TrialResult
 from advisor.runner import Runner
-from advisor.session.bench import Bench
-from advisor.session.budget import Budget
-from advisor.session.journal import Journal
-from advisor.session.numerics import Spread
-from advisor.session.reference import REFERENCE, reference_spec
-from advisor.session.request import Request
 
 BASELINE = TrialResult(
     Outcome.MEASURED,

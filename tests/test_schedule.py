@@ -6,9 +6,9 @@ import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
 from advisor.catalog import load_catalog
+from advisor.experiment.control import Decision
+from advisor.experiment.schedule import schedule, waits
 from advisor.records import Bottleneck, Numerics, Objective
-from advisor.session.control import Decision
-from advisor.session.schedule import schedule, waits
 
 CATALOG = load_catalog()
 

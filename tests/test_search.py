@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from advisor.catalog import load_catalog
+from advisor.experiment.control import Decision
+from advisor.experiment.decisions import Decisions
+from advisor.experiment.judge import Judge
+from advisor.experiment.objective import Goal
+from advisor.experiment.request import Request
+from advisor.experiment.search import StackSearch
 from advisor.records import Block, Candidate, Mode, Numerics, Outcome, TargetSpec, TrialResult, TrialSpec
-from advisor.session.control import Decision
-from advisor.session.decisions import Decisions
-from advisor.session.judge import Judge
-from advisor.session.objective import Goal
-from advisor.session.request import Request
-from advisor.session.search import StackSearch
 from advisor.settings import Settings
 
 CATALOG = load_catalog()

@@ -13,14 +13,14 @@ from planted import TINY_TARGET, plant
 from real_session import Run
 
 from advisor.errors import ExitCode
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.experiment.journal import open_session
+from advisor.experiment.objective import Goal
+from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.formatting import format_worth
 from advisor.records import Mode, Numerics, Objective, Outcome, Verdict
-from advisor.session import events
-from advisor.session.control import Decision
-from advisor.session.journal import open_session
-from advisor.session.objective import Goal
-from advisor.session.state import SessionState
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
 

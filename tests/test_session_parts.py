@@ -8,25 +8,25 @@ import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
 from advisor.catalog import load_catalog
+from advisor.experiment import events
+from advisor.experiment.baseline import BaselineMeasurements
+from advisor.experiment.bench import Bench
+from advisor.experiment.budget import Budget
+from advisor.experiment.caveats import warn_of_noise
+from advisor.experiment.context import SessionContext
+from advisor.experiment.control import Decision
+from advisor.experiment.decisions import Decisions
+from advisor.experiment.head_start import may_compile_beside, start_interpreters
+from advisor.experiment.journal import Journal
+from advisor.experiment.judge import Judge
+from advisor.experiment.planning import Planning, facts_under
+from advisor.experiment.progress import Progress
+from advisor.experiment.request import Request
+from advisor.experiment.reserves import Reserves
+from advisor.experiment.solo import SoloTrials
+from advisor.experiment.stack_trials import StackTrials
 from advisor.records import Block, Candidate, Mode, Objective, Outcome, StackRecord, TargetSpec, TrialResult
 from advisor.runner import Runner
-from advisor.session import events
-from advisor.session.baseline import BaselineMeasurements
-from advisor.session.bench import Bench
-from advisor.session.budget import Budget
-from advisor.session.caveats import warn_of_noise
-from advisor.session.context import SessionContext
-from advisor.session.control import Decision
-from advisor.session.decisions import Decisions
-from advisor.session.head_start import may_compile_beside, start_interpreters
-from advisor.session.journal import Journal
-from advisor.session.judge import Judge
-from advisor.session.planning import Planning, facts_under
-from advisor.session.progress import Progress
-from advisor.session.request import Request
-from advisor.session.reserves import Reserves
-from advisor.session.solo import SoloTrials
-from advisor.session.stack_trials import StackTrials
 from advisor.settings import Settings
 
 BUDGET_S = 100.0

@@ -8,10 +8,10 @@ from pathlib import Path
 from planted import plant_numerics
 
 from advisor.catalog import load_catalog
+from advisor.experiment.judge import Judge
+from advisor.experiment.tolerance import own_rounding
 from advisor.records import Candidate, Inspected, Mode, TargetSpec, TrialRecord, TrialResult, TrialSpec, Value
 from advisor.runner import Runner
-from advisor.session.judge import Judge
-from advisor.session.tolerance import own_rounding
 
 
 class NumericsBench:

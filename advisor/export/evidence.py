@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from advisor.experiment.conclusions import RoofShare, roof_shares, sweep_of, tried
+from advisor.experiment.state import SessionState
 from advisor.explain import clock_sentences
 from advisor.export.figures import (
     Figure,
@@ -40,8 +42,6 @@ from advisor.records import (
     StackRecord,
     Verdict,
 )
-from advisor.session.conclusions import RoofShare, roof_shares, sweep_of, tried
-from advisor.session.state import SessionState
 from advisor.sweep import HEADINGS, KNEE_TOLERANCE, SweepPoint, knee_of, sweep_chart, sweep_rows
 from advisor.sweep import RECIPE as BATCH_SIZE
 

@@ -8,6 +8,12 @@ from typing import Any
 import msgspec
 
 from advisor.catalog import Catalog, load_catalog
+from advisor.experiment.conclusions import roof_shares, sweep_of
+from advisor.experiment.habits import habit_rows
+from advisor.experiment.objective import Yardstick
+from advisor.experiment.pareto import front_of
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
 from advisor.records import (
     BaselineRecord,
     Comparison,
@@ -23,12 +29,6 @@ from advisor.records import (
     TrialResult,
     Verdict,
 )
-from advisor.session.conclusions import roof_shares, sweep_of
-from advisor.session.habits import habit_rows
-from advisor.session.objective import Yardstick
-from advisor.session.pareto import front_of
-from advisor.session.request import Request
-from advisor.session.state import SessionState
 from advisor.sweep import knee_of
 
 SCHEMA = 1

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 import yaml
 
 import advisor
+from advisor.experiment.state import SessionState
 from advisor.formatting import format_interval, format_ms, format_pending, format_ratio
 from advisor.records import Hardware, StackRecord, TrialRecord, Value
-from advisor.session.state import SessionState
 from advisor.settings import Settings
 
 

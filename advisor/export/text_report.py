@@ -6,6 +6,20 @@ from collections.abc import Iterator, Sequence
 
 import advisor
 from advisor.catalog import Catalog
+from advisor.experiment.conclusions import (
+    Untried,
+    candidates_tried,
+    own_notes,
+    roof_shares,
+    stack_helps,
+    sweep_of,
+    tried,
+    untried,
+)
+from advisor.experiment.habits import habit_rows, price_text
+from advisor.experiment.objective import Yardstick, figure, format_figure
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
 from advisor.export.evidence import (
     baseline_blocks,
     caveats,
@@ -70,20 +84,6 @@ from advisor.records import (
     TrialResult,
     Value,
 )
-from advisor.session.conclusions import (
-    Untried,
-    candidates_tried,
-    own_notes,
-    roof_shares,
-    stack_helps,
-    sweep_of,
-    tried,
-    untried,
-)
-from advisor.session.habits import habit_rows, price_text
-from advisor.session.objective import Yardstick, figure, format_figure
-from advisor.session.request import Request
-from advisor.session.state import SessionState
 from advisor.settings import Settings
 from advisor.sweep import RECIPE as BATCH_SIZE
 from advisor.sweep import knee_of

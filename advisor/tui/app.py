@@ -20,10 +20,10 @@ from textual.widgets import ContentSwitcher
 from textual.worker import Worker, WorkerState
 
 from advisor.catalog import Catalog
+from advisor.experiment.control import Decision, SessionControl
+from advisor.experiment.events import Event, ProgressMade, SessionFailed, SessionFinished
+from advisor.experiment.request import Request
 from advisor.records import GpuSample
-from advisor.session.control import Decision, SessionControl
-from advisor.session.events import Event, ProgressMade, SessionFailed, SessionFinished
-from advisor.session.request import Request
 from advisor.tui.actions import ACTIONS, VIEWS, bindings, find_view_action
 from advisor.tui.context import Context
 from advisor.tui.countdown import Countdown

@@ -6,11 +6,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from advisor.catalog import Catalog
+from advisor.experiment.control import Decision, SessionControl
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
 from advisor.recipe import Recipe
 from advisor.records import GpuSample, Recommendation, Value
-from advisor.session.control import Decision, SessionControl
-from advisor.session.request import Request
-from advisor.session.state import SessionState
 from advisor.tui.countdown import Countdown
 from advisor.tui.exporting import Exporter
 

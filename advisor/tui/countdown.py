@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from advisor.session.state import SessionState
+from advisor.experiment.state import SessionState
 
 # What is left is an estimate. Until the session tells of the next one, there is always something left to do.
 _LEAST_LEFT_S = 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from advisor.session.control import Decision
-from advisor.session.state import SessionState
+from advisor.experiment.control import Decision
+from advisor.experiment.state import SessionState
 
 # What each action of the registry decides; None takes a decision back.
 DECISIONS: Mapping[str, Decision | None] = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from advisor.session.state import SessionState
+from advisor.experiment.state import SessionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, UsageError
+from advisor.experiment.journal import Journal, PastSession
+from advisor.experiment.request import Request
+from advisor.experiment.session import Session
+from advisor.experiment.state import SessionState
 from advisor.export import outputs as files
 from advisor.export.config_patch import diff
 from advisor.export.files import read_exactly, write_atomically
 from advisor.hardware import sample_gpus
 from advisor.options import Outputs
 from advisor.runner import Runner
-from advisor.session.journal import Journal, PastSession
-from advisor.session.request import Request
-from advisor.session.session import Session
-from advisor.session.state import SessionState
 from advisor.tui.app import AdvisorApp
 from advisor.tui.exporting import ExportFormat
 from advisor.tui.result import AppResult

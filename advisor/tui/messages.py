@@ -6,8 +6,8 @@ from pathlib import Path
 
 from textual.message import Message
 
+from advisor.experiment.control import Decision
 from advisor.records import GpuSample
-from advisor.session.control import Decision
 
 
 class EventsWaiting(Message):

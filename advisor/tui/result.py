@@ -6,9 +6,9 @@ import traceback
 from dataclasses import dataclass
 
 from advisor.errors import ExitCode
-from advisor.session.conclusions import tried
-from advisor.session.events import SessionFailed
-from advisor.session.state import SessionState
+from advisor.experiment.conclusions import tried
+from advisor.experiment.events import SessionFailed
+from advisor.experiment.state import SessionState
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Footer, Static
 
-from advisor.session.events import SessionFailed
+from advisor.experiment.events import SessionFailed
 from advisor.tui.help import help_sections
 from advisor.tui.text import DIM
 

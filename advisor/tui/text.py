@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from textual.content import Content
 
+from advisor.experiment.objective import Yardstick
 from advisor.formatting import format_bytes, format_bytes_change, format_change, format_ratio
 from advisor.records import Comparison, Objective, TrialRecord, TrialResult, Verdict
-from advisor.session.objective import Yardstick
 
 DIM = "$foreground 60%"
 LABEL = "$secondary"

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from textual.notifications import SeverityLevel
 
+from advisor.experiment import events
+from advisor.experiment.state import SessionState
 from advisor.formatting import format_ms, format_noise, format_outcome, format_ratio, format_seconds
 from advisor.records import Outcome, TrialRecord, Verdict
-from advisor.session import events
-from advisor.session.state import SessionState
 
 _QUIET = {Outcome.CANCELLED, Outcome.SKIPPED}
 

@@ -24,15 +24,15 @@ from statistics import median
 import yaml
 
 from advisor.catalog import load_catalog
+from advisor.experiment.bench import Bench
+from advisor.experiment.budget import Budget
+from advisor.experiment.confirmation import BLOCKS_PER_CANDIDATE, Confirmation, confirm_side_by_side
+from advisor.experiment.journal import Journal
+from advisor.experiment.judge import Judge, rates
+from advisor.experiment.request import Request
 from advisor.hardware import inspect_hardware
 from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialResult, TrialSpec
 from advisor.runner import Runner
-from advisor.session.bench import Bench
-from advisor.session.budget import Budget
-from advisor.session.confirmation import BLOCKS_PER_CANDIDATE, Confirmation, confirm_side_by_side
-from advisor.session.journal import Journal
-from advisor.session.judge import Judge, rates
-from advisor.session.request import Request
 from advisor.stats import noise_floor, ratio_interval
 
 MARKS = {"faster": "+", "slower": "-", "no measurable difference": "="}

@@ -18,11 +18,11 @@ import threading
 from pathlib import Path
 
 from advisor.catalog import load_catalog
+from advisor.experiment import events
+from advisor.experiment.journal import open_session
+from advisor.experiment.request import Request
 from advisor.options import Outputs
 from advisor.records import TargetSpec
-from advisor.session import events
-from advisor.session.journal import open_session
-from advisor.session.request import Request
 from advisor.tui.app import AdvisorApp
 from advisor.tui.launch import FileExporter, open_app
 

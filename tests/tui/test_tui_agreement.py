@@ -10,9 +10,9 @@ from textual.widgets import OptionList
 from textual.widgets._toast import Toast
 from tui_pilot import drive, screen_text, settle
 
+from advisor.experiment import events
+from advisor.experiment.state import SessionState
 from advisor.records import Outcome, StackRecord, TrialRecord, TrialResult
-from advisor.session import events
-from advisor.session.state import SessionState
 from advisor.tui.context import Context
 from advisor.tui.help import help_sections
 from advisor.tui.result import result_of
@@ -98,8 +98,8 @@ def test_the_status_names_a_trial_that_is_tried_again_once(context) -> None:
 def context() -> Context:
     from tui_fakes import FakeExporter
 
+    from advisor.experiment.request import Request
     from advisor.records import TargetSpec
-    from advisor.session.request import Request
 
     return Context(Request(TargetSpec("m:b", "/x")), FakeExporter())
 

@@ -16,10 +16,10 @@ from textual.widgets import DataTable, Input, OptionList, Static
 from tui_fakes import CANNOT_WRITE, FakeExporter, make_app
 from tui_pilot import drive, screen_text, settle
 
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.experiment.state import SessionState
 from advisor.records import GpuSample, Outcome
-from advisor.session import events
-from advisor.session.control import Decision
-from advisor.session.state import SessionState
 from advisor.tui.actions import ACTIONS, VIEWS
 from advisor.tui.result import AppResult, result_of
 from advisor.tui.screens import FailureScreen, HelpScreen

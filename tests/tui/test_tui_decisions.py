@@ -8,8 +8,8 @@ from textual.widgets import DataTable
 from tui_fakes import FakeExporter
 from tui_pilot import drive, screen_text, settle
 
-from advisor.session import events
-from advisor.session.control import Decision
+from advisor.experiment import events
+from advisor.experiment.control import Decision
 from advisor.tui.jobs import Job, Jobs
 
 SIZES = [(80, 24), (120, 36)]

@@ -13,8 +13,8 @@ from textual.widgets._footer import FooterKey
 from tui_fakes import make_app
 from tui_pilot import screen_text, settle
 
-from advisor.session import events
-from advisor.session.state import SessionState
+from advisor.experiment import events
+from advisor.experiment.state import SessionState
 from advisor.tui.countdown import Countdown
 from advisor.tui.views.base import View
 from advisor.tui.widgets.changes import look_same, show_text

@@ -7,10 +7,10 @@ import yaml
 from sample_session import sample_history, sample_request
 
 from advisor.errors import UsageError
+from advisor.experiment.control import Decision
+from advisor.experiment.events import Decided
+from advisor.experiment.state import SessionState
 from advisor.options import Outputs
-from advisor.session.control import Decision
-from advisor.session.events import Decided
-from advisor.session.state import SessionState
 from advisor.settings import Settings
 from advisor.tui.launch import FileExporter
 

@@ -10,11 +10,11 @@ from tui_fakes import FakeExporter
 from tui_histories import GIB
 from tui_pilot import drive, screen_text, settle
 
+from advisor.experiment import events
+from advisor.experiment.objective import Goal
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
 from advisor.records import Objective, TargetSpec, Verdict
-from advisor.session import events
-from advisor.session.objective import Goal
-from advisor.session.request import Request
-from advisor.session.state import SessionState
 from advisor.tui.context import Context
 from advisor.tui.toasts import toast_for
 from advisor.tui.views.advice_text import effect_facts, front_text, list_entry, nothing_helped

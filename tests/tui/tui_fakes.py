@@ -31,12 +31,12 @@ from tui_histories import TITLES
 
 from advisor.catalog import Catalog
 from advisor.errors import AdvisorError
+from advisor.experiment.control import Decision
+from advisor.experiment.events import Decided, Event
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Facts, Phase, Skip, TargetSpec, Value
-from advisor.session.control import Decision
-from advisor.session.events import Decided, Event
-from advisor.session.request import Request
-from advisor.session.state import SessionState
 from advisor.tui.app import AdvisorApp
 from advisor.tui.exporting import ExportFormat
 

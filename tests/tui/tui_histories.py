@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.experiment.events import Event
+from advisor.experiment.objective import Goal
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -40,10 +44,6 @@ from advisor.records import (
     Value,
     WorkloadFacts,
 )
-from advisor.session import events
-from advisor.session.control import Decision
-from advisor.session.events import Event
-from advisor.session.objective import Goal
 from advisor.settings import Settings
 
 GIB = 1024**3

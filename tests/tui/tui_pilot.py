@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from textual.pilot import Pilot
 from tui_fakes import FakeControl, make_app
 
-from advisor.session.events import Event
+from advisor.experiment.events import Event
 from advisor.tui.app import SESSION_GROUP, AdvisorApp
 from advisor.tui.result import AppResult
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from textual.content import Content
 
+from advisor.experiment.conclusions import candidates_tried, shown_by
+from advisor.experiment.control import Decision
+from advisor.experiment.objective import Yardstick
+from advisor.experiment.pareto import front_of
+from advisor.experiment.state import SessionState
 from advisor.formatting import (
     format_break_even,
     format_bytes,
@@ -19,11 +24,6 @@ from advisor.formatting import (
 )
 from advisor.records import NumericsResult, ParetoPoint, Phase, Recommendation, TrialRecord, Value, Verdict, text_of
 from advisor.roof import upper_bound
-from advisor.session.conclusions import candidates_tried, shown_by
-from advisor.session.control import Decision
-from advisor.session.objective import Yardstick
-from advisor.session.pareto import front_of
-from advisor.session.state import SessionState
 from advisor.settings import Settings
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, by_objective, mark, memory_against, ratio

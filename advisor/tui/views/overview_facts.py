@@ -6,6 +6,10 @@ from collections.abc import Mapping
 
 from textual.content import Content
 
+from advisor.experiment.conclusions import candidates_tried
+from advisor.experiment.objective import Goal
+from advisor.experiment.ranking import best_per_recipe
+from advisor.experiment.state import SessionState
 from advisor.formatting import (
     format_bytes,
     format_count,
@@ -29,10 +33,6 @@ from advisor.records import (
     Value,
     WorkloadFacts,
 )
-from advisor.session.conclusions import candidates_tried
-from advisor.session.objective import Goal
-from advisor.session.ranking import best_per_recipe
-from advisor.session.state import SessionState
 from advisor.tui.context import Gauges
 from advisor.tui.text import DIM, by_objective, memory_against, meter, sparkline
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks

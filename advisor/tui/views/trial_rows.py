@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from rich.text import Text
 from textual.content import Content
 
+from advisor.experiment.control import REJECTED, Decision
+from advisor.experiment.state import SessionState
 from advisor.formatting import (
     format_bytes,
     format_ms,
@@ -17,8 +19,6 @@ from advisor.formatting import (
     format_seconds,
 )
 from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
-from advisor.session.control import REJECTED, Decision
-from advisor.session.state import SessionState
 from advisor.tui.text import DIM, MARKS, bar, effect_share, widest_effect
 
 BASELINE = "baseline"

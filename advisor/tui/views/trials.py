@@ -12,8 +12,8 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import DataTable, Static
 
+from advisor.experiment.control import Decision
 from advisor.formatting import format_left, format_percent
-from advisor.session.control import Decision
 from advisor.tui.context import Context
 from advisor.tui.deciding import can_decide, can_measure_stack, handlers_of
 from advisor.tui.messages import Decided, RetryWanted

@@ -8,8 +8,8 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Static
 
+from advisor.experiment.state import SessionState
 from advisor.formatting import format_left, format_percent
-from advisor.session.state import SessionState
 from advisor.tui.context import Context
 from advisor.tui.countdown import Countdown
 from advisor.tui.text import DIM, by_objective, meter

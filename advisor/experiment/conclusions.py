@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from advisor.catalog import Catalog
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.state import SessionState
 from advisor.formatting import format_worth
 from advisor.records import Candidate, Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
 from advisor.roof import ceiling_of, dtype_under, roof_share
-from advisor.session.ranking import CONTROL
-from advisor.session.state import SessionState
 from advisor.sweep import SweepPoint, sweep_points
 
 _BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.NO_DIFFERENCE, Verdict.FAILED)

@@ -9,31 +9,31 @@ from itertools import filterfalse
 
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, ExitCode
+from advisor.experiment import events
+from advisor.experiment.baseline import BaselineMeasurements, check_energy
+from advisor.experiment.bench import Bench, SessionCancelledError
+from advisor.experiment.budget import Budget
+from advisor.experiment.caveats import warn_of_noise, warn_of_the_budget, warn_of_the_limit
+from advisor.experiment.close_calls import CloseCalls
+from advisor.experiment.context import SessionContext
+from advisor.experiment.control import Decision
+from advisor.experiment.decisions import Decisions
+from advisor.experiment.following import Following
+from advisor.experiment.head_start import start_interpreters
+from advisor.experiment.hints import keep_hints, workload_name
+from advisor.experiment.journal import Journal, PastSession
+from advisor.experiment.planning import Planning
+from advisor.experiment.progress import Progress
+from advisor.experiment.request import Request
+from advisor.experiment.reserves import Reserves
+from advisor.experiment.schedule import Schedule
+from advisor.experiment.solo import SoloTrials
+from advisor.experiment.stack_confirmation import StackConfirmation
+from advisor.experiment.stack_trials import StackTrials
+from advisor.experiment.state import SessionState
 from advisor.hardware import inspect_hardware
 from advisor.records import Candidate, Finding
 from advisor.runner import Runner
-from advisor.session import events
-from advisor.session.baseline import BaselineMeasurements, check_energy
-from advisor.session.bench import Bench, SessionCancelledError
-from advisor.session.budget import Budget
-from advisor.session.caveats import warn_of_noise, warn_of_the_budget, warn_of_the_limit
-from advisor.session.close_calls import CloseCalls
-from advisor.session.context import SessionContext
-from advisor.session.control import Decision
-from advisor.session.decisions import Decisions
-from advisor.session.following import Following
-from advisor.session.head_start import start_interpreters
-from advisor.session.hints import keep_hints, workload_name
-from advisor.session.journal import Journal, PastSession
-from advisor.session.planning import Planning
-from advisor.session.progress import Progress
-from advisor.session.request import Request
-from advisor.session.reserves import Reserves
-from advisor.session.schedule import Schedule
-from advisor.session.solo import SoloTrials
-from advisor.session.stack_confirmation import StackConfirmation
-from advisor.session.stack_trials import StackTrials
-from advisor.session.state import SessionState
 from advisor.source import read_sources
 
 # What is kept back of the budget for candidates that are not usual while those that came in at once are checked.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from advisor.records import TrialRecord, TrialResult, Verdict
-from advisor.session.confirmation import (
+from advisor.experiment.confirmation import (
     BLOCKS_PER_CANDIDATE,
     PAIRS_PER_CANDIDATE,
     Confirmation,
@@ -14,8 +13,9 @@ from advisor.session.confirmation import (
     confirm_side_by_side,
     may_be_side_by_side,
 )
-from advisor.session.context import SessionContext
-from advisor.session.ranking import CONTROL
+from advisor.experiment.context import SessionContext
+from advisor.experiment.ranking import CONTROL
+from advisor.records import TrialRecord, TrialResult, Verdict
 
 
 class CloseCalls:

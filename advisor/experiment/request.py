@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.records import Numerics, Objective, TargetSpec
-from advisor.session.objective import DEFAULT_KEEP_SPEED, Goal
 
 DEFAULT_BUDGET_S = 300.0
 

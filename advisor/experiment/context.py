@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from advisor.catalog import Catalog
+from advisor.experiment import events
+from advisor.experiment.bench import Bench
+from advisor.experiment.decisions import Decisions
+from advisor.experiment.hints import Hints
+from advisor.experiment.judge import Judge
+from advisor.experiment.progress import Progress
+from advisor.experiment.ranking import may_enter, recommend
+from advisor.experiment.request import Request
+from advisor.experiment.reserves import Reserves
+from advisor.experiment.state import SessionState
 from advisor.records import Candidate, Facts, Outcome, ParetoPoint, StackRecord, TrialRecord, TrialResult
-from advisor.session import events
-from advisor.session.bench import Bench
-from advisor.session.decisions import Decisions
-from advisor.session.hints import Hints
-from advisor.session.judge import Judge
-from advisor.session.progress import Progress
-from advisor.session.ranking import may_enter, recommend
-from advisor.session.request import Request
-from advisor.session.reserves import Reserves
-from advisor.session.state import SessionState
 
 _NOISY = 0.1
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from advisor.experiment import events
+from advisor.experiment.bounds import hopeless, pointless
+from advisor.experiment.context import SessionContext
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.schedule import Schedule, needs_consent, schedule, waits
 from advisor.records import Candidate, Facts, Objective, Value, WorkloadFacts
-from advisor.session import events
-from advisor.session.bounds import hopeless, pointless
-from advisor.session.context import SessionContext
-from advisor.session.ranking import CONTROL
-from advisor.session.schedule import Schedule, needs_consent, schedule, waits
 from advisor.settings import Settings
 
 

@@ -8,6 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
+from advisor.experiment.budget import Budget
+from advisor.experiment.events import Event, Said, TrialActivity, TrialStarted
+from advisor.experiment.journal import Journal
+from advisor.experiment.request import Request
 from advisor.records import (
     Activity,
     Inspected,
@@ -22,10 +26,6 @@ from advisor.records import (
     Value,
 )
 from advisor.runner import Runner
-from advisor.session.budget import Budget
-from advisor.session.events import Event, Said, TrialActivity, TrialStarted
-from advisor.session.journal import Journal
-from advisor.session.request import Request
 from advisor.settings import Settings
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.

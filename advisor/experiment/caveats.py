@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from advisor.experiment.context import SessionContext
+from advisor.experiment.pareto import least_memory
+from advisor.experiment.ranking import CONTROL
 from advisor.formatting import format_bytes, format_percent, format_seconds
 from advisor.records import Outcome, ParetoPoint
-from advisor.session.context import SessionContext
-from advisor.session.pareto import least_memory
-from advisor.session.ranking import CONTROL
 from advisor.settings import Settings
 
 # In so many times as long as what comes before the first candidate, a session can try some and confirm what helps.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from advisor.session.bench import Bench
-from advisor.session.events import Event, ProgressMade, StageStarted
-from advisor.session.reserves import Reserves
+from advisor.experiment.bench import Bench
+from advisor.experiment.events import Event, ProgressMade, StageStarted
+from advisor.experiment.reserves import Reserves
 
 
 class Progress:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from advisor.catalog import Catalog
+from advisor.experiment.bench import ENERGY_S, Bench
+from advisor.experiment.control import REJECTED, Decision
+from advisor.experiment.judge import Judge
+from advisor.experiment.ranking import best_per_recipe
 from advisor.recipe import Stage
 from advisor.records import Candidate, TrialRecord, TrialResult, Verdict
-from advisor.session.bench import ENERGY_S, Bench
-from advisor.session.control import REJECTED, Decision
-from advisor.session.judge import Judge
-from advisor.session.ranking import best_per_recipe
 from advisor.settings import Settings
 
 _NONE = Settings()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from advisor.experiment.control import Decision
+from advisor.experiment.objective import Goal
 from advisor.records import (
     BaselineRecord,
     Candidate,
@@ -16,8 +18,6 @@ from advisor.records import (
     TimeSpent,
     TrialRecord,
 )
-from advisor.session.control import Decision
-from advisor.session.objective import Goal
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
+from advisor.experiment import events
+from advisor.experiment.control import REJECTED, Decision
+from advisor.experiment.objective import Goal, Yardstick
 from advisor.records import (
     BaselineRecord,
     Candidate,
@@ -20,9 +23,6 @@ from advisor.records import (
     TrialResult,
     Value,
 )
-from advisor.session import events
-from advisor.session.control import REJECTED, Decision
-from advisor.session.objective import Goal, Yardstick
 from advisor.settings import Settings
 
 

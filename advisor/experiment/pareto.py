@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from advisor.experiment.control import Decision
+from advisor.experiment.objective import Goal, Yardstick
+from advisor.experiment.ranking import CONTROL, fills_the_device
+from advisor.experiment.state import SessionState
 from advisor.records import ParetoPoint, StackRecord, TrialRecord, Verdict
-from advisor.session.control import Decision
-from advisor.session.objective import Goal, Yardstick
-from advisor.session.ranking import CONTROL, fills_the_device
-from advisor.session.state import SessionState
 from advisor.settings import Settings
 
 BASELINE = "baseline"

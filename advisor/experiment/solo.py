@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from advisor.experiment.baseline import BaselineMeasurements
+from advisor.experiment.context import SessionContext
+from advisor.experiment.control import REJECTED
+from advisor.experiment.ladder import end_of_ladder, goes_on
+from advisor.experiment.planning import Planning
 from advisor.recipe import Stage
 from advisor.records import Candidate, Outcome, TrialRecord
-from advisor.session.baseline import BaselineMeasurements
-from advisor.session.context import SessionContext
-from advisor.session.control import REJECTED
-from advisor.session.ladder import end_of_ladder, goes_on
-from advisor.session.planning import Planning
 
 # Solo trials between two measurements of the baseline: what drifts meanwhile counts as noise.
 _TRIALS_PER_BASELINE = 6

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from advisor.experiment.bench import Bench
+from advisor.experiment.numerics import Spread, finite
+from advisor.experiment.tolerance import DEFAULT_TOLERANCE
 from advisor.records import Facts, TrialResult, TrialSpec
-from advisor.session.bench import Bench
-from advisor.session.numerics import Spread, finite
-from advisor.session.tolerance import DEFAULT_TOLERANCE
 
 REFERENCE = "baseline in a higher precision"
 _SMALLEST_BUDGET_S = 60.0

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from advisor.experiment.bench import Bench, SessionCancelledError
 from advisor.records import Block, BlockDone, Facts, Outcome, TrialResult, TrialSpec, Value
 from advisor.runner import Trial
-from advisor.session.bench import Bench, SessionCancelledError
 
 MOST_PAIRS = 12
 MOST_PAIRS_IN_TURN = 3

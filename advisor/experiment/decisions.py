@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from advisor.session.control import Decision
+from advisor.experiment.control import Decision
 
 
 class Decisions:

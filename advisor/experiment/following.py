@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from advisor.experiment.context import SessionContext
+from advisor.experiment.control import Decision
+from advisor.experiment.planning import Planning
+from advisor.experiment.search import Stack
+from advisor.experiment.solo import SoloTrials
+from advisor.experiment.stack_confirmation import StackConfirmation
+from advisor.experiment.stack_trials import StackTrials
 from advisor.records import StackRecord
-from advisor.session.context import SessionContext
-from advisor.session.control import Decision
-from advisor.session.planning import Planning
-from advisor.session.search import Stack
-from advisor.session.solo import SoloTrials
-from advisor.session.stack_confirmation import StackConfirmation
-from advisor.session.stack_trials import StackTrials
 
 
 class Following:

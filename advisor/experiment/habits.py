@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from advisor.experiment.state import SessionState
 from advisor.formatting import MISSING, format_interval, format_ms
 from advisor.records import Finding, HabitRow, TrialRecord, Value, text_of
-from advisor.session.state import SessionState
 
 
 def habit_rows(state: SessionState) -> tuple[HabitRow, ...]:

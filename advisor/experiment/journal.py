@@ -15,8 +15,8 @@ from typing import Any, get_args
 import msgspec
 
 from advisor.errors import UsageError
-from advisor.session.events import Event, ProgressMade, TrialActivity
-from advisor.session.request import Request
+from advisor.experiment.events import Event, ProgressMade, TrialActivity
+from advisor.experiment.request import Request
 from advisor.state_folder import state_folder
 
 SCHEMA = 1

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from advisor.catalog import Catalog
+from advisor.experiment.control import Decision
 from advisor.recipe import Stage
 from advisor.records import Bottleneck, Candidate, Facts, Numerics, Objective, Value
 from advisor.roof import upper_bound
-from advisor.session.control import Decision
 
 # Where the input is the bottleneck, what speeds it up is worth more than anything else.
 _BEFORE_ALL = frozenset({Bottleneck.INPUT, Bottleneck.COPY})

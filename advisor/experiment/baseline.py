@@ -6,6 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError
+from advisor.experiment import events
+from advisor.experiment.bench import ENERGY_S
+from advisor.experiment.context import SessionContext
+from advisor.experiment.hints import hints_for, workload_name
+from advisor.experiment.judge import Judge, speed
+from advisor.experiment.numerics import finite
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.reference import reference_spec
+from advisor.experiment.request import Request
+from advisor.experiment.tolerance import own_rounding
 from advisor.hardware import counts_energy
 from advisor.records import (
     BaselineRecord,
@@ -19,16 +29,6 @@ from advisor.records import (
     TrialResult,
     WorkloadFacts,
 )
-from advisor.session import events
-from advisor.session.bench import ENERGY_S
-from advisor.session.context import SessionContext
-from advisor.session.hints import hints_for, workload_name
-from advisor.session.judge import Judge, speed
-from advisor.session.numerics import finite
-from advisor.session.ranking import CONTROL
-from advisor.session.reference import reference_spec
-from advisor.session.request import Request
-from advisor.session.tolerance import own_rounding
 
 # A step that the CPU does not finish a few times in so long is not waited for.
 _CPU_TRIAL_S = 20.0

@@ -8,7 +8,7 @@ backward pass.
 
 ``exact`` is said of losses and outputs that are equal to the bit, and of nothing else. ``close`` is what rounding
 explains, ``changed`` what it does not;
-``advisor.session.tolerance`` says how much that is.
+``advisor.experiment.tolerance`` says how much that is.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from advisor.experiment.tolerance import LOSSES, OUTPUTS, WEIGHTS, Quantity, explained_by, tolerances
 from advisor.records import Numerics, NumericsResult, TrialResult
-from advisor.session.tolerance import LOSSES, OUTPUTS, WEIGHTS, Quantity, explained_by, tolerances
 
 # A draw of random numbers can lie further out than the few that were seen.
 _STREAM_MARGIN = 3.0

@@ -9,6 +9,9 @@ from statistics import median
 from typing import Any
 
 from advisor.catalog import Catalog
+from advisor.experiment.confirmation import Confirmation, Runs
+from advisor.experiment.numerics import Spread, compare_numerics, spread_between, why_unusable
+from advisor.experiment.objective import Goal, Yardstick, figure
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -24,9 +27,6 @@ from advisor.records import (
     TrialResult,
     Value,
 )
-from advisor.session.confirmation import Confirmation, Runs
-from advisor.session.numerics import Spread, compare_numerics, spread_between, why_unusable
-from advisor.session.objective import Goal, Yardstick, figure
 from advisor.stats import (
     alternate_noise_floor,
     break_even_steps,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from advisor.experiment.confirmation import (
+    Confirmation,
+    Runs,
+    confirm_in_turn,
+    confirm_side_by_side,
+    may_be_side_by_side,
+)
+from advisor.experiment.context import SessionContext
+from advisor.experiment.search import Stack
 from advisor.records import StackRecord
-from advisor.session.confirmation import Confirmation, Runs, confirm_in_turn, confirm_side_by_side, may_be_side_by_side
-from advisor.session.context import SessionContext
-from advisor.session.search import Stack
 from advisor.settings import Settings
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import cached_property
 
+from advisor.experiment import events
+from advisor.experiment.context import SessionContext
+from advisor.experiment.control import REJECTED
+from advisor.experiment.head_start import may_compile_beside
+from advisor.experiment.planning import Planning
+from advisor.experiment.search import Stack, StackSearch
 from advisor.records import Candidate, ParetoPoint, TrialResult
-from advisor.session import events
-from advisor.session.context import SessionContext
-from advisor.session.control import REJECTED
-from advisor.session.head_start import may_compile_beside
-from advisor.session.planning import Planning
-from advisor.session.search import Stack, StackSearch
 from advisor.settings import Settings
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.session.bench import Bench
+from advisor.experiment.bench import Bench
 
 # What a session keeps back for the stack and its confirmation while solo trials run.
 _STACK_TRIALS_RESERVED = 2

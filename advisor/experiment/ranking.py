@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from advisor.catalog import Catalog
+from advisor.experiment.control import Decision
+from advisor.experiment.objective import Yardstick
 from advisor.records import Facts, Numerics, Recommendation, TrialRecord, Value
-from advisor.session.control import Decision
-from advisor.session.objective import Yardstick
 from advisor.sweep import KNEE_TOLERANCE, USABLE_MEMORY
 from advisor.sweep import RECIPE as BATCH_SIZE
 

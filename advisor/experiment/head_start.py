@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from advisor.experiment.context import SessionContext
 from advisor.recipe import Stage
 from advisor.records import Candidate
-from advisor.session.context import SessionContext
 from advisor.settings import Settings
 
 # For each compilation one core, and some for the processes that it starts. On 16 cores two that ran beside each other
