@@ -13,7 +13,7 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
+from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _LOOK_EVERY_S = 0.1
@@ -96,7 +96,7 @@ class Builder:
         overlaps = self._trial is not None and self._trial.reported and not getattr(reduction, "ACKNOWLEDGE", False)
         idle = self._trial is None or overlaps or not self._trial.is_alive()
         same = spec.target == self.target and spec.seed == self.seed
-        return self.usable and idle and same and not spec.environment and not spec.interactive
+        return self.usable and idle and same and not spec.environment and spec.kind is not TrialKind.TURNS
 
     def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:
         """Fork a trial that talks over ``theirs``. Raises OSError or EOFError when the builder is gone."""

@@ -104,6 +104,15 @@ class Catalog:
         costs = [_cost(recipe, value) for recipe, value in self.in_order(settings) if recipe.expensive]
         return max(costs, default=0.0)
 
+    def compiled_code(self, settings: Mapping[str, Value]) -> Settings:
+        """Those of these settings that decide which code is compiled; empty when nothing is compiled.
+
+        A trial whose compiled code another has compiled before finds it in the compiler's cache.
+        """
+        if not self.cost(settings):
+            return Settings()
+        return Settings({recipe.key: value for recipe, value in self.in_order(settings) if not recipe.keeps_code})
+
     def rounding(self, settings: Mapping[str, Value]) -> float:
         """The unit round-off of the coarsest arithmetic that these settings bring in.
 

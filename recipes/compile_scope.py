@@ -99,5 +99,8 @@ class CompileScope(Recipe):
 
 def _loss_counts(facts: Facts) -> bool:
     """Whether there is something to gain: the rest of a step becomes several times as fast, the loss may not."""
-    profile = facts.profile
-    return facts.workload.mode is Mode.TRAIN and profile is not None and profile.share(Phase.LOSS) >= _LEAST_SHARE
+    if facts.workload.mode is not Mode.TRAIN:
+        return False
+    return facts.profile is None or Phase.LOSS not in facts.profile.phases or (
+        facts.profile.share(Phase.LOSS) >= _LEAST_SHARE
+    )

@@ -16,7 +16,7 @@ import torch
 from planted import TINY_TARGET
 from test_runner import SOON_S, building, gone, spec_of
 
-from advisor.records import Outcome
+from advisor.records import Outcome, TrialKind
 from advisor.runner import Runner
 
 BUILDS = building("open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write(f'{os.getpid()}\\n')")
@@ -123,7 +123,7 @@ def test_without_a_gpu_building_never_uses_cuda_though_it_asks_for_it(built, bod
 
 def test_a_trial_that_runs_in_turn_or_in_a_fresh_interpreter_builds_for_itself(built, tmp_path):
     runner, _, spec = built(BUILDS)
-    with runner.open(dataclasses.replace(spec, interactive=True), lambda message: None) as trial:
+    with runner.open(dataclasses.replace(spec, kind=TrialKind.TURNS), lambda message: None) as trial:
         assert trial.wait_ready() is None
         trial.finish()
     assert run(runner, dataclasses.replace(spec, environment={"A_VARIABLE": "1"})).measured

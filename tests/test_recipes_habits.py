@@ -15,7 +15,7 @@ from sample_session import sample_history, sample_request
 from torch import nn
 
 from advisor.catalog import load_catalog
-from advisor.experiment.habits import habit_rows, price_of, price_text
+from advisor.report.habits import habit_rows, price_of, price_text
 from advisor.experiment.journal import Journal, open_session
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
