@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -74,11 +75,11 @@ class Replayed:
 def replayed(landscape: Landscape, *, seed: int = 0) -> Iterator[Replay]:
     """A replay with this machine taken for the landscape's: hardware, state folder, a compiler that is there."""
     found = {"CC": sys.executable, "CXX": sys.executable}  # what was recorded had one, and here nothing is compiled
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        mock.patch.dict(os.environ, {"PERF_ADVISOR_STATE": folder, **found}),
-        mock.patch.object(session_module, "inspect_hardware", return_value=landscape.hardware),
-    ):
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(mock.patch.dict(os.environ, {"PERF_ADVISOR_STATE": folder, **found}))
+        for module in _that_inspect():
+            stack.enter_context(mock.patch.object(module, "inspect_hardware", return_value=landscape.hardware))
         yield Replay(landscape, seed=seed)
 
 
@@ -121,3 +122,9 @@ def acceptable(catalog: Catalog, facts: Any, replay: Replay, settings: Mapping[s
     result = replay.predictor.answer(settings).result
     finite = all(map(math.isfinite, (*result.losses, *result.outputs, *result.weights)))
     return finite and not changes_results(catalog, facts, settings)
+
+
+def _that_inspect() -> list[ModuleType]:
+    """The session's modules that look at the machine themselves."""
+    own = [module for name, module in list(sys.modules.items()) if name.startswith("advisor.experiment")]
+    return [module for module in own if hasattr(module, "inspect_hardware")]
