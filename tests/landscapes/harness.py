@@ -1,0 +1,130 @@
+"""Whole sessions on a landscape: started, timed by the simulated clock, and judged by what was recorded.
+
+    with replayed(landscape) as replay:
+        told = run_session(replay, budget_s=120)
+    told.stack_at(60)
+
+Only the public constructor of :class:`Session` and its events are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+from advisor.catalog import Catalog
+from advisor.experiment import session as session_module
+from advisor.experiment.events import Event, SessionFailed, StackMeasured
+from advisor.experiment.journal import Journal
+from advisor.experiment.request import Request
+from advisor.experiment.session import Session
+from advisor.records import TargetSpec, Value
+from advisor.settings import Settings
+from landscapes.landscape import ROOT, Landscape
+from landscapes.plan import changes_results
+from landscapes.replay import Replay
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event, and the simulated second at which the session told of it."""
+
+    at_s: float
+    event: Event
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A session that was replayed."""
+
+    replay: Replay
+    told: tuple[Told, ...]
+    session_s: float
+
+    def stack_at(self, moment_s: float) -> Settings:
+        """The stack that the session would have recommended at a moment: empty before it had one."""
+        stacks = [
+            t.event.record.settings for t in self.told if isinstance(t.event, StackMeasured) and t.at_s <= moment_s
+        ]
+        return Settings(stacks[-1]) if stacks else Settings({})
+
+    def share_at(self, moment_s: float) -> float:
+        """The best recorded time per sample over that of the stack at a moment: 1 is the best that is known."""
+        answer = self.replay.predictor.answer(self.stack_at(moment_s))
+        return best_known(self.replay)[1] / answer.sample_s
+
+    @property
+    def problem(self) -> str:
+        """Why the session failed; empty when it did not."""
+        return "; ".join(
+            t.event.message + "\n" + t.event.details for t in self.told if isinstance(t.event, SessionFailed)
+        )
+
+
+@contextlib.contextmanager
+def replayed(landscape: Landscape, *, seed: int = 0) -> Iterator[Replay]:
+    """A replay with this machine taken for the landscape's: hardware, state folder, a compiler that is there."""
+    found = {"CC": sys.executable, "CXX": sys.executable}  # what was recorded had one, and here nothing is compiled
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(mock.patch.dict(os.environ, {"PERF_ADVISOR_STATE": folder, **found}))
+        for module in _that_inspect():
+            stack.enter_context(mock.patch.object(module, "inspect_hardware", return_value=landscape.hardware))
+        yield Replay(landscape, seed=seed)
+
+
+def run_session(replay: Replay, *, budget_s: float, **options: Any) -> Replayed:
+    """Run a session of so many simulated seconds; ``options`` are the request's."""
+    told: list[Told] = []
+    session, journal = open_session(replay, lambda event: told.append(Told(replay.clock(), event)), budget_s, **options)
+    started_s = replay.clock()
+    try:
+        session.run()
+    finally:
+        journal.close()
+    return Replayed(replay, tuple(told), replay.clock() - started_s)
+
+
+def open_session(replay: Replay, emit: Any, budget_s: float, **options: Any) -> tuple[Session, Journal]:
+    """A session on the replay, not yet run, and its journal."""
+    landscape = replay.landscape
+    target = TargetSpec(landscape.target, str(ROOT), batch_size=landscape.batch_size)
+    request = Request(target, budget_s=budget_s, **options)
+    journal = Journal.create(request)
+    if "clock" in inspect.signature(Session.__init__).parameters:
+        with_clock: Any = Session
+        return with_clock(request, replay, emit, journal, clock=replay.clock), journal
+    clocked = functools.partial(session_module.Budget, clock=replay.clock)
+    with mock.patch.object(session_module, "Budget", clocked):
+        return Session(request, replay, emit, journal), journal  # type: ignore[arg-type]
+
+
+def best_known(replay: Replay) -> tuple[Settings, float]:
+    """The fastest recorded combination that changes no results, and its seconds per sample."""
+    predictor, facts = replay.predictor, replay.landscape.facts
+    allowed = [s for s in predictor.measured if acceptable(predictor.catalog, facts, replay, s)]
+    best = min(allowed, key=lambda settings: predictor.answer(settings).sample_s)
+    return best, predictor.answer(best).sample_s
+
+
+def acceptable(catalog: Catalog, facts: Any, replay: Replay, settings: Mapping[str, Value]) -> bool:
+    """Whether a recorded combination could be a stack: no declared change of results, and finite numerics."""
+    result = replay.predictor.answer(settings).result
+    finite = all(map(math.isfinite, (*result.losses, *result.outputs, *result.weights)))
+    return finite and not changes_results(catalog, facts, settings)
+
+
+def _that_inspect() -> list[ModuleType]:
+    """The session's modules that look at the machine themselves."""
+    own = [module for name, module in list(sys.modules.items()) if name.startswith("advisor.experiment")]
+    return [module for module in own if hasattr(module, "inspect_hardware")]

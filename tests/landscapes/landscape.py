@@ -1,0 +1,209 @@
+"""A landscape: what combinations of settings took on one workload and one machine, and its file.
+
+Settings are compared in their canonical form: without values that change nothing, and with the mode in which a compiled
+scope is compiled.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from advisor.catalog import Catalog
+from advisor.records import Facts, Hardware, Outcome, Profile, TrialResult, Value, WorkloadFacts
+from advisor.settings import Settings
+
+SCHEMA = 1
+DATA = Path(__file__).parent / "data"
+ROOT = Path(__file__).parents[2]
+# Digits of the losses, outputs and weights that are kept. Unitless; float32 has seven.
+_DIGITS = 9
+_MOST_BLOCKS = 12
+_MOST_OPERATORS = 20
+_LONGEST_TEXT = 400
+_MEAN_COMPILING: dict[str, Value] = {"compile.scope": "model", "compile.dynamic": "auto", "compile.freezing": False}
+# Settings that leave the compiled code as it is; others bring code of their own into the compiler's cache.
+_BESIDE_THE_CODE = ("data.", "step.", "optimizer.", "loop.", "host.", "cpu.", "memory.allocator", "backends.", "debug.")
+_IN_THE_CODE = ("data.batch_size", "step.accumulate")
+_GRAPH_MODES = ("reduce-overhead", "max-autotune")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One trial process. ``result.wall_s`` is its whole wall time, seen from outside.
+
+    ``cold`` when it was the first to compile its code. ``stream_seed`` is the seed of its random streams.
+    """
+
+    settings: dict[str, Value]
+    result: TrialResult
+    cold: bool = False
+    stream_seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A combination that was not run since the catalogue says why it cannot be."""
+
+    settings: dict[str, Value]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of what a session does beside its trials' steps.
+
+    ``import_s``: the first trial's wait for the fork server. ``interpreter_s``: a fresh interpreter's start.
+    ``build_s``: building in a trial that is not forked from the built target. ``build_once_s``: building it for all.
+    ``inspect_s`` and ``profile_s``: what the baseline's inspection and its instrumented pass take.
+    """
+
+    import_s: float
+    interpreter_s: float
+    build_s: float
+    build_once_s: float
+    inspect_s: float
+    profile_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Landscape:
+    """All that was recorded. ``builds_anew`` says why trials cannot be forked from one build; empty when they can.
+
+    ``reference`` is the trial of the first steps in a higher precision; None where it was not recorded.
+    """
+
+    schema: int
+    name: str
+    target: str
+    batch_size: int | None
+    mode: str | None
+    hardware: Hardware
+    workload: WorkloadFacts
+    versions: dict[str, str]
+    profile: Profile | None
+    times: Times
+    builds_anew: str = ""
+    reference: TrialResult | None = None
+    runs: tuple[Run, ...] = ()
+    conflicts: tuple[Conflict, ...] = field(default=())
+
+    @property
+    def baseline(self) -> TrialResult:
+        """The first run without settings."""
+        return next(run.result for run in self.runs if not run.settings)
+
+    @property
+    def facts(self) -> Facts:
+        """The facts that a session would have."""
+        first = self.baseline
+        return Facts(
+            self.hardware,
+            self.workload,
+            self.profile,
+            self.versions,
+            peak_allocated_bytes=first.peak_allocated_bytes,
+            peak_reserved_bytes=first.peak_reserved_bytes,
+        )
+
+
+def canonical(catalog: Catalog, workload: WorkloadFacts, settings: Mapping[str, Value]) -> Settings:
+    """Settings without those that change nothing, and with the mode that a compiled scope implies."""
+    kept = dict(settings)
+    kept.pop("control.noop", None)
+    compiles = any(kept.get(key, default) != default for key, default in _MEAN_COMPILING.items())
+    if compiles and kept.get("compile.mode", "none") == "none":
+        kept["compile.mode"] = "default"
+    present = {key: workload.current.get(key, catalog.by_key(key).default) for key in kept}
+    return Settings({key: value for key, value in kept.items() if value != present[key]})
+
+
+def is_compiled(settings: Mapping[str, Value]) -> bool:
+    """Whether canonical settings compile anything."""
+    whole = settings.get("compile.mode", "none") != "none"
+    return whole or bool(settings.get("compile.optimizer")) or bool(settings.get("compile.pointwise_only"))
+
+
+def is_graphed(settings: Mapping[str, Value]) -> bool:
+    """Whether canonical settings replay CUDA graphs."""
+    return bool(settings.get("step.cuda_graph")) or settings.get("compile.mode") in _GRAPH_MODES
+
+
+def compile_key(settings: Mapping[str, Value]) -> Settings | None:
+    """What names the compiled code of canonical settings: trials that share it find it in the cache."""
+    if not is_compiled(settings):
+        return None
+    inside = {
+        key: value for key, value in settings.items() if key in _IN_THE_CODE or not key.startswith(_BESIDE_THE_CODE)
+    }
+    return Settings(inside)
+
+
+def sample_seconds(result: TrialResult) -> float:
+    """The median over a run's blocks of seconds per sample."""
+    return median(block.seconds / block.samples for block in result.blocks)
+
+
+def slim(result: TrialResult) -> TrialResult:
+    """A result as it is kept: a dozen blocks, nine digits, and no path of the machine."""
+    return replace(
+        result,
+        blocks=tuple(replace(block, seconds=_short(block.seconds)) for block in _spread(result.blocks)),
+        losses=tuple(map(_short, result.losses)),
+        outputs=tuple(map(_short, result.outputs)),
+        weights=tuple(map(_short, result.weights)),
+        reason=result.reason[:_LONGEST_TEXT],
+        hint=result.hint[:_LONGEST_TEXT],
+        details="" if result.outcome is Outcome.MEASURED else result.details[-_LONGEST_TEXT:],
+        notes=tuple(note[:_LONGEST_TEXT] for note in result.notes),
+        log_path="",
+        gpu=None,
+    )
+
+
+def slim_profile(profile: Profile) -> Profile:
+    """A profile as it is kept: the first operators, and no path of the machine."""
+    few = profile.operators[:_MOST_OPERATORS]
+    return replace(profile, operators=few, by_shape=profile.by_shape[:_MOST_OPERATORS], trace_path="")
+
+
+def save(landscape: Landscape, path: Path) -> None:
+    """Write a landscape in one piece: who reads the file meanwhile sees the old or the new."""
+    text = json.dumps(msgspec.to_builtins(landscape), separators=(",", ":"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
+    temporary.replace(path)
+
+
+def load(path: Path) -> Landscape:
+    """Read a landscape. Raises ValueError for one of another schema."""
+    data: Any = json.loads(gzip.decompress(path.read_bytes()))
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"{path.name} is of schema {data.get('schema')}, not {SCHEMA}: record it again")
+    return msgspec.convert(data, Landscape)
+
+
+def stored() -> list[Path]:
+    """The files of all stored landscapes."""
+    return sorted(DATA.glob("*.json.gz"))
+
+
+def _spread(blocks: tuple[Any, ...]) -> tuple[Any, ...]:
+    """At most a dozen blocks, evenly taken."""
+    if len(blocks) <= _MOST_BLOCKS:
+        return blocks
+    return tuple(blocks[index * len(blocks) // _MOST_BLOCKS] for index in range(_MOST_BLOCKS))
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.{_DIGITS}g}") if math.isfinite(number) else number

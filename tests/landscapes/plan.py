@@ -1,0 +1,184 @@
+"""Which combinations a landscape records, and in which order: what searches ask, the most telling first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from advisor.catalog import Catalog
+from advisor.records import Candidate, Facts, Mode, Numerics, Value
+from advisor.settings import Settings
+
+_CONTROL = "control"
+_COMPILE = "compile.mode"
+_SCOPE = "compile.scope"
+_GRAPH = "step.cuda_graph"
+# A loader's workers that most stacks come to, where as many cores are there.
+_USUAL_WORKERS = 8
+# Values of the usual stack that are exchanged for others, in this order.
+_SWAPS: tuple[tuple[str, Value], ...] = (
+    (_COMPILE, "reduce-overhead"),
+    (_SCOPE, "model"),
+    (_SCOPE, "regional"),
+    ("precision.autocast", "float16"),
+    ("backends.cudnn_benchmark", True),
+    (_COMPILE, "max-autotune-no-cudagraphs"),
+    (_COMPILE, "max-autotune"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A combination to record, in so many processes."""
+
+    settings: Settings
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to record: ``first`` at once, ``plain`` compiles nothing, ``compiled`` shares compilations, then the rest.
+
+    ``usual`` is the uncompiled stack of all usual settings, ``stack`` the same compiled.
+    """
+
+    usual: Settings
+    stack: Settings
+    first: tuple[Wish, ...]
+    plain: tuple[Wish, ...]
+    compiled: tuple[Wish, ...]
+    rest: tuple[Wish, ...]
+    pool: tuple[Candidate, ...]
+
+
+def plan(catalog: Catalog, facts: Facts) -> Plan:
+    """The plan for a workload."""
+    candidates = _candidates(catalog, facts)
+    usual = _usual_stack(catalog, facts, candidates)
+    stack = _compiled(catalog, facts, candidates, usual)
+    uncaptured, uncaptured_stack = usual.without(_GRAPH), stack.without(_GRAPH)
+    alone = [Settings(c.settings) for c in candidates if usual.get(c.key) == c.value]
+    first = [Wish(usual, 2), Wish(stack, 2), Wish(uncaptured_stack, 2), Wish(uncaptured, 2)]
+    plain = [*map(Wish, alone), *map(Wish, _left_out(usual)), *map(Wish, _left_out(uncaptured))]
+    plain += map(Wish, _swapped(catalog, candidates, usual, compiled=False))
+    plain += map(Wish, _ladders(catalog, candidates, usual))
+    compiled = [Wish(Settings({_COMPILE: "default"}) if _COMPILE in stack else Settings({}), 1)]
+    compiled += map(Wish, _left_out(stack))
+    compiled += map(Wish, _swapped(catalog, candidates, stack, compiled=True))
+    compiled += [Wish(Settings({_COMPILE: "default", key: value})) for key, value in usual.items()]
+    rest = [Wish(Settings(c.settings)) for c in candidates if not catalog[c.recipe].expensive]
+    rest += [Wish(_with(usual, c)) for c in candidates if not catalog[c.recipe].expensive]
+    rest += [Wish(_with(stack, c)) for c in candidates]
+    rest += [Wish(Settings(c.settings)) for c in candidates if catalog[c.recipe].expensive]
+    parts = _distinct(first, plain, compiled, rest)
+    return Plan(usual, stack, *parts, tuple(candidates))
+
+
+def random_wishes(catalog: Catalog, made: Plan, seed: int) -> Iterator[Wish]:
+    """Subsets of what may be combined, without end; half of them compiled where the stack is."""
+    draw = random.Random(seed)
+    keys = sorted({candidate.key for candidate in made.pool})
+    while True:
+        chosen: dict[str, Value] = {}
+        for key in keys:
+            values = [c.value for c in made.pool if c.key == key and not catalog[c.recipe].expensive]
+            usual = made.usual.get(key)
+            if values and draw.random() < (0.6 if usual is not None else 0.1):
+                chosen[key] = usual if usual is not None and draw.random() < 0.8 else draw.choice(values)
+        if _COMPILE in made.stack and draw.random() < 0.5:
+            chosen |= {key: made.stack[key] for key in (_COMPILE, _SCOPE) if key in made.stack}
+        yield Wish(Settings(chosen))
+
+
+def changes_results(catalog: Catalog, facts: Facts, settings: Mapping[str, Value]) -> bool:
+    """Whether settings change what is computed, by what their recipes declare."""
+    mode = facts.workload.mode
+    return any(recipe.numerics_of(value, mode) is Numerics.CHANGED for recipe, value in catalog.in_order(settings))
+
+
+def _candidates(catalog: Catalog, facts: Facts) -> list[Candidate]:
+    """All that is proposed for the workload, and for the same with workers, but the control."""
+    found = {c.name: c for c in catalog.propose(facts).candidates if c.recipe != _CONTROL}
+    loader = facts.workload.loader
+    if loader is not None and not loader.num_workers:
+        with_workers = replace(loader, num_workers=_workers(facts), persistent_workers=True)
+        fed = replace(facts, workload=replace(facts.workload, loader=with_workers))
+        for candidate in catalog.propose(fed).candidates:
+            if candidate.recipe != _CONTROL:
+                found.setdefault(candidate.name, candidate)
+    return list(found.values())
+
+
+def _workers(facts: Facts) -> int:
+    return max(1, min(_USUAL_WORKERS, facts.workload.usable_cores))
+
+
+def _usual_stack(catalog: Catalog, facts: Facts, candidates: Iterable[Candidate]) -> Settings:
+    """Every usual value that agrees with those before it, without compiling."""
+    mode = facts.workload.mode
+    stack: dict[str, Value] = {}
+    for candidate in candidates:
+        recipe = catalog[candidate.recipe]
+        if recipe.expensive or changes_results(catalog, facts, candidate.settings):
+            continue
+        if recipe.is_usual(candidate.value, mode) and not catalog.conflict({**stack, **candidate.settings}):
+            stack.setdefault(candidate.key, candidate.value)
+    workers = [c for c in candidates if c.key == "data.num_workers" and not isinstance(c.value, str)]
+    if workers:
+        wanted = _workers(facts)
+        stack["data.num_workers"] = min(workers, key=lambda c: abs(int(c.value) - wanted)).value
+    return Settings(stack)
+
+
+def _compiled(catalog: Catalog, facts: Facts, candidates: Iterable[Candidate], usual: Settings) -> Settings:
+    """The usual stack compiled, in training with the loss; the stack itself where nothing can be compiled."""
+    proposed = {(c.key, c.value) for c in candidates}
+    if (_COMPILE, "default") not in proposed:
+        return usual
+    with_loss = facts.workload.mode is Mode.TRAIN and (_SCOPE, "with_loss") in proposed
+    wanted = {**usual, _COMPILE: "default", **({_SCOPE: "with_loss"} if with_loss else {})}
+    return Settings(wanted) if not catalog.conflict(wanted) else Settings({**usual, _COMPILE: "default"})
+
+
+def _left_out(stack: Settings) -> list[Settings]:
+    return [stack.without(key) for key in stack] if len(stack) > 1 else []
+
+
+def _swapped(catalog: Catalog, candidates: Iterable[Candidate], stack: Settings, *, compiled: bool) -> list[Settings]:
+    """The stack with one value exchanged; a graph that the new value cannot be captured into is left out."""
+    proposed = {(c.key, c.value) for c in candidates} | {(_SCOPE, "model"), ("precision.autocast", "none")}
+    found = []
+    for key, value in _SWAPS:
+        if (key, value) not in proposed or stack.get(key) == value or (key.startswith("compile.") and not compiled):
+            continue
+        wanted = Settings({**stack, key: value})
+        found.append(wanted.without(_GRAPH) if catalog.conflict(wanted) else wanted)
+    return found
+
+
+def _ladders(catalog: Catalog, candidates: Iterable[Candidate], usual: Settings) -> list[Settings]:
+    """Each value for a loader alone and on the usual stack."""
+    fed = [c for c in candidates if c.key.startswith("data.") and c.key != "data.batch_size"]
+    alone = [Settings(c.settings) for c in fed]
+    with_workers = {key: value for key, value in usual.items() if key == "data.num_workers"}
+    beside = [Settings({**with_workers, **c.settings}) for c in fed]
+    return [*alone, *beside, *(_with(usual, c) for c in fed)]
+
+
+def _with(stack: Settings, candidate: Candidate) -> Settings:
+    return Settings({**stack, **candidate.settings})
+
+
+def _distinct(*parts: Iterable[Wish]) -> list[tuple[Wish, ...]]:
+    """The parts without what an earlier one has already, and without the baseline."""
+    seen = {Settings({})}
+    found = []
+    for part in parts:
+        kept = []
+        for wish in part:
+            if wish.settings not in seen:
+                seen.add(wish.settings)
+                kept.append(wish)
+        found.append(tuple(kept))
+    return found

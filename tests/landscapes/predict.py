@@ -1,0 +1,348 @@
+"""What a combination of settings takes: as recorded, or predicted from those that were.
+
+The logarithm of the time per sample is a sum of what each setting does and of what each pair of settings does beside
+that, compiled, captured, fed by workers and in half precision among them: a ridge regression in its kernel form.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+import numpy as np
+
+from advisor.catalog import Catalog
+from advisor.records import Outcome, TrialResult, Value
+from advisor.settings import Settings
+from landscapes.landscape import Landscape, Run, canonical, compile_key, is_compiled, is_graphed, sample_seconds
+
+# The regression's penalty, and how much effects of pairs and the level of all are believed beside single effects.
+# Unitless; by how well the synthetic landscapes' other combinations are predicted (test_landscapes.py).
+_RIDGE = 0.02
+_PAIR_WEIGHT = 0.3
+_MEAN_WEIGHT = 1.0
+# The spread of processes of the same program where too few were repeated. Log units; graphs replay alike, host-bound
+# loops do not (CONTRIBUTING, Measurement).
+_USUAL_SPREAD = {True: 0.004, False: 0.012}
+_SMALLEST_SPREAD = 0.002
+_FEWEST_REPEATS = 3
+# A compilation found in the cache, as a share of a cold one, where none was recorded.
+_CACHED_SHARE = 0.25
+# A compiled trial's warm-up in seconds where none was recorded.
+_COMPILE_S = 30.0
+# Settings of which other values say much of the same: the next recorded one is taken for one that was not.
+_NUMBERED = (int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a combination takes, without noise.
+
+    ``result`` holds what does not vary: numerics, peaks, notes, or how the trial fails; then ``sample_s`` is infinite.
+    ``cold_s`` and ``cached_s`` are its warm-up without and with its code in the cache, seconds.
+    """
+
+    settings: Settings
+    result: TrialResult
+    sample_s: float
+    process_spread: float
+    block_spread: float
+    cold_s: float
+    cached_s: float
+    predicted: bool
+    fails_after_s: float = math.inf
+
+    @property
+    def fails(self) -> bool:
+        """Whether the trial ends without timings."""
+        return self.result.outcome is not Outcome.MEASURED
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """All runs of one combination."""
+
+    settings: Settings
+    runs: tuple[Run, ...]
+
+    @property
+    def measured(self) -> tuple[Run, ...]:
+        return tuple(run for run in self.runs if run.result.measured)
+
+
+@dataclass
+class Predictor:
+    """Answers for any settings. What was asked once is kept."""
+
+    landscape: Landscape
+    catalog: Catalog
+    _answers: dict[Settings, Answer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        by_settings: dict[Settings, list[Run]] = {}
+        for run in self.landscape.runs:
+            by_settings.setdefault(self.canonical(run.settings), []).append(run)
+        self.known = {settings: _Known(settings, tuple(runs)) for settings, runs in by_settings.items()}
+        self.measured = {settings: known for settings, known in self.known.items() if known.measured}
+        self._values = _values_by_key(self.measured)
+        self._failing = {s: _blamed(s, self.measured) for s in self.known if s not in self.measured}
+        self._speed = _Regression.of({s: math.log(_center(k)) for s, k in self.measured.items()})
+        self._reserved = _Regression.of(_peaks(self.measured, "peak_reserved_bytes"))
+        self._allocated = _Regression.of(_peaks(self.measured, "peak_allocated_bytes"))
+        self._spreads = {graphed: self._pooled_spread(graphed) for graphed in (True, False)}
+
+    def canonical(self, settings: Mapping[str, Value]) -> Settings:
+        """The settings in the form in which combinations are compared."""
+        return canonical(self.catalog, self.landscape.workload, settings)
+
+    def answer(self, settings: Mapping[str, Value]) -> Answer:
+        """What these settings take."""
+        wanted = self.canonical(settings)
+        if wanted not in self._answers:
+            self._answers[wanted] = self._find(wanted)
+        return self._answers[wanted]
+
+    def _find(self, wanted: Settings) -> Answer:
+        known = self.measured.get(wanted)
+        if known is not None:
+            return self._recorded(known)
+        if wanted in self.known:
+            return self._failure(wanted, self.known[wanted], predicted=False)
+        reason = self.catalog.conflict(wanted)
+        if reason:
+            failed = TrialResult(Outcome.FAILED, reason)
+            return replace(self._of(wanted, failed, math.inf, predicted=True), fails_after_s=1.0)
+        for settings, parts in self._failing.items():
+            if any(part <= set(wanted.items()) for part in parts):
+                return self._failure(wanted, self.known[settings], predicted=True)
+        return self._predicted(wanted)
+
+    def _recorded(self, known: _Known) -> Answer:
+        result = replace(known.measured[0].result, blocks=())
+        return self._of(known.settings, result, _center(known), predicted=False)
+
+    def _failure(self, wanted: Settings, known: _Known, *, predicted: bool) -> Answer:
+        result = replace(known.runs[0].result, blocks=())
+        after = math.inf if result.outcome is Outcome.TIMED_OUT else _after_preparing(result)
+        return replace(self._of(wanted, result, math.inf, predicted=predicted), fails_after_s=after)
+
+    def _predicted(self, wanted: Settings) -> Answer:
+        """The regression's answer, with the numerics of the recorded combination that is most alike."""
+        familiar = self._familiar(wanted)
+        if familiar in self.measured:
+            template = self.measured[familiar].measured[0].result
+        else:
+            nearest = max(self.measured, key=lambda other: (_alikeness(wanted, other), -len(other)))
+            template = self.measured[nearest].measured[0].result
+        result = replace(
+            template,
+            blocks=(),
+            peak_reserved_bytes=self._reserved.bytes_of(familiar),
+            peak_allocated_bytes=self._allocated.bytes_of(familiar),
+            batch_size=int(wanted.get("data.batch_size", 0)) or self.landscape.baseline.batch_size,
+        )
+        return self._of(wanted, result, math.exp(self._speed.at(familiar)), predicted=True)
+
+    def _of(self, settings: Settings, result: TrialResult, sample_s: float, *, predicted: bool) -> Answer:
+        cold_s, cached_s = self._warm_up(settings, result)
+        return Answer(
+            settings,
+            result,
+            sample_s,
+            self._spreads[is_graphed(settings)],
+            self._block_spread(settings),
+            cold_s,
+            cached_s,
+            predicted,
+        )
+
+    def _familiar(self, wanted: Settings) -> Settings:
+        """The settings with numbers that were never recorded replaced by the nearest that were."""
+        found = {}
+        for key, value in wanted.items():
+            known = [v for v in self._values.get(key, ()) if _is_number(v)]
+            if _is_number(value) and known and value not in known:
+                found[key] = min(known, key=lambda v, value=value: abs(math.log((v + 1) / (value + 1))))
+            else:
+                found[key] = value
+        return Settings(found)
+
+    # --- warm-up ------------------------------------------------------------------------------------------------
+
+    def _warm_up(self, settings: Settings, result: TrialResult) -> tuple[float, float]:
+        """Seconds of warming up without and with the code in the cache."""
+        code = compile_key(settings)
+        if code is None:
+            plain = [run.result.warmup_s or 0.0 for k in self.measured.values() for run in k.measured if not _code(k)]
+            usual = result.warmup_s if settings in self.measured else median(plain or [1.0])
+            return usual or 0.0, usual or 0.0
+        same = [run for known in self.known.values() for run in known.measured if _code(known) == code]
+        alike = [run for known in self.known.values() for run in known.measured if _alike_code(_code(known), code)]
+        every = [run for known in self.known.values() for run in known.measured if _code(known)]
+        cold = _first_median(([run for run in some if run.cold] for some in (same, alike, every)), _COMPILE_S)
+        own = [run for run in self.known[settings].measured if not run.cold] if settings in self.known else []
+        warm = ([run for run in some if not run.cold] for some in (own, same, alike, every))
+        cached = _first_median(warm, _CACHED_SHARE * cold)
+        return max(cold, cached), min(cold, cached)
+
+    # --- noise --------------------------------------------------------------------------------------------------
+
+    def _pooled_spread(self, graphed: bool) -> float:
+        """The standard deviation of processes of the same combination, log units, from what was repeated."""
+        squares, freedom = 0.0, 0
+        for settings, known in self.measured.items():
+            if is_graphed(settings) == graphed and len(known.measured) > 1:
+                logs = [math.log(sample_seconds(run.result)) for run in known.measured]
+                squares += sum((value - sum(logs) / len(logs)) ** 2 for value in logs)
+                freedom += len(logs) - 1
+        if freedom < _FEWEST_REPEATS:
+            return _USUAL_SPREAD[graphed]
+        return max(_SMALLEST_SPREAD, math.sqrt(squares / freedom))
+
+    def _block_spread(self, settings: Settings) -> float:
+        """The spread of a process's blocks, relative; that of the baseline where there were too few."""
+        known = self.measured.get(settings) or self.measured.get(Settings({}))
+        spreads = [_relative_spread(run) for run in known.measured] if known else []
+        return median([spread for spread in spreads if spread is not None] or [0.01])
+
+
+@dataclass(frozen=True)
+class _Regression:
+    """A ridge regression on recorded logarithms, by what combinations have in common (its kernel form)."""
+
+    observed: dict[Settings, float]
+    parts: tuple[frozenset[str], ...]
+    weights: np.ndarray
+    mean: float
+
+    @classmethod
+    def of(cls, observed: Mapping[Settings, float]) -> _Regression:
+        """Fit; an empty mapping gives a regression that says 0."""
+        parts = tuple(_parts(settings) for settings in observed)
+        mean = sum(observed.values()) / len(observed) if observed else 0.0
+        wanted = np.array([value - mean for value in observed.values()], dtype=float)
+        likeness = np.array([[_in_common(one, other) for other in parts] for one in parts], dtype=float)
+        weights = np.linalg.solve(likeness + _RIDGE * np.eye(len(parts)), wanted) if observed else np.zeros(0)
+        return cls(dict(observed), parts, weights, mean)
+
+    def at(self, settings: Settings) -> float:
+        """The recorded logarithm, else the predicted one."""
+        if settings in self.observed:
+            return self.observed[settings]
+        own = _parts(settings)
+        return self.mean + float(
+            sum(w * _in_common(own, other) for w, other in zip(self.weights, self.parts, strict=True))
+        )
+
+    def bytes_of(self, settings: Settings) -> int | None:
+        """The prediction as bytes; None where nothing was recorded."""
+        return int(math.exp(self.at(settings))) if self.observed else None
+
+
+def _parts(settings: Settings) -> frozenset[str]:
+    """The settings, and what several of them mean alike: compiled, captured, half precision, workers."""
+    found = {f"{key}={value}" for key, value in settings.items()}
+    if is_compiled(settings):
+        found.add("compiled")
+    if is_graphed(settings):
+        found.add("captured")
+    if "precision.autocast" in settings or "precision.weights" in settings:
+        found.add("half")
+    if settings.get("data.num_workers"):
+        found.add("workers")
+    return frozenset(found)
+
+
+def _in_common(one: frozenset[str], other: frozenset[str]) -> float:
+    """The kernel of a regression on single parts and on pairs of parts."""
+    shared = len(one & other)
+    return _MEAN_WEIGHT + shared + _PAIR_WEIGHT * shared * (shared - 1) / 2
+
+
+def _alikeness(one: Settings, other: Settings) -> float:
+    """How alike the arithmetic of two combinations is: precision counts most, then compiled code and the model."""
+    total = 0.0
+    for prefix, weight in (
+        ("precision.", 8.0),
+        ("compile.", 3.0),
+        ("model.", 2.0),
+        ("data.batch_size", 8.0),
+        ("", 0.1),
+    ):
+        parts = [{item for item in settings.items() if item[0].startswith(prefix)} for settings in (one, other)]
+        total -= weight * len(parts[0] ^ parts[1])
+    return total
+
+
+def _blamed(failed: Settings, measured: Iterable[Settings]) -> list[frozenset[tuple[str, Value]]]:
+    """What of a failing combination is to blame: a setting that never ran, else pairs that never ran together."""
+    seen = [set(settings.items()) for settings in measured]
+    items = list(failed.items())
+    single = [frozenset([item]) for item in items if not any(item in ran for ran in seen)]
+    if single:
+        return single
+    pairs = [frozenset(pair) for pair in itertools.combinations(items, 2)]
+    return [pair for pair in pairs if not any(pair <= ran for ran in seen)] or [frozenset(items)]
+
+
+def _values_by_key(measured: Iterable[Settings]) -> dict[str, set[Value]]:
+    values: dict[str, set[Value]] = {}
+    for settings in measured:
+        for key, value in settings.items():
+            values.setdefault(key, set()).add(value)
+    return values
+
+
+def _peaks(measured: Mapping[Settings, _Known], name: str) -> dict[Settings, float]:
+    found = {}
+    for settings, known in measured.items():
+        peaks = [peak for run in known.measured if (peak := getattr(run.result, name))]
+        if peaks:
+            found[settings] = math.log(median(peaks))
+    return found
+
+
+def _center(known: _Known) -> float:
+    return median(sample_seconds(run.result) for run in known.measured)
+
+
+def _relative_spread(run: Run) -> float | None:
+    """The standard deviation of a run's blocks by their median absolute deviation, relative to the median."""
+    seconds = [block.seconds / block.samples for block in run.result.blocks]
+    if len(seconds) < 4:
+        return None
+    center = median(seconds)
+    return 1.4826 * median(abs(value - center) for value in seconds) / center
+
+
+def _after_preparing(result: TrialResult) -> float:
+    """Seconds from a failing trial's first step to its end."""
+    before = (result.startup_s or 0.0) + (result.build_s or 0.0) + (result.prepare_s or 0.0)
+    return max(0.1, (result.wall_s or 1.0) - before)
+
+
+def _code(known: _Known) -> Settings | None:
+    return compile_key(known.settings)
+
+
+def _alike_code(one: Settings | None, other: Settings) -> bool:
+    """Whether code is compiled in the same way: what is compiled, and in which mode."""
+    if one is None:
+        return False
+    parts = [{item for item in code.items() if item[0].startswith("compile.")} for code in (one, other)]
+    return parts[0] == parts[1]
+
+
+def _first_median(groups: Iterable[list[Run]], default: float) -> float:
+    """The median warm-up of the first group that is not empty."""
+    for group in groups:
+        if group:
+            return median(run.result.warmup_s or 0.0 for run in group)
+    return default
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, _NUMBERED) and not isinstance(value, bool)

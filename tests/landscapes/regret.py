@@ -1,0 +1,87 @@
+"""The share of the best known after so many replayed seconds, for each landscape: the quality of the search.
+
+    python tests/landscapes/regret.py
+    python tests/landscapes/regret.py --budgets 30,120 --seeds 5 --at-end synthetic_convnet
+
+By default one session of the longest budget is looked at after each of the times; with ``--at-end`` each time is the
+budget of a session of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from advisor.settings import Settings
+from landscapes.harness import Replayed, best_known, replayed, run_session
+from landscapes.landscape import load, stored
+
+
+def shares(path: Path, budgets: list[float], seeds: int, *, at_end: bool) -> tuple[list[float], str]:
+    """The median over the seeds of the share after each time, and a remark on the last session."""
+    landscape = load(path)
+    found: list[list[float]] = [[] for _ in budgets]
+    remark = ""
+    for seed in range(seeds):
+        for index, moment_s in enumerate(budgets):
+            if at_end or not index:
+                with replayed(landscape, seed=seed) as replay:
+                    session = run_session(replay, budget_s=moment_s if at_end else max(budgets))
+                remark = _remark(session)
+            found[index].append(session.share_at(moment_s))
+    return [median(values) for values in found], remark
+
+
+def main() -> None:
+    options = _options()
+    logging.disable()
+    started = time.perf_counter()
+    paths = [path for path in stored() if not options.names or path.name.removesuffix(".json.gz") in options.names]
+    print(f"{'landscape':28}" + "".join(f"{f'{s:.0f} s':>8}" for s in options.budgets))
+    rows = []
+    for path in paths:
+        row, remark = shares(path, options.budgets, options.seeds, at_end=options.at_end)
+        rows.append(row)
+        print(
+            f"{path.name.removesuffix('.json.gz'):28}" + "".join(f"{s:8.3f}" for s in row) + f"  {remark}", flush=True
+        )
+    means = [math.exp(sum(map(math.log, column)) / len(column)) for column in zip(*rows, strict=True)]
+    print(f"{'geometric mean':28}" + "".join(f"{mean:8.3f}" for mean in means))
+    print(f"{len(paths)} landscapes, {options.seeds} seeds, {time.perf_counter() - started:.1f} s")
+
+
+def _remark(session: Replayed) -> str:
+    replay = session.replay
+    predicted = sum(answer.predicted for answer in replay.asked)
+    found, best = session.stack_at(math.inf), best_known(replay)[0]
+    problem = f"; {session.problem}" if session.problem else ""
+    found, best = (replay.predictor.canonical(settings) for settings in (found, best))
+    missing = Settings({key: value for key, value in best.items() if found.get(key) != value})
+    surplus = Settings({key: value for key, value in found.items() if best.get(key) != value})
+    asked = f"{session.session_s:.0f} s, {len(replay.asked)} trials, {predicted} predicted"
+    return f"{asked}; lacks {missing}, has {surplus}{problem}"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="landscapes, by default all")
+    parser.add_argument("--budgets", type=_seconds, default=[30.0, 60.0, 120.0, 300.0], help="seconds, with commas")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--at-end", action="store_true", help="a session for each of the times")
+    return parser.parse_args()
+
+
+def _seconds(text: str) -> list[float]:
+    return sorted(float(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    main()

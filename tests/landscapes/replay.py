@@ -1,0 +1,431 @@
+"""A runner that answers from a landscape in milliseconds, on a clock of its own.
+
+It has the interface of :class:`advisor.runner.Runner` as far as sessions use it. Nothing is started: each trial moves
+the clock by what it would take, and is timed with the noise that was recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from advisor.catalog import Catalog, load_catalog
+from advisor.records import (
+    Activity,
+    Block,
+    BlockDone,
+    Compiled,
+    Finished,
+    Inspected,
+    Outcome,
+    Profiled,
+    Ready,
+    Started,
+    TargetSpec,
+    TrialMessage,
+    TrialResult,
+    TrialSpec,
+    Value,
+)
+from advisor.settings import Settings
+from landscapes.kinds import Role, role_of
+from landscapes.landscape import Landscape, compile_key
+from landscapes.predict import Answer, Predictor
+
+# As in advisor.trial.clock, which needs torch: blocks of a trial, the fewest of an interval, and how narrow it has to
+# be for a trial to end early.
+_BLOCKS_PER_TRIAL = 24
+_FEWEST_BLOCKS = 5
+_FEWEST_FOR_EARLY_END = 10
+_PRECISION = 0.0025
+# Half the width of a median's 95 % interval, in standard deviations of one block over the root of their number.
+_MEDIAN_WIDTH = 2.45
+# A forked trial's start and what is left of a trial after its last word, seconds; where nothing was recorded.
+_FORK_S = 0.05
+_END_S = 0.1
+
+Listener = Callable[[TrialMessage], None]
+
+
+class Clock:
+    """Simulated seconds. Only trials move it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def until(self, moment_s: float) -> None:
+        """Let time pass until a moment, which may lie in the past already."""
+        self.now_s = max(self.now_s, moment_s)
+
+
+class ReplayInterpreters:
+    """Interpreters that wait for their trials: how much of their imports is done, by environment."""
+
+    def __init__(self, needed_s: float) -> None:
+        self._needed_s = needed_s
+        self._done_s: dict[frozenset[tuple[str, str]], float] = {}
+
+    def start(self, environment: Mapping[str, str], log_path: str) -> None:
+        """Start one for a later trial."""
+        self._done_s.setdefault(_key(environment), 0.0)
+
+    def has(self, environment: Mapping[str, str]) -> bool:
+        """Whether one waits for a trial with this environment."""
+        return _key(environment) in self._done_s
+
+    @contextlib.contextmanager
+    def importing(self) -> Iterator[None]:
+        """Nothing imports here: ``passed`` says how long all of them did."""
+        yield
+
+    def passed(self, seconds: float) -> None:
+        """All that wait have imported for so long."""
+        self._done_s = {key: done_s + seconds for key, done_s in self._done_s.items()}
+
+    def take(self, environment: Mapping[str, str]) -> float:
+        """Take the one with this environment, if there is one: seconds that the trial still waits for it."""
+        return max(_FORK_S, self._needed_s - self._done_s.pop(_key(environment), 0.0))
+
+    def close(self) -> None:
+        """End those that wait."""
+        self._done_s.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._done_s)
+
+
+class Replay:
+    """The runner. The same ``seed`` and the same questions give the same answers."""
+
+    def __init__(self, landscape: Landscape, *, seed: int = 0, catalog: Catalog | None = None) -> None:
+        self.landscape = landscape
+        self.predictor = Predictor(landscape, catalog or load_catalog())
+        self.clock = Clock()
+        self.interpreters = ReplayInterpreters(landscape.times.interpreter_s)
+        self.cancelled = False
+        self.asked: list[Answer] = []
+        self._seed = seed
+        self._trials = 0
+        self._imported = False
+        self._built = False
+        self._compiled: set[Settings] = set()
+
+    @staticmethod
+    def prepare() -> None:
+        """There is no fork server to start."""
+
+    def build_once(self, target: TargetSpec, seed: int, log_path: str, timeout_s: float) -> str:
+        """Build the target for later trials; why that cannot be done, as it was recorded."""
+        needed_s = self.landscape.times.build_once_s
+        self.clock.until(self.clock() + min(needed_s, timeout_s))
+        if needed_s > timeout_s:
+            return "building the model takes too long"
+        self._built = not self.landscape.builds_anew
+        return self.landscape.builds_anew
+
+    def forget_build(self) -> None:
+        """Have each trial build the target again."""
+        self._built = False
+
+    def run(self, spec: TrialSpec, listen: Listener) -> TrialResult:
+        """The result of a trial, after the time that it takes."""
+        with self.open(spec, listen) as trial:
+            return trial.result()
+
+    def run_in_company(
+        self, spec: TrialSpec, ahead: TrialSpec | None, listen: Listener
+    ) -> tuple[TrialResult, TrialResult | None]:
+        """As :meth:`run`; ``ahead`` has its result when it has compiled before the trial has."""
+        started_s = self.clock()
+        with self.open(spec, listen) as trial:
+            company = self.open(ahead, lambda message: None) if ahead is not None else contextlib.nullcontext()
+            with company as other:
+                ended = trial.wait_compiled()
+                early = other.result_by_now() if other is not None else None
+            self.interpreters.passed(self.clock() - started_s)
+            return ended or trial.go_on(), early
+
+    @contextlib.contextmanager
+    def open(self, spec: TrialSpec, listen: Listener) -> Iterator[ReplayTrial]:
+        """A live trial."""
+        self._trials += 1
+        role, answer = role_of(spec), self.predictor.answer(spec.settings)
+        if not (role.reference or role.ahead):
+            self.asked.append(answer)
+        # By what is asked and how often, not by a common stream: one more question leaves other answers as they are.
+        count = sum(asked.settings == answer.settings for asked in self.asked)
+        draw = random.Random(f"{self._seed} {answer.settings} {count} {role}")
+        yield ReplayTrial(self, spec, listen, role=role, answer=answer, draw=draw)
+
+    def startup_s(self, spec: TrialSpec) -> float:
+        """Seconds until a trial's first instruction."""
+        first, self._imported = not self._imported, True
+        if spec.environment:
+            return self.interpreters.take(spec.environment)
+        return self.landscape.times.import_s if first else _FORK_S
+
+    def build_s(self, spec: TrialSpec, role: Role) -> float:
+        """Seconds until a trial has its model on the device."""
+        if self._built and not spec.environment and not role.interactive:
+            return min(self.landscape.times.build_s, self._forked_build_s)
+        return self.landscape.times.build_s
+
+    @property
+    def _forked_build_s(self) -> float:
+        builds = [run.result.build_s for run in self.landscape.runs[1:] if run.result.build_s is not None]
+        return min(builds, default=self.landscape.times.build_s)
+
+    def warm_up_s(self, answer: Answer) -> float:
+        """Seconds of a trial's warm-up, with what of its code is in the cache."""
+        code = compile_key(answer.settings)
+        return answer.cached_s if code is None or code in self._compiled else answer.cold_s
+
+    def has_compiled(self, answer: Answer) -> None:
+        """A trial has compiled its code, which is in the cache from now on."""
+        code = compile_key(answer.settings)
+        if code is not None and not answer.fails:
+            self._compiled.add(code)
+
+    def cancel(self) -> None:
+        """Have every trial end at once."""
+        self.cancelled = True
+
+    def resume(self) -> None:
+        """Allow trials again."""
+        self.cancelled = False
+
+
+@dataclass
+class _Stages:
+    """When a trial comes to what, on the clock; computed when it is opened."""
+
+    startup_s: float
+    build_s: float
+    prepare_s: float
+    warmup_s: float
+
+
+class ReplayTrial:
+    """One trial that is replayed: its methods let the clock go on to where the real one would have been."""
+
+    def __init__(
+        self, runner: Replay, spec: TrialSpec, listen: Listener, *, role: Role, answer: Answer, draw: random.Random
+    ) -> None:
+        self.spec = spec
+        self._runner, self._role, self._answer, self._listen, self._draw = runner, role, answer, listen, draw
+        self._clock = runner.clock
+        self._started_s = self._clock()
+        self._deadline_s = self._started_s + spec.timeout_s
+        self._blocks: list[Block] = []
+        self._result: TrialResult | None = None
+        self._warm = False
+        # Two processes of the same program differ by more than the blocks of either.
+        self._factor = math.exp(draw.gauss(0.0, answer.process_spread))
+        self._stages = self._plan()
+
+    def _plan(self) -> _Stages:
+        template, runner = self._answer.result, self._runner
+        startup_s = runner.startup_s(self.spec)
+        build_s = runner.build_s(self.spec, self._role)
+        inspect_s = runner.landscape.times.inspect_s if self._role.inspects else 0.0
+        return _Stages(startup_s, build_s, (template.prepare_s or 0.0) + inspect_s, runner.warm_up_s(self._answer))
+
+    # --- what a parent calls --------------------------------------------------------------------------------------
+
+    def result(self) -> TrialResult:
+        """Let the trial run to its end."""
+        if self._result is None and not self._role.interactive:
+            self._run_to_its_end()
+        assert self._result is not None, "an interactive trial ends with finish()"
+        return self._result
+
+    def result_by_now(self) -> TrialResult | None:
+        """The result of a trial that compiles ahead, if it has ended by now."""
+        if self._result is None and self._ready_at_s <= self._clock():
+            self._run_to_its_end()
+        return self._result
+
+    def wait_ready(self) -> TrialResult | None:
+        """Let the trial warm up: None, or its result when it ends before."""
+        if self._warms_up():
+            self._listen(Ready())
+        return self._result
+
+    def wait_compiled(self) -> TrialResult | None:
+        """Let the trial run its first steps: None, or its result when it ends before."""
+        if self._warms_up():
+            self._listen(Compiled())
+        return self._result
+
+    def go_on(self) -> TrialResult:
+        """Let a trial that pauses run to its end."""
+        return self.result()
+
+    def measure_block(self, seconds: float) -> BlockDone | TrialResult:
+        """Time one block of an interactive trial."""
+        if self._result is None and self._warms_up():
+            block = self._block(seconds)
+            if self._passes(self._clock() + block.seconds):
+                self._blocks.append(block)
+                self._listen(BlockDone(block))
+                return BlockDone(block)
+        assert self._result is not None, "a trial that times no block has ended"
+        return self._result
+
+    def finish(self) -> TrialResult:
+        """End an interactive trial."""
+        if self._result is None:
+            self._end(self._measured())
+        assert self._result is not None
+        return self._result
+
+    def cancel(self) -> None:
+        """End the trial at once."""
+        self._result = TrialResult(Outcome.CANCELLED, "cancelled")
+
+    def kill(self) -> None:
+        """Nothing is left of a replayed trial."""
+
+    # --- its life ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _ready_at_s(self) -> float:
+        stages = self._stages
+        return self._started_s + stages.startup_s + stages.build_s + stages.prepare_s + stages.warmup_s
+
+    def _run_to_its_end(self) -> None:
+        if self._role.reference:
+            self._run_reference()
+        elif self._warms_up():
+            if self._role.ahead:
+                self._end(TrialResult(Outcome.MEASURED, warmup_s=self._stages.warmup_s))
+            elif self._times_blocks():
+                self._profile()
+
+    def _run_reference(self) -> None:
+        """The recorded reference; where there is none, it failed."""
+        recorded = self._runner.landscape.reference
+        result = recorded or TrialResult(Outcome.FAILED, "no run in a higher precision was recorded")
+        if self._passes(self._started_s + self._stages.startup_s + (result.wall_s or 0.0)):
+            self._end(result)
+
+    def _warms_up(self) -> bool:
+        """Go on until the trial is warm; False when it ends before."""
+        if self._result is not None or self._warm:
+            return self._result is None
+        if not self._passes(self._started_s + self._stages.startup_s):
+            return False
+        self._listen(Started(self._stages.startup_s))
+        if self._role.inspects:
+            self._listen(Inspected(self._runner.landscape.workload, self._runner.landscape.versions))
+        self._listen(Activity("compiling" if compile_key(self._answer.settings) is not None else "first steps"))
+        if self._answer.fails:
+            if self._passes(self._ready_at_s - self._stages.warmup_s + self._answer.fails_after_s):
+                self._end(self._answer.result)
+            return False
+        if not self._passes(self._ready_at_s):
+            return False
+        self._runner.has_compiled(self._answer)
+        self._warm = True
+        return True
+
+    def _times_blocks(self) -> bool:
+        """Time blocks as a trial of its own does; False when its time is over before."""
+        self._listen(Activity("measuring"))
+        spent_s = 0.0
+        while not self._enough(spent_s):
+            block = self._block(self.spec.measure_s / _BLOCKS_PER_TRIAL)
+            spent_s += block.seconds
+            if not self._passes(self._clock() + block.seconds):
+                return False
+            self._blocks.append(block)
+        return True
+
+    def _profile(self) -> None:
+        landscape = self._runner.landscape
+        if self._role.profiles and landscape.profile is not None:
+            self._listen(Activity("profiling"))
+            if not self._passes(self._clock() + landscape.times.profile_s):
+                return
+            self._listen(Profiled(landscape.profile))
+        self._end(self._measured())
+
+    def _enough(self, spent_s: float) -> bool:
+        """As a trial's own clock decides."""
+        count = len(self._blocks)
+        if count < _FEWEST_BLOCKS:
+            return bool(count) and spent_s > 2 * self.spec.measure_s
+        if spent_s >= max(self.spec.measure_s, self.spec.at_least_s):
+            return True
+        width = _MEDIAN_WIDTH * self._answer.block_spread / math.sqrt(count)
+        return count >= _FEWEST_FOR_EARLY_END and spent_s >= self.spec.at_least_s and width < _PRECISION
+
+    def _block(self, seconds: float) -> Block:
+        samples = self._answer.result.batch_size or self._runner.landscape.baseline.batch_size or 1
+        step_s = self._answer.sample_s * samples * self._factor
+        steps = max(1, round(seconds / step_s))
+        return Block(
+            steps, steps * samples, steps * step_s * math.exp(self._draw.gauss(0.0, self._answer.block_spread))
+        )
+
+    def _measured(self) -> TrialResult:
+        steps_ms = sorted(block.step_ms for block in self._blocks)
+        ends = (steps_ms[0], steps_ms[len(steps_ms) // 2], steps_ms[-1]) if steps_ms else None
+        stages = self._stages
+        template = self._with_stream(self._answer.result)
+        measuring_s = sum(block.seconds for block in self._blocks)
+        return replace(
+            template,
+            blocks=tuple(self._blocks),
+            event_step_ms=ends,
+            startup_s=stages.startup_s,
+            build_s=stages.build_s,
+            prepare_s=template.prepare_s or 0.0,
+            warmup_s=stages.warmup_s,
+            measuring_s=measuring_s,
+            log_path=self.spec.log_path,
+        )
+
+    def _with_stream(self, template: TrialResult) -> TrialResult:
+        """The numerics under another random stream, where such runs of these settings were recorded."""
+        other = self.spec.stream_seed - self.spec.seed
+        known = self._runner.predictor.known.get(self._answer.settings)
+        if not other or known is None:
+            return template
+        runs = [run.result for run in known.measured if run.stream_seed]
+        if not runs:
+            return template
+        drawn = runs[(other - 1) % len(runs)]
+        return replace(template, losses=drawn.losses, outputs=drawn.outputs, weights=drawn.weights)
+
+    def _passes(self, moment_s: float) -> bool:
+        """Let the clock come to a moment; False when the trial's time is over before, or it was cancelled."""
+        if self._runner.cancelled:
+            self.cancel()
+            return False
+        if moment_s > self._deadline_s:
+            self._clock.until(self._deadline_s)
+            self._end(TrialResult(Outcome.TIMED_OUT, f"timed out after {self.spec.timeout_s:.0f} s"))
+            return False
+        self._clock.until(moment_s)
+        return True
+
+    def _end(self, result: TrialResult) -> None:
+        self._clock.until(self._clock() + _END_S)
+        self._result = replace(result, wall_s=self._clock() - self._started_s)
+        self._listen(Finished(self._result))
+
+
+def _key(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    return frozenset(environment.items())
+
+
+def is_known(replay: Replay, settings: Mapping[str, Value]) -> bool:
+    """Whether a combination was recorded and measured."""
+    return replay.predictor.canonical(settings) in replay.predictor.measured
