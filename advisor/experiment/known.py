@@ -12,7 +12,7 @@ from advisor.experiment.judge import BASELINE, Beside, Judge
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
-from advisor.records import Candidate, Facts, Numerics, TrialRecord, TrialResult
+from advisor.records import Candidate, Facts, Numerics, Objective, TrialRecord, TrialResult
 from advisor.settings import Settings
 
 
@@ -117,7 +117,8 @@ class Known:
         by = self.judge.yardstick
         if not (by.too_large or by.goal.fits(result)):
             return "it takes more than the memory limit"
-        if not by.too_large and settings and not by.keeps_speed(self.judge.compare(settings)):
+        bounded = by.goal.objective is Objective.MEMORY and not by.too_large
+        if bounded and settings and not by.keeps_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
         return self.plan.consent.why_not(settings, self.judge.numerics(settings, result))
 
