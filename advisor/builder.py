@@ -17,6 +17,8 @@ from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKi
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _LOOK_EVERY_S = 0.1
+# After building it looks at the threads that were started, and tries a fork for three seconds at most.
+_TRIES_FORKS_WITHIN_S = 4.0
 # It waits a while for a trial to end, and imports the compiler once.
 _ANSWERS_WITHIN_S = 20.0
 
@@ -78,8 +80,11 @@ class Builder:
         atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
 
     def wait(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
-        """Wait until the target is built. Returns why no trial can be forked from it; empty when they can."""
-        until = time.monotonic() + timeout_s
+        """Wait until the target is built, ``timeout_s`` for that alone, and a fork of it has been tried.
+
+        Returns why no trial can be forked from it; empty when they can.
+        """
+        until = time.monotonic() + timeout_s + _TRIES_FORKS_WITHIN_S
         with contextlib.suppress(EOFError, OSError):
             while time.monotonic() < until and not cancelled():
                 if self._connection.poll(_LOOK_EVERY_S):

@@ -127,6 +127,27 @@ def test_a_warm_fork_server_starts_a_trial_at_once(trial):
     assert min(trial(TINY_TARGET)[0].startup_s for _ in range(3)) < 0.2
 
 
+OPEN_LOSS = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1])")
+
+
+def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial):
+    plain, _ = trial(TINY_TARGET)
+    result, messages = trial(OPEN_LOSS, inspect=True)
+    assert result.losses == plain.losses
+    inspected = next(message for message in messages if isinstance(message, Inspected))
+    for notes in (result.notes, inspected.workload.notes):
+        assert [note for note in notes if "the loss is called as loss(model, batch)" in note]
+    assert not [note for note in plain.notes if "the loss is called" in note]
+
+
+def test_a_loss_that_works_in_neither_form_fails_in_two_lines(trial):
+    result, messages = trial(TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: a + b"), inspect=True)
+    failure = next(message for message in messages if isinstance(message, TargetFailure))
+    assert (result.outcome, result.reason) == (Outcome.FAILED, failure.message)
+    assert "works in neither form" in failure.message
+    assert "def loss(output, target)" in failure.hint
+
+
 def test_two_trials_see_the_same_weights_and_batches(trial):
     assert trial(TINY_TARGET)[0].losses == trial(TINY_TARGET)[0].losses
 

@@ -152,6 +152,7 @@ class Trial:
         prepare_s = time.perf_counter() - started
 
         batches = probe_batches(components.data, self.spec.seed, components.plan)
+        loop.notes.extend(_settle_loss(step, batches))
         if self.spec.kind.inspects:
             self._inspect(loop, device, batches)
         if self.spec.kind is TrialKind.AHEAD:
@@ -232,7 +233,7 @@ class Trial:
         probe = probe_training if plan.mode is Mode.TRAIN else probe_inference
         try:
             return probe(step, batches, self.spec.stream_seed)
-        except torch.cuda.OutOfMemoryError:
+        except (torch.cuda.OutOfMemoryError, AdvisorError):
             raise
         except Exception as error:
             if not self.spec.kind.inspects:
@@ -370,6 +371,15 @@ def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: i
     batch = feed.next()
     samples = batch_samples(batch, batch_size)
     return run_resident_steps
+
+
+def _settle_loss(step: TrainStep | InferStep | GraphedStep, batches: list[Any]) -> list[str]:
+    """Find the form of a loss that its signature leaves open, before anything looks at the model's first output."""
+    run = step.step if isinstance(step, GraphedStep) else step
+    if not isinstance(run, TrainStep) or not batches:
+        return []
+    found = run.settle_loss(run.to_device(batches[0]))
+    return [found] if found else []
 
 
 def _notes(warm: WarmUp, loop: Loop, clock: StepClock) -> tuple[str, ...]:
