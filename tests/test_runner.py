@@ -132,7 +132,7 @@ OPEN_LOSS = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda m, b: nn.functi
 
 def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial):
     plain, _ = trial(TINY_TARGET)
-    result, messages = trial(OPEN_LOSS, inspect=True)
+    result, messages = trial(OPEN_LOSS, kind=TrialKind.BASELINE)
     assert result.losses == plain.losses
     inspected = next(message for message in messages if isinstance(message, Inspected))
     for notes in (result.notes, inspected.workload.notes):
@@ -141,7 +141,9 @@ def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial
 
 
 def test_a_loss_that_works_in_neither_form_fails_in_two_lines(trial):
-    result, messages = trial(TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: a + b"), inspect=True)
+    result, messages = trial(
+        TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: a + b"), kind=TrialKind.BASELINE
+    )
     failure = next(message for message in messages if isinstance(message, TargetFailure))
     assert (result.outcome, result.reason) == (Outcome.FAILED, failure.message)
     assert "works in neither form" in failure.message

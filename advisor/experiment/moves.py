@@ -228,8 +228,8 @@ def alones(known: Known) -> Moves:
         if not _is_next_rung(known, candidate) or known.plan.catalog.conflict(alone):
             continue
         usual = known.plan.expected_gain(candidate, BASELINE, known.judge.speed(BASELINE)[0])
-        hopeful = known.stack and known.plan.may_stack(candidate) and _is_cheaper_alone(known, candidate)
-        if hopeful and candidate.key not in known.stack:
+        joins = candidate.key not in known.stack and known.plan.fits(candidate, known.stack)
+        if joins and known.plan.may_stack(candidate) and _is_cheaper_alone(known, candidate):
             yield Move(Kind.ALONE, alone, max(usual, POLICY.information), candidate.name, BASELINE, candidate)
         elif known.record(candidate) is None or _is_next_on_a_ladder(known, candidate):
             yield Move(Kind.ALONE, alone, POLICY.information, candidate.name, BASELINE, candidate)

@@ -122,7 +122,9 @@ class Plan:
 
     def _belongs(self, candidate: Candidate) -> bool:
         recipe = self.recipe(candidate)
-        if recipe.expensive or recipe.stage is Stage.ENVIRONMENT or not self.may_stack(candidate):
+        if recipe.expensive or recipe.times_kernels or recipe.stage is Stage.ENVIRONMENT:
+            return False  # these cost seconds in every trial; the search asks for them on top of the stack
+        if not self.may_stack(candidate):
             return False
         if not self._worth_a_place(recipe, candidate):
             return False
