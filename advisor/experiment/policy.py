@@ -37,13 +37,13 @@ class Policy:
     leap_gain: float = 1.9
     compiled_leap_gain: float = 1.4
     least_gain: float = 1.003
-    information: float = 1.0015
-    proof: float = 1.006
-    drop_gain: float = 1.015
+    information: float = 1.0005
+    proof: float = 1.02
+    drop_gain: float = 1.02
     hopeless: float = 0.6
     beyond_rivals: float = 2.0
     unclear: float = 0.3
-    as_fast: float = 0.99
+    as_fast: float = 0.998
     widest_for_simpler: float = 0.05
     most_runs: int = 4
     reserve_share: float = 0.2
