@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from advisor import stats
 from advisor.catalog import Catalog
 from advisor.experiment import session as session_module
 from advisor.experiment.events import Event, SessionFailed, StackMeasured
@@ -72,12 +73,17 @@ class Replayed:
 
 
 @contextlib.contextmanager
-def replayed(landscape: Landscape, *, seed: int = 0) -> Iterator[Replay]:
-    """A replay with this machine taken for the landscape's: hardware, state folder, a compiler that is there."""
+def replayed(landscape: Landscape, *, seed: int = 0, resamples: int | None = None) -> Iterator[Replay]:
+    """A replay with this machine taken for the landscape's: hardware, state folder, a compiler that is there.
+
+    ``resamples`` makes intervals of fewer bootstrap samples, which takes most of a replayed session's real time.
+    """
     found = {"CC": sys.executable, "CXX": sys.executable}  # what was recorded had one, and here nothing is compiled
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(mock.patch.dict(os.environ, {"PERF_ADVISOR_STATE": folder, **found}))
+        if resamples is not None:
+            stack.enter_context(mock.patch.object(stats, "RESAMPLES", resamples))
         for module in _that_inspect():
             stack.enter_context(mock.patch.object(module, "inspect_hardware", return_value=landscape.hardware))
         yield Replay(landscape, seed=seed)

@@ -22,6 +22,9 @@ _SWAPS: tuple[tuple[str, Value], ...] = (
     (_SCOPE, "model"),
     (_SCOPE, "regional"),
     ("precision.autocast", "float16"),
+    ("precision.autocast", "bfloat16"),
+    ("precision.weights", "float16"),
+    ("infer.grad", "inference_mode"),
     ("backends.cudnn_benchmark", True),
     (_COMPILE, "max-autotune-no-cudagraphs"),
     (_COMPILE, "max-autotune"),
@@ -60,9 +63,9 @@ def plan(catalog: Catalog, facts: Facts) -> Plan:
     uncaptured, uncaptured_stack = usual.without(_GRAPH), stack.without(_GRAPH)
     alone = [Settings(c.settings) for c in candidates if usual.get(c.key) == c.value]
     first = [Wish(usual, 2), Wish(stack, 2), Wish(uncaptured_stack, 2), Wish(uncaptured, 2)]
-    plain = [*map(Wish, alone), *map(Wish, _left_out(usual)), *map(Wish, _left_out(uncaptured))]
-    plain += map(Wish, _swapped(catalog, candidates, usual, compiled=False))
-    plain += map(Wish, _ladders(catalog, candidates, usual))
+    fed_alone, fed = _ladders(candidates, usual)
+    plain = [*alone, *fed_alone, *_left_out(usual), *fed, *_swapped(catalog, candidates, usual, compiled=False)]
+    plain += _left_out(uncaptured)
     compiled = [Wish(Settings({_COMPILE: "default"}) if _COMPILE in stack else Settings({}), 1)]
     compiled += map(Wish, _left_out(stack))
     compiled += map(Wish, _swapped(catalog, candidates, stack, compiled=True))
@@ -71,7 +74,7 @@ def plan(catalog: Catalog, facts: Facts) -> Plan:
     rest += [Wish(_with(usual, c)) for c in candidates if not catalog[c.recipe].expensive]
     rest += [Wish(_with(stack, c)) for c in candidates]
     rest += [Wish(Settings(c.settings)) for c in candidates if catalog[c.recipe].expensive]
-    parts = _distinct(first, plain, compiled, rest)
+    parts = _distinct(first, map(Wish, plain), compiled, rest)
     return Plan(usual, stack, *parts, tuple(candidates))
 
 
@@ -146,24 +149,27 @@ def _left_out(stack: Settings) -> list[Settings]:
 
 
 def _swapped(catalog: Catalog, candidates: Iterable[Candidate], stack: Settings, *, compiled: bool) -> list[Settings]:
-    """The stack with one value exchanged; a graph that the new value cannot be captured into is left out."""
+    """The stack with one value exchanged, without a graph or half-precision weights where they disagree with it."""
     proposed = {(c.key, c.value) for c in candidates} | {(_SCOPE, "model"), ("precision.autocast", "none")}
     found = []
     for key, value in _SWAPS:
         if (key, value) not in proposed or stack.get(key) == value or (key.startswith("compile.") and not compiled):
             continue
         wanted = Settings({**stack, key: value})
-        found.append(wanted.without(_GRAPH) if catalog.conflict(wanted) else wanted)
+        for other in (_GRAPH, "precision.weights"):
+            if catalog.conflict(wanted) and other != key:
+                wanted = wanted.without(other)
+        found.append(wanted)
     return found
 
 
-def _ladders(catalog: Catalog, candidates: Iterable[Candidate], usual: Settings) -> list[Settings]:
-    """Each value for a loader alone and on the usual stack."""
+def _ladders(candidates: Iterable[Candidate], usual: Settings) -> tuple[list[Settings], list[Settings]]:
+    """The values for a loader: numbers of workers alone, and the others beside workers and on the usual stack."""
     fed = [c for c in candidates if c.key.startswith("data.") and c.key != "data.batch_size"]
-    alone = [Settings(c.settings) for c in fed]
     with_workers = {key: value for key, value in usual.items() if key == "data.num_workers"}
+    alone = [Settings(c.settings) for c in fed if c.key == "data.num_workers"]
     beside = [Settings({**with_workers, **c.settings}) for c in fed]
-    return [*alone, *beside, *(_with(usual, c) for c in fed)]
+    return alone, [*(_with(usual, c) for c in fed), *beside]
 
 
 def _with(stack: Settings, candidate: Candidate) -> Settings:

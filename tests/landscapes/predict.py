@@ -63,10 +63,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """All runs of one combination."""
+    """All runs of one combination. ``code`` names its compiled code."""
 
     settings: Settings
     runs: tuple[Run, ...]
+    code: Settings | None
 
     @property
     def measured(self) -> tuple[Run, ...]:
@@ -85,7 +86,9 @@ class Predictor:
         by_settings: dict[Settings, list[Run]] = {}
         for run in self.landscape.runs:
             by_settings.setdefault(self.canonical(run.settings), []).append(run)
-        self.known = {settings: _Known(settings, tuple(runs)) for settings, runs in by_settings.items()}
+        self.known = {
+            settings: _Known(settings, tuple(runs), compile_key(settings)) for settings, runs in by_settings.items()
+        }
         self.measured = {settings: known for settings, known in self.known.items() if known.measured}
         self._values = _values_by_key(self.measured)
         self._failing = {s: _blamed(s, self.measured) for s in self.known if s not in self.measured}
@@ -176,12 +179,12 @@ class Predictor:
         """Seconds of warming up without and with the code in the cache."""
         code = compile_key(settings)
         if code is None:
-            plain = [run.result.warmup_s or 0.0 for k in self.measured.values() for run in k.measured if not _code(k)]
+            plain = [run.result.warmup_s or 0.0 for k in self.measured.values() for run in k.measured if not k.code]
             usual = result.warmup_s if settings in self.measured else median(plain or [1.0])
             return usual or 0.0, usual or 0.0
-        same = [run for known in self.known.values() for run in known.measured if _code(known) == code]
-        alike = [run for known in self.known.values() for run in known.measured if _alike_code(_code(known), code)]
-        every = [run for known in self.known.values() for run in known.measured if _code(known)]
+        same = [run for known in self.known.values() for run in known.measured if known.code == code]
+        alike = [run for known in self.known.values() for run in known.measured if _alike_code(known.code, code)]
+        every = [run for known in self.known.values() for run in known.measured if known.code]
         cold = _first_median(([run for run in some if run.cold] for some in (same, alike, every)), _COMPILE_S)
         own = [run for run in self.known[settings].measured if not run.cold] if settings in self.known else []
         warm = ([run for run in some if not run.cold] for some in (own, same, alike, every))
@@ -211,35 +214,51 @@ class Predictor:
 
 @dataclass(frozen=True)
 class _Regression:
-    """A ridge regression on recorded logarithms, by what combinations have in common (its kernel form)."""
+    """A ridge regression on recorded logarithms, by what combinations have in common (its kernel form).
+
+    ``parts`` numbers the columns of ``present``, which has a row for each recorded combination.
+    """
 
     observed: dict[Settings, float]
-    parts: tuple[frozenset[str], ...]
+    parts: dict[str, int]
+    present: np.ndarray
     weights: np.ndarray
     mean: float
 
     @classmethod
     def of(cls, observed: Mapping[Settings, float]) -> _Regression:
         """Fit; an empty mapping gives a regression that says 0."""
-        parts = tuple(_parts(settings) for settings in observed)
+        names = sorted({part for settings in observed for part in _parts(settings)})
+        parts = {name: column for column, name in enumerate(names)}
+        present = np.array([_row(settings, parts) for settings in observed]).reshape(len(observed), len(parts))
         mean = sum(observed.values()) / len(observed) if observed else 0.0
-        wanted = np.array([value - mean for value in observed.values()], dtype=float)
-        likeness = np.array([[_in_common(one, other) for other in parts] for one in parts], dtype=float)
-        weights = np.linalg.solve(likeness + _RIDGE * np.eye(len(parts)), wanted) if observed else np.zeros(0)
-        return cls(dict(observed), parts, weights, mean)
+        wanted = np.array(list(observed.values())) - mean
+        penalty = _RIDGE * np.eye(len(observed))
+        return cls(
+            dict(observed), parts, present, np.linalg.solve(_kernel(present @ present.T) + penalty, wanted), mean
+        )
 
     def at(self, settings: Settings) -> float:
         """The recorded logarithm, else the predicted one."""
         if settings in self.observed:
             return self.observed[settings]
-        own = _parts(settings)
-        return self.mean + float(
-            sum(w * _in_common(own, other) for w, other in zip(self.weights, self.parts, strict=True))
-        )
+        return self.mean + float(_kernel(self.present @ _row(settings, self.parts)) @ self.weights)
 
     def bytes_of(self, settings: Settings) -> int | None:
         """The prediction as bytes; None where nothing was recorded."""
         return int(math.exp(self.at(settings))) if self.observed else None
+
+
+def _row(settings: Settings, parts: Mapping[str, int]) -> np.ndarray:
+    """1.0 for each part that the settings have."""
+    row = np.zeros(len(parts))
+    row[[parts[part] for part in _parts(settings) if part in parts]] = 1.0
+    return row
+
+
+def _kernel(shared: np.ndarray) -> np.ndarray:
+    """The kernel of a regression on single parts and on pairs of parts, from how many parts are shared."""
+    return _MEAN_WEIGHT + shared + _PAIR_WEIGHT * shared * (shared - 1) / 2
 
 
 def _parts(settings: Settings) -> frozenset[str]:
@@ -254,12 +273,6 @@ def _parts(settings: Settings) -> frozenset[str]:
     if settings.get("data.num_workers"):
         found.add("workers")
     return frozenset(found)
-
-
-def _in_common(one: frozenset[str], other: frozenset[str]) -> float:
-    """The kernel of a regression on single parts and on pairs of parts."""
-    shared = len(one & other)
-    return _MEAN_WEIGHT + shared + _PAIR_WEIGHT * shared * (shared - 1) / 2
 
 
 def _alikeness(one: Settings, other: Settings) -> float:
@@ -322,10 +335,6 @@ def _after_preparing(result: TrialResult) -> float:
     """Seconds from a failing trial's first step to its end."""
     before = (result.startup_s or 0.0) + (result.build_s or 0.0) + (result.prepare_s or 0.0)
     return max(0.1, (result.wall_s or 1.0) - before)
-
-
-def _code(known: _Known) -> Settings | None:
-    return compile_key(known.settings)
 
 
 def _alike_code(one: Settings | None, other: Settings) -> bool:

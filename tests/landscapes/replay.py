@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from statistics import median
 
 from advisor.catalog import Catalog, load_catalog
 from advisor.records import (
@@ -43,9 +44,8 @@ _FEWEST_FOR_EARLY_END = 10
 _PRECISION = 0.0025
 # Half the width of a median's 95 % interval, in standard deviations of one block over the root of their number.
 _MEDIAN_WIDTH = 2.45
-# A forked trial's start and what is left of a trial after its last word, seconds; where nothing was recorded.
+# A forked trial's start in seconds, where none was recorded.
 _FORK_S = 0.05
-_END_S = 0.1
 
 Listener = Callable[[TrialMessage], None]
 
@@ -110,6 +110,7 @@ class Replay:
         self.interpreters = ReplayInterpreters(landscape.times.interpreter_s)
         self.cancelled = False
         self.asked: list[Answer] = []
+        self.overhead = _Overhead.of(landscape, self.predictor.catalog)
         self._seed = seed
         self._trials = 0
         self._imported = False
@@ -168,18 +169,13 @@ class Replay:
         first, self._imported = not self._imported, True
         if spec.environment:
             return self.interpreters.take(spec.environment)
-        return self.landscape.times.import_s if first else _FORK_S
+        return self.landscape.times.import_s if first else self.overhead.fork_s
 
     def build_s(self, spec: TrialSpec, role: Role) -> float:
         """Seconds until a trial has its model on the device."""
         if self._built and not spec.environment and not role.interactive:
-            return min(self.landscape.times.build_s, self._forked_build_s)
+            return min(self.landscape.times.build_s, self.overhead.forked_build_s)
         return self.landscape.times.build_s
-
-    @property
-    def _forked_build_s(self) -> float:
-        builds = [run.result.build_s for run in self.landscape.runs[1:] if run.result.build_s is not None]
-        return min(builds, default=self.landscape.times.build_s)
 
     def warm_up_s(self, answer: Answer) -> float:
         """Seconds of a trial's warm-up, with what of its code is in the cache."""
@@ -199,6 +195,36 @@ class Replay:
     def resume(self) -> None:
         """Allow trials again."""
         self.cancelled = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Overhead:
+    """Seconds of a trial beside its steps: its start, its model on the device, looking at results, its end."""
+
+    fork_s: float
+    forked_build_s: float
+    looking_s: float
+    end_s: float
+
+    @classmethod
+    def of(cls, landscape: Landscape, catalog: Catalog) -> _Overhead:
+        """The medians of the recorded trials that were forked."""
+        forked = [
+            run.result for run in landscape.runs[1:] if run.result.measured and not catalog.environment(run.settings)
+        ]
+        looking = [result.measuring_s - sum(block.seconds for block in result.blocks) for result in forked]
+        return cls(
+            median([result.startup_s or 0.0 for result in forked] or [_FORK_S]),
+            median([result.build_s or 0.0 for result in forked] or [landscape.times.build_s]),
+            max(0.0, median(looking or [0.0])),
+            max(0.0, median([_unaccounted_s(result) for result in forked] or [0.0])),
+        )
+
+
+def _unaccounted_s(result: TrialResult) -> float:
+    """Seconds of a trial's wall time that none of its stages took."""
+    stages = (result.startup_s, result.build_s, result.prepare_s, result.warmup_s, result.measuring_s)
+    return (result.wall_s or 0.0) - sum(seconds or 0.0 for seconds in stages)
 
 
 @dataclass
@@ -345,7 +371,7 @@ class ReplayTrial:
             if not self._passes(self._clock() + block.seconds):
                 return False
             self._blocks.append(block)
-        return True
+        return self._passes(self._clock() + self._runner.overhead.looking_s)
 
     def _profile(self) -> None:
         landscape = self._runner.landscape
@@ -379,7 +405,7 @@ class ReplayTrial:
         ends = (steps_ms[0], steps_ms[len(steps_ms) // 2], steps_ms[-1]) if steps_ms else None
         stages = self._stages
         template = self._with_stream(self._answer.result)
-        measuring_s = sum(block.seconds for block in self._blocks)
+        measuring_s = sum(block.seconds for block in self._blocks) + self._runner.overhead.looking_s
         return replace(
             template,
             blocks=tuple(self._blocks),
@@ -417,7 +443,7 @@ class ReplayTrial:
         return True
 
     def _end(self, result: TrialResult) -> None:
-        self._clock.until(self._clock() + _END_S)
+        self._clock.until(self._clock() + self._runner.overhead.end_s)
         self._result = replace(result, wall_s=self._clock() - self._started_s)
         self._listen(Finished(self._result))
 
