@@ -227,13 +227,14 @@ def _unaccounted_s(result: TrialResult) -> float:
     return (result.wall_s or 0.0) - sum(seconds or 0.0 for seconds in stages)
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _Stages:
-    """When a trial comes to what, on the clock; computed when it is opened."""
+    """Seconds of a trial's stages before it measures."""
 
     startup_s: float
     build_s: float
     prepare_s: float
+    inspect_s: float
     warmup_s: float
 
 
@@ -260,7 +261,7 @@ class ReplayTrial:
         startup_s = runner.startup_s(self.spec)
         build_s = runner.build_s(self.spec, self._role)
         inspect_s = runner.landscape.times.inspect_s if self._role.inspects else 0.0
-        return _Stages(startup_s, build_s, (template.prepare_s or 0.0) + inspect_s, runner.warm_up_s(self._answer))
+        return _Stages(startup_s, build_s, template.prepare_s or 0.0, inspect_s, runner.warm_up_s(self._answer))
 
     # --- what a parent calls --------------------------------------------------------------------------------------
 
@@ -323,7 +324,8 @@ class ReplayTrial:
     @property
     def _ready_at_s(self) -> float:
         stages = self._stages
-        return self._started_s + stages.startup_s + stages.build_s + stages.prepare_s + stages.warmup_s
+        prepared_s = stages.startup_s + stages.build_s + stages.prepare_s + stages.inspect_s
+        return self._started_s + prepared_s + stages.warmup_s
 
     def _run_to_its_end(self) -> None:
         if self._role.reference:
@@ -343,22 +345,30 @@ class ReplayTrial:
 
     def _warms_up(self) -> bool:
         """Go on until the trial is warm; False when it ends before."""
-        if self._result is not None or self._warm:
-            return self._result is None
-        if not self._passes(self._started_s + self._stages.startup_s):
-            return False
-        self._listen(Started(self._stages.startup_s))
+        if self._result is None and not self._warm and self._prepares():
+            if self._answer.fails:
+                if self._passes(self._clock() + self._answer.fails_after_s):
+                    self._end(self._answer.result)
+            elif self._passes(self._ready_at_s):
+                self._runner.has_compiled(self._answer)
+                self._warm = True
+        return self._result is None
+
+    def _prepares(self) -> bool:
+        """Go on until the trial's first step; False when it ends before."""
+        stages, landscape = self._stages, self._runner.landscape
+        for seconds, message in (
+            (stages.startup_s, Started(stages.startup_s)),
+            (stages.build_s, Activity("applying the settings")),
+            (stages.prepare_s + stages.inspect_s, None),
+        ):
+            if not self._passes(self._clock() + seconds):
+                return False
+            if message is not None:
+                self._listen(message)
         if self._role.inspects:
-            self._listen(Inspected(self._runner.landscape.workload, self._runner.landscape.versions))
+            self._listen(Inspected(landscape.workload, landscape.versions))
         self._listen(Activity("compiling" if compile_key(self._answer.settings) is not None else "first steps"))
-        if self._answer.fails:
-            if self._passes(self._ready_at_s - self._stages.warmup_s + self._answer.fails_after_s):
-                self._end(self._answer.result)
-            return False
-        if not self._passes(self._ready_at_s):
-            return False
-        self._runner.has_compiled(self._answer)
-        self._warm = True
         return True
 
     def _times_blocks(self) -> bool:
@@ -412,7 +422,7 @@ class ReplayTrial:
             event_step_ms=ends,
             startup_s=stages.startup_s,
             build_s=stages.build_s,
-            prepare_s=template.prepare_s or 0.0,
+            prepare_s=stages.prepare_s,
             warmup_s=stages.warmup_s,
             measuring_s=measuring_s,
             log_path=self.spec.log_path,
