@@ -16,6 +16,8 @@ _SCOPE = "compile.scope"
 _GRAPH = "step.cuda_graph"
 # A loader's workers that most stacks come to, where as many cores are there.
 _USUAL_WORKERS = 8
+_BATCH_SIZE = "data.batch_size"
+_MOST_BATCH_SIZES = 3
 # Values of the usual stack that are exchanged for others, in this order.
 _SWAPS: tuple[tuple[str, Value], ...] = (
     (_COMPILE, "reduce-overhead"),
@@ -70,8 +72,9 @@ def plan(catalog: Catalog, facts: Facts) -> Plan:
     compiled += map(Wish, _left_out(stack))
     compiled += map(Wish, _swapped(catalog, candidates, stack, compiled=True))
     compiled += [Wish(Settings({_COMPILE: "default", key: value})) for key, value in usual.items()]
-    rest = [Wish(Settings(c.settings)) for c in candidates if not catalog[c.recipe].expensive]
-    rest += [Wish(_with(usual, c)) for c in candidates if not catalog[c.recipe].expensive]
+    ordinary = _ordinary(catalog, facts, candidates)
+    rest = [Wish(Settings(c.settings)) for c in ordinary]
+    rest += [Wish(_with(usual, c)) for c in ordinary]
     rest += [Wish(_with(stack, c)) for c in candidates]
     rest += [Wish(Settings(c.settings)) for c in candidates if catalog[c.recipe].expensive]
     parts = _distinct(first, map(Wish, plain), compiled, rest)
@@ -111,6 +114,18 @@ def _candidates(catalog: Catalog, facts: Facts) -> list[Candidate]:
             if candidate.recipe != _CONTROL:
                 found.setdefault(candidate.name, candidate)
     return list(found.values())
+
+
+def _ordinary(catalog: Catalog, facts: Facts, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """What compiles nothing: the kinds last that a search asks last, and of batch sizes the first few."""
+    batch_sizes = [c for c in candidates if c.key == _BATCH_SIZE][_MOST_BATCH_SIZES:]
+    found = [c for c in candidates if not catalog[c.recipe].expensive and c not in batch_sizes]
+
+    def late(candidate: Candidate) -> tuple[bool, bool, bool]:
+        changes = changes_results(catalog, facts, candidate.settings)
+        return changes, bool(catalog.environment(candidate.settings)), catalog[candidate.recipe].habit
+
+    return sorted(found, key=late)
 
 
 def _workers(facts: Facts) -> int:
@@ -165,7 +180,7 @@ def _swapped(catalog: Catalog, candidates: Iterable[Candidate], stack: Settings,
 
 def _ladders(candidates: Iterable[Candidate], usual: Settings) -> tuple[list[Settings], list[Settings]]:
     """The values for a loader: numbers of workers alone, and the others beside workers and on the usual stack."""
-    fed = [c for c in candidates if c.key.startswith("data.") and c.key != "data.batch_size"]
+    fed = [c for c in candidates if c.key.startswith("data.") and c.key != _BATCH_SIZE]
     with_workers = {key: value for key, value in usual.items() if key == "data.num_workers"}
     alone = [Settings(c.settings) for c in fed if c.key == "data.num_workers"]
     beside = [Settings({**with_workers, **c.settings}) for c in fed]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -69,12 +70,17 @@ _LEAST_LEFT_S = 4.0
 _LEAST_LEFT_COLD_S = 25.0
 _LEAST_LEFT_TUNING_S = 90.0
 _BASELINE_RUNS = 3
-# Shares of the time after which combinations that compile nothing make room, and compiling for later ones ends.
+# Shares of the time after which combinations that compile nothing make room for those that do, compiling for later ones
+# ends, and what is left goes to combinations that take a second each.
 _PLAIN_SHARE = 0.45
 _AHEAD_SHARE = 0.75
+_COMPILED_SHARE = 0.85
+# A combination whose code is in the cache is started while so many times what the last such one took is left.
+_CACHED_MARGIN = 1.3
 _MOST_AHEAD = 12
 _MOST_AT_ONCE = 8
-_FASTEST_REPEATED = 3
+_FASTEST_REPEATED = 2
+_MOST_RANDOM = 300
 
 
 @dataclass
@@ -147,7 +153,7 @@ class Recorder:
         self._all(made.plain, until_share=_PLAIN_SHARE)
         patient = [wish for wish in made.compiled if not self._tunes(wish.settings)]
         self._compile_ahead(patient)
-        self._all(sorted(patient, key=self._is_cold))
+        self._all(sorted(patient, key=self._is_cold), until_share=_COMPILED_SHARE)
         self._repeat_fastest()
         self._all(made.plain)
         self._all(wish for wish in made.compiled if self._tunes(wish.settings))
@@ -235,9 +241,7 @@ class Recorder:
 
     def _random(self, made: Plan) -> Iterator[Wish]:
         """Random combinations; those that would compile anew are passed over."""
-        for wish in random_wishes(self.catalog, made, seed=0):
-            if self.left_s < _LEAST_LEFT_S:
-                return
+        for wish in itertools.islice(random_wishes(self.catalog, made, seed=0), _MOST_RANDOM):
             if not self._is_cold(wish):
                 yield wish
 
@@ -353,8 +357,11 @@ class Recorder:
 
     def _least_left_s(self, kept: Settings) -> float:
         code = compile_key(kept)
-        if code is None or code in self._in_cache:
+        if code is None:
             return _LEAST_LEFT_S
+        if code in self._in_cache:
+            walls = [run.result.wall_s or 0.0 for run in self.runs if not run.cold and compile_key(run.settings)]
+            return max([_LEAST_LEFT_S, *(_CACHED_MARGIN * wall_s for wall_s in walls[-1:])])
         return _LEAST_LEFT_TUNING_S if self._tunes(kept) else _LEAST_LEFT_COLD_S
 
 

@@ -347,7 +347,7 @@ class ReplayTrial:
         """Go on until the trial is warm; False when it ends before."""
         if self._result is None and not self._warm and self._prepares():
             if self._answer.fails:
-                if self._passes(self._clock() + self._answer.fails_after_s):
+                if self._passes(self._ready_at_s - self._stages.warmup_s + self._answer.fails_after_s):
                     self._end(self._answer.result)
             elif self._passes(self._ready_at_s):
                 self._runner.has_compiled(self._answer)
@@ -357,12 +357,14 @@ class ReplayTrial:
     def _prepares(self) -> bool:
         """Go on until the trial's first step; False when it ends before."""
         stages, landscape = self._stages, self._runner.landscape
+        moment_s = self._started_s  # another trial may have moved the clock meanwhile
         for seconds, message in (
             (stages.startup_s, Started(stages.startup_s)),
             (stages.build_s, Activity("applying the settings")),
             (stages.prepare_s + stages.inspect_s, None),
         ):
-            if not self._passes(self._clock() + seconds):
+            moment_s += seconds
+            if not self._passes(moment_s):
                 return False
             if message is not None:
                 self._listen(message)
@@ -453,7 +455,8 @@ class ReplayTrial:
         return True
 
     def _end(self, result: TrialResult) -> None:
-        self._clock.until(self._clock() + self._runner.overhead.end_s)
+        if not self._role.ahead:  # nobody waits for its end
+            self._clock.until(self._clock() + self._runner.overhead.end_s)
         self._result = replace(result, wall_s=self._clock() - self._started_s)
         self._listen(Finished(self._result))
 
