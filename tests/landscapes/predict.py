@@ -69,10 +69,11 @@ class Predictor:
         self._values = _values_by_key(self.measured)
         self._failing = {s: _blamed(s, self.measured) for s in self.known if s not in self.measured}
         self._warm_ups = WarmUps(self.known)
-        self._speed = Regression.of({s: math.log(_center(k)) for s, k in self.measured.items()})
+        self._spreads = {graphed: self._pooled_spread(graphed) for graphed in (True, False)}
+        variance = {s: self._spreads[is_graphed(s)] ** 2 / len(k.measured) for s, k in self.measured.items()}
+        self._speed = Regression.of({s: math.log(_center(k)) for s, k in self.measured.items()}, variance)
         self._reserved = Regression.of(_peaks(self.measured, "peak_reserved_bytes"))
         self._allocated = Regression.of(_peaks(self.measured, "peak_allocated_bytes"))
-        self._spreads = {graphed: self._pooled_spread(graphed) for graphed in (True, False)}
 
     def canonical(self, settings: Mapping[str, Value]) -> Settings:
         """The settings in the form in which combinations are compared."""
@@ -84,6 +85,14 @@ class Predictor:
         if wanted not in self._answers:
             self._answers[wanted] = self._find(wanted)
         return self._answers[wanted]
+
+    def smoothed_s(self, settings: Mapping[str, Value]) -> float:
+        """Seconds per sample by all that is recorded: what a combination takes without the luck of its few processes.
+
+        Infinite for one that fails.
+        """
+        answer = self.answer(settings)
+        return math.inf if answer.fails else math.exp(self._speed.fitted(self._familiar(answer.settings)))
 
     def _find(self, wanted: Settings) -> Answer:
         known = self.measured.get(wanted)

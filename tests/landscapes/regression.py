@@ -16,9 +16,11 @@ import numpy as np
 from advisor.settings import Settings
 from landscapes.landscape import is_compiled, is_graphed
 
-# The regression's penalty, and how much effects of pairs and the level of all are believed beside single effects.
-# Unitless; by how well the synthetic landscapes' other combinations are predicted (test_landscapes.py).
-_RIDGE = 0.02
+# What a setting does, typically, in log units; the variance that no logarithm is below; and how much effects of pairs and
+# the level of all are believed beside single effects. By how well the synthetic landscapes' other combinations are
+# predicted (test_landscapes.py).
+_EFFECT = 0.15
+_SMALLEST_VARIANCE = 1e-5
 _PAIR_WEIGHT = 0.3
 _MEAN_WEIGHT = 1.0
 
@@ -37,22 +39,25 @@ class Regression:
     mean: float
 
     @classmethod
-    def of(cls, observed: Mapping[Settings, float]) -> Regression:
-        """Fit; an empty mapping gives a regression that says 0."""
+    def of(cls, observed: Mapping[Settings, float], variance: Mapping[Settings, float] | None = None) -> Regression:
+        """Fit; an empty mapping gives a regression that says 0. ``variance`` is that of each recorded logarithm."""
         names = sorted({part for settings in observed for part in _parts(settings)})
         parts = {name: column for column, name in enumerate(names)}
         present = np.array([_row(settings, parts) for settings in observed]).reshape(len(observed), len(parts))
         mean = sum(observed.values()) / len(observed) if observed else 0.0
         wanted = np.array(list(observed.values())) - mean
-        penalty = _RIDGE * np.eye(len(observed))
+        noise = [_SMALLEST_VARIANCE + (variance or {}).get(settings, 0.0) for settings in observed]
+        penalty = np.diag(noise) / _EFFECT**2
         return cls(
             dict(observed), parts, present, np.linalg.solve(_kernel(present @ present.T) + penalty, wanted), mean
         )
 
     def at(self, settings: Settings) -> float:
         """The recorded logarithm, else the predicted one."""
-        if settings in self.observed:
-            return self.observed[settings]
+        return self.observed[settings] if settings in self.observed else self.fitted(settings)
+
+    def fitted(self, settings: Settings) -> float:
+        """The logarithm by all that is recorded: of a recorded combination, less of its noise."""
         return self.mean + float(_kernel(self.present @ _row(settings, self.parts)) @ self.weights)
 
     def bytes_of(self, settings: Settings) -> int | None:
