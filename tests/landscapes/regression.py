@@ -16,8 +16,8 @@ import numpy as np
 from advisor.settings import Settings
 from landscapes.landscape import is_compiled, is_graphed
 
-# What a setting does, typically, in log units; the variance that no logarithm is below; and how much effects of pairs and
-# the level of all are believed beside single effects. By how well the synthetic landscapes' other combinations are
+# What a setting does, typically, in log units; the variance that no logarithm is below; and how much effects of pairs
+# and the level of all are believed beside single effects. By how well the synthetic landscapes' other combinations are
 # predicted (test_landscapes.py).
 _EFFECT = 0.15
 _SMALLEST_VARIANCE = 1e-5
