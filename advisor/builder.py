@@ -13,10 +13,12 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
+from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _LOOK_EVERY_S = 0.1
+# After building it looks at the threads that were started, and tries a fork for three seconds at most.
+_TRIES_FORKS_WITHIN_S = 4.0
 # It waits a while for a trial to end, and imports the compiler once.
 _ANSWERS_WITHIN_S = 20.0
 
@@ -78,8 +80,11 @@ class Builder:
         atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
 
     def wait(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
-        """Wait until the target is built. Returns why no trial can be forked from it; empty when they can."""
-        until = time.monotonic() + timeout_s
+        """Wait until the target is built, ``timeout_s`` for that alone, and a fork of it has been tried.
+
+        Returns why no trial can be forked from it; empty when they can.
+        """
+        until = time.monotonic() + timeout_s + _TRIES_FORKS_WITHIN_S
         with contextlib.suppress(EOFError, OSError):
             while time.monotonic() < until and not cancelled():
                 if self._connection.poll(_LOOK_EVERY_S):
@@ -96,7 +101,7 @@ class Builder:
         overlaps = self._trial is not None and self._trial.reported and not getattr(reduction, "ACKNOWLEDGE", False)
         idle = self._trial is None or overlaps or not self._trial.is_alive()
         same = spec.target == self.target and spec.seed == self.seed
-        return self.usable and idle and same and not spec.environment and not spec.interactive
+        return self.usable and idle and same and not spec.environment and spec.kind is not TrialKind.TURNS
 
     def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:
         """Fork a trial that talks over ``theirs``. Raises OSError or EOFError when the builder is gone."""

@@ -20,18 +20,7 @@ from rich.text import Text
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
-from advisor.experiment.conclusions import (
-    Untried,
-    own_notes,
-    roof_shares,
-    shown_by,
-    stack_helps,
-    sweep_of,
-    tried,
-    untried,
-)
 from advisor.experiment.control import SessionControl
-from advisor.experiment.habits import habit_rows, price_text
 from advisor.experiment.journal import Journal, PastSession
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
@@ -87,6 +76,17 @@ from advisor.records import (
     TrialResult,
     Verdict,
 )
+from advisor.report.conclusions import (
+    Untried,
+    own_notes,
+    roof_shares,
+    shown_by,
+    stack_helps,
+    sweep_of,
+    tried,
+    untried,
+)
+from advisor.report.habits import habit_rows, price_text
 from advisor.sweep import HEADINGS, SweepPoint, sweep_rows
 from advisor.sweep import RECIPE as BATCH_SIZE
 

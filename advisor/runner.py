@@ -34,6 +34,7 @@ from advisor.records import (
     Stop,
     TargetSpec,
     TrialCommand,
+    TrialKind,
     TrialMessage,
     TrialResult,
     TrialSpec,
@@ -111,7 +112,7 @@ class Runner:
         ended and the others stand still before a step is timed. Returns the trial's result, and that of ``ahead`` when
         it had one by then.
         """
-        with self.open(replace(spec, pauses=True), listen) as trial:
+        with self.open(replace(spec, kind=TrialKind.PAUSING), listen) as trial:
             company = self.open(ahead, lambda message: None) if ahead is not None else contextlib.nullcontext()
             with company as other, self.interpreters.importing():
                 ended = trial.wait_compiled()

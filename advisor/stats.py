@@ -6,17 +6,20 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
-from statistics import median
+from statistics import median, pstdev
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
+# Enough for a standard error within 5 %.
+_ERROR_RESAMPLES = 200
 SMALLEST_NOISE_FLOOR = 0.005
-# The largest of the few null comparisons that a session makes underestimates the tail; this widens it.
-NULL_MARGIN = 1.5
-
-# Two processes of the same program that take turns on a quiet machine differ by up to about so much.
-PROCESSES_DIFFER = 0.03
+LARGEST_NOISE_FLOOR = 0.3
+# The two-sided 95 % quantile of the normal distribution.
+_NORMAL_FACTOR = 1.959964
+# The standard deviation of a normal distribution, in median absolute deviations.
+_MAD_TO_SIGMA = 1.4826
 
 Interval = tuple[float, float, float]
 
@@ -56,43 +59,109 @@ def ratio_interval(new: Sequence[float], old: Sequence[float], *, seed: int = 0)
     return _with_interval(median(new) / median(old), ratios)
 
 
-def paired_ratio_interval(new: Sequence[float], old: Sequence[float], *, seed: int = 0) -> Interval:
+def paired_ratio_interval(
+    new: Sequence[float], old: Sequence[float], spread: ProcessSpread | None = None, *, seed: int = 0
+) -> Interval:
     """As :func:`ratio_interval` for blocks measured alternately: pairs are resampled together, so slow drift cancels.
 
-    ``new[i]`` and ``old[i]`` were measured next to each other. Raises ValueError when the lengths differ.
+    ``new[i]`` and ``old[i]`` were measured next to each other. With ``spread`` what makes two processes differ is
+    resampled as well. Raises ValueError when the lengths differ.
     """
     pairs = list(zip(new, old, strict=True))
     draw = random.Random(seed)
-    ratios = [_ratio_of_medians(draw.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES)]
+    sigma = spread.widened * math.sqrt(2) if spread else 0.0
+    ratios = [
+        _ratio_of_medians(draw.choices(pairs, k=len(pairs))) * math.exp(draw.gauss(0.0, sigma))
+        for _ in range(RESAMPLES)
+    ]
     return _with_interval(_ratio_of_medians(pairs), ratios)
 
 
-def runs_ratio_interval(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]], *, seed: int = 0) -> Interval:
-    """As :func:`ratio_interval` for several runs (processes) of each side: runs are resampled, then blocks in them.
+@dataclass(frozen=True, slots=True)
+class ProcessSpread:
+    """How far processes that run the same program lie apart: the standard deviation of their logarithmic rates.
 
-    A run counts once, by its median, however many blocks it has: two processes of a host-bound loop can differ by
-    more than the blocks of either. Davison and Hinkley, Bootstrap Methods and their Application, section 3.8.
+    ``degrees`` are the degrees of freedom behind ``sigma``, which decide how wide an interval has to be.
     """
-    draw = random.Random(seed)
 
-    def resampled(runs: Sequence[Sequence[float]]) -> float:
-        return median(resampled_median(run, draw) for run in draw.choices(runs, k=len(runs)))
+    sigma: float
+    degrees: float
 
-    ordered_new, ordered_old = [sorted(run) for run in new], [sorted(run) for run in old]
-    ratios = [resampled(ordered_new) / resampled(ordered_old) for _ in range(RESAMPLES)]
-    return _with_interval(median(map(median, new)) / median(map(median, old)), ratios)
+    @property
+    def widened(self) -> float:
+        """The standard deviation that, with a normal distribution's 95 % factor, covers as much as Student's t does."""
+        return self.sigma * student_factor(self.degrees) / _NORMAL_FACTOR
 
 
-def neighbours_ratio_interval(new: Sequence[Sequence[float]], old: Sequence[Sequence[float]]) -> Interval:
-    """As :func:`ratio_interval` for runs taken in turn: each run is compared with its neighbour of the other side.
+def process_spread(groups: Sequence[Sequence[float]], *, prior: float, prior_degrees: float = 2.0) -> ProcessSpread:
+    """The spread between processes, from groups of rates; the processes of one group ran the same program.
 
-    ``new[i]`` and ``old[i]`` ran next to each other, so drift between pairs cancels. The estimate is the geometric mean
-    of the pairs' ratios; the interval is the hull of theirs, because two or three pairs are too few to resample. Raises
-    ValueError when the numbers of runs differ.
+    The deviations from each group's median are pooled, and their scale is the median absolute deviation, so that one
+    disturbed process cannot decide it (Rousseeuw and Croux, Alternatives to the median absolute deviation, JASA 88,
+    1993). It is combined with ``prior``, a standard deviation known from other machines that counts as much as
+    ``prior_degrees`` observations (Gelman et al., Bayesian Data Analysis, section 2.6). Groups of one tell nothing.
     """
-    pairs = [ratio_interval(*pair) for pair in zip(new, old, strict=True)]
-    estimate = math.exp(math.fsum(math.log(pair[0]) for pair in pairs) / len(pairs))
-    return estimate, min(low for _, low, _ in pairs), max(high for _, _, high in pairs)
+    deviations: list[float] = []
+    degrees = 0
+    for rates in groups:
+        if len(rates) < 2:
+            continue
+        logs = [math.log(rate) for rate in rates]
+        middle, correction = median(logs), math.sqrt(len(logs) / (len(logs) - 1))
+        deviations += [abs(value - middle) * correction for value in logs]
+        degrees += len(logs) - 1
+    if not degrees:
+        return ProcessSpread(prior, prior_degrees)
+    # In a group of two both lie as far from their median; in larger ones the median absolute deviation is robust.
+    scale = (1.0 if degrees == 1 else _MAD_TO_SIGMA) * median(deviations)
+    variance = (prior_degrees * prior**2 + degrees * scale**2) / (prior_degrees + degrees)
+    return ProcessSpread(math.sqrt(variance), prior_degrees + degrees)
+
+
+def student_factor(degrees: float) -> float:
+    """The two-sided 95 % quantile of Student's t distribution; within 1 % from three degrees of freedom on.
+
+    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
+    """
+    z = _NORMAL_FACTOR
+    terms = (
+        z,
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return math.fsum(term / max(degrees, 2.0) ** power for power, term in enumerate(terms))
+
+
+def runs_ratio_interval(
+    new: Sequence[Sequence[float]], old: Sequence[Sequence[float]], spread: ProcessSpread
+) -> Interval:
+    """As :func:`ratio_interval` for processes: ``new`` and ``old`` hold the block rates of one process each.
+
+    Two sources of error add up: the blocks within a process, by the bootstrap's standard error of their median, and
+    the process itself, by the pooled ``spread``: one to three processes are too few to resample. The interval is normal
+    in the logarithm of the ratio, with Student's factor for the spread. A process counts once however many blocks it
+    has. Davison and Hinkley, Bootstrap Methods and their Application, section 3.8.
+    """
+    estimate = _middle([math.log(median(run)) for run in new]) - _middle([math.log(median(run)) for run in old])
+    blocks = sum(_median_error(tuple(run)) ** 2 / len(side) ** 2 for side in (new, old) for run in side)
+    processes = spread.widened**2 * (1 / len(new) + 1 / len(old))
+    half = _NORMAL_FACTOR * math.sqrt(blocks + processes)
+    return math.exp(estimate), math.exp(estimate - half), math.exp(estimate + half)
+
+
+@lru_cache(maxsize=4096)
+def _median_error(rates: tuple[float, ...]) -> float:
+    """The standard error of the logarithm of the median, by the bootstrap; the search asks for it over and over."""
+    draw = random.Random(0)
+    ordered = sorted(rates)
+    medians = [math.log(resampled_median(ordered, draw)) for _ in range(_ERROR_RESAMPLES)]
+    return pstdev(medians)
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The mean of one or two values, the median of more: then one disturbed process does not move it."""
+    return median(values)
 
 
 def relative_half_width(values: Sequence[float], *, seed: int = 0) -> float:
@@ -155,20 +224,18 @@ def _otsu_split(ordered: Sequence[float]) -> int:
     return max(range(1, count), key=between)
 
 
-def noise_floor(null_ratios: Sequence[float]) -> float:
-    """The relative difference that identical runs show, from ratios whose true value is 1 (control, repeats)."""
-    worst = max((abs(math.log(ratio)) for ratio in null_ratios), default=0.0)
-    return max(SMALLEST_NOISE_FLOOR, math.expm1(NULL_MARGIN * worst))
+def noise_floor(spread: ProcessSpread) -> float:
+    """The relative difference that two processes of the same program typically show, between 0.5 and 30 %.
 
-
-def alternate_noise_floor(*sides: Sequence[float]) -> float:
-    """The relative difference that blocks of one process show among themselves while two processes take turns.
-
-    Of each side every second block is compared with the others, as the two sides are. What makes two processes differ
-    (where their memory lies, which cores they get) is not in that: ``PROCESSES_DIFFER`` stands for it.
+    The median of the absolute difference of two normal draws is 0.954 standard deviations. It is bounded because the
+    intervals hold the spread already: where a machine is hopeless they are wide, and a doubled speed is still told.
     """
-    nulls = [median(side[::2]) / median(side[1::2]) for side in sides if len(side) > 1]
-    return max(PROCESSES_DIFFER, noise_floor(nulls))
+    return min(LARGEST_NOISE_FLOOR, max(SMALLEST_NOISE_FLOOR, math.expm1(0.954 * spread.sigma)))
+
+
+def largest_difference(ratios: Sequence[float]) -> float:
+    """The largest relative difference among ratios whose true value is 1, the same for a value and its inverse."""
+    return math.expm1(max((abs(math.log(ratio)) for ratio in ratios), default=0.0))
 
 
 def break_even_steps(extra_start_s: float, old_step_s: float, new_step_s: float) -> int | None:

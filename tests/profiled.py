@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.records import Activity, Finished, Outcome, Profile, Profiled, TargetSpec, TrialSpec
+from advisor.records import Activity, Finished, Outcome, Profile, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import Runner
 
 WORKLOADS = Path(__file__).parent / "gpu" / "workloads"
@@ -42,8 +42,7 @@ def take_profile(workload: str, folder: Path, *, device: str, clock) -> Taken:
         warmup_limit_s=3.0,
         timeout_s=250.0,
         log_path=str(folder / "000-baseline.log"),
-        inspect=True,
-        profile=True,
+        kind=TrialKind.PROFILE,
     )
     result = Runner().run(spec, listen)
     assert result.outcome is Outcome.MEASURED, (result.reason, result.details)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import torch
 from planted import TINY_TARGET
 from test_runner import SOON_S, building, gone, spec_of
 
-from advisor.records import Outcome
+from advisor.records import Outcome, TrialKind
 from advisor.runner import Runner
 
 BUILDS = building("open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write(f'{os.getpid()}\\n')")
@@ -91,7 +92,10 @@ def test_forks_have_the_usual_number_of_threads(built, tmp_path):
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
-        ("import threading; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "starts threads"),
+        (
+            "import threading; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            "building the model starts threads that are at work (Thread-1 (sleep))",
+        ),
         ("raise ValueError('no data')", "no data"),
         ("os._exit(5)", "ended"),
     ],
@@ -112,18 +116,132 @@ COMPILE = "torch._inductor.config.compile_threads = 2; torch.compile(nn.Linear(4
     [
         ("torch.cuda.is_available()", ""),
         (f"import torch._inductor.config; {COMPILE.format('eager')}", ""),
-        (f"import torch._inductor.config; {COMPILE.format('inductor')}", "building the model starts threads"),
+        (f"import torch._inductor.config; {COMPILE.format('inductor')}", "building the model starts"),
     ],
 )
 def test_without_a_gpu_building_never_uses_cuda_though_it_asks_for_it(built, body, problem):
     runner, told, spec = built(building(body))
-    assert told == problem
+    assert told.startswith(problem)
+    assert bool(told) is bool(problem)
     assert run(runner, spec).measured
+
+
+# --- threads that building starts -------------------------------------------------------------------------------
+
+# A thread that waits in the C library, which knows nothing of Python.
+NATIVE = """
+libc = ctypes.CDLL(None, use_errno=True)
+pipe = (ctypes.c_int * 2)()
+libc.pipe(pipe)
+room, thread = ctypes.create_string_buffer(8), ctypes.c_ulong()
+build.kept = pipe, room
+started = libc.pthread_create(
+    ctypes.byref(thread), None, ctypes.cast({function}, ctypes.c_void_p), ctypes.c_void_p({argument})
+)
+assert started == 0
+"""
+IDLE = {
+    "waits for an event": "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "an executor that nobody uses": (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "build.pool = ThreadPoolExecutor(1); build.pool.submit(int).result()"
+    ),
+    "not Python's": NATIVE.format(function="libc.pause", argument="None"),
+    "PyTorch's for a number that the target sets": (
+        "torch.set_num_threads(3); torch.ones(2**20).exp().sum(); torch.ones(300, 300) @ torch.ones(300, 300)"
+    ),
+    "a backward pass": "torch.ones(300, 300, requires_grad=True).exp().sum().backward()",
+}
+
+
+@pytest.mark.parametrize("body", IDLE.values(), ids=IDLE)
+def test_idle_threads_are_no_hindrance(built, body):
+    runner, problem, spec = built(building(body))
+    assert not problem
+    assert run(runner, spec).measured
+
+
+def test_a_trial_has_the_threads_that_the_target_asked_for(built, tmp_path):
+    note = "open(os.path.join(os.path.dirname(__file__), 'threads'), 'w').write(str(torch.get_num_threads())); return"
+    runner, problem, spec = built(building("torch.set_num_threads(3)").replace("return 1.0", f"{note} 1.0"))
+    assert not problem
+    assert run(runner, spec).measured
+    assert (tmp_path / "threads").read_text() == "3"
+
+
+HANDS_OVER = """
+import queue, threading
+batches = queue.Queue(maxsize=1)
+def read():
+    while True:
+        batches.put(0)
+threading.Thread(target=read, name="reader", daemon=True).start()
+"""
+# As a library does that computes with OpenMP and has a number of threads of its own.
+OPENMP = """
+libgomp = ctypes.CDLL(next(line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line))
+libgomp.omp_set_num_threads(2)
+PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+build.kept = PARALLEL(lambda data: None)
+libgomp.GOMP_parallel(build.kept, None, 2, 0)
+"""
+COUNTS = """
+import threading
+threading.Thread(target=lambda: [0 for _ in iter(int, 1)], name="counter", daemon=True).start()
+"""
+COUNTS_UNKNOWN_TO_PYTHON = """
+COUNT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+build.count = COUNT(lambda data: [None for _ in iter(int, 1)])
+""" + NATIVE.format(function="build.count", argument="None")
+REFUSED = {
+    "at work": (COUNTS, "at work (counter of target)"),
+    "at work, not Python's": (COUNTS_UNKNOWN_TO_PYTHON, "at work ("),
+    "hands over": (HANDS_OVER, "at work (reader of target)"),
+    "OpenMP": (OPENMP, "threads of OpenMP ("),
+}
+
+
+@pytest.mark.parametrize(("body", "told"), REFUSED.values(), ids=REFUSED)
+def test_threads_that_forks_would_miss_are_refused_by_name(built, body, told):
+    _, problem, _ = built(building(body))
+    assert told in problem
+    assert problem.endswith("start them with the first batch or the first step, not while building")
+
+
+POOL_OF_THE_MODEL = building(
+    "from concurrent.futures import ThreadPoolExecutor\n"
+    "build.pool = ThreadPoolExecutor(1); build.pool.submit(int).result()"
+).replace("return 1.0 * x", "return build.pool.submit(lambda: 1.0 * x).result()")
+
+
+def test_a_fork_that_hangs_is_killed_soon_and_each_trial_builds_anew(built):
+    started = time.monotonic()
+    runner, problem, spec = built(POOL_OF_THE_MODEL)
+    assert time.monotonic() - started < SOON_S / 2  # the machine may be loaded
+    assert re.search(r"\(ThreadPoolExecutor-\d_0 of concurrent.futures.thread\), and a fork hangs in a step:", problem)
+    assert run(runner, spec).measured
+
+
+def test_a_fork_that_fails_or_dies_is_told(built):
+    waits = f"{IDLE['waits for an event']}\n"
+    after = "os.register_at_fork(after_in_child=lambda: {})"
+    _, problem, _ = built(building(waits + after.format("setattr(torch, 'ones', None)")))
+    assert "a fork fails in a product on several threads: TypeError" in problem
+    dies = "setattr(torch, 'ones', lambda *sizes: os.kill(os.getpid(), 11))"
+    _, problem, _ = built(building(waits + after.format(dies)))
+    assert "a fork dies in a product on several threads (SIGSEGV)" in problem
+
+
+def test_a_step_that_is_large_for_the_cpu_is_no_hindrance(built):
+    _, problem, _ = built(
+        building(IDLE["waits for an event"]).replace("return 1.0 * x", "return [0 for _ in iter(int, 1)]")
+    )
+    assert not problem
 
 
 def test_a_trial_that_runs_in_turn_or_in_a_fresh_interpreter_builds_for_itself(built, tmp_path):
     runner, _, spec = built(BUILDS)
-    with runner.open(dataclasses.replace(spec, interactive=True), lambda message: None) as trial:
+    with runner.open(dataclasses.replace(spec, kind=TrialKind.TURNS), lambda message: None) as trial:
         assert trial.wait_ready() is None
         trial.finish()
     assert run(runner, dataclasses.replace(spec, environment={"A_VARIABLE": "1"})).measured
@@ -191,11 +309,11 @@ import torch
 from advisor.trial import builder
 
 torch.set_num_threads(1)
-threads = builder._thread_count()
+threads = len(builder.thread_ids())
 assert builder._COMPILER not in sys.modules
 assert builder._import_compiler()
 assert builder._COMPILER in sys.modules
-assert builder._thread_count() <= threads  # forking ends idle ones
+assert len(builder.thread_ids()) <= threads  # forking ends idle ones
 assert not torch.cuda.is_initialized()
 child = os.fork()
 if child == 0:

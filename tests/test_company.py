@@ -15,7 +15,7 @@ from advisor.experiment.bench import Bench
 from advisor.experiment.budget import Budget
 from advisor.experiment.journal import Journal
 from advisor.experiment.request import Request
-from advisor.records import Activity, Compiled, Outcome, TargetSpec
+from advisor.records import Activity, Compiled, Outcome, TargetSpec, TrialKind
 from advisor.runner import Runner
 
 NOTES_ITS_PROCESS = "open(os.path.join(os.path.dirname(__file__), {!r}), 'a').write(f'{{os.getpid()}}\\n')"
@@ -39,7 +39,7 @@ def specs(tmp_path):
 
 
 def test_what_is_only_compiled_has_first_steps_and_no_timings(specs):
-    result = Runner().run(specs("tiny", TINY_TARGET, compile_only=True), lambda message: None)
+    result = Runner().run(specs("tiny", TINY_TARGET, kind=TrialKind.AHEAD), lambda message: None)
     assert (result.outcome, result.blocks) == (Outcome.MEASURED, ())
     assert result.warmup_s > 0
     assert not result.measured
@@ -47,7 +47,7 @@ def test_what_is_only_compiled_has_first_steps_and_no_timings(specs):
 
 def test_a_trial_that_pauses_times_nothing_before_it_is_told_to_go_on(specs):
     messages = []
-    with Runner().open(specs("tiny", TINY_TARGET, pauses=True), messages.append) as trial:
+    with Runner().open(specs("tiny", TINY_TARGET, kind=TrialKind.PAUSING), messages.append) as trial:
         assert trial.wait_compiled() is None
         assert isinstance(messages[-1], Compiled)
         time.sleep(0.5)
@@ -60,7 +60,7 @@ def test_a_trial_that_pauses_times_nothing_before_it_is_told_to_go_on(specs):
 
 def test_what_is_compiled_beside_a_trial_has_ended_before_that_is_timed(specs, tmp_path):
     trial = specs("trial", building("time.sleep(4)"))
-    ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid") + "; time.sleep(600)"), compile_only=True)
+    ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid") + "; time.sleep(600)"), kind=TrialKind.AHEAD)
     beside = []
 
     def listen(message):
@@ -75,7 +75,7 @@ def test_what_is_compiled_beside_a_trial_has_ended_before_that_is_timed(specs, t
 
 def test_both_run_at_the_same_time(specs, tmp_path):
     trial = specs("trial", building("time.sleep(4)"))
-    ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid")), compile_only=True)
+    ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid")), kind=TrialKind.AHEAD)
     seen = []
 
     def listen(message):
@@ -90,7 +90,7 @@ def test_both_run_at_the_same_time(specs, tmp_path):
 
 
 def test_a_failure_of_what_is_compiled_ahead_is_nobodys(specs):
-    ahead = specs("ahead", building("raise ValueError('not today')"), compile_only=True)
+    ahead = specs("ahead", building("raise ValueError('not today')"), kind=TrialKind.AHEAD)
     trial = specs("trial", building("time.sleep(4)"))
     result, early = Runner().run_in_company(trial, ahead, lambda message: None)
     assert result.measured
@@ -99,7 +99,7 @@ def test_a_failure_of_what_is_compiled_ahead_is_nobodys(specs):
 
 def test_a_trial_in_company_that_fails_is_told_at_once(specs, tmp_path):
     trial = specs("trial", building("time.sleep(2); os._exit(5)"))
-    ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid") + "; time.sleep(600)"), compile_only=True)
+    ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid") + "; time.sleep(600)"), kind=TrialKind.AHEAD)
     result, _ = Runner().run_in_company(trial, ahead, lambda message: None)
     assert result.outcome is Outcome.CRASHED
     assert gone(int((tmp_path / "pid").read_text()))
@@ -116,7 +116,7 @@ def test_cancelling_ends_both(specs, tmp_path):
         runner.cancel()
 
     threading.Thread(target=cancel_when_both_run).start()
-    trial, ahead = specs("trial", building(sleeps)), specs("ahead", building(sleeps), compile_only=True)
+    trial, ahead = specs("trial", building(sleeps)), specs("ahead", building(sleeps), kind=TrialKind.AHEAD)
     assert runner.run_in_company(trial, ahead, lambda message: None)[0].outcome is Outcome.CANCELLED
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 

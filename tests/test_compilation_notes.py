@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from advisor.records import Inspected, Outcome, TargetSpec, TrialSpec
+from advisor.records import Inspected, Outcome, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import Runner
 from advisor.trial.compilation import CompileMark, compilation_notes, compile_mark
 
@@ -187,7 +187,7 @@ def test_a_model_that_does_not_compile_is_a_failed_trial_with_a_reason(run):
 
 
 def test_the_baseline_says_what_the_recipes_of_compilation_ask(run):
-    result, messages = run("clipped", inspect=True)
+    result, messages = run("clipped", kind=TrialKind.BASELINE)
     assert result.outcome is Outcome.MEASURED, result.reason
     (facts,) = (message.workload for message in messages if isinstance(message, Inspected))
     assert facts.repeated_blocks == (("Sequential", 3),)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import functools
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from advisor.errors import TargetError
+from advisor.plan import StepPlan
+from advisor.records import Mode
 from advisor.runtime.loss import default_loss, describe_loss, main_output, takes_model
+from advisor.runtime.step import TrainStep
 
 
 def of_model(model, batch): ...
@@ -18,11 +24,17 @@ def of_annotated(m: nn.Module, b): ...
 def of_subclass(m: nn.Sequential, b): ...
 def of_output(output, target): ...
 def of_unknown_annotation(output: NoSuchClass, target): ...  # noqa: F821
+def of_logits(logits, batch): ...
+def of_open(a, b, weight): ...
 def of_nothing(): ...
 
 
 class Criterion:
     def __call__(self, model, inputs): ...
+
+
+class OpenCriterion:
+    def __call__(self, first, second): ...
 
 
 class ModelLoss(nn.Module):
@@ -42,17 +54,147 @@ class ModelLoss(nn.Module):
         (functools.partial(of_model), True),
         (of_output, False),
         (of_unknown_annotation, False),
-        (of_nothing, False),
-        (lambda a, b: None, False),
+        (of_logits, False),
+        (functools.partial(of_open, weight=2.0), None),
+        (of_nothing, None),
+        (lambda a, b: None, None),
+        (lambda *args: None, None),
+        (OpenCriterion(), None),
         (functional.cross_entropy, False),
         (nn.CrossEntropyLoss(), False),
         (ModelLoss(), False),  # a module is called with output and target
-        (print, False),
-        (max, False),  # without a signature
+        (print, None),
+        (max, None),  # without a signature
     ],
 )
 def test_the_two_forms_are_told_apart(loss, takes):
     assert takes_model(loss) is takes
+
+
+# --- a form that the signature leaves open ----------------------------------------------------------------------
+
+
+class Normed(nn.Module):
+    """Has all that a try could change: statistics, dropout, gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    def forward(self, x):
+        random.random()
+        return self.layers(x)
+
+
+class OpenModelLoss:
+    def __call__(self, first, second):
+        return functional.cross_entropy(first(second[0]), second[1])
+
+
+def scaled(a, b, scale):
+    return scale * functional.cross_entropy(a, b)
+
+
+def anything(*args):
+    first, second = args
+    return functional.cross_entropy(first(second[0]), second[1])
+
+
+def backward_inside(m, b):
+    loss = functional.cross_entropy(m(b[0]), b[1])
+    loss.backward(retain_graph=True)
+    return loss
+
+
+OF_MODEL = [lambda m, b: functional.cross_entropy(m(b[0]), b[1]), OpenModelLoss(), anything, backward_inside]
+OF_OUTPUT = [
+    lambda o, t: 1.0 * functional.cross_entropy(o, t),
+    functools.partial(scaled, scale=2.0),
+    lambda *args: 1.0 * functional.cross_entropy(*args),
+    functools.partial(torch._C._nn.cross_entropy_loss, reduction=1),  # has no signature
+]
+
+
+def stepping(loss):
+    torch.manual_seed(0)
+    model = Normed()
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss, StepPlan(mode=Mode.TRAIN, device="cpu"))
+
+
+BATCH = torch.arange(24.0).reshape(4, 6), torch.tensor([0, 1, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("loss", "form"),
+    [(loss, "loss(model, batch)") for loss in OF_MODEL] + [(loss, "loss(output, target)") for loss in OF_OUTPUT],
+)
+def test_a_try_finds_the_form_and_changes_nothing(loss, form):
+    step = stepping(loss)
+    before = copy.deepcopy(step.model.state_dict())
+    generators = torch.get_rng_state(), random.getstate()
+    assert form in step.settle_loss(BATCH)
+    assert step.settle_loss(BATCH) == ""  # it is known now
+    assert all(torch.equal(value, before[name]) for name, value in step.model.state_dict().items())
+    assert all(parameter.grad is None for parameter in step.model.parameters())
+    assert torch.equal(torch.get_rng_state(), generators[0])
+    assert random.getstate() == generators[1]
+    assert step.model.training
+
+
+def test_steps_are_the_same_whether_names_or_a_try_told_the_form():
+    def named(model, batch):
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    losses = {}
+    for loss in (named, OF_MODEL[0], OF_OUTPUT[0]):
+        step = stepping(loss)
+        losses[loss] = [step(BATCH).item() for _ in range(3)]
+    assert losses[named] == losses[OF_MODEL[0]] == losses[OF_OUTPUT[0]]
+
+
+def test_a_loss_compiled_with_the_model_is_compiled_in_the_form_that_was_found(monkeypatch):
+    compiled = []
+    monkeypatch.setattr("advisor.runtime.step.compiled_call", lambda call, plan: compiled.append(call) or call)
+    step = stepping(OF_MODEL[0])
+    plain = stepping(OF_MODEL[0])(BATCH).item()
+    whole = TrainStep(
+        step.model,
+        step.optimizer,
+        OF_MODEL[0],
+        StepPlan(mode=Mode.TRAIN, device="cpu", compile_scope="with_loss", compile_mode="default"),
+    )
+    assert compiled == []
+    torch.manual_seed(0)
+    Normed()
+    assert whole(BATCH).item() == plain
+    assert compiled == [OF_MODEL[0]]
+
+
+@pytest.mark.parametrize(
+    ("loss", "complaint"),
+    [
+        (lambda a, b: 1.0, "it returns float, not a tensor"),
+        (lambda a, b: torch.ones(3), "it returns 3 numbers, not one"),
+        (lambda a, b: torch.ones(()), "does not depend on the model's parameters"),
+        (of_nothing, "takes 0 positional arguments"),
+    ],
+)
+def test_a_loss_that_works_in_no_form_says_what_is_wrong_and_what_to_do(loss, complaint):
+    with pytest.raises(TargetError) as caught:
+        stepping(loss).settle_loss(BATCH)
+    assert caught.value.message.count(complaint) == 2
+    assert "loss(output, target):" in caught.value.message
+    assert "loss(model, batch):" in caught.value.message
+    assert "\n" not in caught.value.message
+    assert "def loss(model, batch)" in caught.value.hint
+
+
+def test_memory_that_runs_out_says_nothing_about_the_form():
+    def hungry(a, b):
+        raise torch.OutOfMemoryError("no memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        stepping(hungry).settle_loss(BATCH)
 
 
 def test_losses_as_a_person_reads_them():

@@ -15,7 +15,6 @@ from sample_session import sample_history, sample_request
 from torch import nn
 
 from advisor.catalog import load_catalog
-from advisor.experiment.habits import habit_rows, price_of, price_text
 from advisor.experiment.journal import Journal, open_session
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
@@ -28,6 +27,7 @@ from advisor.headless import print_summary
 from advisor.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Candidate, Finding, HabitRow, Mode, Profile, SyncPlace, TargetSpec
+from advisor.report.habits import habit_rows, price_of, price_text
 from advisor.runner import Runner
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.feed import Feed

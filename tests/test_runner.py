@@ -24,6 +24,7 @@ from advisor.records import (
     Started,
     TargetFailure,
     TargetSpec,
+    TrialKind,
     TrialSpec,
 )
 from advisor.runner import Runner
@@ -100,7 +101,7 @@ def appears(path):
 
 
 def test_a_trial_measures_and_tells_what_it_does(trial):
-    result, messages = trial(TINY_TARGET, inspect=True, profile=True)
+    result, messages = trial(TINY_TARGET, kind=TrialKind.PROFILE)
     assert result.outcome is Outcome.MEASURED
     assert result.measured
     assert result.blocks
@@ -124,6 +125,29 @@ def test_a_trial_measures_and_tells_what_it_does(trial):
 
 def test_a_warm_fork_server_starts_a_trial_at_once(trial):
     assert min(trial(TINY_TARGET)[0].startup_s for _ in range(3)) < 0.2
+
+
+OPEN_LOSS = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1])")
+
+
+def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial):
+    plain, _ = trial(TINY_TARGET)
+    result, messages = trial(OPEN_LOSS, kind=TrialKind.BASELINE)
+    assert result.losses == plain.losses
+    inspected = next(message for message in messages if isinstance(message, Inspected))
+    for notes in (result.notes, inspected.workload.notes):
+        assert [note for note in notes if "the loss is called as loss(model, batch)" in note]
+    assert not [note for note in plain.notes if "the loss is called" in note]
+
+
+def test_a_loss_that_works_in_neither_form_fails_in_two_lines(trial):
+    result, messages = trial(
+        TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: a + b"), kind=TrialKind.BASELINE
+    )
+    failure = next(message for message in messages if isinstance(message, TargetFailure))
+    assert (result.outcome, result.reason) == (Outcome.FAILED, failure.message)
+    assert "works in neither form" in failure.message
+    assert "def loss(output, target)" in failure.hint
 
 
 def test_two_trials_see_the_same_weights_and_batches(trial):
@@ -200,7 +224,7 @@ def test_output_of_the_target_lands_in_the_log(trial, tmp_path, capfd):
 def test_an_interactive_trial_waits_for_each_block(tmp_path):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
     messages = []
-    with Runner().open(spec_of(tmp_path, "target.py", interactive=True), messages.append) as live:
+    with Runner().open(spec_of(tmp_path, "target.py", kind=TrialKind.TURNS), messages.append) as live:
         assert live.wait_ready() is None
         assert isinstance(messages[-1], Ready)
         blocks = [live.measure_block(0.02) for _ in range(2)]
@@ -230,7 +254,7 @@ def test_a_turn_does_not_begin_with_what_workers_did_while_another_had_its_turn(
         ),
         encoding="utf-8",
     )
-    with Runner().open(spec_of(tmp_path, "target.py", interactive=True), lambda message: None) as live:
+    with Runner().open(spec_of(tmp_path, "target.py", kind=TrialKind.TURNS), lambda message: None) as live:
         assert live.wait_ready() is None
         blocks = []
         for _ in range(3):
@@ -300,7 +324,7 @@ def test_a_target_that_cannot_be_loaded(trial):
 
 def test_a_first_step_that_fails_is_the_targets(trial):
     text = TINY_TARGET.replace("torch.randn(8, 16)", "torch.randn(8, 15)")
-    result, messages = trial(text, inspect=True)
+    result, messages = trial(text, kind=TrialKind.BASELINE)
     assert any(isinstance(message, TargetFailure) for message in messages)
     # Newer versions of PyTorch name the operator first.
     assert re.match(r"the first step failed: RuntimeError: (addmm: )?mat1 and mat2", result.reason)
@@ -310,7 +334,7 @@ def test_a_first_step_that_fails_is_the_targets(trial):
 def test_steps_that_are_too_long_for_the_budget_are_refused_before_the_time_out(trial):
     slow = TINY_TARGET.replace("return 1.0 * x", "import time; time.sleep(0.8); return 1.0 * x")
     started = time.monotonic()
-    result, messages = trial(slow, inspect=True, timeout_s=9.0)
+    result, messages = trial(slow, kind=TrialKind.BASELINE, timeout_s=9.0)
     assert time.monotonic() - started < 9.0
     assert (result.outcome, result.blocks) == (Outcome.FAILED, ())
     assert re.search(r"one step takes about 1 s: measuring the baseline alone needs 1\d s", result.reason)
@@ -343,7 +367,7 @@ def test_memory_that_runs_out_is_out_of_memory(trial, where):
     text = building("raise MemoryError('no room')")
     if where == "step":
         text = TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')")
-    result, _ = trial(text, inspect=True)
+    result, _ = trial(text, kind=TrialKind.BASELINE)
     assert result.outcome is Outcome.OUT_OF_MEMORY
     assert "no room" in result.reason
 

@@ -10,7 +10,17 @@ from planted import plant_numerics
 from advisor.catalog import load_catalog
 from advisor.experiment.judge import Judge
 from advisor.experiment.tolerance import own_rounding
-from advisor.records import Candidate, Inspected, Mode, TargetSpec, TrialRecord, TrialResult, TrialSpec, Value
+from advisor.records import (
+    Candidate,
+    Inspected,
+    Mode,
+    TargetSpec,
+    TrialKind,
+    TrialRecord,
+    TrialResult,
+    TrialSpec,
+    Value,
+)
 from advisor.runner import Runner
 
 
@@ -25,13 +35,13 @@ class NumericsBench:
         self.catalog = load_catalog(self.recipes)
         self.runner = Runner()
         self.told: list[object] = []
-        baseline = self.trial({}, inspect=True)
+        baseline = self.trial({}, kind=TrialKind.BASELINE)
         assert baseline.measured, baseline
         workload = next(message.workload for message in self.told if isinstance(message, Inspected))
         rounding = own_rounding(self.catalog, workload)
         self.judge = Judge(self.catalog, workload.mode, baseline, own_rounding=rounding)
         self.judge.add_control(self.trial({}, stream_seed=1))
-        self.reference = self.trial({}, reference=True)
+        self.reference = self.trial({}, kind=TrialKind.REFERENCE)
         self.judge.add_reference(self.reference)
 
     def trial(self, settings: Mapping[str, Value], **options: object) -> TrialResult:

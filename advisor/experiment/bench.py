@@ -1,4 +1,4 @@
-"""The bench: runs trials for a session, within its budget, and tells the outside what they are doing."""
+"""The bench: makes trial specs, runs them within the budget, and tells the outside what they are doing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
+from advisor.catalog import Catalog
 from advisor.experiment.budget import Budget
 from advisor.experiment.events import Event, Said, TrialActivity, TrialStarted
 from advisor.experiment.journal import Journal
@@ -20,6 +21,7 @@ from advisor.records import (
     Profiled,
     TargetFailure,
     TimeSpent,
+    TrialKind,
     TrialMessage,
     TrialResult,
     TrialSpec,
@@ -30,7 +32,7 @@ from advisor.settings import Settings
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
-# Building with one thread is waited for so many times as long as the baseline took to build.
+# Building with one thread may take this many times as long as the baseline's own build.
 _BUILD_PATIENCE = 4
 
 
@@ -47,10 +49,10 @@ class _Ahead:
 
 
 class Bench:
-    """Makes trial specs, runs them, and learns how long they take.
+    """Runs trials and learns how long they take.
 
-    ``environment`` gives the variables that settings need before Python starts. ``builds_anew`` says why the target
-    cannot be built once for many trials; empty when it can, or when that was not tried.
+    ``builds_anew`` says why the target cannot be built once for many trials; empty when it can, or when that was not
+    tried. ``inspected`` and ``profiled`` are what the last trials that looked have shown.
     """
 
     def __init__(
@@ -59,14 +61,14 @@ class Bench:
         runner: Runner,
         budget: Budget,
         journal: Journal,
-        emit: Callable[[Event], None],
         *,
-        environment: Callable[[Mapping[str, Value]], dict[str, str]] = lambda settings: {},
+        emit: Callable[[Event], None],
+        catalog: Catalog,
     ) -> None:
         self.request = request
-        self._environment = environment
         self.runner = runner
         self.budget = budget
+        self.catalog = catalog
         self._journal = journal
         self._emit = emit
         self._numbers = itertools.count()
@@ -78,25 +80,37 @@ class Bench:
         self.profiled: Profiled | None = None
 
     def spec(
-        self, name: str, settings: Mapping[str, Value], *, reserve_s: float = 0.0, at_least_s: float = 0.0
+        self,
+        name: str,
+        settings: Mapping[str, Value],
+        *,
+        kind: TrialKind = TrialKind.CANDIDATE,
+        at_least_s: float = 0.0,
     ) -> TrialSpec:
-        """A trial's spec with what the budget allows it; ``reserve_s`` is what must be left when it hangs."""
-        environment = self._environment(settings)
-        interpreter_s = self.budget.interpreter_s if environment else 0.0
+        """A trial's spec with what the budget allows it."""
         return TrialSpec(
             trial_id=name,
             target=self.request.target,
             settings=dict(settings),
             measure_s=self.budget.measure_s,
             warmup_limit_s=self.budget.warmup_limit_s,
-            timeout_s=self.budget.timeout_s(reserve_s) + interpreter_s,
+            timeout_s=self.budget.timeout_s,
             at_least_s=max(at_least_s, ENERGY_S if self.request.objective is Objective.ENERGY else 0.0),
             log_path=self._journal.log_path(f"{next(self._numbers):03d}-{name}"),
             recipe_folders=self.request.recipe_folders,
             seed=self.request.seed,
             stream_seed=self.request.seed,
-            environment=environment,
+            kind=kind,
+            environment=self.catalog.environment(settings),
         )
+
+    def expected_s(self, settings: Mapping[str, Value]) -> float:
+        """What a trial of these settings is expected to take."""
+        code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
+        expected_s = max(self.budget.expected_s(code, cost=cost), self.budget.expected_s())
+        environment = self.catalog.environment(settings)
+        fresh = environment and not self.runner.interpreters.has(environment)
+        return expected_s + (self.budget.interpreter_s if fresh else 0.0)
 
     def build_once(self, build_s: float) -> None:
         """Have the target built once, for the trials that come: a failure only means that each builds it anew.
@@ -120,36 +134,31 @@ class Bench:
 
     def start_interpreter(self, settings: Mapping[str, Value]) -> None:
         """Start the interpreter that a later trial with these settings needs, if it needs one of its own."""
-        environment = self._environment(settings)
+        environment = self.catalog.environment(settings)
         if environment:
             log_path = self._journal.log_path(f"{next(self._numbers):03d}-interpreter")
             with contextlib.suppress(EOFError, OSError):  # the trial that needs it meets and reports it
                 self.runner.interpreters.start(environment, log_path)
 
-    def has_interpreter(self, settings: Mapping[str, Value]) -> bool:
-        """Whether an interpreter waits for a trial with these settings."""
-        return self.runner.interpreters.has(self._environment(settings))
-
-    def run(self, spec: TrialSpec, *, cost: float = 0.0, ahead: Mapping[str, Value] | None = None) -> TrialResult:
+    def run(self, spec: TrialSpec, *, ahead: Mapping[str, Value] | None = None) -> TrialResult:
         """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
 
-        While one with a ``cost`` compiles, the settings ``ahead`` are compiled too, for a later trial.
-
-        ``cost`` is 0 for an ordinary trial, else how long its compilation takes relative to the usual one. A trial
-        that was disturbed from outside is repeated once; of two disturbed ones the faster is the less disturbed.
+        While one that compiles does so, the settings ``ahead`` are compiled too, for a later trial. A trial that was
+        disturbed from outside is repeated once; of two disturbed ones the faster is the less disturbed.
         """
-        result = self._run_once(spec, cost, ahead)
-        expected_s = self.budget.expected_s(cost=cost)
+        result = self._run_once(spec, ahead)
+        expected_s = self.expected_s(spec.settings)
         if not result.disturbed or not self.budget.allows_repeat(expected_s):
             return result
         self.budget.repeated_s += expected_s
         self._emit(Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
-        again = self._run_once(spec, cost)
+        again = self._run_once(spec)
         return result if not again.measured else min(result, again, key=_unreliability)
 
-    def _run_once(self, spec: TrialSpec, cost: float, ahead: Mapping[str, Value] | None = None) -> TrialResult:
+    def _run_once(self, spec: TrialSpec, ahead: Mapping[str, Value] | None = None) -> TrialResult:
         self.announce(spec)
-        if not (cost or spec.profile):
+        cost = self.catalog.cost(spec.settings)
+        if not (cost or spec.kind.inspects):
             spec = replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
         started = self.budget.spent_s
         if cost and (ahead is not None or self.runner.interpreters):
@@ -163,27 +172,30 @@ class Bench:
         if result.outcome is Outcome.CANCELLED:
             raise SessionCancelledError
         wall_s = self.budget.spent_s - started
+        self._account(spec, result, wall_s, cost)
+        return replace(result, wall_s=wall_s, warmup_s=self._with_what_was_ahead(spec, result))
+
+    def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float, cost: float) -> None:
+        """Note where the time went, and what such a trial takes."""
         self.measuring_s += result.measuring_s
         # A compilation that fails or never ends says nothing of itself: all that it took was compiling. Of one that
         # ends, what was prepared before the first step was loading the compiler.
         compiling_s = (result.prepare_s or 0.0) if cost else 0.0
         self.warming_up_s += wall_s if cost and not result.measured else compiling_s + (result.warmup_s or 0.0)
-        # The baseline's wall has the fork server's start and the profile in it, that of a fresh interpreter its start:
-        # no measure of other trials.
-        if result.measured and not spec.profile and not spec.environment:
-            self.budget.saw(wall_s, cost=cost)
-        elif result.measured and spec.profile:
+        # The first wall has the fork server's start in it, that of a fresh interpreter its own: no measure of others.
+        if result.measured and spec.kind is TrialKind.CANDIDATE and not spec.environment:
+            self.budget.saw(wall_s, self.catalog.compiled_code(spec.settings), cost=cost)
+        elif result.measured and spec.kind.inspects and self.budget.baseline_s is None:
             self.budget.baseline_s = _ordinary_s(result)
             # Both import torch; the fork server may have done so before the session began.
             self.budget.interpreter_s = max(self.budget.interpreter_s, result.startup_s or 0.0)
-        elif result.measured:
+        elif result.measured and spec.environment:
             apart_s = (result.startup_s or 0.0) + (result.build_s or 0.0)
             self.budget.interpreter_s = max(self.budget.interpreter_s, apart_s)
-        return replace(result, wall_s=wall_s, warmup_s=self._with_what_was_ahead(spec, result))
 
     def _run_in_company(self, spec: TrialSpec, ahead: Mapping[str, Value] | None) -> TrialResult:
         """Run a trial that compiles; what can be done for later trials meanwhile is done."""
-        other = replace(self.spec("ahead", ahead), compile_only=True) if ahead is not None else None
+        other = self.spec("ahead", ahead, kind=TrialKind.AHEAD) if ahead is not None else None
         started = self.budget.spent_s
         result, early = self.runner.run_in_company(spec, other, self.listener(spec))
         if ahead is not None and early is None:

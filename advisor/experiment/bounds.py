@@ -19,10 +19,16 @@ _LARGER_BATCH = {
 
 
 def hopeless(
-    catalog: Catalog, profile: Profile | None, candidates: Iterable[Candidate], noise_floor: float
+    catalog: Catalog,
+    profile: Profile | None,
+    candidates: Iterable[Candidate],
+    noise_floor: float,
+    *,
+    speedup: float = 1.0,
 ) -> dict[str, str]:
     """The recipes among the candidates that cannot gain more than the noise, each with the reason.
 
+    ``speedup`` is how many times as fast the rest of the step may have become: the phases weigh as much more then.
     A recipe that is on already is never among them: what it is worth shows when it is off.
     """
     if profile is None:
@@ -31,7 +37,7 @@ def hopeless(
     for candidate in candidates:
         phases = catalog[candidate.recipe].phases
         bound = upper_bound(profile, phases)
-        if bound is None or candidate.already_on or bound - 1 > min(noise_floor, _WORTH_TRYING):
+        if bound is None or candidate.already_on or speedup * (bound - 1) > min(noise_floor, _WORTH_TRYING):
             continue
         share = sum(profile.phases.get(phase, 0.0) for phase in phases) / profile.step_ms
         named = " and ".join(phase.value for phase in sorted(phases, key=list(Phase).index))

@@ -1,4 +1,4 @@
-"""The budget: wall seconds of a session, and what a trial may take of them."""
+"""The budget: wall seconds of a session, what a trial may take of them, and what trials are known to take."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from copy import copy
 from statistics import median
+
+from advisor.settings import Settings
 
 _SHORTEST_MEASURE_S = 0.5
 _LONGEST_MEASURE_S = 3.0
@@ -18,23 +20,24 @@ _COMPILE_S = 6.0
 _COMPILE_S_PER_TENSOR = 0.15
 _FORWARD_SHARE = 0.4
 _MID_SIZE_TENSORS = 100
-_LONGEST_TRIAL_SHARE = 0.5
-_REPEAT_SHARE = 0.15
+# A trial that finds its kernels in the compiler's cache takes this share of one that compiles; on an H200 a third.
+_CACHED_SHARE = 0.4
 # Importing torch, building a large model and its first steps can take this long before anything is known. A shorter
 # budget leaves less for that, but not so little that most baselines would be lost.
 _FIRST_TRIAL_S = 120.0
 _SHORTEST_FIRST_TRIAL_S = 60.0
-# However little is left, a trial that was started may take so many times as long as is expected.
-_FEWEST_TIMES, _FEWEST_TIMES_GUESSED = 2.0, 5.0
-# An ordinary trial, one that compiles nothing, hangs when it takes so many times as long as usual, and some seconds.
+# An ordinary trial, one that compiles nothing, hangs when it takes this many times as long as usual, and some seconds.
 _HANGS_AFTER = 10.0
 _HANGS_AFTER_S = 30.0
+# A session ends within 2 s of its budget: a process needs some of that to be killed, and the report to be written.
+_LAST_S = 0.5
+_REPEAT_SHARE = 0.15
 
 
 class Budget:
-    """Keeps the time of a session. ``clock`` is injectable for tests.
+    """Keeps the time of a session. ``clock`` is injectable for tests and replays.
 
-    ``baseline_s`` is what a trial like the baseline takes, less inspecting and profiling; None before it is measured.
+    ``baseline_s`` is what a trial like the baseline takes, less inspecting; None before it is measured.
     ``interpreter_s`` is what a trial in a fresh interpreter takes beside: it imports torch and builds the target again.
     """
 
@@ -43,7 +46,7 @@ class Budget:
         self._clock = clock
         self._started = clock()
         self._walls: list[float] = []
-        self._compile_walls: list[float] = []
+        self._compiled: dict[Settings, list[float]] = {}
         self.repeated_s = 0.0
         self.baseline_s: float | None = None
         self.interpreter_s = 0.0
@@ -54,27 +57,17 @@ class Budget:
     def renewed(self) -> Budget:
         """A budget as long as this one that begins now, and knows already what trials take."""
         fresh = copy(self)
-        fresh._walls, fresh._compile_walls = list(self._walls), list(self._compile_walls)
+        fresh._walls = list(self._walls)
+        fresh._compiled = {code: list(walls) for code, walls in self._compiled.items()}
         fresh._started, fresh.repeated_s = self._clock(), 0.0
         return fresh
+
+    # --- time -----------------------------------------------------------------------------------------------------
 
     @property
     def spent_s(self) -> float:
         """Seconds since the session began."""
         return self._clock() - self._started
-
-    @property
-    def first_compile_s(self) -> float:
-        """What compiling takes before that has been seen: as in an earlier session, or by the number of parameters."""
-        if self.hinted_compile_s is not None:
-            return self.hinted_compile_s
-        share = 1.0 if self.compiles_backward else _FORWARD_SHARE
-        return _COMPILE_S + _COMPILE_S_PER_TENSOR * share * self.parameter_tensors
-
-    @property
-    def compile_s(self) -> float | None:
-        """What the longest trial that compiled has taken, relative to its cost; None before there was one."""
-        return max(self._compile_walls, default=None)
 
     @property
     def left_s(self) -> float:
@@ -91,40 +84,59 @@ class Budget:
         """How long a trial may warm up after its first steps."""
         return 1.5 * self.measure_s
 
-    def timeout_s(self, reserve_s: float = 0.0) -> float:
-        """When a trial counts as hanging: what is left less a reserve, half the budget at most.
+    @property
+    def first_timeout_s(self) -> float:
+        """When the first trial, before which nothing is known, counts as hanging; it may overrun a short budget."""
+        return max(_SHORTEST_FIRST_TRIAL_S, min(_FIRST_TRIAL_S, self.total_s))
 
-        It is never less than a few times what a trial takes, which is but a guess before one was seen; the first may
-        need long, for nothing is known before it.
-        """
-        first_s = max(_SHORTEST_FIRST_TRIAL_S, min(_FIRST_TRIAL_S, self.total_s))
-        times = _FEWEST_TIMES if self._walls else _FEWEST_TIMES_GUESSED
-        shortest = times * self.expected_s() if self._knows_trials else first_s
-        return max(shortest, min(self.left_s - reserve_s, _LONGEST_TRIAL_SHARE * self.total_s))
+    @property
+    def timeout_s(self) -> float:
+        """When a trial that compiles is given up: when the budget is spent."""
+        return max(1.0, self.left_s + _LAST_S)
 
     @property
     def patience_s(self) -> float:
         """When an ordinary trial counts as hanging, however much is left: the others need that."""
-        return _HANGS_AFTER * self.expected_s() + _HANGS_AFTER_S if self._knows_trials else math.inf
+        known = bool(self._walls) or self.baseline_s is not None
+        return _HANGS_AFTER * self.expected_s() + _HANGS_AFTER_S if known else math.inf
 
-    @property
-    def _knows_trials(self) -> bool:
-        return bool(self._walls) or self.baseline_s is not None
+    # --- what trials take -----------------------------------------------------------------------------------------
 
-    def saw(self, wall_s: float, *, cost: float) -> None:
-        """Learn what a trial took. ``cost`` is 0 for an ordinary one, else what its recipe says of its compilation."""
+    def saw(self, wall_s: float, code: Settings, *, cost: float = 0.0) -> None:
+        """Learn what a trial took. ``code`` is what it compiled, ``cost`` how long that usually takes relatively."""
         if cost:
-            self._compile_walls.append(wall_s / cost)
+            self._compiled.setdefault(code, []).append(wall_s / cost)
         else:
             self._walls.append(wall_s)
 
-    def expected_s(self, *, cost: float = 0.0) -> float:
-        """What the next trial is expected to take; ``cost`` as in :meth:`saw`."""
+    def expected_s(self, code: Settings | None = None, *, cost: float = 0.0) -> float:
+        """What the next trial is expected to take; ``code`` and ``cost`` as in :meth:`saw`."""
         guess_s = max(2 * self.measure_s + 1, self.baseline_s or 0.0)
-        ordinary = median(self._walls[-5:]) if self._walls else guess_s
+        ordinary_s = median(self._walls[-5:]) if self._walls else guess_s
         if not cost:
-            return ordinary
-        return cost * max(self._compile_walls, default=self.first_compile_s + ordinary)
+            return ordinary_s
+        cold_s = cost * self._cold_s(ordinary_s)
+        again = self._compiled.get(code or Settings(), [])
+        if not again:
+            return cold_s
+        return cost * min(again[1:]) if len(again) > 1 else max(ordinary_s, _CACHED_SHARE * cold_s)
+
+    def has_compiled(self, code: Settings) -> bool:
+        """Whether a trial has compiled this before, so that the compiler's cache holds it."""
+        return code in self._compiled
+
+    @property
+    def compile_s(self) -> float | None:
+        """What the longest first compilation has taken, relative to its cost; None before there was one."""
+        return max((walls[0] for walls in self._compiled.values()), default=None)
+
+    def _cold_s(self, ordinary_s: float) -> float:
+        if self.compile_s is not None:
+            return self.compile_s
+        if self.hinted_compile_s is not None:
+            return self.hinted_compile_s + ordinary_s
+        share = 1.0 if self.compiles_backward else _FORWARD_SHARE
+        return _COMPILE_S + _COMPILE_S_PER_TENSOR * share * self.parameter_tensors + ordinary_s
 
     def allows_repeat(self, expected_s: float) -> bool:
         """Whether a disturbed trial may be measured again: repeats get a fixed share of the budget."""

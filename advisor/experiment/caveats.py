@@ -3,57 +3,60 @@
 from __future__ import annotations
 
 import math
+import os
 
-from advisor.experiment.context import SessionContext
-from advisor.experiment.pareto import least_memory
-from advisor.experiment.ranking import CONTROL
+from advisor.experiment.known import Known
+from advisor.experiment.policy import POLICY
 from advisor.formatting import format_bytes, format_percent, format_seconds
-from advisor.records import Outcome, ParetoPoint
 from advisor.settings import Settings
 
-# In so many times as long as what comes before the first candidate, a session can try some and confirm what helps.
-_BUDGET_PER_START = 8
+# Within this many times what comes before the first candidate, a session can try some and confirm what helps.
+_BUDGET_PER_START = 4
 
 
-def warn_of_the_budget(context: SessionContext) -> None:
-    """Say plainly that the budget left no time to try anything, and what to give."""
-    budget = context.bench.budget
-    outcomes = {record.result.outcome for record in context.records.values() if record.candidate.recipe != CONTROL}
-    if outcomes != {Outcome.SKIPPED} or context.reserves.affordable():
-        return
-    minutes = math.ceil(_BUDGET_PER_START * budget.spent_s / 60)
-    context.warn(
-        f"the budget of {format_seconds(budget.total_s)} left no time to try anything: what comes before that took "
-        f"{format_seconds(budget.spent_s)}; give it --budget {minutes}m or more"
+def of_noise(known: Known) -> str:
+    """How small an effect cannot be told from noise here, and what disturbs; empty on a quiet machine."""
+    floor = known.judge.noise_floor
+    if floor <= POLICY.noisy:
+        return ""
+    cores = known.plan.facts.hardware.host.usable_cores
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    busy = f"; {load:.1f} programs at a time wanted one of its {cores} cores" if load > cores else ""
+    return (
+        f"this machine is noisy: processes that run the same steps differ by about {format_percent(floor)}{busy}. "
+        "Intervals are as much wider; end other programs and run again for finer ones"
     )
 
 
-def warn_of_the_limit(context: SessionContext) -> None:
-    """Say plainly that nothing stays within the memory limit, and what came nearest to it."""
-    limit_bytes = context.request.memory_limit_bytes
-    own = context.judge.yardstick.baseline.result.peak_reserved_bytes
-    if limit_bytes is None or own is None:
-        return
-    alone = [
-        ParetoPoint(record.candidate.name, dict(record.settings), record.comparison, peak)
-        for record in context.records.values()
-        if context.may_enter(record) and (peak := record.result.peak_reserved_bytes) is not None
-    ]
-    least = least_memory([ParetoPoint("baseline", {}, None, own), *alone, *context.combinations])
-    if least is None or least.peak_reserved_bytes <= limit_bytes:
-        return
-    what = f"with {Settings(least.settings)}" if least.settings else "your own settings"
-    context.warn(
+def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
+    """That the budget left no time to try anything, and what to give; empty when something was tried."""
+    if any(known.judge.runs[settings] for settings in known.judge.runs if settings) or not known.plan.candidates:
+        return ""
+    minutes = math.ceil(_BUDGET_PER_START * spent_s / 60)
+    return (
+        f"the budget of {format_seconds(total_s)} left no time to try anything: what comes before that took "
+        f"{format_seconds(spent_s)}; give it --budget {minutes}m or more"
+    )
+
+
+def of_the_limit(known: Known) -> str:
+    """That nothing stays within the memory limit, and what came nearest to it; empty when something does."""
+    limit_bytes, judge = known.judge.goal.memory_limit_bytes, known.judge
+    if limit_bytes is None:
+        return ""
+    peaks = {Settings(): judge.baseline_record().result.peak_reserved_bytes}
+    for settings in judge.runs:
+        result = judge.result(settings)
+        if settings and result is not None and result.measured and known.plan.consent.permits(settings):
+            peaks[settings] = result.peak_reserved_bytes
+    known_peaks = {settings: peak for settings, peak in peaks.items() if peak is not None}
+    if not known_peaks:
+        return ""
+    least = min(known_peaks, key=lambda settings: known_peaks[settings])
+    if known_peaks[least] <= limit_bytes:
+        return ""
+    what = f"with {least}" if least else "your own settings"
+    return (
         f"nothing that was measured stays within the memory limit of {format_bytes(limit_bytes)}: the least was "
-        f"{format_bytes(least.peak_reserved_bytes)}, {what}; raise --memory-limit, or make the batch smaller"
+        f"{format_bytes(known_peaks[least])}, {what}; raise --memory-limit, or make the batch smaller"
     )
-
-
-def warn_of_noise(context: SessionContext) -> None:
-    """Say how small an effect cannot be told from noise here, where that is large."""
-    if context.noisy:
-        floor = format_percent(context.judge.noise_floor)
-        context.warn(
-            f"this machine was noisy: identical runs differed so much that effects below {floor} cannot be told from "
-            "noise; end other programs and run again for finer verdicts"
-        )

@@ -8,6 +8,7 @@ from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.records import (
     BaselineRecord,
+    Block,
     Candidate,
     Facts,
     Finding,
@@ -17,6 +18,8 @@ from advisor.records import (
     StackRecord,
     TimeSpent,
     TrialRecord,
+    TrialResult,
+    Value,
 )
 
 
@@ -45,9 +48,9 @@ class SourceRead:
 
 @dataclass(frozen=True, slots=True)
 class StageStarted:
-    """The session entered a stage: baseline, trials, stack, confirmation, others, close calls, done.
+    """The session entered a stage: baseline, leap, instruments, search, confirmation, alone, done.
 
-    Trials and stack come twice when there is more to try than what most workloads gain from.
+    The search goes back and forth between them, as what is expected to gain most comes next.
     """
 
     stage: str
@@ -93,6 +96,24 @@ class TrialActivity:
 
     name: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeasured:
+    """A trial has ended that counts as a run of these settings, also when it failed: what a resumed session reads."""
+
+    settings: dict[str, Value]
+    result: TrialResult
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsMeasured:
+    """Blocks of these settings, ``new``, and of the baseline, ``old``, have been timed in turn on the CPU."""
+
+    settings: dict[str, Value]
+    new: tuple[Block, ...]
+    old: tuple[Block, ...]
+    result: TrialResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +197,8 @@ Event = (
     | TrialsPlanned
     | TrialStarted
     | TrialActivity
+    | RunMeasured
+    | TurnsMeasured
     | TrialMeasured
     | CombinationMeasured
     | StackMeasured

@@ -1,22 +1,27 @@
-"""The judge: turns results into records with a speed-up, an interval and a verdict, and holds the noise floor."""
+"""The judge: holds every run of the experiment and says how much better one combination of settings is than another.
+
+A value: each run makes a new judge. What it says follows from the runs alone, so a retry, a resumed session and a
+longer budget judge by the same evidence.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
 from advisor.catalog import Catalog
-from advisor.experiment.confirmation import Confirmation, Runs
 from advisor.experiment.numerics import Spread, compare_numerics, spread_between, why_unusable
-from advisor.experiment.objective import Goal, Yardstick, figure
+from advisor.experiment.objective import Gain, Goal, Yardstick, figure
 from advisor.records import (
     BaselineRecord,
     Block,
     Candidate,
     Comparison,
+    Facts,
     Mode,
     Numerics,
     NumericsResult,
@@ -27,23 +32,47 @@ from advisor.records import (
     TrialResult,
     Value,
 )
+from advisor.settings import Settings
 from advisor.stats import (
-    alternate_noise_floor,
+    Interval,
+    ProcessSpread,
     break_even_steps,
-    neighbours_ratio_interval,
+    largest_difference,
     noise_floor,
     paired_ratio_interval,
-    ratio_interval,
+    process_spread,
     runs_ratio_interval,
 )
 
-# A difference is within reach of the noise when it is below so many noise floors, or below this share in any case:
-# on a shared host one process can be a tenth slower than the next without any repeat of the baseline showing it.
-_FLOORS_IN_REACH = 4.0
-_SHARE_IN_REACH = 0.15
-# A repeat of the baseline that is so far off, and by so many noise floors, is repeated before it counts.
-_STANDS_OUT = 0.1
-_FLOORS_STAND_OUT = 3.0
+BASELINE = Settings()
+# Standard deviation between processes of one program before any was repeated, as a share of the step. H200 hosts and
+# two-core machines, tests/gpu/RESULTS.md and tests/benchmarks: device-bound steps repeat within 0.5 %, host-bound ones
+# and those that a loader feeds within 2 to 5 %.
+_DEVICE_BOUND, _HOST_BOUND, _ON_CPU = 0.007, 0.02, 0.03
+_BUSY = 0.7
+# Two live processes that take turns on one machine share its drift; what is left is where their memory lies.
+_BESIDE = ProcessSpread(0.012, 30.0)
+_BESIDE_FLOOR = 0.03
+_EVEN = Gain(1.0, 1.0, 1.0, 0.0)
+_MUCH_BETTER, _MUCH_WORSE = Gain(2.0, 2.0, 2.0, 0.0), Gain(0.5, 0.5, 0.5, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Blocks of two live processes in turn, ``new[i]`` timed next to ``old[i]``; ``result`` is the new one's trial."""
+
+    new: tuple[Block, ...]
+    old: tuple[Block, ...]
+    result: TrialResult
+
+
+def prior_spread(facts: Facts) -> float:
+    """The standard deviation between processes that is expected before any of them was repeated."""
+    if not facts.on_cuda:
+        return _ON_CPU
+    busy = facts.profile.device_busy_share if facts.profile else None
+    fed = facts.workload.loader is not None
+    return _HOST_BOUND if fed or (busy is not None and busy < _BUSY) else _DEVICE_BOUND
 
 
 def rates(blocks: Sequence[Block]) -> list[float]:
@@ -51,137 +80,242 @@ def rates(blocks: Sequence[Block]) -> list[float]:
     return [block.samples_per_s for block in blocks]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Judge:
-    """Compares results with the baseline.
+    """Compares combinations of settings with the baseline and with each other.
 
-    ``nulls`` are ratios whose true value is 1: the control's, and the baseline's repeats against its first run.
-    ``spread`` is how far apart the numerics of any two of the baseline's runs are, the control's random streams
-    included; ``reference`` are the baseline's first steps in a higher precision; ``own_rounding`` is the unit round-off
-    of the user's own arithmetic. ``earlier_floor`` is the noise floor of the session that this one continues.
-    ``evidence`` is what confirmed single candidates, by name. ``cpu_step_ms`` is the baseline's step on the CPU, when a
-    GPU session has tried it. ``outliers`` are ratios of baseline runs that stood out and were themselves in the next.
-    ``goal`` says what is better than what.
+    ``baseline`` is the first run of the user's own settings; ``runs`` are all runs by what they added to those, the
+    failed ones too. ``controls`` changed nothing but the random streams. ``beside`` are pairs that took turns block by
+    block, ``in_turn`` the settings whose runs alternated with the baseline's. ``reference`` are the baseline's first
+    steps in a higher precision, ``own_rounding`` the unit round-off of the user's own arithmetic. ``prior`` is the
+    expected standard deviation between processes, ``cpu_step_ms`` the baseline's step on the CPU.
     """
 
     catalog: Catalog
     mode: Mode
     baseline: TrialResult
-    nulls: list[float] = field(default_factory=list)
-    repeats: list[TrialResult] = field(default_factory=list)
-    spread: Spread = field(default_factory=Spread)
-    own_rounding: float = 0.0
-    reference: TrialResult | None = None
-    earlier_floor: float = 0.0
-    evidence: dict[str, Confirmation | Runs] = field(default_factory=dict)
-    outliers: list[float] = field(default_factory=list)
-    cpu_step_ms: float | None = None
     goal: Goal = field(default_factory=Goal)
-    _spread_runs: list[TrialResult] = field(default_factory=list)
+    runs: Mapping[Settings, tuple[TrialResult, ...]] = field(default_factory=dict)
+    controls: tuple[TrialResult, ...] = ()
+    beside: Mapping[Settings, Beside] = field(default_factory=dict)
+    in_turn: frozenset[Settings] = frozenset()
+    reference: TrialResult | None = None
+    own_rounding: float = 0.0
+    prior: float = _DEVICE_BOUND
+    cpu_step_ms: float | None = None
+
+    # --- evidence -------------------------------------------------------------------------------------------------
+
+    def with_run(self, settings: Mapping[str, Value], result: TrialResult) -> Judge:
+        """The judge that knows one more run; of the baseline's settings, a repeat."""
+        key = Settings(settings)
+        return replace(self, runs={**self.runs, key: (*self.runs.get(key, ()), self.checked(result))})
+
+    def without_runs(self, settings: Mapping[str, Value]) -> Judge:
+        """The judge that has forgotten what it knew of these settings: they are measured anew."""
+        key = Settings(settings)
+        kept = {other: runs for other, runs in self.runs.items() if other != key}
+        beside = {other: blocks for other, blocks in self.beside.items() if other != key}
+        return replace(self, runs=kept, beside=beside, in_turn=self.in_turn - {key})
+
+    def with_beside(self, settings: Mapping[str, Value], blocks: Beside) -> Judge:
+        """The judge that knows blocks of these settings timed in turn with the baseline's."""
+        return replace(self, beside={**self.beside, Settings(settings): blocks})
+
+    def with_in_turn(self, settings: Mapping[str, Value]) -> Judge:
+        """The judge that knows that runs of these settings alternated with the baseline's."""
+        return replace(self, in_turn=self.in_turn | {Settings(settings)})
+
+    def with_control(self, result: TrialResult) -> Judge:
+        """The judge that knows one more run of the control."""
+        return replace(self, controls=(*self.controls, result))
+
+    # --- noise ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def baseline_runs(self) -> tuple[TrialResult, ...]:
+        """The measured runs of the baseline: the first, and the repeats that nothing disturbed."""
+        repeats = [run for run in self.runs.get(BASELINE, ()) if run.measured and not run.disturbed]
+        return (self.baseline, *repeats)
+
+    @cached_property
+    def process_spread(self) -> ProcessSpread:
+        """How far processes of the same settings lie apart here, the control's and the baseline's above all."""
+        nulls = [run for run in (*self.baseline_runs, *self.controls) if run.measured]
+        others = [self.measured_runs(settings) for settings in self.runs if settings]
+        groups = [[speed(run)[1] for run in group] for group in (nulls, *others)]
+        return process_spread(groups, prior=self.prior)
 
     @property
     def noise_floor(self) -> float:
-        """The relative difference that identical runs show."""
-        return max(self.earlier_floor, noise_floor(self.nulls))
+        """The relative difference that identical runs typically show."""
+        return noise_floor(self.process_spread)
 
-    @property
-    def baseline_rates(self) -> list[float]:
-        """Samples per second of every baseline block."""
-        return rates([block for run in (self.baseline, *self.repeats) for block in run.blocks])
+    @cached_property
+    def spread(self) -> Spread:
+        """How far apart the numerics of any two of the baseline's runs are, the control's random streams included."""
+        spread = Spread()
+        known: list[TrialResult] = []
+        for run in (*self.baseline_runs, *self.controls):
+            if run.measured:
+                for other in known:
+                    spread = spread.widened(spread_between(run, other))
+                known.append(run)
+        return spread
 
     @property
     def baseline_rate(self) -> float:
-        """The baseline's samples per second: the median over its blocks."""
-        return median(self.baseline_rates)
+        """The baseline's samples per second: the median of its runs."""
+        return _speed_of_runs(self.baseline_runs)[1]
 
     def baseline_record(self) -> BaselineRecord:
         """The baseline as the session reports it."""
-        blocks = [block for run in (self.baseline, *self.repeats) for block in run.blocks]
+        step_ms, rate = _speed_of_runs(self.baseline_runs)
         # The first run inspected the model as well, which takes memory: later ones are what trials are held against.
-        own = _with_median_energy((self.baseline, *self.repeats), self.baseline)
-        result = _with_peaks(median, self._spread_runs, own)
-        undisturbed = [run for run in self._spread_runs if not run.disturbed]
+        later = [run for run in (*self.baseline_runs[1:], *self.controls) if run.measured]
+        own = _with_median_energy(self.baseline_runs, self.baseline)
+        result = _with_peaks(median, later, own)
+        undisturbed = [run for run in later if not run.disturbed]
         return BaselineRecord(
             result,
-            median(block.step_ms for block in blocks),
-            self.baseline_rate,
+            step_ms,
+            rate,
             self.noise_floor,
             self.cpu_step_ms,
-            memory_floor=_floor(Objective.MEMORY, self._spread_runs, result),
-            energy_floor=_floor(Objective.ENERGY, undisturbed, result),
+            memory_floor=_floor(Objective.MEMORY, later),
+            energy_floor=_floor(Objective.ENERGY, undisturbed),
         )
 
-    @property
+    @cached_property
     def yardstick(self) -> Yardstick:
         """What results are held against by the session's goal."""
         return Yardstick(self.goal, self.baseline_record())
 
-    def add_repeat(self, result: TrialResult) -> None:
-        """Take a repeat of the baseline into account: its difference is noise, unless others are known to cause it."""
-        if result.measured:
-            self._widen_spread(result)
-        if result.measured and not result.disturbed:
-            self.add_null(result.blocks)
-            self.repeats.append(result)
+    # --- what is known of settings --------------------------------------------------------------------------------
 
-    def stands_out(self, result: TrialResult) -> bool:
-        """Whether a run of the baseline's settings is further from it than the noise that is known by then."""
-        if not result.measured or result.disturbed:
-            return False
-        return _distance(self._null_ratio(result.blocks)) > max(_STANDS_OUT, _FLOORS_STAND_OUT * self.noise_floor)
+    def measured_runs(self, settings: Mapping[str, Value]) -> tuple[TrialResult, ...]:
+        """The runs of these settings that produced timings."""
+        key = Settings(settings)
+        if not key:
+            return self.baseline_runs
+        return tuple(run for run in self.runs.get(key, ()) if run.measured)
 
-    def add_outlier(self, result: TrialResult) -> None:
-        """Take a run into account that stood out alone: candidates can have met the same, so more are checked."""
-        self.outliers.append(self._null_ratio(result.blocks))
+    def knows(self, settings: Mapping[str, Value]) -> bool:
+        """Whether these settings were tried, also when they failed."""
+        key = Settings(settings)
+        return not key or bool(self.runs.get(key)) or key in self.beside
 
-    def add_null(self, blocks: Sequence[Block]) -> None:
-        """Take blocks into account that ran what the baseline runs: their difference from it is noise."""
-        self.nulls.append(self._null_ratio(blocks))
+    def result(self, settings: Mapping[str, Value]) -> TrialResult | None:
+        """What is known of these settings, as one result: the largest peaks and the median energy of their runs."""
+        runs = self.measured_runs(settings)
+        if runs:
+            return _with_figures_of(runs, runs[0])
+        failed = self.runs.get(Settings(settings), ())
+        return failed[-1] if failed else None
 
-    def _null_ratio(self, blocks: Sequence[Block]) -> float:
-        return median(rates(blocks)) / median(rates(self.baseline.blocks))
+    def proven(self, settings: Mapping[str, Value]) -> bool:
+        """Whether these settings were measured in turn with the baseline."""
+        key = Settings(settings)
+        return key in self.beside or key in self.in_turn
 
-    def add_control(self, result: TrialResult) -> None:
-        """Take the no-op control into account: its speed is noise, and its losses show the spread between streams."""
-        if result.measured:
-            self.add_null(result.blocks)
-            self._widen_spread(result)
+    def speed(self, settings: Mapping[str, Value]) -> tuple[float, float]:
+        """Milliseconds per step and samples per second of settings that were measured; of turns, where there were."""
+        beside = self.beside.get(Settings(settings))
+        if beside is not None:
+            return median(block.step_ms for block in beside.new), median(rates(beside.new))
+        return _speed_of_runs(self.measured_runs(settings))
 
-    def add_reference(self, result: TrialResult) -> None:
-        """Take the baseline's steps in a higher precision into account, if they could be run."""
-        if result.probed:
-            self.reference = result
+    def baseline_speed_beside(self, settings: Mapping[str, Value]) -> tuple[float, float]:
+        """As :meth:`speed`, of the baseline as it was timed next to these settings."""
+        beside = self.beside.get(Settings(settings))
+        if beside is not None:
+            return median(block.step_ms for block in beside.old), median(rates(beside.old))
+        return _speed_of_runs(self.baseline_runs)
 
-    def _widen_spread(self, run: TrialResult) -> None:
-        for other in (self.baseline, *self._spread_runs):
-            self.spread = self.spread.widened(spread_between(run, other))
-        self._spread_runs.append(run)
+    # --- comparisons ----------------------------------------------------------------------------------------------
 
-    def record(self, candidate: Candidate, settings: Mapping[str, Value], result: TrialResult) -> TrialRecord:
-        """A candidate's record."""
-        result = self.checked(result)
+    def compare(self, settings: Mapping[str, Value]) -> Comparison:
+        """Samples per second over the baseline's, with its interval; of settings that were measured."""
+        key = Settings(settings)
+        beside = self.beside.get(key)
+        if beside is not None:
+            interval = paired_ratio_interval(rates(beside.new), rates(beside.old), _BESIDE)
+            return Comparison(*interval, min(self.noise_floor, _BESIDE_FLOOR), paired=True)
+        return Comparison(*self._ratio(key, BASELINE), self.noise_floor, paired=key in self.in_turn)
+
+    def contribution(self, whole: Mapping[str, Value], rest: Mapping[str, Value]) -> Comparison:
+        """Samples per second of one combination over those of another; both were measured."""
+        return Comparison(*self._ratio(Settings(whole), Settings(rest)), self.noise_floor)
+
+    def gain(self, new: Mapping[str, Value], old: Mapping[str, Value]) -> Gain:
+        """How much better one measured combination is than another, by the goal; 1 is as good.
+
+        Where only one of them stays within the memory limit, that one is much better; where none does, less memory is.
+        """
+        one, other = self.result(new), self.result(old) if old else self.yardstick.baseline.result
+        if one is None or other is None or not one.measured:
+            return _MUCH_WORSE
+        goal, by = self.goal, self.yardstick
+        if goal.fits(one) != goal.fits(other):
+            return _MUCH_BETTER if goal.fits(one) else _MUCH_WORSE
+        smaller = _once(other.peak_reserved_bytes, one.peak_reserved_bytes, by.saving_floor)
+        if not goal.fits(other):
+            return smaller
+        if goal.objective is Objective.MEMORY:
+            return smaller if smaller.proven or smaller.lost else self._faster(new, old)
+        if goal.objective is Objective.ENERGY:
+            return _once(other.energy_j_per_sample, one.energy_j_per_sample, by.energy_floor)
+        return self._faster(new, old)
+
+    def _faster(self, new: Mapping[str, Value], old: Mapping[str, Value]) -> Gain:
+        return Gain(*self._ratio(Settings(new), Settings(old)), 0.0)
+
+    def _ratio(self, new: Settings, old: Settings) -> Interval:
+        return runs_ratio_interval(self._rates(new), self._rates(old), self.process_spread)
+
+    def _rates(self, settings: Settings) -> list[list[float]]:
+        runs = [rates(run.blocks) for run in self.measured_runs(settings)]
+        beside = self.beside.get(settings)
+        return runs or [rates(beside.new if beside else ())]
+
+    # --- records --------------------------------------------------------------------------------------------------
+
+    def record(
+        self, candidate: Candidate, settings: Mapping[str, Value], without: Mapping[str, Value] | None = None
+    ) -> TrialRecord:
+        """A candidate's record by the runs of these settings. ``without`` are the same less the candidate's own."""
+        result = self.result(settings)
+        assert result is not None, "these settings were tried"
         record = TrialRecord(candidate, dict(settings), result, numerics=self._failed_numerics(settings, result))
         if not result.measured:
             return record
-        return replace(record, **self._effects(settings, result))
+        contribution = None
+        if without and self.measured_runs(without):
+            contribution = self.contribution(settings, without)
+        return replace(
+            record, **self._effects(settings, result), confirmed=self.proven(settings), contribution=contribution
+        )
 
-    def stack(self, settings: Mapping[str, Value], result: TrialResult, dropped: Mapping[str, str]) -> StackRecord:
-        """A stack's record, from a trial of its own."""
-        result = self.checked(result)
+    def stack(self, settings: Mapping[str, Value], dropped: Mapping[str, str]) -> StackRecord:
+        """A stack's record; of no settings, the baseline itself, once as fast by definition."""
+        if not settings:
+            return self._empty_stack(dropped)
+        result = self.result(settings)
+        assert result is not None, "the stack was measured"
         failed = self._failed_numerics(settings, result)
         record = StackRecord(dict(settings), result, numerics=failed, dropped=dict(dropped))
         if not result.measured:
             return record
-        before = self.baseline_record()
+        step_ms, rate = self.baseline_speed_beside(settings)
         return replace(
             record,
             **self._effects(settings, result),
-            baseline_step_ms=before.step_ms,
-            baseline_samples_per_s=before.samples_per_s,
+            confirmed=self.proven(settings),
+            baseline_step_ms=step_ms,
+            baseline_samples_per_s=rate,
         )
 
-    def empty_stack(self, dropped: Mapping[str, str]) -> StackRecord:
-        """The stack when nothing helps: the baseline itself, once as fast by definition."""
+    def _empty_stack(self, dropped: Mapping[str, str]) -> StackRecord:
         baseline = self.baseline_record()
         return StackRecord(
             {},
@@ -196,93 +330,16 @@ class Judge:
             dropped=dict(dropped),
         )
 
-    def confirmed(self, stack: StackRecord, evidence: Confirmation) -> StackRecord:
-        """The stack with the comparison that alternate blocks gave, and the largest of its peaks."""
-        new, old = evidence.new, evidence.old
-        return replace(
-            stack,
-            result=_with_figures_of((stack.result, evidence.result), stack.result),
-            comparison=self._alternate_comparison(rates(new), rates(old)),
-            confirmed=True,
-            step_ms=median(block.step_ms for block in new),
-            samples_per_s=median(rates(new)),
-            baseline_step_ms=median(block.step_ms for block in old),
-            baseline_samples_per_s=median(rates(old)),
-        )
-
-    def confirmed_by_runs(
-        self, stack: StackRecord, new: Sequence[TrialResult], old: Sequence[TrialResult]
-    ) -> StackRecord:
-        """The stack with the comparison that trials run in turn gave, and every earlier run of the same settings."""
-        new_runs, old_runs = (stack.result, *new), (self.baseline, *self.repeats, *old)
-        speedup, low, high = runs_ratio_interval(_rates_of(new_runs), _rates_of(old_runs))
-        step_ms, rate = _speed_of_runs(new_runs)
-        baseline_step_ms, baseline_rate = _speed_of_runs(old_runs)
-        return replace(
-            stack,
-            result=_with_figures_of(new_runs, stack.result),
-            comparison=Comparison(speedup, low, high, self.noise_floor, paired=True),
-            confirmed=True,
-            step_ms=step_ms,
-            samples_per_s=rate,
-            baseline_step_ms=baseline_step_ms,
-            baseline_samples_per_s=baseline_rate,
-        )
-
-    def compare(self, result: TrialResult) -> Comparison:
-        """Samples per second over the baseline's, with its interval."""
-        speedup, low, high = ratio_interval(rates(result.blocks), self.baseline_rates)
-        return Comparison(speedup, low, high, self.noise_floor)
-
-    def again(self, record: TrialRecord) -> TrialRecord:
-        """A record under the present baseline, noise floor and evidence."""
-        fresh = self.record(record.candidate, record.settings, record.result)
-        evidence = self.evidence.get(record.candidate.name)
-        return self._in_turn(fresh, evidence) if evidence and fresh.comparison else fresh
-
-    def is_close_call(self, record: TrialRecord) -> bool:
-        """Whether a single trial has not decided about a candidate: its difference is within reach of the noise."""
-        comparison = record.comparison
-        if comparison is None or record.confirmed:
-            return False
-        by = self.yardstick
-        gain = None if by.goal.by_time else by.gain(record.result, comparison)
-        little = gain is not None and gain.proven and gain.ratio - 1 < _FLOORS_IN_REACH * gain.floor
-        if little or by.may_keep_speed(record.result, comparison):
-            return True
-        if not (comparison.ci_low > 1 or comparison.ci_high < 1):
-            return False
-        reach = max(_FLOORS_IN_REACH * self.noise_floor, _SHARE_IN_REACH, *map(_distance, self.outliers))
-        return _distance(comparison.speedup) < reach
-
-    def confirm(self, record: TrialRecord, evidence: Confirmation | Runs) -> TrialRecord:
-        """A candidate's record by measurements in turn with the baseline, which are repeats of the baseline as well."""
-        if isinstance(evidence, Runs):
-            for run in evidence.old:
-                self.add_repeat(run)
-        else:
-            self.add_null(evidence.old)
-        self.evidence[record.candidate.name] = evidence
-        return self.again(record)
-
-    def _in_turn(self, record: TrialRecord, evidence: Confirmation | Runs) -> TrialRecord:
-        """The trial that made a candidate interesting is left out: it was picked for being extreme."""
-        if isinstance(evidence, Runs):
-            speedup, low, high = neighbours_ratio_interval(_rates_of(evidence.new), _rates_of(evidence.old))
-            step_ms, rate = _speed_of_runs(evidence.new)
-            comparison = Comparison(speedup, low, high, self.noise_floor, paired=True)
-        else:
-            step_ms, rate = median(block.step_ms for block in evidence.new), median(rates(evidence.new))
-            comparison = self._alternate_comparison(rates(evidence.new), rates(evidence.old))
-        result = _with_figures_of(evidence.new if isinstance(evidence, Runs) else [evidence.result], record.result)
-        return replace(
-            record, result=result, comparison=comparison, confirmed=True, step_ms=step_ms, samples_per_s=rate
-        )
-
-    def _alternate_comparison(self, new: Sequence[float], old: Sequence[float]) -> Comparison:
-        """Blocks in turn compared: drift falls on both alike, so what drifts between trials is no noise here."""
-        floor = min(self.noise_floor, alternate_noise_floor(new, old))
-        return Comparison(*paired_ratio_interval(new, old), floor, paired=True)
+    def _effects(self, settings: Mapping[str, Value], result: TrialResult) -> dict[str, Any]:
+        """The fields that a trial's and a stack's record share."""
+        step_ms, rate = self.speed(settings)
+        return {
+            "comparison": self.compare(settings),
+            "numerics": self.numerics(settings, result),
+            "break_even_steps": self.break_even(result),
+            "step_ms": step_ms,
+            "samples_per_s": rate,
+        }
 
     def break_even(self, result: TrialResult) -> int | None:
         """Steps (of the candidate) after which its slower start has paid back."""
@@ -291,21 +348,12 @@ class Judge:
         extra_s = overhead_s(result, step_ms) - overhead_s(self.baseline, speed(self.baseline)[0])
         return break_even_steps(extra_s, steps_like_baseline_s, step_ms / 1e3)
 
+    # --- numerics -------------------------------------------------------------------------------------------------
+
     def declared(self, settings: Mapping[str, Value]) -> Numerics:
         """The worst numerics class that the recipes of these settings declare."""
         classes = [recipe.numerics_of(value, self.mode) for recipe, value in self.catalog.in_order(settings)]
         return max(classes, key=lambda numerics: numerics.severity, default=Numerics.EXACT)
-
-    def _effects(self, settings: Mapping[str, Value], result: TrialResult) -> dict[str, Any]:
-        """The fields that a trial's and a stack's record share."""
-        step_ms, rate = speed(result)
-        return {
-            "comparison": self.compare(result),
-            "numerics": self.numerics(settings, result),
-            "break_even_steps": self.break_even(result),
-            "step_ms": step_ms,
-            "samples_per_s": rate,
-        }
 
     def numerics(self, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult:
         """The measured numerics of settings against the baseline, and what their recipes declare."""
@@ -336,11 +384,6 @@ class Judge:
         )
 
 
-def _distance(ratio: float) -> float:
-    """How far a ratio is from 1, the same for a value and its inverse."""
-    return math.expm1(abs(math.log(ratio)))
-
-
 def speed(result: TrialResult) -> tuple[float, float]:
     """Milliseconds per step and samples per second: medians over the blocks."""
     return median(block.step_ms for block in result.blocks), median(rates(result.blocks))
@@ -368,15 +411,15 @@ def _with_peaks(choose: Callable[[list[int]], float], runs: Sequence[TrialResult
     )
 
 
-def _floor(objective: Objective, runs: Sequence[TrialResult], own: TrialResult) -> float:
-    """The relative difference that runs of the baseline's settings show in a figure; 0 where it is not known."""
-    typical = figure(objective, own)
-    ratios = [value / typical for run in runs if typical and (value := figure(objective, run))]
-    return noise_floor(ratios) if ratios else 0.0
+def _once(old: float | None, new: float | None, floor: float) -> Gain:
+    """The gain of a figure that is measured once a trial and should be low; even where it is not known."""
+    return Gain(old / new, old / new, old / new, floor) if old and new else _EVEN
 
 
-def _rates_of(runs: Sequence[TrialResult]) -> list[list[float]]:
-    return [rates(run.blocks) for run in runs]
+def _floor(objective: Objective, runs: Sequence[TrialResult]) -> float:
+    """The largest relative difference between runs of the baseline's settings that followed one another; 0 of one."""
+    values = [value for run in runs if (value := figure(objective, run))]
+    return largest_difference([after / before for before, after in pairwise(values)])
 
 
 def _speed_of_runs(runs: Sequence[TrialResult]) -> tuple[float, float]:

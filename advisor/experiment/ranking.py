@@ -1,32 +1,39 @@
-"""Ranking: which candidates are recommended, in which order, and what may enter the stack."""
+"""Ranking: which candidates are recommended, and in which order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from advisor.catalog import Catalog
-from advisor.experiment.control import Decision
+from advisor.experiment.consent import Consent
 from advisor.experiment.objective import Yardstick
-from advisor.records import Facts, Numerics, Recommendation, TrialRecord, Value
+from advisor.records import Facts, Recommendation, TrialRecord, TrialResult, Value
 from advisor.sweep import KNEE_TOLERANCE, USABLE_MEMORY
-from advisor.sweep import RECIPE as BATCH_SIZE
 
 CONTROL = "control"
 
 
-def best_per_recipe(records: Iterable[TrialRecord], by: Yardstick) -> list[TrialRecord]:
-    """The best value of each recipe that helps by the session's goal, the best recipe first.
+def best_per_recipe(
+    records: Iterable[TrialRecord], by: Yardstick, stack: Mapping[str, Value] | None = None
+) -> list[TrialRecord]:
+    """The best value of each recipe that helps by the session's goal, or that the stack has; the best recipe first.
 
     Of numbers (batch sizes, workers, threads) it is the smallest that is nearly as good as the best.
     """
+    stacked = stack or {}
     helping: dict[str, list[TrialRecord]] = {}
     for record in records:
-        if record.candidate.recipe != CONTROL and by.helps(record.result, record.comparison):
-            helping.setdefault(record.candidate.recipe, []).append(record)
-    return sorted((_best(group, by) for group in helping.values()), key=lambda record: _merit(record, by), reverse=True)
+        candidate = record.candidate
+        in_stack = stacked.get(candidate.key) == candidate.value and record.result.measured
+        if candidate.recipe != CONTROL and (in_stack or by.helps(record.result, record.own_effect)):
+            helping.setdefault(candidate.recipe, []).append(record)
+    best = [_best(group, by, stacked) for group in helping.values()]
+    return sorted(best, key=lambda record: _merit(record, by), reverse=True)
 
 
-def _best(group: list[TrialRecord], by: Yardstick) -> TrialRecord:
+def _best(group: list[TrialRecord], by: Yardstick, stack: Mapping[str, Value]) -> TrialRecord:
+    in_stack = [record for record in group if stack.get(record.candidate.key) == record.candidate.value]
+    if in_stack:
+        return in_stack[0]
     best = max(group, key=lambda record: _merit(record, by))
     if any(not isinstance(record.candidate.value, int) for record in group):
         return best
@@ -36,40 +43,43 @@ def _best(group: list[TrialRecord], by: Yardstick) -> TrialRecord:
 
 
 def _merit(record: TrialRecord, by: Yardstick) -> tuple[bool, float]:
-    return by.merit(record.result, record.comparison)
+    """What a candidate itself does; nothing is known of one that was only measured with others, never without."""
+    if not record.alone and record.contribution is None:
+        return False, 1.0
+    return by.merit(record.result, record.own_effect)
 
 
-def fills_the_device(facts: Facts, record: TrialRecord) -> bool:
+def fills_the_device(facts: Facts, settings: Mapping[str, Value], result: TrialResult | None) -> bool:
     """Whether a batch size leaves no room for what a trial does not run: validation, fragmentation, odd batches."""
-    peak, memory = record.result.peak_reserved_bytes, facts.workload.device_memory_bytes
-    return record.candidate.recipe == BATCH_SIZE and bool(peak and memory) and (peak or 0) > USABLE_MEMORY * memory
+    peak, memory = result.peak_reserved_bytes if result else None, facts.workload.device_memory_bytes
+    return "data.batch_size" in settings and bool(peak and memory) and (peak or 0) > USABLE_MEMORY * memory
 
 
 def recommend(
-    catalog: Catalog,
     facts: Facts,
     records: Iterable[TrialRecord],
     by: Yardstick,
     stack: Mapping[str, Value],
-    *,
-    decision: Callable[[str], Decision | None] = lambda recipe: None,
+    consent: Consent,
 ) -> tuple[Recommendation, ...]:
-    """The ranked recommendations: only what is better beyond the noise by the session's goal, and within its limits.
+    """The ranked recommendations: what the stack has, and what is better beyond the noise, within the goal's limits.
 
-    What was measured on top of a stack and did not stay in it is none: what it showed is the others' merit. What the
-    person can decide on, or has, is told all the same.
+    What was measured on top of a stack and did not stay in it is none, unless the person can decide on it.
     """
+    catalog = consent.catalog
 
     def has_merit(record: TrialRecord) -> bool:
         candidate = record.candidate
-        if record.alone or stack.get(candidate.key) == candidate.value or decision(candidate.recipe) is not None:
+        if record.alone or stack.get(candidate.key) == candidate.value or candidate.recipe in consent.decisions:
             return True
-        return exceeds(catalog, facts, record, by.goal.allow)
+        return consent.exceeds(candidate, record.numerics)
 
     fit = [
         record
         for record in records
-        if has_merit(record) and by.goal.fits(record.result) and not fills_the_device(facts, record)
+        if has_merit(record)
+        and by.goal.fits(record.result)
+        and not fills_the_device(facts, record.settings, record.result)
     ]
     return tuple(
         Recommendation(
@@ -77,27 +87,8 @@ def recommend(
             record=record,
             title=catalog[record.candidate.recipe].title,
             why=catalog.why(record.candidate.recipe, facts, record.candidate.value),
-            needs_consent=exceeds(catalog, facts, record, by.goal.allow),
+            needs_consent=consent.exceeds(record.candidate, record.numerics),
             in_stack=stack.get(record.candidate.key) == record.candidate.value,
         )
-        for rank, record in enumerate(best_per_recipe(fit, by), start=1)
+        for rank, record in enumerate(best_per_recipe(fit, by, stack), start=1)
     )
-
-
-def exceeds(catalog: Catalog, facts: Facts, record: TrialRecord, allow: Numerics) -> bool:
-    """Whether a candidate changes more than is allowed without consent, by its declaration or as measured."""
-    declared = catalog[record.candidate.recipe].numerics_of(record.candidate.value, facts.workload.mode)
-    measured = record.numerics.decisive if record.numerics else declared
-    return max(declared.severity, measured.severity) > allow.severity
-
-
-def may_enter(catalog: Catalog, facts: Facts, record: TrialRecord, by: Yardstick, decision: Decision | None) -> bool:
-    """Whether a measured candidate may be part of the stack.
-
-    Above the memory limit it may where the baseline is above it too: with others it can come below.
-    """
-    if decision is Decision.REJECTED or not record.result.measured or record.candidate.recipe == CONTROL:
-        return False
-    if fills_the_device(facts, record) or not (by.goal.fits(record.result) or by.too_large):
-        return False
-    return decision is Decision.ACCEPTED or not exceeds(catalog, facts, record, by.goal.allow)

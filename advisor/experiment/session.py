@@ -1,45 +1,43 @@
-"""The session: baseline, control, trials, stack, confirmation. Runs in a thread of its own and posts events."""
+"""The session: the baseline, the search, and what is said at the end. Runs in a thread of its own and posts events."""
 
 from __future__ import annotations
 
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator
-from itertools import filterfalse
+from collections.abc import Callable
+from dataclasses import replace
 
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, ExitCode
-from advisor.experiment import events
-from advisor.experiment.baseline import BaselineMeasurements, check_energy
+from advisor.experiment import caveats, events
+from advisor.experiment.baseline import build_once, check_energy, first_run
 from advisor.experiment.bench import Bench, SessionCancelledError
 from advisor.experiment.budget import Budget
-from advisor.experiment.caveats import warn_of_noise, warn_of_the_budget, warn_of_the_limit
-from advisor.experiment.close_calls import CloseCalls
-from advisor.experiment.context import SessionContext
+from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.decisions import Decisions
-from advisor.experiment.following import Following
-from advisor.experiment.head_start import start_interpreters
-from advisor.experiment.hints import keep_hints, workload_name
+from advisor.experiment.hints import Hints, hints_for, keep_hints, workload_name
 from advisor.experiment.journal import Journal, PastSession
-from advisor.experiment.planning import Planning
-from advisor.experiment.progress import Progress
+from advisor.experiment.judge import Judge, prior_spread
+from advisor.experiment.known import Kind, Known, Move
+from advisor.experiment.lab import Lab
+from advisor.experiment.moves import why_not
+from advisor.experiment.numerics import finite
+from advisor.experiment.plan import Plan
+from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
-from advisor.experiment.reserves import Reserves
-from advisor.experiment.schedule import Schedule
-from advisor.experiment.solo import SoloTrials
-from advisor.experiment.stack_confirmation import StackConfirmation
-from advisor.experiment.stack_trials import StackTrials
+from advisor.experiment.resuming import take_over
+from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
+from advisor.experiment.telling import Teller
+from advisor.experiment.tolerance import own_rounding
 from advisor.hardware import inspect_hardware
-from advisor.records import Candidate, Finding
+from advisor.records import Candidate, Facts, Finding, Mode, TrialResult
 from advisor.runner import Runner
+from advisor.settings import Settings
 from advisor.source import read_sources
 
-# What is kept back of the budget for candidates that are not usual while those that came in at once are checked.
-_REST_SHARE = 0.15
-# What is kept back of the budget for close calls while trials run whose recipes cannot be in the stack.
-_CLOSE_CALLS_SHARE = 0.1
 _REWORK = "rework"
 
 
@@ -47,7 +45,7 @@ class Session:
     """Implements ``SessionControl``. ``emit`` is called in the thread that runs the session, or that decides.
 
     ``past`` continues an interrupted session: what it measured is kept, what the person decided holds, and the baseline
-    is measured once more.
+    is measured once more. ``clock`` is the budget's, in seconds.
     """
 
     def __init__(
@@ -58,40 +56,27 @@ class Session:
         journal: Journal,
         *,
         past: PastSession | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request = request
         self.catalog: Catalog = load_catalog(request.recipe_folders)
         self._runner = runner
         self._post = emit
         self._journal = journal
+        self._past = SessionState.of(past.events) if past else None
+        self._past_events = past.events if past else ()
         self._lock = threading.Lock()
         self._closed = False
         self._aside = ""
         self.exit_code = ExitCode.OK
-        self._context = context = self._new_context(SessionState.of(past.events) if past else None)
-        self._decisions, self._progress = context.decisions, context.progress
-        self._planning = planning = Planning(context)
-        self._baseline = BaselineMeasurements(context, after_control=planning.pass_over_hopeless)
-        self._stack_trials = stack_trials = StackTrials(context, planning)
-        self._solo = solo = SoloTrials(context, planning, self._baseline, before_each=stack_trials.drop_rejected)
-        self._close_calls = CloseCalls(context)
-        self._following = Following(context, planning, solo, stack_trials, StackConfirmation(context))
-
-    def _new_context(self, past: SessionState | None) -> SessionContext:
-        request, catalog, budget = self.request, self.catalog, Budget(self.request.budget_s)
-        bench = Bench(request, self._runner, budget, self._journal, self._emit, environment=catalog.environment)
-        reserves = Reserves(bench)
-        progress = Progress(bench, reserves, self._emit)
-        return SessionContext(
-            request=request,
-            catalog=catalog,
-            bench=bench,
-            decisions=Decisions(past.decisions if past else {}),
-            reserves=reserves,
-            progress=progress,
-            emit=self._emit,
-            past=past,
-        )
+        self._decisions = Decisions(self._past.decisions if self._past else {})
+        budget = Budget(request.budget_s, clock)
+        self._bench = Bench(request, runner, budget, journal, emit=self._emit, catalog=self.catalog)
+        self._teller = Teller(self._emit)
+        self._lab = Lab(self._bench, self._emit, consent=self._consented, report=self._report)
+        self._known: Known | None = None
+        self._found: dict[frozenset[tuple[str, Decision]], Known] = {}
+        self._said: set[str] = set()
 
     # --- what a user interface calls ---------------------------------------------------------------------------
 
@@ -126,48 +111,34 @@ class Session:
 
     def rework(self) -> None:
         """Find the stack again as the decisions have it: without the rejected, with the accepted."""
-        if self._context.known_judge is not None and not self._following.up_to_date:
+        if self._known is not None and self._known.plan.consent.decisions != self._decisions.all():
             self._run_aside(_REWORK, self._rework)
 
     def retry(self, name: str) -> None:
         """Run a candidate's trial again."""
-        if self._context.known_judge is not None and name in self._context.records:
+        if self._known is not None and name in self._teller.records:
             self._run_aside(name, lambda: self._retry(name))
 
     # --- the stages --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        context, progress = self._context, self._progress
         self._announce()
         hardware = inspect_hardware()
         self._emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
         findings = self._read_source()
-        progress.enter("baseline")
-        self._baseline.measure(hardware, findings)
-        progress.enter("trials")
-        planned = self._planning.plan()
-        self._find_stack(planned)
-        self._following.confirm_found()
-        self._keep_hints()
-        self._following.follow_in_time()
-        progress.enter("others")
-        progress.trials_left = len(self._planning.waiting)
-        self._solo.run(self._those_that_waited(), reserve_s=_CLOSE_CALLS_SHARE * context.bench.budget.total_s)
-        context.rank()
-        progress.enter("close calls")
-        self._close_calls.settle(list(context.records.values()))
-        self._solo.price_expensive(planned.expensive)
-        self._baseline.measure_on_the_cpu()
-        self._following.follow_in_time()
-        warn_of_the_budget(context)
-        warn_of_the_limit(context)
-        warn_of_noise(context)
-        progress.enter("done")
+        self._lab.enter("baseline")
+        facts, result = first_run(self._bench, hardware, findings)
+        self._begin(facts, result)
+        known = self._lab.tell(self._begun)
+        if not known.plan.candidates:
+            self._warn(_nothing_to_try(self.request, known.plan))
+        self._search(known)
+        self._conclude(self._begun)
 
     def _announce(self) -> None:
         for problem in self.catalog.problems:
-            self._context.warn(f"a recipe could not be loaded: {problem}")
+            self._warn(f"a recipe could not be loaded: {problem}")
         for recipe, decision in self.decisions().items():
             self._post(events.Decided(recipe, decision))  # in the journal already
         self._emit(events.GoalSet(self.request.goal))
@@ -181,77 +152,121 @@ class Session:
         self._emit(events.SourceRead(tuple(reading.file for reading in readings), findings, problems))
         return findings
 
-    def _find_stack(self, planned: Schedule) -> None:
-        """Two rounds: what most workloads gain from, compiled; then the rest, and what compiles for long.
+    def _begin(self, facts: Facts, result: TrialResult) -> None:
+        """What is known once the baseline is measured; of a session that is continued, all that it measured too."""
+        hints = hints_for(workload_name(self.request.target, facts))
+        self._prepare_budget(facts, hints)
+        consent = Consent(self.catalog, facts.workload.mode, self.request.allow, self._decisions.all())
+        judge = Judge(
+            self.catalog,
+            facts.workload.mode,
+            result,
+            goal=self.request.goal,
+            own_rounding=own_rounding(self.catalog, facts.workload),
+            prior=prior_spread(facts),
+        )
+        plan = Plan.of(self.catalog, self.request, facts, consent, hints=hints.settings)
+        known = Known.begin(plan, judge)
+        if self._past is not None:
+            known = take_over(known, self._past, self._past_events)
+            self._teller.knows_runs_of(known)
+        self._known = known
+        self._emit(events.FactsFound(known.plan.facts))
+        build_once(self._bench, result)
+        if not finite(result):
+            self._warn(
+                "the baseline's own losses or outputs are not finite, so no numerics can be compared: check the data, "
+                "the loss and the learning rate"
+            )
 
-        The first round spends a short budget on what is most likely to help; the second has the time that is left.
-        """
-        context, planning, trials = self._context, self._planning, self._stack_trials
-        records, reserves, search = context.records, context.reserves, trials.search
-        self._following.begin()
-        quick = [c for c in planned.expensive if planning.is_quick(c)]
-        slow = [c for c in planned.expensive if c not in quick]
-        reserves.compile_cost = self.catalog.cost(quick[0].settings) if quick else 0.0
-        self._solo.run(planned.prime)
-        self._baseline.measure_control()
-        self._baseline.probe_reference()
-        self._close_calls.settle_promising()
-        self._progress.enter("stack")
-        search.grow(records.values(), planning.untried(planned), compiles_next=lambda: reserves.compile_s() > 0)
-        trials.try_on_top(filter(planning.is_usual, planned.company), reserve_s=reserves.stack_s)
-        reserves.compile_cost = 0.0
-        start_interpreters(context, planned.rest, quick)
-        trials.try_on_top(quick)
-        search.settle_unproven(reserve_s=reserves.confirmation_s() + _REST_SHARE * context.bench.budget.total_s)
-        proposed = trials.proposed()
-        company = [*filterfalse(planning.is_usual, planned.company), *proposed]
-        trials.try_on_top(filterfalse(planning.is_for_memory_only, company))
-        if planned.rest:
-            self._progress.enter("trials")
-            self._solo.run(planned.rest)
-            self._baseline.repeat()
-            self._progress.enter("stack")
-            search.grow(records.values())
-            search.add_leftovers(records.values(), planning.untried(planned))
-        trials.try_on_top([*trials.proposed(), *slow, *filter(planning.is_for_memory_only, proposed)])
-        self._following.bring_in_line()
-        search.leave_one_out()
+    def _prepare_budget(self, facts: Facts, hints: Hints) -> None:
+        budget = self._bench.budget
+        budget.parameter_tensors = facts.workload.parameter_tensors
+        budget.compiles_backward = facts.workload.mode is Mode.TRAIN
+        budget.hinted_compile_s = hints.compile_s
 
-    def _keep_hints(self) -> None:
+    def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
+        """Search from a state; what was found is kept for when the same decisions come back."""
+        known = search(known, self._lab, wanted=wanted)
+        self._known = known
+        self._found[frozenset(known.plan.consent.decisions.items())] = known
+
+    def _conclude(self, known: Known) -> None:
+        """Say what was left out and why, what limits the figures, and leave hints for the next session."""
+        self._teller.tell_no_stack(known)
+        self._skip_the_rest(known)
+        self._keep_hints(known)
+        budget = self._bench.budget
+        for warning in (
+            caveats.of_the_budget(known, budget.spent_s, budget.total_s),
+            caveats.of_the_limit(known),
+        ):
+            if warning:
+                self._warn(warning)
+        self._lab.enter("done")
+        self._lab.tell_progress(known)
+
+    def _skip_the_rest(self, known: Known) -> None:
+        for candidate in known.plan.candidates:
+            if known.record(candidate) is None:
+                self._teller.skip(candidate, why_not(known, candidate) or self._too_late(known, candidate))
+
+    def _too_late(self, known: Known, candidate: Candidate) -> str:
+        """Why there was no time for a candidate, and what to do."""
+        needed_s = self._bench.expected_s(candidate.settings)
+        if not self._bench.budget.allows(needed_s):
+            return f"it needs about {needed_s:.0f} s, more than the budget has left; raise --budget to try it"
+        conflict = self.catalog.conflict({**known.stack, **candidate.settings})
+        if conflict:
+            return f"it cannot be combined with the stack: {conflict}"
+        return "the remaining time is reserved for confirming the stack; raise --budget to try it"
+
+    def _keep_hints(self, known: Known) -> None:
         """Leave for the next session of this workload what to try first; a session of a few recipes says too little."""
-        stack, request = self._context.stack, self.request
-        if stack is not None and stack.settings and not (request.only or request.skip):
-            name = workload_name(request.target, self._context.facts)
-            keep_hints(name, stack.settings, self._context.bench.budget.compile_s)
-
-    def _those_that_waited(self) -> Iterator[Candidate]:
-        """What waited for the stack, which follows the person's decisions before each."""
-        waiting = self._planning.waiting
-        while waiting:
-            self._following.follow_in_time()
-            if waiting:
-                yield waiting.pop(0)
+        if known.stack and not (self.request.only or self.request.skip):
+            name = workload_name(self.request.target, known.plan.facts)
+            keep_hints(name, dict(known.stack), self._bench.budget.compile_s)
 
     # --- after the session -------------------------------------------------------------------------------------
 
     def _rework(self) -> None:
+        """Follow the decisions: the stack without the rejected, with the accepted, in turn with the baseline."""
+        found = self._found.get(frozenset(self._decisions.all().items()))
+        if found is not None:
+            self._known = found
+            self._teller.tell(found)
+            return
         self._begin_anew()
-        self._following.follow()
-        self._progress.enter("done")
+        known = self._lab.tell(self._begun)
+        self._known = known
+        self._search(known, wanted=lambda move: _follows_decisions(move, known))
+        self._tell_refused(self._begun)
+        self._lab.enter("done")
 
     def _retry(self, name: str) -> None:
-        context = self._context
-        candidate = context.records[name].candidate
+        known = self._begun
+        record = self._teller.records[name]
+        settings = Settings(record.candidate.settings)
         self._begin_anew()
-        self._following.forget()
-        context.judge.evidence.pop(name, None)
-        self._solo.try_alone(candidate)
-        context.rank()
+        self._found.clear()
+        move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
+        if record.candidate.recipe == CONTROL:
+            move = Move(Kind.CONTROL, Settings(), 1.0, name)
+        evidence = self._lab.measure(move, known)
+        self._known = known.retried(settings).after(move, evidence)
+        self._teller.tell(self._begun)
 
     def _begin_anew(self) -> None:
         """Give what is measured after the session as much time as the session had."""
-        self._progress.begin_anew()
-        self._context.bench.budget = self._context.bench.budget.renewed()
+        self._bench.budget = self._bench.budget.renewed()
+
+    def _tell_refused(self, known: Known) -> None:
+        """Why something that the person accepted is not in the stack all the same."""
+        for recipe, decision in known.plan.consent.decisions.items():
+            key = self.catalog[recipe].key
+            if decision is Decision.ACCEPTED and key not in known.stack:
+                why = known.dropped.get(key, "alone it is not faster, or it needs more memory than there is")
+                self._warn(f"{recipe} is accepted, but not in the stack: {why}")
 
     def _run_aside(self, name: str, work: Callable[[], None]) -> None:
         """Run work after the session; being stopped leaves the session as it was, and able to do more."""
@@ -268,6 +283,36 @@ class Session:
 
     # --- how it ends, and what it tells ------------------------------------------------------------------------
 
+    @property
+    def _begun(self) -> Known:
+        assert self._known is not None, "the baseline was measured"
+        return self._known
+
+    def _consented(self, consent: Consent) -> Consent:
+        return replace(consent, decisions=self._decisions.all())
+
+    def _report(self, known: Known) -> None:
+        """Tell what is new; a session that is cancelled goes on from here."""
+        self._known = known
+        self._teller.tell(known)
+        self._say_what_failed(known)
+        noisy = caveats.of_noise(known)
+        if noisy and Kind.CONTROL in known.done:
+            self._warn(noisy, once="noise")
+
+    def _say_what_failed(self, known: Known) -> None:
+        """Say of a stack of several settings that failed why it did: the search goes on with a weaker one."""
+        for settings, runs in known.judge.runs.items():
+            if len(settings) > 1 and not runs[-1].measured:
+                self._warn(f"together these fail: {settings}: {runs[-1].reason}", once=str(settings))
+
+    def _warn(self, text: str, *, once: str = "") -> None:
+        """Tell the person something that they should act on, or know when they read the figures."""
+        if once and once in self._said:
+            return
+        self._said.add(once)
+        self._emit(events.Said(text, "warning"))
+
     def _guarded(self, work: Callable[[], None], *, finishes: bool) -> None:
         """Run work; whatever it raises becomes an event."""
         cancelled = False
@@ -275,7 +320,6 @@ class Session:
             work()
         except SessionCancelledError:
             cancelled = finishes
-            self._salvage()
         except AdvisorError as error:
             self.exit_code = error.exit_code
             self._emit(events.SessionFailed(error.message, error.hint, error.details, int(error.exit_code)))
@@ -292,15 +336,31 @@ class Session:
         if cancelled:
             self.exit_code = ExitCode.INTERRUPTED
         if finishes:
-            bench = self._context.bench
-            bench.runner.interpreters.close()
-            self._emit(events.SessionFinished(cancelled, bench.budget.spent_s, bench.time_spent()))
-
-    def _salvage(self) -> None:
-        """The best that is known when a session ends early: ranked, and the stack as far as it was measured."""
-        if self._context.known_judge is not None and self._context.known_facts is not None:
-            self._context.rank()
+            self._runner.interpreters.close()
+            budget = self._bench.budget
+            self._emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
 
     def _emit(self, event: events.Event) -> None:
         self._journal.record(event)
         self._post(event)
+
+
+def _follows_decisions(move: Move, known: Known) -> bool:
+    """Whether a move belongs to following a decision, and not to exploring further."""
+    if move.kind in (Kind.LEAP, Kind.TURNS):
+        return True
+    if move.candidate is None:
+        return False
+    return known.plan.consent.accepts(move.candidate.recipe) or (
+        move.kind is Kind.ADD and known.plan.is_usual(move.candidate)
+    )
+
+
+def _nothing_to_try(request: Request, plan: Plan) -> str:
+    """Why no candidate is left, of those recipes that were asked for when some were."""
+    named = [f"{recipe}: {plan.skipped[recipe]}" for recipe in request.only if recipe in plan.skipped]
+    if named:
+        told = f"there is nothing to try of what --only names ({'; '.join(named)})"
+        return f"{told}: name others, or leave --only out"
+    fewer = "; leave --skip out to try more" if request.skip else ""
+    return f"there is nothing to try here: every recipe is left out, each for a reason of its own{fewer}"

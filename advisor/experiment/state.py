@@ -123,6 +123,10 @@ class SessionState:
         self.activity = event.text
 
     @apply.register
+    def _(self, event: events.RunMeasured | events.TurnsMeasured) -> None:
+        pass  # the records that follow from it are told apart
+
+    @apply.register
     def _(self, event: events.TrialMeasured) -> None:
         self.trials[event.record.candidate.name] = event.record
         if self.running == event.record.candidate.name:

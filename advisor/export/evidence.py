@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from advisor.experiment.conclusions import RoofShare, roof_shares, sweep_of, tried
 from advisor.experiment.state import SessionState
 from advisor.explain import clock_sentences
 from advisor.export.figures import (
@@ -42,6 +41,7 @@ from advisor.records import (
     StackRecord,
     Verdict,
 )
+from advisor.report.conclusions import RoofShare, roof_shares, sweep_of, tried
 from advisor.sweep import HEADINGS, KNEE_TOLERANCE, SweepPoint, knee_of, sweep_chart, sweep_rows
 from advisor.sweep import RECIPE as BATCH_SIZE
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from advisor.experiment.conclusions import RoofShare
 from advisor.formatting import (
     format_bytes,
     format_count,
@@ -20,6 +19,7 @@ from advisor.formatting import (
 )
 from advisor.hardware import POWER_CAP, SLOWDOWNS
 from advisor.records import BaselineRecord, Ceilings, GpuReadings, Profile, TrialResult
+from advisor.report.conclusions import RoofShare
 from advisor.roof import overhead_share, step_copy_share
 
 

@@ -8,10 +8,7 @@ from typing import Any
 import msgspec
 
 from advisor.catalog import Catalog, load_catalog
-from advisor.experiment.conclusions import roof_shares, sweep_of
-from advisor.experiment.habits import habit_rows
 from advisor.experiment.objective import Yardstick
-from advisor.experiment.pareto import front_of
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import (
@@ -29,6 +26,9 @@ from advisor.records import (
     TrialResult,
     Verdict,
 )
+from advisor.report.conclusions import roof_shares, sweep_of
+from advisor.report.habits import habit_rows
+from advisor.report.pareto import front_of
 from advisor.sweep import knee_of
 
 SCHEMA = 1

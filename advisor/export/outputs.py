@@ -13,13 +13,13 @@ from pathlib import Path
 import advisor
 from advisor.catalog import Catalog
 from advisor.errors import AdvisorError, UsageError
-from advisor.experiment.conclusions import stack_helps
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import read_exactly, write_atomically
 from advisor.formatting import format_pending
 from advisor.options import STANDARD_OUTPUT, Outputs
 from advisor.records import Mode, Value
+from advisor.report.conclusions import stack_helps
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import advisor
 from advisor.catalog import Catalog
-from advisor.experiment.conclusions import (
-    Untried,
-    candidates_tried,
-    own_notes,
-    roof_shares,
-    stack_helps,
-    sweep_of,
-    tried,
-    untried,
-)
-from advisor.experiment.habits import habit_rows, price_text
 from advisor.experiment.objective import Yardstick, figure, format_figure
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
@@ -84,6 +73,17 @@ from advisor.records import (
     TrialResult,
     Value,
 )
+from advisor.report.conclusions import (
+    Untried,
+    candidates_tried,
+    own_notes,
+    roof_shares,
+    stack_helps,
+    sweep_of,
+    tried,
+    untried,
+)
+from advisor.report.habits import habit_rows, price_text
 from advisor.settings import Settings
 from advisor.sweep import RECIPE as BATCH_SIZE
 from advisor.sweep import knee_of

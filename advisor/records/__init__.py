@@ -4,7 +4,18 @@ Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes. 
 """
 
 from advisor.records.hardware import GpuInfo, GpuProcess, GpuSample, Hardware, HostInfo
-from advisor.records.kinds import Bottleneck, Mode, Numerics, Objective, Outcome, Phase, Value, Verdict, text_of
+from advisor.records.kinds import (
+    Bottleneck,
+    Mode,
+    Numerics,
+    Objective,
+    Outcome,
+    Phase,
+    TrialKind,
+    Value,
+    Verdict,
+    text_of,
+)
 from advisor.records.messages import (
     Activity,
     BlockDone,
@@ -105,6 +116,7 @@ __all__ = [
     "TargetSpec",
     "TimeSpent",
     "TrialCommand",
+    "TrialKind",
     "TrialMessage",
     "TrialRecord",
     "TrialResult",

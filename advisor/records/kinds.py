@@ -40,6 +40,30 @@ class Outcome(StrEnum):
     SKIPPED = "skipped"
 
 
+class TrialKind(StrEnum):
+    """What a trial process is asked to do."""
+
+    CANDIDATE = "candidate"
+    """Apply the settings and time the steps."""
+    BASELINE = "baseline"
+    """As a candidate, and describe the workload first; where a loader feeds it, time the phases of a step too."""
+    PROFILE = "profile"
+    """As the baseline, with the whole instrumented pass behind the timing."""
+    REFERENCE = "reference"
+    """Run the first steps in a higher precision; nothing is timed."""
+    AHEAD = "ahead"
+    """End after the first steps, which leave their code in the compiler's cache."""
+    PAUSING = "pausing"
+    """As a candidate, but wait for the parent's word after the first steps: nothing runs beside what is timed."""
+    TURNS = "turns"
+    """Warm up, then time one block each time that the parent asks for one."""
+
+    @property
+    def inspects(self) -> bool:
+        """Whether the trial describes the workload."""
+        return self in (TrialKind.BASELINE, TrialKind.PROFILE)
+
+
 class Verdict(StrEnum):
     """What a trial says about its candidate."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from advisor.records.kinds import Mode, Numerics, Outcome, Value, Verdict, text_of
+from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +70,8 @@ class TrialSpec:
     """One trial to run. ``settings`` are applied over the user's own; ``measure_s`` is its share of the budget;
     ``at_least_s`` is measured also when the interval is narrow earlier.
 
-    ``interactive`` makes the trial warm up and then wait for the parent's word before each block. ``seed`` fixes the
-    model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout). ``environment`` are
-    variables that must be set before the interpreter starts: such a trial gets a fresh one. ``reference`` probes the
-    numerics in a higher precision and measures nothing. ``compile_only`` ends after the first steps, which leave their
-    code in the compiler's cache; ``pauses`` waits after them for the parent's word: then nothing runs beside it.
+    ``seed`` fixes the model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout).
+    ``environment`` are variables that must be set before the interpreter starts: such a trial gets a fresh one.
     """
 
     trial_id: str
@@ -88,12 +85,7 @@ class TrialSpec:
     recipe_folders: tuple[str, ...] = ()
     seed: int = 0
     stream_seed: int = 0
-    inspect: bool = False
-    profile: bool = False
-    interactive: bool = False
-    reference: bool = False
-    compile_only: bool = False
-    pauses: bool = False
+    kind: TrialKind = TrialKind.CANDIDATE
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -241,7 +233,8 @@ class Comparison:
 class TrialRecord:
     """A candidate with its result, compared with the baseline. ``settings`` is all that was applied.
 
-    ``confirmed`` when it was measured again, in turn with the baseline, because it lay within reach of the noise.
+    ``confirmed`` when it was measured in turn with the baseline. ``contribution`` says, of a candidate that was
+    measured together with others, how many times as fast they are with it as without it.
     """
 
     candidate: Candidate
@@ -253,6 +246,12 @@ class TrialRecord:
     step_ms: float | None = None
     samples_per_s: float | None = None
     confirmed: bool = False
+    contribution: Comparison | None = None
+
+    @property
+    def own_effect(self) -> Comparison | None:
+        """What the candidate itself does to the speed: alone over the baseline, else its contribution to the others."""
+        return self.comparison if self.alone or self.contribution is None else self.contribution
 
     @property
     def alone(self) -> bool:
@@ -266,10 +265,10 @@ class TrialRecord:
 
     @property
     def verdict(self) -> Verdict:
-        """The candidate's verdict."""
+        """The candidate's verdict, by its own effect."""
         if self.result.outcome is Outcome.SKIPPED:
             return Verdict.SKIPPED
-        return self.comparison.verdict if self.comparison else Verdict.FAILED
+        return self.own_effect.verdict if self.own_effect else Verdict.FAILED
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,32 +4,111 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from advisor.errors import TargetError
 from advisor.runtime.batches import tensors_of
 
 _MODEL_NAMES = frozenset({"model", "net", "network", "module"})
+_OUTPUT_NAMES = frozenset(
+    {"output", "outputs", "out", "logits", "scores", "pred", "preds", "prediction", "predictions", "y_pred", "y_hat"}
+)
+_TARGET_NAMES = frozenset({"target", "targets", "label", "labels", "y_true"})
 
 
-def takes_model(loss: Callable[..., Any]) -> bool:
-    """Whether a loss has the form ``loss(model, batch)`` rather than ``loss(output, target)``.
+def takes_model(loss: Callable[..., Any]) -> bool | None:
+    """Whether a loss is ``loss(model, batch)`` and not ``loss(output, target)``; None when only a try can tell.
 
-    It has when its first parameter is named or annotated as a model, or its second is named ``batch``.
+    The name or the annotation of its first parameter decides, else the name of its second. A module is called with
+    output and target.
     """
     if isinstance(loss, nn.Module):
         return False
-    parameters = _parameters(loss)
-    if not parameters:
+    named = [parameter for parameter in _parameters(loss) if parameter.kind is not parameter.VAR_POSITIONAL][:2]
+    if not named:
+        return None
+    first, second = named[0].name, named[1].name if len(named) > 1 else ""
+    if first in _MODEL_NAMES or _is_module(named[0].annotation):
+        return True
+    if first in _OUTPUT_NAMES or second in _TARGET_NAMES:
         return False
-    annotation = parameters[0].annotation
-    is_module = annotation is nn.Module or (isinstance(annotation, type) and issubclass(annotation, nn.Module))
-    named_batch = len(parameters) > 1 and parameters[1].name == "batch"
-    return parameters[0].name in _MODEL_NAMES or is_module or named_batch
+    return True if second == "batch" else None
+
+
+def _is_module(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, nn.Module)
+
+
+def form_that_works(
+    loss: Callable[..., Any],
+    model: nn.Module,
+    batch: Any,
+    of_output: Callable[[], Any],
+) -> tuple[bool, str]:
+    """Return whether ``loss(model, batch)`` is the form that works, and a sentence that says so.
+
+    ``of_output`` computes ``loss(output, target)``, which is tried first. A form works when it gives a number with a
+    gradient. What a try changes is undone: gradients, buffers (the statistics of batch normalisation), random numbers.
+    Raises TargetError when neither form works.
+    """
+    failures = []
+    for form, call in ((False, of_output), (True, lambda: loss(model, batch))):
+        with _undone(model):
+            failure = _failure_of(call)
+        if not failure:
+            return form, f"the loss is called as {_form_text(form)}: its signature leaves that open, and a try worked"
+        failures.append(f"{_form_text(form)}: {failure}")
+    raise TargetError(
+        f"the loss {describe_loss(loss)} works in neither form: {'; '.join(failures)}.",
+        "Write it as `def loss(output, target)` or `def loss(model, batch)`, with these names, returning a scalar.",
+    )
+
+
+def _form_text(of_model: bool) -> str:
+    return "loss(model, batch)" if of_model else "loss(output, target)"
+
+
+def _failure_of(call: Callable[[], Any]) -> str:
+    """Why a call gives no loss; empty when it does. Memory that ran out is raised: it says nothing about the form."""
+    try:
+        value = call()
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever the user's code raises
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    if not isinstance(value, torch.Tensor):
+        return f"it returns {type(value).__name__}, not a tensor"
+    if value.numel() != 1:
+        return f"it returns {value.numel()} numbers, not one"
+    return "" if value.requires_grad else "its result does not depend on the model's parameters"
+
+
+@contextlib.contextmanager
+def _undone(model: nn.Module) -> Iterator[None]:
+    """Give the model its gradients, mode and buffers back on leaving, and the generators their states."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    modes = [(module, module.training) for module in model.modules()]
+    pythons_generator = random.getstate()
+    devices = {tensor.device for tensor, _ in (*gradients, *buffers) if tensor.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(devices=list(devices)), torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        random.setstate(pythons_generator)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for module, training in modes:
+            module.training = training
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 def _parameters(loss: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -16,12 +16,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.errors import UsageError
 from advisor.plan import StepPlan
+from advisor.portable.collector import Collector
 from advisor.rebuild import optimizer_implementation, optimizer_with
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.batches import copy_into, map_tensors, mover, signature_of, splitter
 from advisor.runtime.compilation import compiled, compiled_call, compiled_step, with_tensor_rates
-from advisor.runtime.loss import default_loss, takes_model
+from advisor.runtime.loss import default_loss, form_that_works, takes_model
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
 EAGER_STEPS_BEFORE_CAPTURE = 3
@@ -85,8 +86,9 @@ class TrainStep:
         self.to_device = mover_of(plan)
         self.scaler = GradScaler(plan.device_type) if plan.scales_gradients else None
         self._loss = loss or default_loss
-        self._loss_takes_model = loss is not None and takes_model(loss)
-        self._whole = self._compiled_whole() if plan.compiles_loss else None
+        self._loss_takes_model = takes_model(loss) if loss is not None else False
+        self._whole: Callable[..., Any] | None = None
+        self._compile_whole()
         self._split = splitter(model, with_target=True)
         # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
         self._split_mapping = splitter(model, with_target=loss is not None)
@@ -96,6 +98,7 @@ class TrainStep:
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._optimizer_step = compiled_step(optimizer) if plan.compile_optimizer else optimizer.step
+        self._collect = _collector(plan)
         self._loss_sum: torch.Tensor | None = None
         self._accumulated = 0  # batches since the last update
 
@@ -111,6 +114,7 @@ class TrainStep:
 
     def forward(self, batch: Any) -> Any:
         """The model's output; the whole loss when the loss takes the model or is compiled with it."""
+        self.settle_loss(batch)
         with self._creation(), self._attention(), self._autocast:
             if self._loss_takes_model:
                 return (self._whole or self._loss)(self.model, batch)
@@ -119,16 +123,34 @@ class TrainStep:
                 return self._whole(self._split(batch).target, *split.args, **split.kwargs)
             return self.model(*split.args, **split.kwargs)
 
-    def _compiled_whole(self) -> Callable[..., Any]:
-        """Forward pass and loss in one compiled function."""
+    def settle_loss(self, batch: Any) -> str:
+        """Find out by trying which form the loss has, where its signature leaves that open.
+
+        Returns a sentence on what was found; empty when nothing was open. ``batch`` is on the device. Raises
+        TargetError when no form works.
+        """
+        if self._loss_takes_model is not None:
+            return ""
+        with self._creation(), self._attention(), self._autocast:
+            form, found = form_that_works(self._loss, self.model, batch, lambda: self._loss_of_output(batch))
+        self._loss_takes_model = form
+        self._compile_whole()
+        return found
+
+    def _loss_of_output(self, batch: Any) -> Any:
+        split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
+        return self._loss(self.model(*split.args, **split.kwargs), self._split(batch).target)
+
+    def _compile_whole(self) -> None:
+        """Put forward pass and loss into one compiled function, once the loss's form is known."""
+        if not self.plan.compiles_loss or self._loss_takes_model is None:
+            return
         model, loss = self.model, self._loss
-        if self._loss_takes_model:
-            return compiled_call(loss, self.plan)
 
         def whole(target: Any, *args: Any, **kwargs: Any) -> Any:
             return loss(model(*args, **kwargs), target)
 
-        return compiled_call(whole, self.plan)
+        self._whole = compiled_call(loss if self._loss_takes_model else whole, self.plan)
 
     def loss(self, output: Any, batch: Any) -> torch.Tensor:
         """The scalar loss of an output."""
@@ -173,6 +195,7 @@ class TrainStep:
             self._loss_sum = loss.clone() if self._loss_sum is None else self._loss_sum.add_(loss)
         if self.plan.empty_cache != "never" and self.device.type == "cuda":
             torch.cuda.empty_cache()
+        self._collect()
 
     def run(self, batch: Any) -> torch.Tensor:
         """A whole step on a batch that is on the device already."""
@@ -212,6 +235,7 @@ class InferStep:
         self._attention = _attention(plan)
         self._creation = _creation(plan)
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
+        self._collect = _collector(plan)
 
     def forward(self, batch: Any) -> Any:
         """The model's output."""
@@ -223,7 +247,13 @@ class InferStep:
         """A whole step on a batch that is on the device already."""
         if self._marks_steps:
             torch.compiler.cudagraph_mark_step_begin()
-        return self.forward(batch)
+        output = self.forward(batch)
+        self.after()
+        return output
+
+    def after(self) -> None:
+        """What the loop does when the pass is done, as the plan says; usually nothing."""
+        self._collect()
 
     def __call__(self, batch: Any) -> Any:
         """One step: move the batch, run, return the output."""
@@ -305,7 +335,7 @@ class GraphedStep:
                     step.update()
                 self._static_result = loss.detach()
             else:
-                self._static_result = step.run(self._static_batch)
+                self._static_result = step.forward(self._static_batch)
         self._graph = graph
 
     def _replay(self) -> Any:
@@ -317,6 +347,8 @@ class GraphedStep:
         result = map_tensors(torch.clone, self._static_result)
         if isinstance(self.step, TrainStep):
             self.step.after(result)
+        else:
+            self.step.after()
         return result
 
 
@@ -328,6 +360,15 @@ def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
         memory_format=plan.memory_format,
         dtype=plan.input_dtype,
     )
+
+
+def _collector(plan: StepPlan) -> Callable[[], None]:
+    """What runs Python's garbage collector after a step, as the plan says."""
+    return _leave_to_python if plan.collector == "default" else Collector(plan.collector)
+
+
+def _leave_to_python() -> None:
+    """Nothing: Python collects when it sees fit."""
 
 
 def _creation(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:

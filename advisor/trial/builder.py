@@ -1,8 +1,9 @@
 """A process that builds the workload once and forks the trials from it, where that is safe.
 
 Building can cost more than measuring: weights are drawn or read, datasets are opened. A fork is as good as a new build
-while the process has started no thread and has not touched CUDA; a fork that could not use CUDA is noticed here and
-the builder says that it is no use.
+while the process has not touched CUDA, and no thread is at work in it or needed by a fork. Threads that are idle,
+such as a memory allocator's, are no hindrance where a fork that is tried first does all that a trial does. Where
+forks are no use, the builder says why.
 """
 
 from __future__ import annotations
@@ -13,27 +14,31 @@ import importlib
 import math
 import multiprocessing
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle
-from pathlib import Path
 
 import torch
 
 from advisor.entrypoint import load_target, one_line
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
 from advisor.runtime.loop import Loop
+from advisor.trial.fork_probe import problem_of_forks
 from advisor.trial.group import lead_own_group
 from advisor.trial.main import trial_main
 from advisor.trial.output import redirect_output
+from advisor.trial.threads import StartedThread, sees_all_threads, started_since, thread_ids
 
 # With this, asking whether there is a GPU asks NVML and leaves CUDA alone (PyTorch's documentation, "CUDA semantics").
 _ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _UNUSABLE = 3
+_THREADS_SHOWN = 3
+_HINT = "start them with the first batch or the first step, not while building"
 # What the first torch.compile imports: on an H200's host it took 2.5 s of each trial that compiles.
 _COMPILER = "torch._inductor.compile_fx"
 _FEWEST_CORES = 4
@@ -48,38 +53,96 @@ def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path
     lead_own_group()
     multiprocessing.set_start_method(None, force=True)
     redirect_output(log_path)
-    threads = torch.get_num_threads()
-    # A pool of threads does not survive a fork; with one thread none is made. Trials get the usual number back.
-    torch.set_num_threads(1)
+    threads = _Threads(torch.get_num_threads())
+    loop: Loop | None = None
     try:
-        loop, problem = _build(target, seed)
+        loop = _build(target, seed, threads)
+        problem = _problem_of_forks(loop, threads)
     except BaseException as error:  # the trials will meet and report it
-        loop, problem = None, one_line(error)
+        problem = one_line(error)
     connection.send(BuilderReady(problem))
     if loop is None or problem:
         return
     _spare_forks_the_garbage()
-    own = torch.get_num_threads()
     meanwhile = _import_compiler if target.device != "cpu" and _has_cores() else None
-    _serve(connection, loop, threads if own == 1 else own, meanwhile=meanwhile)
+    _serve(connection, loop, threads.wanted, meanwhile=meanwhile)
 
 
-def _build(target: TargetSpec, seed: int) -> tuple[Loop, str]:
-    """The workload, and why it cannot be forked: empty when it can."""
+@dataclass(slots=True)
+class _Threads:
+    """PyTorch's ``wanted`` number of threads in a trial: the usual one, or what the target asked for.
+
+    ``before`` are the threads that were there before building.
+    """
+
+    wanted: int
+    before: frozenset[int] = frozenset()
+
+    def want(self, nthreads: int) -> None:
+        """Stand in for ``torch.set_num_threads`` while building."""
+        self.wanted = int(nthreads)
+
+
+@contextlib.contextmanager
+def _one_thread(threads: _Threads) -> Iterator[None]:
+    """Let PyTorch compute with one thread, whatever the target asks for meanwhile: only its trials get more.
+
+    Its pool of threads does not survive a fork, and GNU's OpenMP waits for it there for ever; with one thread none is
+    made.
+    """
+    set_num_threads = torch.set_num_threads
+    set_num_threads(1)
+    torch.set_num_threads = threads.want
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_num_threads
+
+
+def _build(target: TargetSpec, seed: int, threads: _Threads) -> Loop:
     with _asking_nvml():
         if target.device != "cpu":
             torch.cuda.is_available()  # what NVML starts when it is asked for the first time is not the target's
-        before = _thread_count()
+        threads.before = thread_ids()
         torch.manual_seed(seed)
-        loop = load_target(target)
-    started_threads = _thread_count() > before  # before the fork below, which ends idle threads
-    if _forks_cannot_use_cuda():
-        return loop, "building the model uses CUDA"
-    if started_threads:
-        return loop, "building the model starts threads"
+        with _one_thread(threads):
+            return load_target(target)
+
+
+def _problem_of_forks(loop: Loop, threads: _Threads) -> str:
+    """Why the workload cannot be forked: empty when it can."""
+    if _forks_cannot_use_cuda():  # this fork ends those idle threads that their library starts again when needed
+        return "building the model uses CUDA"
     if multiprocessing.active_children():
-        return loop, "building the model starts processes"
-    return loop, ""
+        return "building the model starts processes"
+    started = started_since(threads.before)
+    if not started and sees_all_threads():
+        return ""
+    return _problem_of_threads(started) or _problem_beside(started, loop, threads.wanted)
+
+
+def _problem_of_threads(started: tuple[StartedThread, ...]) -> str:
+    """Why no fork may be tried beside these threads; empty when one may."""
+    if openmp := [thread for thread in started if thread.of_openmp]:
+        return f"building the model starts threads of OpenMP ({_listed(openmp)}), without which forks hang: {_HINT}"
+    if busy := [thread for thread in started if not thread.idle]:
+        return f"building the model starts threads that are at work ({_listed(busy)}): {_HINT}"
+    return ""
+
+
+def _problem_beside(started: tuple[StartedThread, ...], loop: Loop, threads: int) -> str:
+    """Why trials cannot be forked beside idle threads; empty when a fork does well."""
+    problem = problem_of_forks(loop, threads)
+    if not problem:
+        return ""
+    return f"building the model starts threads ({_listed(started)}), and a fork {problem}: {_HINT}"
+
+
+def _listed(threads: Sequence[StartedThread]) -> str:
+    """Each kind of thread once, with how many of it there are."""
+    counts = Counter(str(thread) for thread in threads)
+    shown = [name if count == 1 else f"{count} x {name}" for name, count in counts.most_common(_THREADS_SHOWN)]
+    return ", ".join(shown) + (" and others" if len(counts) > _THREADS_SHOWN else "")
 
 
 @contextlib.contextmanager
@@ -94,10 +157,6 @@ def _asking_nvml() -> Iterator[None]:
             del os.environ[_ASK_NVML]
         else:
             os.environ[_ASK_NVML] = asked
-
-
-def _thread_count() -> int:
-    return len(list(Path("/proc/self/task").iterdir())) if Path("/proc/self/task").is_dir() else sys.maxsize
 
 
 def _forks_cannot_use_cuda() -> bool:
@@ -130,7 +189,10 @@ def _import_compiler() -> bool:
 
 
 def _spare_forks_the_garbage() -> None:
-    """Have each trial's garbage collection look at its own objects only, not at all that was imported and built."""
+    """Have collections in forks look at their own objects only, not at all that was imported and built.
+
+    A trial undoes it before its first step.
+    """
     gc.collect()
     gc.freeze()
 

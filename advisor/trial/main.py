@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from advisor.records import (
     Ready,
     Started,
     TargetFailure,
+    TrialKind,
     TrialResult,
     TrialSpec,
 )
@@ -65,7 +67,7 @@ from advisor.trial.probe import (
     probe_training,
     scale_of,
 )
-from advisor.trial.profiler import profile_step
+from advisor.trial.profiler import phases_alone, profile_step
 from advisor.trial.reference import reference_result
 from advisor.trial.warmup import WarmUp, warm_up
 
@@ -128,7 +130,7 @@ class Trial:
         """Load, prepare, probe, warm up, measure, profile. Raises what the user's code and the recipes raise."""
         self._say("loading the model")
         # Two that take turns on one GPU would take each other for strangers.
-        guards = Guards(watch_gpu=self.spec.target.device != "cpu" and not self.spec.interactive)
+        guards = Guards(watch_gpu=self.spec.target.device != "cpu" and self.spec.kind is not TrialKind.TURNS)
         started = time.perf_counter()
         if self.loop is None:
             torch.manual_seed(self.spec.seed)
@@ -139,33 +141,35 @@ class Trial:
         self.wait_for_memory()
         loop.model.to(device).train(loop.mode is Mode.TRAIN)
         build_s = time.perf_counter() - started
-        if self.spec.reference:
+        if self.spec.kind is TrialKind.REFERENCE:
             self._say("first steps in a higher precision")
             return reference_result(loop, device, self.catalog, self.spec)
 
         self._say("applying the settings")
         started = time.perf_counter()
         components = self._components(loop, device)
+        gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
         step = make_step(components, loop.loss)
         prepare_s = time.perf_counter() - started
 
         batches = probe_batches(components.data, self.spec.seed, components.plan)
-        if self.spec.inspect:
+        loop.notes.extend(_settle_loss(step, batches))
+        if self.spec.kind.inspects:
             self._inspect(loop, device, batches)
-        if self.spec.compile_only:
+        if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         probing = time.perf_counter()
         probe = self._probe(step, components.plan, batches)
         comparing_s = time.perf_counter() - probing - probe.seconds
         del batches
-        if self.spec.compile_only:
+        if self.spec.kind is TrialKind.AHEAD:
             return TrialResult(Outcome.MEASURED, warmup_s=probe.seconds)
-        if self.spec.pauses:
+        if self.spec.kind is TrialKind.PAUSING:
             self.channel.send(Compiled())
             self.channel.next_command()
         feed = Feed(resident_data(components))
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
-        if self.spec.inspect and probe.steps:
+        if self.spec.kind.inspects and probe.steps:
             self._refuse_hopeless(probe.seconds, probe.usual_step_s)
         warm = self._warm_up(clock, feed, probe.steps)
         warm_mark = compile_mark()
@@ -200,8 +204,10 @@ class Trial:
             energy_j_per_sample=guards.energy_j_per_sample(blocks),
             gpu=guards.gpu,
         )
-        if self.spec.profile:
+        if self.spec.kind is TrialKind.PROFILE:
             self._profile(step, feed, clock, blocks)
+        elif self.spec.kind is TrialKind.BASELINE and components.has_loader:
+            self._look_at_the_input(step, feed, blocks)
         return replace(result, measuring_s=comparing_s + time.perf_counter() - measuring)
 
     def _say(self, text: str) -> None:
@@ -228,10 +234,10 @@ class Trial:
         probe = probe_training if plan.mode is Mode.TRAIN else probe_inference
         try:
             return probe(step, batches, self.spec.stream_seed)
-        except torch.cuda.OutOfMemoryError:
+        except (torch.cuda.OutOfMemoryError, AdvisorError):
             raise
         except Exception as error:
-            if not self.spec.inspect:
+            if not self.spec.kind.inspects:
                 raise
             raise TargetError(
                 f"the first step failed: {one_line(error)}",
@@ -254,8 +260,6 @@ class Trial:
 
     def _warm_up(self, clock: StepClock, feed: Feed, probed_steps: int) -> WarmUp:
         self._say("warming up")
-        gc.collect()
-        gc.freeze()
         queued = feed.queued_batches
         return warm_up(
             clock,
@@ -267,7 +271,7 @@ class Trial:
 
     def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp, guards: Guards) -> list[Block]:
         watching = guards.watching(device_uuid(clock.device) if clock.device.type == "cuda" else None)
-        if not self.spec.interactive:
+        if self.spec.kind is not TrialKind.TURNS:
             self._say("measuring")
             return measure(
                 clock,
@@ -288,16 +292,26 @@ class Trial:
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks
 
+    def _look_at_the_input(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
+        """Time the phases of some steps: whether the step waits for data decides what is tried first."""
+        self._say("timing the phases of a step")
+        step_ms = median(block.step_ms for block in blocks)
+        self.channel.send(Profiled(phases_alone(_eager(step), feed, step_ms, limit_s=_PHASES_LIMIT_S)))
+
     def _profile(self, step: Any, feed: Feed, clock: StepClock, blocks: list[Block]) -> None:
         self._say("profiling")
-        eager = step.step if isinstance(step, GraphedStep) else step
-        assert isinstance(eager, TrainStep | InferStep)
-        step_ms = sorted(block.step_ms for block in blocks)[len(blocks) // 2]
+        eager = _eager(step)
+        step_ms = median(block.step_ms for block in blocks)
         stop_debugging()
         trace_path = str(Path(self.spec.log_path).with_suffix(".trace.json.gz"))
         measured = profile_step(eager, feed, step_ms, limit_s=_PHASES_LIMIT_S, trace_path=trace_path)
         measured = replace(measured, clock=check_clocks(clock, step_ms, measured.kernels_per_step))
         self.channel.send(Profiled(with_habits(measured, eager, feed)))
+
+
+def _eager(step: TrainStep | InferStep | GraphedStep) -> TrainStep | InferStep:
+    """The step without its graph, whose parts can be run one by one."""
+    return step.step if isinstance(step, GraphedStep) else step
 
 
 def _device(name: str) -> torch.device:
@@ -356,6 +370,15 @@ def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: i
     batch = feed.next()
     samples = batch_samples(batch, batch_size)
     return run_resident_steps
+
+
+def _settle_loss(step: TrainStep | InferStep | GraphedStep, batches: list[Any]) -> list[str]:
+    """Find the form of a loss that its signature leaves open, before anything looks at the model's first output."""
+    run = step.step if isinstance(step, GraphedStep) else step
+    if not isinstance(run, TrainStep) or not batches:
+        return []
+    found = run.settle_loss(run.to_device(batches[0]))
+    return [found] if found else []
 
 
 def _notes(warm: WarmUp, loop: Loop, clock: StepClock) -> tuple[str, ...]:

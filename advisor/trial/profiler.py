@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.plan import StepPlan
-from advisor.records import Ceilings, Phase, Profile
+from advisor.records import Bottleneck, Ceilings, Phase, Profile
 from advisor.roof import step_roof_share
 from advisor.runtime.batches import tensors_of
 from advisor.runtime.step import InferStep, TrainStep
@@ -71,6 +71,18 @@ def profile_step(
     )
     measured = _under_the_roof(measured, step, convolving=work.convolving)
     bottleneck, evidence = judge(measured)
+    return replace(measured, bottleneck=bottleneck, evidence=evidence)
+
+
+def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, limit_s: float) -> Profile:
+    """A profile of nothing but the phases; its bottleneck is named only where getting the data holds the step up."""
+    phases = measure_phases(step, feed, limit_s=limit_s)
+    if feed.queued_batches:
+        phases = _with_whole_wait(phases, step_ms)
+    measured = Profile(step_ms=step_ms, phases=phases)
+    bottleneck, evidence = judge(measured)
+    if bottleneck not in (Bottleneck.INPUT, Bottleneck.COPY):
+        return measured
     return replace(measured, bottleneck=bottleneck, evidence=evidence)
 
 

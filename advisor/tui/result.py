@@ -6,9 +6,9 @@ import traceback
 from dataclasses import dataclass
 
 from advisor.errors import ExitCode
-from advisor.experiment.conclusions import tried
 from advisor.experiment.events import SessionFailed
 from advisor.experiment.state import SessionState
+from advisor.report.conclusions import tried
 
 
 @dataclass(frozen=True, slots=True)

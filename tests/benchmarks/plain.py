@@ -1,8 +1,8 @@
-"""The plain loop by which all in the table is timed. It shares no code with the trials.
+"""The plain loop that times every variant of the benchmark. It shares no code with the trials.
 
-Training runs ``for batch in batches: step(batch)``, and so does inference. The device is synchronised at the ends of
-a block only: of some steps on one batch, or of some epochs of a loader. Where epochs are short, to wait for the device
-at the end of each would keep the loader's workers waiting as well, as no loop that trains for hours does.
+Training runs ``for batch in batches: step(batch)``, and so does inference. The device is synchronised at the ends of a
+block only: a block is some steps on one batch, or some epochs of a loader. Synchronising after each short epoch would
+keep the loader's workers waiting, which a loop that trains for hours does not do.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from itertools import chain, repeat
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-# Compiling, choosing algorithms and capturing a graph happen in the first steps.
+# Steps in which compiling, choosing algorithms and capturing a graph happen.
 FIRST_STEPS = 6
-BLOCKS, LEAST_BLOCKS = 5, 3
+BLOCKS, LEAST_BLOCKS, LEAST_LONG_EPOCHS = 5, 3, 2
+# A loop is steady when a block is not faster than the one before by more than this share.
 STEADY, SETTLING_S = 0.03, 5.0
+ONE_BATCH = (tuple, dict, torch.Tensor)
 
 
 @dataclass(frozen=True)
@@ -32,20 +35,22 @@ class Timed:
 
 
 def time_loop(step: Callable[[Any], Any], data: Any, timed_s: float) -> Timed:
-    """Time ``step`` on one batch (a tuple), or on the batches of a loader, for about ``timed_s`` seconds.
+    """Time ``step`` on one batch (a tuple, dict or tensor), or on a loader's batches, for about ``timed_s`` seconds.
 
-    Raises FloatingPointError when the last result is not finite: what computes nothing may be as fast as it likes.
+    Raises FloatingPointError when the last result is not finite.
     """
     started = time.perf_counter()
-    batches = _batches(step, data, timed_s)
-    _settle(step, batches)
+    batches, long_epochs = _batches(step, data, timed_s)
+    if not long_epochs:
+        _settle(step, batches)
     warmup_s = time.perf_counter() - started
     blocks_ms: list[float] = []
+    least = LEAST_LONG_EPOCHS if long_epochs else LEAST_BLOCKS
     started = time.perf_counter()
-    while len(blocks_ms) < LEAST_BLOCKS or time.perf_counter() - started < timed_s:
+    while len(blocks_ms) < least or time.perf_counter() - started < timed_s:
         step_s, result = run(step, batches())
         blocks_ms.append(1e3 * step_s)
-    if not torch.isfinite(result).all():
+    if not _finite(result):
         raise FloatingPointError("the loss or the output is not finite")
     return Timed(statistics.median(blocks_ms), blocks_ms, warmup_s)
 
@@ -62,13 +67,14 @@ def run(step: Callable[[Any], Any], batches: Iterable[Any]) -> tuple[float, Any]
     return (time.perf_counter() - started) / steps, result
 
 
-def _batches(step: Callable[[Any], Any], data: Any, timed_s: float) -> Callable[[], Iterable[Any]]:
-    """What yields the batches of a block."""
-    if not isinstance(data, tuple):
-        epochs = max(1, round(timed_s / BLOCKS / _epoch_s(step, data)))
-        return lambda: chain.from_iterable(repeat(data, epochs))
+def _batches(step: Callable[[Any], Any], data: Any, timed_s: float) -> tuple[Callable[[], Iterable[Any]], bool]:
+    """A function that yields the batches of a block, and whether a single epoch takes all the time for timing."""
+    if not isinstance(data, ONE_BATCH):
+        epoch_s = _epoch_s(step, data)
+        epochs = max(1, round(timed_s / BLOCKS / epoch_s))
+        return lambda: chain.from_iterable(repeat(data, epochs)), epoch_s > timed_s
     single_s = [run(step, [data])[0] for _ in range(FIRST_STEPS)][-1]
-    return lambda: repeat(data, max(1, round(timed_s / BLOCKS / single_s)))
+    return lambda: repeat(data, max(1, round(timed_s / BLOCKS / single_s))), False
 
 
 def _epoch_s(step: Callable[[Any], Any], loader: Iterable[Any]) -> float:
@@ -85,3 +91,9 @@ def _settle(step: Callable[[Any], Any], batches: Callable[[], Iterable[Any]]) ->
     before, now = float("inf"), run(step, batches())[0]
     while now < before * (1 - STEADY) and time.perf_counter() - started < SETTLING_S:
         before, now = now, run(step, batches())[0]
+
+
+def _finite(result: Any) -> bool:
+    """Whether all numbers of a loss or an output are finite."""
+    leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return bool(leaves) and all(bool(torch.isfinite(leaf).all()) for leaf in leaves)

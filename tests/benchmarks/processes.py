@@ -1,4 +1,4 @@
-"""Functions run in processes of their own, one at a time: settings change what is global to a process.
+"""Functions run in processes of their own, one at a time: settings change the global state of a process.
 
 A process is forked from this one, which has imported torch and holds no CUDA context; or it is a fresh interpreter,
 where something has to be in the environment before Python starts.
@@ -18,7 +18,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-# How long a process that has answered may take to end, with its workers and compilers.
+import psutil
+
+# Seconds that a process may take to end after its answer, with its workers and compilers.
 ENDING_S = 5.0
 
 
@@ -34,14 +36,14 @@ def run_apart(
     log: Path,
     limit_s: float,
 ) -> Any:
-    """What ``function`` returns in a process of its own, whose output goes to ``log``.
+    """Return the result of ``function`` from a process of its own, whose output goes to ``log``.
 
     Raises FailedError when it raises, dies, or takes longer than ``limit_s``.
     """
     context = multiprocessing.get_context("spawn" if fresh else "fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(there, log, dict(environment), function, arguments))
-    with _environment(environment):
+    with environment_with(environment):
         process.start()
     there.close()
     try:
@@ -77,7 +79,8 @@ def _answer(there: Connection, log: Path, environment: dict[str, str], function:
 
 
 @contextlib.contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
+def environment_with(wanted: Mapping[str, str]) -> Iterator[None]:
+    """The variables of the environment with these added, until the end."""
     before = dict(os.environ)
     os.environ.update(wanted)
     try:
@@ -85,6 +88,14 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def end_children(pid: int) -> None:
+    """Kill all that a process has started, also in sessions of their own."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 def _end(process: BaseProcess, patience_s: float) -> None:

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-WORKLOADS = Path(__file__).parents[1] / "gpu" / "workloads"
+FOLDERS = (Path(__file__).parents[1] / "gpu" / "workloads", Path(__file__).parent / "workloads")
 
 
 def module_of(file):
@@ -18,13 +18,14 @@ def module_of(file):
     return module
 
 
-def _with(name, **sizes):
+def _with(name, attribute="build", **sizes):
     """The ``build`` of a workload file, at other sizes."""
 
     def build():
-        module = module_of(WORKLOADS / f"{name}.py")
+        (file,) = (folder / f"{name}.py" for folder in FOLDERS if (folder / f"{name}.py").exists())
+        module = module_of(file)
         vars(module).update(sizes)
-        return module.build()
+        return getattr(module, attribute)()
 
     return build
 
@@ -34,10 +35,36 @@ def resnet50():
     return model, (images[..., :64, :64].contiguous(), labels), *rest
 
 
+_BERT = {"WIDTH": 32, "HEADS": 2, "LAYERS": 1, "LENGTH": 16, "VOCABULARY": 101, "BATCH": 2}
+
 small_resnet18 = _with("small_resnet18", BATCH=4)
+mobilenet = _with("mobilenet", BATCH=2, SIDE=64, CLASSES=10)
+fcos = _with("fcos", SIDE=64, BATCH=1, BOXES=2)
+fcn = _with("fcn", SIDE=64, BATCH=2)
+r3d = _with("r3d", FRAMES=4, SIDE=32, BATCH=2)
+convnext = _with("convnext", NAME="test_convnext", SIDE=64, BATCH=2, CLASSES=10)
+mobile_rmsprop = _with("mobile_rmsprop", NAME="test_efficientnet", SIDE=64, BATCH=2, CLASSES=10)
+vit = _with("vit", NAME="test_vit", SIDE=160, BATCH=2, CLASSES=10)
 encoder = _with("encoder", WIDTH=64, HEADS=4, LAYERS=1, LENGTH=16, BATCH=2)
+bert = _with("bert", **_BERT)
+bert_serve = _with("bert", "serve", **_BERT)
 gpt2 = _with("gpt2", WIDTH=64, HEADS=4, BLOCKS=1, VOCABULARY=101, LENGTH=16, BATCH=2)
-mlp12 = _with("mlp12", WIDTH=32, BLOCKS=2, BATCH=16)
+llama = _with("llama", WIDTH=32, HEADS=2, LAYERS=1, LENGTH=16, VOCABULARY=101, BATCH=2)
+t5 = _with("t5", WIDTH=32, HEADS=2, LAYERS=1, VOCABULARY=101, LENGTH=16, TARGET_LENGTH=8, BATCH=2)
+conformer = _with("conformer", FEATURES=8, WIDTH=16, HEADS=2, LAYERS=1, FRAMES=40, BATCH=2, LABELS=10)
+wav2vec2 = _with(
+    "wav2vec2",
+    SAMPLES=4000,
+    FRAMES=12,
+    BATCH=2,
+    SIZES={"encoder_embed_dim": 32, "encoder_num_layers": 1, "encoder_num_heads": 2, "encoder_ff_interm_features": 64},
+)
+sage = _with("sage", NODES=100, EDGES=400, FEATURES=8, WIDTH=16, LAYERS=2, CLASSES=5)
+lstm = _with("lstm", WIDTH=32, LAYERS=1, VOCABULARY=101, LENGTH=8, BATCH=2)
 recommender = _with("recommender", TABLES=3, ROWS=100, WIDTH=8, BATCH=16)
+bags = _with("bags", TABLES=2, ROWS=100, WIDTH=8, BAG=4, BATCH=16)
 autoencoder = _with("autoencoder", WIDTHS=(3, 8, 16), BATCH=2, SIZE=32)
 jpeg = _with("jpeg", IMAGES=16, SIDE=64, BATCH=4, CLASSES=10)
+jpeg128 = _with("jpeg128", IMAGES=16, SIDE=64, CROP=32, BATCH=4, CLASSES=10)
+mlp12 = _with("mlp12", WIDTH=32, BLOCKS=2, BATCH=16)
+tiny_transformer = _with("tiny_transformer", WIDTH=32, LAYERS=1, LENGTH=8, BATCH=2)

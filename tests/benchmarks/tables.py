@@ -1,4 +1,4 @@
-"""Results as one Markdown table, with what it was measured on and what each stack was."""
+"""Results as Markdown: the times, perf-advisor's share of the expert against time, and the stacks."""
 
 from __future__ import annotations
 
@@ -11,38 +11,58 @@ Result = dict[str, Any]
 
 BASELINE, EXPERT, PEER, ADVISOR = "baseline", "expert", "peer", "perf-advisor"
 PEER_PACKAGE = "pytorch-autotune"
-COLUMNS = (
-    "workload",
-    BASELINE,
-    EXPERT,
-    PEER_PACKAGE,
-    ADVISOR,
-    "over the expert",
-    f"over {PEER_PACKAGE}",
-    f"search, {PEER_PACKAGE}",
-    f"search, {ADVISOR}",
-)
+# Seconds after the start of the command at which the best known stack is looked at.
+MOMENTS_S = (30, 60, 120, 300)
 MISSING = "-"
 
 
 def document(results: Sequence[Result]) -> str:
-    """The heading, the table, the summary and the stacks."""
-    parts = ["\n".join(_heading(results)), _table(results), "\n".join(_summary(results)), "\n".join(_stacks(results))]
+    """The heading, the tables, the summary and the stacks."""
+    parts = [
+        "\n".join(_heading(results)),
+        _times_table(results),
+        _shares_table(results),
+        "\n".join(_summary(results)),
+        "\n".join(_stacks(results)),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
 def expert_of(result: Result) -> str:
-    """The variant that is the expert's: the fastest of those that were timed."""
+    """The expert's variant: the fastest of those that were timed."""
     names = [name for name in result["variants"] if name.startswith(EXPERT)]
     return min(names, key=lambda name: _typical(result, name) or math.inf, default=EXPERT)
 
 
 def ratio(result: Result, slower: str, faster: str) -> tuple[float, float, float] | None:
-    """How many times as fast one variant is as another, with the least and the most that the runs allow."""
+    """The speed of one variant as a multiple of another's, with the least and the most that single runs give."""
     before, after = _runs(result, slower), _runs(result, faster)
     if not before or not after:
         return None
     return statistics.median(before) / statistics.median(after), min(before) / max(after), max(before) / min(after)
+
+
+def share_at(result: Result, moment_s: int) -> float | None:
+    """The share of the expert's speed that the stack known at a moment reaches; None when one of the two is missing."""
+    name = result["searches"].get(ADVISOR, {}).get("variants", {}).get(str(moment_s))
+    found = ratio(result, expert_of(result), name) if name else None
+    return found[0] if found else None
+
+
+def share_at_end(result: Result) -> float | None:
+    """The share of the expert's speed that the final stack reaches."""
+    found = ratio(result, expert_of(result), ADVISOR)
+    return found[0] if found else None
+
+
+def interval_holds(result: Result) -> bool | None:
+    """Whether the reported 95 % interval of the final stack holds the ratio of the independent loops."""
+    reported = result["searches"].get(ADVISOR, {}).get("reported")
+    timed = ratio(result, BASELINE, ADVISOR)
+    if not reported or not timed or not result["searches"][ADVISOR].get("settings"):
+        return None
+    _, low, high = reported
+    return bool(low <= timed[0] <= high)
 
 
 def _runs(result: Result, name: str) -> list[float]:
@@ -58,48 +78,131 @@ def _typical(result: Result, name: str) -> float | None:
 
 def _heading(results: Sequence[Result]) -> Iterator[str]:
     for name in ("machine", "versions", "date", "command"):
-        values = dict.fromkeys(result[name] for result in results)
+        values = dict.fromkeys(result[name] for result in results if result.get(name))
         yield from (f"- {name}: {f'`{value}`' if name == 'command' else value}" for value in values)
 
 
-def _table(results: Sequence[Result]) -> str:
-    rows = [COLUMNS, ["---"] * len(COLUMNS), *map(_row, results)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _row(result: Result) -> list[str]:
+# --- times ----------------------------------------------------------------------------------------------------
+
+
+def _times_table(results: Sequence[Result]) -> str:
+    with_peer = any(PEER in result["variants"] or PEER in result["searches"] for result in results)
+    peers = [PEER_PACKAGE, f"over {PEER_PACKAGE}", f"search, {PEER_PACKAGE}"] if with_peer else []
+    columns = ["workload", "family", BASELINE, EXPERT, ADVISOR, "over the expert", "over the baseline", *peers]
+    return _table(columns, [_times_row(result, with_peer) for result in results])
+
+
+def _times_row(result: Result, with_peer: bool) -> list[str]:
     expert = expert_of(result)
-    return [
+    row = [
         result["title"],
-        *(_time(result, name) for name in (BASELINE, expert, PEER, ADVISOR)),
+        result.get("family", MISSING),
+        *(_time(result, name) for name in (BASELINE, expert, ADVISOR)),
         _times(ratio(result, expert, ADVISOR)),
-        _times(ratio(result, PEER, ADVISOR)),
-        *(_search(result, name) for name in (PEER, ADVISOR)),
+        _times(ratio(result, BASELINE, ADVISOR)),
     ]
+    if with_peer:
+        row += [_time(result, PEER), _times(ratio(result, PEER, ADVISOR)), _seconds(_search(result, PEER, "wall_s"))]
+    return row
 
 
 def _time(result: Result, name: str) -> str:
-    variant = result["variants"].get(name)
-    if variant is None:
-        return MISSING
-    if variant.get("failed"):
-        return _one_line(variant["failed"])
+    variant = result["variants"].get(name, {})
     runs = _runs(result, name)
-    return f"{statistics.median(runs):.4g} ms ({min(runs):.4g}-{max(runs):.4g})" if runs else MISSING
-
-
-def _search(result: Result, name: str) -> str:
-    search = result["searches"].get(name, {})
-    return f"{search['wall_s']:.0f} s" if "wall_s" in search else MISSING
+    if runs:
+        return f"{statistics.median(runs):.4g} ms ({min(runs):.4g}-{max(runs):.4g})"
+    reason = variant.get("failed") or result.get("failed")
+    return _one_line(reason) if reason else MISSING
 
 
 def _times(measured: tuple[float, float, float] | None) -> str:
     return MISSING if measured is None else "{:.3f}x ({:.3f}-{:.3f})".format(*measured)
 
 
+# --- share of the expert against time -------------------------------------------------------------------------
+
+
+def _shares_table(results: Sequence[Result]) -> str:
+    searched = [result for result in results if ADVISOR in result["searches"]]
+    if not searched:
+        return ""
+    columns = ["share of the expert", *(f"{moment_s} s" for moment_s in MOMENTS_S), "end"]
+    columns += ["first stack", "first compiled", "outside measuring", "session", "reported interval", "plain loops"]
+    return _table(columns, [*map(_shares_row, searched), _means_row(searched)])
+
+
+def _shares_row(result: Result) -> list[str]:
+    shares = [*(share_at(result, moment_s) for moment_s in MOMENTS_S), share_at_end(result)]
+    outside = _search(result, ADVISOR, "outside_share")
+    return [
+        result["title"],
+        *(MISSING if share is None else f"{share:.3f}" for share in shares),
+        _seconds(_search(result, ADVISOR, "first_stack_s")),
+        _seconds(_search(result, ADVISOR, "first_compiled_s")),
+        MISSING if outside is None else f"{outside:.0%}",
+        f"{_seconds(_search(result, ADVISOR, 'wall_s'))} of {_seconds(_search(result, ADVISOR, 'budget_s'))}",
+        *_interval(result),
+    ]
+
+
+def _interval(result: Result) -> list[str]:
+    """The reported interval, and the independent ratio with a word when the interval does not hold it."""
+    reported, timed = _search(result, ADVISOR, "reported"), ratio(result, BASELINE, ADVISOR)
+    said = "{:.3f}x ({:.3f}-{:.3f})".format(*reported) if reported else MISSING
+    measured = f"{timed[0]:.3f}x" if timed else MISSING
+    return [said, f"{measured}, outside" if interval_holds(result) is False else measured]
+
+
+def _means_row(results: Sequence[Result]) -> list[str]:
+    """The geometric mean of each column of shares; the other columns are medians."""
+    shares = [[share_at(result, moment_s) for result in results] for moment_s in MOMENTS_S]
+    shares.append([share_at_end(result) for result in results])
+    return [
+        "geometric mean",
+        *(_mean(column) for column in shares),
+        *(_median(results, name, _seconds) for name in ("first_stack_s", "first_compiled_s")),
+        _median(results, "outside_share", lambda share: f"{share:.0%}"),
+        MISSING,
+        MISSING,
+        MISSING,
+    ]
+
+
+def _mean(shares: Sequence[float | None]) -> str:
+    known = [share for share in shares if share is not None]
+    return f"{statistics.geometric_mean(known):.3f} of {len(known)}" if known else MISSING
+
+
+def _median(results: Sequence[Result], name: str, form: Callable[[float], str]) -> str:
+    known = [value for result in results if (value := _search(result, ADVISOR, name)) is not None]
+    return f"median {form(statistics.median(known))}" if known else MISSING
+
+
+def _search(result: Result, name: str, key: str) -> Any:
+    return result["searches"].get(name, {}).get(key)
+
+
+def _seconds(seconds: float | None) -> str:
+    return MISSING if seconds is None else f"{seconds:.0f} s"
+
+
+# --- in words -------------------------------------------------------------------------------------------------
+
+
 def _summary(results: Sequence[Result]) -> Iterator[str]:
     yield from _over("the expert", results, expert_of)
     yield from _over(PEER_PACKAGE, results, lambda result: PEER)
+    held = [holds for result in results if (holds := interval_holds(result)) is not None]
+    if held:
+        yield f"The reported 95 % interval holds the ratio of the plain loops in {sum(held)} of {len(held)} workloads."
+    for result in results:
+        if result.get("failed"):
+            yield f"{result['title']} was not measured to its end: {_one_line(result['failed'])}."
 
 
 def _over(whom: str, results: Sequence[Result], name_of: Callable[[Result], str]) -> Iterator[str]:
@@ -115,13 +218,13 @@ def _over(whom: str, results: Sequence[Result], name_of: Callable[[Result], str]
 
 def _stacks(results: Sequence[Result]) -> Iterator[str]:
     for result in results:
-        for name in (expert_of(result), PEER, ADVISOR):
-            search = result["searches"].get(name, {})
-            stack = result["variants"].get(name, {}).get("stack") or search.get("stack")
+        expert = expert_of(result)
+        for name in (expert, PEER, ADVISOR):
+            stack = result["variants"].get(name, {}).get("stack") or _search(result, name, "stack")
             if stack:
-                said = f" (its session said {search['reported']:.3f}x)" if search.get("reported") else ""
-                who = PEER_PACKAGE if name == PEER else name.partition(" ")[0]
-                yield f"- {result['title']}, {who}: {_one_line(stack)}{said}"
+                yield f"- {result['title']}, {PEER_PACKAGE if name == PEER else name}: {_one_line(stack)}"
+        for fallback in result["variants"].get(expert, {}).get("fallbacks", []):
+            yield f"- {result['title']}, {expert}, does not run: {_one_line(fallback)}"
 
 
 def _one_line(text: str) -> str:

@@ -1,36 +1,34 @@
-"""A workload's loop as it was written, with perf-advisor's settings, and with what the peer found."""
+"""A workload's loop as it was written, with perf-advisor's settings, and with the peer's stack."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from scripts import Script, on
+from expert import Loop
+from script import Script, loss_of, on, output_of
+from torch.utils.data import DataLoader
 
 import advisor
-
-# A step, and what its loop goes over: one batch or a loader.
-Loop = tuple[Callable[[Any], torch.Tensor], Any]
 
 
 def baseline(script: Script) -> Loop:
     """The loop that everybody writes first."""
-    model, device = script.model, script.device
+    device = script.device
     if not script.trains:
+        forward = output_of(script)
 
         @torch.no_grad()
-        def infer(batch: Any) -> torch.Tensor:
-            return model(*on(device, batch))
+        def infer(batch: Any) -> Any:
+            return forward(on(device, batch))
 
         return infer, script.data
-    optimizer = script.make_optimizer(model.parameters())
+    optimizer, loss_function = script.make_optimizer(script.model.parameters()), loss_of(script)
 
     def train(batch: Any) -> torch.Tensor:
-        *inputs, target = on(device, batch)
         optimizer.zero_grad()
-        loss = script.loss(model(*inputs), target)
+        loss = loss_function(on(device, batch))
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -42,10 +40,9 @@ def tuned(script: Script, settings: Path) -> Loop:
     """The loop with exported settings, applied as a user applies them: by the public API."""
     tuning = advisor.load(settings)
     if not script.trains:
-        infer = tuning.infer(script.model)
-        return lambda batch: infer(*batch), script.data
+        return tuning.infer(script.model), script.data
     optimizer = script.make_optimizer(script.model.parameters())
-    if isinstance(script.data, tuple):
+    if not isinstance(script.data, DataLoader):
         model, optimizer = tuning.prepare(script.model, optimizer)
         return tuning.train_step(model, optimizer, script.loss), script.data
     model, optimizer, loader = tuning.prepare(script.model, optimizer, script.data)
@@ -53,7 +50,7 @@ def tuned(script: Script, settings: Path) -> Loop:
 
 
 def peer(script: Script, budget: str) -> tuple[Loop, Any]:
-    """The loop with what pytorch-autotune found, as its README writes it; and its result.
+    """The loop with the configuration of pytorch-autotune, as its README writes it; and its result.
 
     It searches unless its cache knows the workload already.
     """

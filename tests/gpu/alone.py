@@ -31,7 +31,7 @@ from advisor.experiment.journal import Journal
 from advisor.experiment.judge import Judge, rates
 from advisor.experiment.request import Request
 from advisor.hardware import inspect_hardware
-from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialResult, TrialSpec
+from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialKind, TrialResult, TrialSpec
 from advisor.runner import Runner
 from advisor.stats import noise_floor, ratio_interval
 
@@ -104,7 +104,7 @@ class Alone:
             yield candidate
 
     def baseline(self):
-        result = self.trial("baseline", self.on, inspect=True, profile=True)
+        result = self.trial("baseline", self.on, kind=TrialKind.PROFILE)
         if not result.measured:
             raise SystemExit(f"the baseline failed: {result.reason}")
         inspected = next(message for message in self.messages if isinstance(message, Inspected))

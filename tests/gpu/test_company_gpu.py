@@ -19,7 +19,7 @@ LONGEST_S = 300
 RUNS = """
 import json, sys
 from dataclasses import replace
-from advisor.records import TargetSpec, TrialSpec
+from advisor.records import TargetSpec, TrialKind, TrialSpec
 from advisor.runner import Runner
 
 if __name__ == "__main__":
@@ -32,7 +32,7 @@ if __name__ == "__main__":
         target = TargetSpec("encoder.py:build", sys.argv[1])
         return TrialSpec(scope, target, settings, 0.5, 1.0, 200.0, f"{folder}/{scope}.log")
 
-    ahead = replace(spec("regional"), compile_only=True, log_path=f"{folder}/ahead.log")
+    ahead = replace(spec("regional"), kind=TrialKind.AHEAD, log_path=f"{folder}/ahead.log")
     first, early = runner.run_in_company(spec("with_loss"), ahead, lambda message: None)
     second = runner.run(spec("regional"), lambda message: None)
     told = [(r.outcome, r.warmup_s, r.disturbed, len(r.blocks)) for r in (first, early, second)]

@@ -18,7 +18,7 @@ from advisor.export.python_file import python_source
 from advisor.plan import StepPlan
 from advisor.portable.device_loader import DeviceLoader
 from advisor.portable.optimizers import with_small_state
-from advisor.records import Inspected, Mode, Outcome, Profiled, TargetSpec, TrialSpec
+from advisor.records import Inspected, Mode, Outcome, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import Runner
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.step import TrainStep
@@ -325,7 +325,7 @@ def test_trials_of_the_recipes(tmp_path):
         )
         return runner.run(spec, messages.append), messages
 
-    baseline, messages = run({}, inspect=True, profile=True)
+    baseline, messages = run({}, kind=TrialKind.PROFILE)
     assert baseline.measured, baseline.reason
     facts = next(message.workload for message in messages if isinstance(message, Inspected))
     profile = next(message.profile for message in messages if isinstance(message, Profiled))

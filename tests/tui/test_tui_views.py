@@ -15,7 +15,6 @@ from tui_pilot import drive, screen_text, settle
 
 from advisor.catalog import load_catalog
 from advisor.experiment import events
-from advisor.experiment.conclusions import sweep_of
 from advisor.experiment.state import SessionState
 from advisor.export.evidence import sweep_sentence
 from advisor.export.figures import ceiling_figures, gpu_sentence, step_figures
@@ -28,6 +27,7 @@ from advisor.records import (
     Profile,
     SyncPlace,
 )
+from advisor.report.conclusions import sweep_of
 from advisor.sweep import sweep_rows
 from advisor.tui.saving import copy_trace, free_path
 from advisor.tui.screens import OverwriteScreen

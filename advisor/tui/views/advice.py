@@ -12,11 +12,11 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from advisor.experiment.conclusions import sweep_of
 from advisor.experiment.control import Decision
 from advisor.export.evidence import sweep_caveats
 from advisor.recipe import card
 from advisor.records import Candidate, Mode, Recommendation
+from advisor.report.conclusions import sweep_of
 from advisor.sweep import RECIPE as BATCH_SIZE
 from advisor.sweep import SweepPoint
 from advisor.tui.context import Context

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from advisor.experiment.conclusions import candidates_tried, shown_by
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Yardstick
-from advisor.experiment.pareto import front_of
 from advisor.experiment.state import SessionState
 from advisor.formatting import (
     format_break_even,
@@ -23,6 +21,8 @@ from advisor.formatting import (
     format_setting,
 )
 from advisor.records import NumericsResult, ParetoPoint, Phase, Recommendation, TrialRecord, Value, Verdict, text_of
+from advisor.report.conclusions import candidates_tried, shown_by
+from advisor.report.pareto import front_of
 from advisor.roof import upper_bound
 from advisor.settings import Settings
 from advisor.tui.context import Context

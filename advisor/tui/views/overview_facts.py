@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from textual.content import Content
 
-from advisor.experiment.conclusions import candidates_tried
 from advisor.experiment.objective import Goal
 from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
@@ -33,6 +32,7 @@ from advisor.records import (
     Value,
     WorkloadFacts,
 )
+from advisor.report.conclusions import candidates_tried
 from advisor.tui.context import Gauges
 from advisor.tui.text import DIM, by_objective, memory_against, meter, sparkline
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks

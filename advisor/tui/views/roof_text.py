@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from advisor.experiment.conclusions import RoofShare, roof_shares
 from advisor.experiment.state import SessionState
 from advisor.export.figures import Figure, ceiling_figures, roof_figure, step_figures
 from advisor.formatting import format_ms, format_percent
 from advisor.records import Ceilings
+from advisor.report.conclusions import RoofShare, roof_shares
 from advisor.tui.text import DIM, meter
 from advisor.tui.widgets.fact_list import Fact
 

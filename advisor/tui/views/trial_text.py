@@ -5,7 +5,6 @@ from __future__ import annotations
 from textual.content import Content
 
 from advisor.catalog import Catalog
-from advisor.experiment.conclusions import shown_by
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.state import SessionState
 from advisor.formatting import (
@@ -18,6 +17,7 @@ from advisor.formatting import (
     format_setting,
 )
 from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
+from advisor.report.conclusions import shown_by
 from advisor.tui.text import DIM, memory_against, ratio
 from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s

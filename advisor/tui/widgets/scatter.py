@@ -9,7 +9,7 @@ import math
 
 from textual_plotext import PlotextPlot
 
-from advisor.experiment.pareto import front_of, measured_points
+from advisor.report.pareto import front_of, measured_points
 from advisor.settings import Settings
 from advisor.tui.context import Context
 

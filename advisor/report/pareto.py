@@ -110,7 +110,7 @@ def _of_record(name: str, record: TrialRecord | StackRecord) -> ParetoPoint | No
 def _allowed(state: SessionState, record: TrialRecord) -> bool:
     """Whether a measured candidate may be used: it was not rejected, and needs no consent or has it."""
     decision, numerics = state.decisions.get(record.candidate.recipe), record.numerics
-    if decision is Decision.REJECTED or (state.facts and fills_the_device(state.facts, record)):
+    if decision is Decision.REJECTED or (state.facts and fills_the_device(state.facts, record.settings, record.result)):
         return False
     if decision is Decision.ACCEPTED or numerics is None:
         return decision is Decision.ACCEPTED

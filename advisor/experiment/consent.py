@@ -1,0 +1,68 @@
+"""The one rule of consent: what may be used without asking the person, and what waits for their word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from advisor.catalog import Catalog
+from advisor.experiment.control import REJECTED, Decision
+from advisor.records import Candidate, Mode, Numerics, NumericsResult, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """Settings may be used when none of their recipes is rejected and they change no more than is allowed.
+
+    ``allow`` is the worst numerics class that needs no word of the person's. A recipe that was accepted may change what
+    it declares, or what it was measured to change alone (``seen``, by recipe).
+    """
+
+    catalog: Catalog
+    mode: Mode
+    allow: Numerics
+    decisions: Mapping[str, Decision] = field(default_factory=dict)
+    seen: Mapping[str, Numerics] = field(default_factory=dict)
+
+    def why_not(self, settings: Mapping[str, Value], measured: NumericsResult | None = None) -> str:
+        """Why these settings may not be used; empty when they may. ``measured`` is what they were seen to change."""
+        recipes = self.catalog.in_order(settings)
+        if any(self.rejects(recipe.id) for recipe, _ in recipes):
+            return REJECTED
+        for recipe, value in recipes:
+            if not self.accepts(recipe.id) and recipe.numerics_of(value, self.mode).severity > self.allow.severity:
+                return f"{recipe.id} changes results: it needs your consent"
+        if measured is not None and measured.decisive.severity > self._limit(settings).severity:
+            return f"the numerics are {measured.decisive}: {measured.text}"
+        return ""
+
+    def permits(self, settings: Mapping[str, Value], measured: NumericsResult | None = None) -> bool:
+        """Whether these settings may be used."""
+        return not self.why_not(settings, measured)
+
+    def waits(self, candidate: Candidate) -> bool:
+        """Whether a candidate changes more, by its declaration, than is allowed, and nobody has accepted it."""
+        declared = self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
+        return declared.severity > self.allow.severity and not self.accepts(candidate.recipe)
+
+    def rejects(self, recipe: str) -> bool:
+        """Whether the person rejected a recipe."""
+        return self.decisions.get(recipe) is Decision.REJECTED
+
+    def accepts(self, recipe: str) -> bool:
+        """Whether the person accepted a recipe."""
+        return self.decisions.get(recipe) is Decision.ACCEPTED
+
+    def exceeds(self, candidate: Candidate, measured: NumericsResult | None) -> bool:
+        """Whether a candidate changes more than is allowed, by its declaration or as measured; accepted or not."""
+        declared = self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
+        shown = measured.decisive if measured else declared
+        return max(declared.severity, shown.severity) > self.allow.severity
+
+    def _limit(self, settings: Mapping[str, Value]) -> Numerics:
+        """The worst class that these settings may be measured to have."""
+        classes = [self.allow]
+        for recipe, value in self.catalog.in_order(settings):
+            if self.accepts(recipe.id):
+                classes += [recipe.numerics_of(value, self.mode), self.seen.get(recipe.id, Numerics.EXACT)]
+        return max(classes, key=lambda numerics: numerics.severity)

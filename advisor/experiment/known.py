@@ -1,0 +1,348 @@
+"""What the experiment knows: a value that every move turns into the next. Nothing in here measures or tells anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from advisor.experiment.consent import Consent
+from advisor.experiment.control import REJECTED
+from advisor.experiment.judge import BASELINE, Beside, Judge
+from advisor.experiment.plan import Plan
+from advisor.experiment.policy import POLICY
+from advisor.experiment.ranking import fills_the_device
+from advisor.records import Candidate, Facts, Numerics, Objective, TrialRecord, TrialResult
+from advisor.settings import Settings
+
+
+class Kind(StrEnum):
+    """What a move does."""
+
+    LEAP = "leap"
+    """Measure a whole stack, without asking whether each of its settings gains anything alone."""
+    DROP = "drop"
+    """Leave one setting out: what it contributes, and whether the rest does as well."""
+    SWAP = "swap"
+    """Exchange the value of a setting, or a setting for one that it rules out."""
+    ADD = "add"
+    """Put one more setting on top of the stack."""
+    ALONE = "alone"
+    """Measure one candidate by itself."""
+    AGAIN = "again"
+    """Run settings once more, in another process: one run of each has not decided."""
+    TURNS = "turns"
+    """Measure the stack in turn with the baseline."""
+    CONTROL = "control"
+    """Run the baseline once more under another name: the difference is noise."""
+    PROFILE = "profile"
+    """The instrumented pass: phases, operators, ceilings, habits, clocks."""
+    REFERENCE = "reference"
+    """The baseline's first steps in a higher precision, against which rounding is told from faults."""
+    HOST = "host"
+    """The baseline's step on the CPU: what the GPU is worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One thing to measure next: these settings, over the user's own. ``gain`` is the factor that is expected of it.
+
+    ``base`` are the settings that the result is compared with; ``candidate`` is the one in question, if it is one.
+    """
+
+    kind: Kind
+    settings: Settings
+    gain: float
+    name: str
+    base: Settings = BASELINE
+    candidate: Candidate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What came of a move: runs by their settings, or blocks in turn, or what one of the instruments showed."""
+
+    runs: tuple[tuple[Settings, TrialResult], ...] = ()
+    beside: Beside | None = None
+    control: TrialResult | None = None
+    reference: TrialResult | None = None
+    facts: Facts | None = None
+    cpu_step_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that is known at one moment.
+
+    ``usual`` and ``compiles`` are the two leaps: the expert's stack without compiling, and what compiling it adds.
+    ``stack`` is the best usable combination; where the person rejected a part of it, the rest, perhaps unmeasured.
+    ``dropped`` says why keys are not in it. ``tried`` are the settings in which a candidate was last in question, by
+    its name; ``closed`` says why candidates are not tried. ``done`` are the instruments that have been used.
+    """
+
+    plan: Plan
+    judge: Judge
+    usual: Settings
+    compiles: Settings
+    stack: Settings = BASELINE
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    tried: Mapping[str, Settings] = field(default_factory=dict)
+    closed: Mapping[str, str] = field(default_factory=dict)
+    done: frozenset[Kind] = frozenset()
+
+    @classmethod
+    def begin(cls, plan: Plan, judge: Judge) -> Known:
+        """What is known once the baseline was measured."""
+        usual = plan.usual_stack()
+        compiled = plan.compiled(usual)
+        return cls(plan, judge, usual, Settings({key: compiled[key] for key in compiled if key not in usual}))
+
+    # --- questions ------------------------------------------------------------------------------------------------
+
+    @property
+    def step_ms(self) -> float:
+        """Milliseconds per step of the stack, as far as it was measured; of the baseline before."""
+        return self.judge.speed(self.stack if self.judge.measured_runs(self.stack) else BASELINE)[0]
+
+    @property
+    def pending(self) -> bool:
+        """Whether the stack is still to be measured: the person rejected a part of it."""
+        return not self.judge.knows(self.stack)
+
+    def why_unusable(self, settings: Settings) -> str:
+        """Why settings that were tried cannot be the stack; empty when they can."""
+        result = self.judge.result(settings)
+        if result is None or not result.measured:
+            return result.reason if result else "it was not measured"
+        by = self.judge.yardstick
+        if not (by.too_large or by.goal.fits(result)):
+            return "it takes more than the memory limit"
+        bounded = by.goal.objective is Objective.MEMORY and not by.too_large
+        if bounded and settings and not by.keeps_speed(self.judge.compare(settings)):
+            return f"it {by.goal.not_better()}"
+        return self.plan.consent.why_not(settings, self.judge.numerics(settings, result))
+
+    def usable(self, settings: Settings) -> bool:
+        """Whether settings ran, fit the memory limit, and change no more than is allowed or was consented to."""
+        return not self.why_unusable(settings)
+
+    def record(self, candidate: Candidate) -> TrialRecord | None:
+        """What is known of a candidate: alone, or in the combination that says most about it; None when nothing is."""
+        alone = Settings(candidate.settings)
+        if self.judge.knows(alone):
+            return self.judge.record(candidate, alone)
+        whole, rest = self._in_company(candidate)
+        return self.judge.record(candidate, whole, rest) if whole else None
+
+    def contribution_of(self, key: str) -> float | None:
+        """How many times as fast the stack is with a setting, as far as that is known; else the stack uncompiled."""
+        for whole in (self.stack, self.uncompiled):
+            rest = whole.without(key)
+            if key in whole and rest != whole and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
+                return self.judge.contribution(whole, rest).speedup
+        return None
+
+    @property
+    def uncompiled(self) -> Settings:
+        """The stack without what compiles it."""
+        catalog = self.plan.catalog
+        return Settings({key: value for key, value in self.stack.items() if not catalog.by_key(key).expensive})
+
+    def _in_company(self, candidate: Candidate) -> tuple[Settings, Settings]:
+        """The measured combination that says most about a candidate, and the same without it."""
+        holds = [s for s in self.judge.runs if s.get(candidate.key) == candidate.value]
+        pairs = [(whole, whole.without(candidate.key)) for whole in holds if self.judge.measured_runs(whole)]
+        compared = [pair for pair in pairs if self.judge.measured_runs(pair[1])]
+        tried = self.tried.get(candidate.name)
+        order = sorted(compared, key=lambda pair: (pair[0] == self.stack, pair[0] == tried, len(pair[0])))
+        if order:
+            return order[-1]
+        if tried is not None and self.judge.knows(tried):
+            return tried, tried.without(candidate.key)
+        if self.stack.get(candidate.key) == candidate.value and self.judge.knows(self.stack):
+            return self.stack, self.stack.without(candidate.key)
+        return BASELINE, BASELINE
+
+    # --- what a move changes --------------------------------------------------------------------------------------
+
+    def after(self, move: Move, evidence: Evidence) -> Known:
+        """What is known once a move has been measured."""
+        known = self._with(move, evidence)
+        match move.kind:
+            case Kind.LEAP:
+                return known._leapt(move)
+            case Kind.ADD | Kind.SWAP | Kind.ALONE:
+                return known._tried(move)
+            case Kind.DROP:
+                return known._left_out(move)
+            case Kind.AGAIN:
+                return known._weighed_again(move)
+            case Kind.TURNS:
+                return known._proven(move)
+        return known
+
+    def under(self, consent: Consent) -> Known:
+        """What is known under other decisions: what was rejected is out of the stack, which may have to be measured."""
+        if consent.decisions == self.plan.consent.decisions:
+            return self
+        known = replace(self, plan=replace(self.plan, consent=replace(consent, seen=self._seen())))
+        gone = [key for key in self.stack if consent.rejects(self.plan.catalog.by_key(key).id)]
+        dropped = {key: why for key, why in self.dropped.items() if why != REJECTED}
+        known = replace(known, dropped={**dropped, **dict.fromkeys(gone, REJECTED)})
+        if gone:
+            return known._with_stack(known._compatible(self.stack, gone))
+        return known
+
+    def retried(self, settings: Settings) -> Known:
+        """What is known without the runs of these settings, which are measured anew."""
+        return replace(self, judge=self.judge.without_runs(settings))
+
+    def _with(self, move: Move, evidence: Evidence) -> Known:
+        judge, plan = self.judge, self.plan
+        for settings, result in evidence.runs:
+            judge = judge.with_run(settings, result)
+        if evidence.beside is not None:
+            judge = judge.with_beside(move.settings, evidence.beside)
+        elif move.kind is Kind.TURNS and all(result.measured for _, result in evidence.runs):
+            judge = judge.with_in_turn(move.settings)
+        if evidence.control is not None:
+            judge = judge.with_control(evidence.control)
+        if evidence.reference is not None and evidence.reference.probed:
+            judge = replace(judge, reference=evidence.reference)
+        if evidence.cpu_step_ms is not None:
+            judge = replace(judge, cpu_step_ms=evidence.cpu_step_ms)
+        instruments = (Kind.CONTROL, Kind.PROFILE, Kind.REFERENCE, Kind.HOST)
+        done = self.done | {move.kind} if move.kind in instruments else self.done
+        tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
+        known = replace(self, judge=judge, plan=plan, done=done, tried=tried)
+        return known._with_facts(evidence.facts) if evidence.facts is not None else known
+
+    def _with_facts(self, facts: Facts) -> Known:
+        """The plan anew, once the instrumented pass has shown where the time goes."""
+        old = self.plan
+        speedup = max(1.0, self.judge.gain(self.stack, BASELINE).ratio) if self.stack else 1.0
+        plan = Plan.of(
+            old.catalog,
+            old.request,
+            facts,
+            old.consent,
+            hints=old.hints,
+            noise_floor=self.judge.noise_floor,
+            speedup=speedup,
+        )
+        kept = {candidate.name: candidate for candidate in (*old.candidates, *plan.candidates)}
+        tried = [c for c in old.candidates if c not in plan.candidates and self.record(c) is not None]
+        planned = tuple(kept[name] for name in dict.fromkeys(c.name for c in (*plan.candidates, *tried)))
+        named = {candidate.recipe for candidate in planned}
+        skipped = {recipe: why for recipe, why in plan.skipped.items() if recipe not in named}
+        return replace(self, plan=replace(plan, candidates=planned, skipped=skipped))
+
+    # --- how the stack follows ------------------------------------------------------------------------------------
+
+    def _leapt(self, move: Move) -> Known:
+        if move.settings == self.stack:  # what was left of a stack, measured at last
+            return self if self.usable(self.stack) else self._with_stack(self.best_usable())
+        if self.usable(move.settings) and self.judge.gain(move.settings, self.stack).ratio > 1:
+            return self._with_stack(move.settings)
+        return self
+
+    def _tried(self, move: Move) -> Known:
+        candidate = move.candidate
+        assert candidate is not None, "the move is about a candidate"
+        known = self._with_seen()
+        if not known.plan.may_stack(candidate) or known._fills_the_device(move.settings):
+            return known
+        why = known.why_unusable(move.settings)
+        if why:
+            alone = len(move.settings) <= 1
+            return known if alone else known._without(candidate.key, f"together with the others it fails: {why}")
+        gain = known.judge.gain(move.settings, known.stack)
+        accepted = known.plan.consent.accepts(candidate.recipe)
+        margin = known.plan.recipe(candidate).replacement_margin if candidate.key in known.stack else 1.0
+        if (gain.proven and gain.low > margin) or (accepted and not gain.lost and _holds(move.settings, known.stack)):
+            return known._with_stack(move.settings)
+        if move.base == known.stack and known.stack and candidate.key not in known.stack:
+            return known._without(candidate.key, "it adds nothing to the others")
+        return known
+
+    def _left_out(self, move: Move) -> Known:
+        """The simpler of two that do as well stays; a usual setting leaves only where its run says so clearly."""
+        gone = [key for key in self.stack if key not in move.settings]
+        if move.base != self.stack or not self.usable(move.settings):
+            return self
+        if any(self.plan.consent.accepts(self.plan.catalog.by_key(key).id) for key in gone):
+            return self
+        gain = self.judge.gain(move.settings, self.stack)
+        clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler
+        as_good = gain.ratio >= POLICY.as_fast and clear and not gain.lost
+        if gain.low > 1 or as_good:
+            known = self._with_stack(move.settings)
+            return known._without(gone[0], "the others do as well without it")
+        return self
+
+    def _weighed_again(self, move: Move) -> Known:
+        """Another run of a combination may show that it is better than the stack after all."""
+        best = self.best_usable(among=(self.stack, move.settings))
+        return self._with_stack(best) if best and best != self.stack else self
+
+    def _proven(self, move: Move) -> Known:
+        """A stack whose turns with the baseline show that it is no better is given up."""
+        result = self.judge.result(move.settings)
+        if move.settings != self.stack or result is None or not self.judge.proven(move.settings):
+            return self
+        comparison = self.judge.compare(move.settings)
+        likely = self.judge.goal.by_time and comparison.speedup > 1 + comparison.noise_floor
+        if likely or self.judge.yardstick.worth(result, comparison):
+            return self
+        why = f"together they {self.judge.goal.not_better(2)}"
+        if not self.judge.goal.fits(result):
+            why = "together they take more than the memory limit"
+        return replace(self, stack=BASELINE, dropped={**self.dropped, **dict.fromkeys(move.settings, why)})
+
+    def _fills_the_device(self, settings: Settings) -> bool:
+        return fills_the_device(self.plan.facts, settings, self.judge.result(settings))
+
+    def best_usable(self, among: Iterable[Settings] | None = None) -> Settings:
+        """The best combination that may be used, by what was measured; the baseline where none is better."""
+        best = BASELINE
+        for settings in sorted(self.judge.runs if among is None else among, key=len):
+            ran = bool(settings) and bool(self.judge.measured_runs(settings))
+            if ran and self.usable(settings) and self.judge.gain(settings, best).low > 1:
+                best = settings
+        return best
+
+    def _with_stack(self, settings: Settings) -> Known:
+        dropped = {key: why for key, why in self.dropped.items() if key not in settings}
+        return replace(self, stack=settings, dropped=dropped)
+
+    def _without(self, key: str, why: str) -> Known:
+        return replace(self, dropped={**self.dropped, key: why})
+
+    def _compatible(self, stack: Settings, gone: Iterable[str]) -> Settings:
+        """The stack without these keys, and without what needs one of them."""
+        for key in gone:
+            stack = stack.without(key)
+        while stack and self.plan.catalog.conflict(stack):
+            one_less = (key for key in stack if not self.plan.catalog.conflict(stack.without(key)))
+            stack = stack.without(next(one_less, list(stack)[-1]))
+        return stack
+
+    def _seen(self) -> dict[str, Numerics]:
+        """What candidates were measured to change, by recipe: the consent of an accepted one covers that."""
+        seen: dict[str, Numerics] = {}
+        for candidate in self.plan.candidates:
+            record = self.record(candidate)
+            if record is not None and record.numerics is not None:
+                worst = seen.get(candidate.recipe, Numerics.EXACT)
+                seen[candidate.recipe] = max(worst, record.numerics.decisive, key=lambda numerics: numerics.severity)
+        return seen
+
+    def _with_seen(self) -> Known:
+        if not self.plan.consent.decisions:
+            return self
+        return replace(self, plan=replace(self.plan, consent=replace(self.plan.consent, seen=self._seen())))
+
+
+def _holds(new: Settings, old: Settings) -> bool:
+    """Whether settings hold all keys of others."""
+    return set(old) <= set(new)

@@ -1,0 +1,233 @@
+"""The lab: measures what the search asks for, knows what it costs, and tells the outside what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from advisor.experiment import events
+from advisor.experiment.baseline import instrumented_run, reference_spec
+from advisor.experiment.bench import ENERGY_S, Bench
+from advisor.experiment.consent import Consent
+from advisor.experiment.judge import BASELINE, speed
+from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.moves import moves
+from advisor.experiment.policy import POLICY
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.search import rank
+from advisor.experiment.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
+from advisor.recipe import Stage
+from advisor.records import TrialResult, Value
+from advisor.settings import Settings
+
+# A step that the CPU does not finish a few times within this is not waited for, in seconds.
+_CPU_TRIAL_S = 20.0
+_CPU_MEASURE_S = 0.5
+# What an instrumented pass takes beside an ordinary trial, in seconds; an H200 needs 3 to 5.
+_INSTRUMENTS_S = 4.0
+# For each compilation one core, and some for the processes that it starts. On 16 cores two that ran beside each other
+# took no longer than one, and the second took 2 s instead of 11 s afterwards.
+_CORES_FOR_TWO = 8
+# One core for the trial, one for its compiler, one for its other threads, one for the interpreter.
+_CORES_BESIDE_IMPORTS = 4
+# Two that compile take about as much memory as two of the baseline, which may be this share of the device at most.
+_MEMORY_SHARE = 0.8
+# Each interpreter that waits holds half a gigabyte of the host's memory.
+_MOST_INTERPRETERS = 4
+_STAGES = {
+    Kind.LEAP: "leap",
+    Kind.TURNS: "confirmation",
+    Kind.ALONE: "alone",
+    Kind.CONTROL: "instruments",
+    Kind.PROFILE: "instruments",
+    Kind.REFERENCE: "instruments",
+    Kind.HOST: "alone",
+}
+
+
+class Lab:
+    """Implements ``search.Lab`` with trial processes.
+
+    ``consent`` gives the consent under the decisions so far; ``report`` tells of what is new in what is known.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        emit: Callable[[events.Event], None],
+        *,
+        consent: Callable[[Consent], Consent],
+        report: Callable[[Known], None],
+    ) -> None:
+        self.bench = bench
+        self._emit = emit
+        self._consent = consent
+        self._report = report
+        self._stage = ""
+
+    # --- what things cost -----------------------------------------------------------------------------------------
+
+    def cost_s(self, move: Move, known: Known) -> float:
+        """The seconds that a move is expected to take."""
+        once_s = self.bench.expected_s(move.settings)
+        match move.kind:
+            case Kind.TURNS:
+                return turns_s(self.bench, move.settings, side_by_side=self._beside(known, move.settings))
+            case Kind.PROFILE:
+                return once_s + _INSTRUMENTS_S
+            case Kind.HOST:
+                return _CPU_TRIAL_S
+        return max(once_s, 0.1)
+
+    def affords(self, move: Move, known: Known) -> bool:
+        """Whether there is time for a move, and for the stack's turns behind it.
+
+        Nothing is reserved against a leap: it is what the turns would measure. A compilation that may end too late is
+        started all the same, for it is given all the time that is left.
+        """
+        budget, cost_s = self.bench.budget, self.cost_s(move, known)
+        if move.kind is Kind.LEAP:
+            compiling = self.bench.catalog.cost(move.settings)
+            return budget.allows(POLICY.gamble * cost_s if compiling else cost_s)
+        if move.kind is Kind.TURNS:
+            return budget.allows(cost_s)
+        return budget.allows(cost_s, reserve_s=self.reserve_s(known))
+
+    def reserve_s(self, known: Known) -> float:
+        """The seconds that are reserved for measuring the stack in turn with the baseline: a fifth at most."""
+        if not known.stack or known.judge.proven(known.stack):
+            return 0.0
+        needed_s = turns_s(self.bench, known.stack, side_by_side=self._beside(known, known.stack))
+        return min(needed_s, POLICY.reserve_share * self.bench.budget.total_s)
+
+    def _beside(self, known: Known, settings: Settings) -> bool:
+        result = known.judge.result(settings)
+        return result is not None and may_be_side_by_side(known.plan.facts, known.judge.baseline, result)
+
+    # --- measuring ------------------------------------------------------------------------------------------------
+
+    def measure(self, move: Move, known: Known) -> Evidence:
+        """Measure a move. Raises SessionCancelledError when the person ends the session meanwhile."""
+        self.enter(_STAGES.get(move.kind, "search"))
+        instruments = {
+            Kind.CONTROL: self._control,
+            Kind.PROFILE: self._profile,
+            Kind.REFERENCE: self._reference,
+            Kind.HOST: self._on_the_cpu,
+        }
+        if move.kind in instruments:
+            return instruments[move.kind](known)
+        if move.kind is Kind.TURNS:
+            beside = self._beside(known, move.settings)
+            return side_by_side(self.bench, move.settings) if beside else in_turn(self.bench, move.settings)
+        return Evidence(runs=((move.settings, self._trial(move, known)),))
+
+    def _trial(self, move: Move, known: Known) -> TrialResult:
+        stacked = len(move.settings) > 1
+        spec = self.bench.spec(move.name, move.settings, at_least_s=ENERGY_S if stacked else 0.0)
+        if move.kind is Kind.AGAIN and not move.settings and known.judge.spread.random:
+            # Another draw of what the steps draw: the more are seen, the better their spread is known.
+            spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
+        if self.bench.catalog.cost(move.settings):
+            self._start_interpreters(known)
+        return self.bench.run(spec, ahead=self._ahead(move, known))
+
+    def _control(self, known: Known) -> Evidence:
+        spec = self.bench.spec(f"{CONTROL}=true", {known.plan.catalog[CONTROL].key: True})
+        return Evidence(control=self.bench.run(replace(spec, stream_seed=self.bench.request.seed + 1)))
+
+    def _profile(self, known: Known) -> Evidence:
+        facts = known.plan.facts
+        found, result = instrumented_run(self.bench, facts)
+        if found != facts:
+            self._emit(events.FactsFound(found))
+        return Evidence(runs=((BASELINE, result),), facts=found)
+
+    def _reference(self, known: Known) -> Evidence:
+        judge = known.judge
+        spec = reference_spec(self.bench, known.plan.facts, judge.baseline, judge.spread)
+        if spec is None:
+            return Evidence()
+        result = self.bench.run(spec)
+        self._emit(events.TrialActivity(spec.trial_id, result.reason or "done"))
+        return Evidence(reference=result)
+
+    def _on_the_cpu(self, known: Known) -> Evidence:
+        spec = self.bench.spec("the same step on the CPU", {})
+        target = replace(spec.target, device="cpu")
+        limit_s = min(_CPU_TRIAL_S, spec.timeout_s)
+        result = self.bench.run(replace(spec, target=target, measure_s=_CPU_MEASURE_S, timeout_s=limit_s))
+        return Evidence(cpu_step_ms=speed(result)[0]) if result.measured else Evidence()
+
+    # --- beside a compilation -------------------------------------------------------------------------------------
+
+    def _ahead(self, move: Move, known: Known) -> Settings | None:
+        """What is most likely compiled next, to be compiled beside this move; None where that may disturb."""
+        if move.kind is Kind.LEAP or not self._may_compile_beside(known, move.settings):
+            return None
+        for other in rank(moves(known), known, self):
+            new = other.settings not in (move.settings, known.stack) and self._compiles_anew(other.settings)
+            if new and self._may_compile_beside(known, other.settings):
+                return other.settings
+        return None
+
+    def _compiles_anew(self, settings: Settings) -> bool:
+        code = self.bench.catalog.compiled_code(settings)
+        return bool(code) and not self.bench.budget.has_compiled(code)
+
+    def _may_compile_beside(self, known: Known, settings: Mapping[str, Value]) -> bool:
+        """Whether settings may be compiled beside others: there are cores and memory, and nothing is timed for them.
+
+        What compiles for longer than usual chooses among many kernels by timing them, as some libraries do. (Otherwise
+        the compiler times a few when they run first; what it finds ahead, beside another, is not kept.) A target that
+        each trial builds for itself, since building it uses CUDA or threads, may not be one to build twice at a time.
+        """
+        facts, peak = known.plan.facts, known.judge.baseline.peak_reserved_bytes or 0
+        if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or self.bench.builds_anew:
+            return False
+        catalog = self.bench.catalog
+        if 2 * peak > _MEMORY_SHARE * facts.workload.device_memory_bytes:
+            return False
+        if catalog.environment(settings) or not 0 < catalog.cost(settings) <= 1:
+            return False
+        in_use = catalog.in_order({**facts.workload.current, **settings})
+        return not any(recipe.times_kernels and value for recipe, value in in_use)
+
+    def _start_interpreters(self, known: Known) -> None:
+        """Start the interpreters that candidates will need; they import while something compiles."""
+        facts = known.plan.facts
+        if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_BESIDE_IMPORTS:
+            return
+        waiting = [
+            candidate
+            for candidate in known.plan.candidates
+            if known.plan.recipe(candidate).stage is Stage.ENVIRONMENT and known.record(candidate) is None
+        ]
+        for candidate in waiting[:_MOST_INTERPRETERS]:
+            if not known.plan.consent.rejects(candidate.recipe):
+                self.bench.start_interpreter(candidate.settings)
+
+    # --- telling --------------------------------------------------------------------------------------------------
+
+    def tell(self, known: Known) -> Known:
+        """Tell of what is known; returns it under the decisions that were taken meanwhile."""
+        self._report(known)
+        followed = known.under(self._consent(known.plan.consent))
+        if followed is not known:
+            self._report(followed)
+        self.tell_progress(followed)
+        return followed
+
+    def enter(self, stage: str) -> None:
+        """Begin a stage, unless it has begun."""
+        if stage != self._stage:
+            self._stage = stage
+            self._emit(events.StageStarted(stage))
+
+    def tell_progress(self, known: Known) -> None:
+        """Post the share of the time that has passed, and what is left: as long as moves are left, or the budget."""
+        budget = self.bench.budget
+        needed_s = sum(self.cost_s(move, known) for move in moves(known))
+        left_s = min(budget.left_s, needed_s)
+        spent_s = budget.spent_s
+        self._emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))

@@ -1,0 +1,306 @@
+"""The moves of the search: what could be measured next, and what each is expected to gain. Functions of what is known.
+
+Each function yields the moves of one kind. ``search.py`` takes the one that is worth most for its cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.experiment.judge import BASELINE
+from advisor.experiment.known import Kind, Known, Move
+from advisor.experiment.ladder import goes_on
+from advisor.experiment.policy import POLICY
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.weaken import weaker
+from advisor.records import Candidate, Outcome, Verdict
+from advisor.settings import Settings
+
+Moves = Iterator[Move]
+
+
+def moves(known: Known) -> Moves:
+    """Everything that could be measured next, in no order."""
+    for kind in (leaps, instruments, drops, swaps, adds, alones, repeats, turns):
+        yield from kind(known)
+
+
+def leaps(known: Known) -> Moves:
+    """The expert's stack: first without compiling, then compiled; where it fails, without the part that failed.
+
+    After a decision the stack itself, where what is left of it was never measured.
+    """
+    if known.pending:
+        yield Move(Kind.LEAP, known.stack, POLICY.leap_gain, f"stack: {known.stack}")
+        return
+    plain = _standing(known, known.usual)
+    if not known.judge.knows(plain):
+        yield Move(Kind.LEAP, plain, POLICY.leap_gain, f"stack: {plain}", known.stack)
+        return
+    goal = _permitted(known, plain.merged(known.compiles))
+    compiled = _standing(known, goal)
+    if compiled != plain and not known.judge.knows(compiled):
+        yield Move(Kind.LEAP, compiled, POLICY.compiled_leap_gain, f"stack: {compiled}", known.stack)
+
+
+def _standing(known: Known, goal: Settings) -> Settings:
+    """A goal, weakened step by step as far as it was tried and cannot be used."""
+    settings = _permitted(known, goal)
+    while settings and known.judge.knows(settings) and not known.usable(settings):
+        settings = weaker(known, settings)
+    return settings
+
+
+def _permitted(known: Known, settings: Settings) -> Settings:
+    """Settings without what the person rejected, or what conflicts with the rest then."""
+    catalog, consent = known.plan.catalog, known.plan.consent
+    for key in settings:
+        if not consent.permits({key: settings[key]}):
+            settings = settings.without(key)
+    return settings if not catalog.conflict(settings) else BASELINE
+
+
+def instruments(known: Known) -> Moves:
+    """What tells noise, rounding and where the time goes: due once the leaps are done."""
+    if Kind.CONTROL not in known.done:
+        yield Move(Kind.CONTROL, BASELINE, 1.03, f"{CONTROL}=true")
+    if Kind.PROFILE not in known.done:
+        yield Move(Kind.PROFILE, BASELINE, 1.06, "baseline, instrumented")
+    if Kind.REFERENCE not in known.done:
+        yield Move(Kind.REFERENCE, BASELINE, 1.02, "baseline in a higher precision")
+    if Kind.HOST not in known.done and known.plan.facts.on_cuda:
+        yield Move(Kind.HOST, BASELINE, 1.0001, "the same step on the CPU")
+
+
+def drops(known: Known) -> Moves:
+    """The stack without each of its settings, whose contribution is not known yet.
+
+    Where the rest would have to be compiled anew, the stack that is not compiled tells the contribution for less.
+    """
+    for key in known.stack:
+        rest = known.stack.without(key)
+        if not rest or known.judge.knows(rest) or known.plan.catalog.conflict(rest):
+            continue
+        shown = known.contribution_of(key)
+        plain, cheaper = known.uncompiled, known.uncompiled.without(key)
+        anew = plain != known.stack and not known.plan.catalog.by_key(key).keeps_code
+        if anew and key in plain and shown is None and known.judge.measured_runs(plain):
+            if cheaper and not known.judge.knows(cheaper):
+                yield Move(Kind.DROP, cheaper, POLICY.drop_gain, f"stack without {key}, not compiled", plain)
+            continue
+        gain = _gain_of_leaving_out(known, key, shown) if anew else _usual_gain_of_leaving_out(known, key)
+        yield Move(Kind.DROP, rest, gain, f"stack without {key}", known.stack)
+
+
+def _usual_gain_of_leaving_out(known: Known, key: str) -> float:
+    """What libraries time themselves can cost as well as gain; other settings seldom do."""
+    recipe = known.plan.catalog.by_key(key)
+    return 1.04 if recipe.times_kernels else POLICY.drop_gain
+
+
+def _gain_of_leaving_out(known: Known, key: str, contribution: float | None) -> float:
+    """Where compiling anew is needed: little, unless the setting cost something before anything was compiled."""
+    if contribution is None or contribution > POLICY.drop_gain:
+        return POLICY.information
+    return max(POLICY.information, 1 / contribution)
+
+
+def swaps(known: Known) -> Moves:
+    """Another value in the place of one of the stack's, or what a setting of the stack rules out in its place."""
+    for candidate in known.plan.candidates:
+        present = known.stack.get(candidate.key)
+        if not known.plan.may_stack(candidate) or candidate.name in known.closed:
+            continue
+        if present is not None and present != candidate.value:
+            yield from _swap(known, candidate, known.stack.without(candidate.key))
+        elif present is None and known.plan.is_usual(candidate) and not known.plan.fits(candidate, known.stack):
+            yield from _rival(known, candidate)
+
+
+def _swap(known: Known, candidate: Candidate, rest: Settings) -> Moves:
+    settings = rest.merged(candidate.settings)
+    if known.judge.knows(settings) or not known.plan.fits(candidate, rest):
+        return
+    if known.plan.recipe(candidate).ladder and not _is_neighbour(known, candidate):
+        return
+    present = Candidate(candidate.recipe, candidate.key, known.stack[candidate.key])
+    usual = known.plan.expected_gain(present, known.stack, known.step_ms)
+    gain = known.plan.expected_gain(candidate, known.stack, known.step_ms) / max(usual, 1.0)
+    if known.plan.recipe(candidate).ladder:
+        gain = max(gain, POLICY.drop_gain)
+    if gain > POLICY.least_gain:
+        yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
+
+
+def _is_neighbour(known: Known, candidate: Candidate) -> bool:
+    """Whether a rung of a ladder is next to the stack's."""
+    rungs = sorted(c.value for c in known.plan.candidates if c.recipe == candidate.recipe)
+    present = known.stack[candidate.key]
+    if present not in rungs or candidate.value not in rungs:
+        return True
+    return abs(rungs.index(present) - rungs.index(candidate.value)) == 1
+
+
+def _rival(known: Known, candidate: Candidate) -> Moves:
+    for key in known.stack:
+        rest = known.stack.without(key)
+        contribution = known.contribution_of(key)
+        if contribution is None or contribution > POLICY.beyond_rivals or not known.plan.fits(candidate, rest):
+            continue
+        settings = rest.merged(candidate.settings)
+        gain = known.plan.expected_gain(candidate, rest, known.step_ms) / contribution
+        if not known.judge.knows(settings) and gain > POLICY.least_gain:
+            yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
+
+
+def adds(known: Known) -> Moves:
+    """One more setting on top of the stack: what the person accepted comes first."""
+    company = known.plan.in_company(known.stack) if known.stack else []
+    for candidate in (*known.plan.candidates, *company):
+        if candidate.key in known.stack or not known.plan.may_stack(candidate) or candidate.name in known.closed:
+            continue
+        settings = known.stack.merged(candidate.settings)
+        if known.judge.knows(settings) or not known.plan.fits(candidate, known.stack):
+            continue
+        if _was_tried(known, candidate) or not _is_next_rung(known, candidate):
+            continue
+        gain = _gain_on_top(known, candidate)
+        if known.plan.consent.accepts(candidate.recipe):
+            gain = POLICY.leap_gain
+        elif _is_cheaper_alone(known, candidate):
+            continue
+        if gain > POLICY.least_gain:
+            kind = Kind.ADD if known.stack else Kind.ALONE
+            name = f"stack with {candidate.name}" if known.stack else candidate.name
+            yield Move(kind, settings, gain, name, known.stack, candidate)
+
+
+def _gain_on_top(known: Known, candidate: Candidate) -> float:
+    """The usual gain, less what its trial alone has shown."""
+    usual = known.plan.expected_gain(candidate, known.stack, known.step_ms)
+    alone = Settings(candidate.settings)
+    if not known.judge.knows(alone):
+        return usual
+    if not known.judge.measured_runs(alone):
+        return 1.0
+    comparison = known.judge.compare(alone)
+    if comparison.speedup < POLICY.hopeless:
+        return 1.0
+    if comparison.verdict is Verdict.FASTER:
+        return max(usual, comparison.ci_low)
+    share = POLICY.unclear if comparison.verdict is Verdict.NO_DIFFERENCE else POLICY.unclear / 3
+    return 1 + (usual - 1) * (1.0 if _has_partner(known, candidate) else share)
+
+
+def _has_partner(known: Known, candidate: Candidate) -> bool:
+    """Whether the stack holds a recipe in whose company a candidate is known to help."""
+    company = {recipe.id for recipe, _ in known.plan.catalog.in_order(known.stack)}
+    return bool(company & known.plan.recipe(candidate).partners)
+
+
+def _was_tried(known: Known, candidate: Candidate) -> bool:
+    """Whether a candidate was tried on top already, beside all that is known to be good company for it."""
+    tried = known.tried.get(candidate.name)
+    if tried is None or len(tried) <= 1:
+        return False
+    new = {recipe.id for recipe, _ in known.plan.catalog.in_order(known.stack) if recipe.key not in tried}
+    return not new & known.plan.recipe(candidate).partners
+
+
+def _is_cheaper_alone(known: Known, candidate: Candidate) -> bool:
+    """Whether a candidate's own trial comes first: it costs less than one on top of what has to be compiled."""
+    recipe = known.plan.recipe(candidate)
+    unusual = not known.plan.is_usual(candidate) and not recipe.expensive
+    return bool(known.stack) and unusual and _is_alone_next(known, candidate)
+
+
+def _is_alone_next(known: Known, candidate: Candidate) -> bool:
+    in_plan = any(candidate.name == other.name for other in known.plan.candidates)
+    return in_plan and not known.judge.knows(Settings(candidate.settings))
+
+
+def alones(known: Known) -> Moves:
+    """Candidates by themselves: those that may enter the stack later, then what the ranked list still lacks."""
+    for candidate in known.plan.candidates:
+        alone = Settings(candidate.settings)
+        if known.judge.knows(alone) or known.plan.consent.rejects(candidate.recipe) or candidate.name in known.closed:
+            continue
+        if not _is_next_rung(known, candidate) or known.plan.catalog.conflict(alone):
+            continue
+        usual = known.plan.expected_gain(candidate, BASELINE, known.judge.speed(BASELINE)[0])
+        joins = candidate.key not in known.stack and known.plan.fits(candidate, known.stack)
+        if joins and known.plan.may_stack(candidate) and _is_cheaper_alone(known, candidate):
+            yield Move(Kind.ALONE, alone, max(usual, POLICY.information), candidate.name, BASELINE, candidate)
+        elif known.record(candidate) is None or _is_next_on_a_ladder(known, candidate):
+            yield Move(Kind.ALONE, alone, POLICY.information, candidate.name, BASELINE, candidate)
+
+
+def _is_next_on_a_ladder(known: Known, candidate: Candidate) -> bool:
+    recipe = known.plan.recipe(candidate)
+    return recipe.ladder and not known.plan.may_stack(candidate)
+
+
+def _is_next_rung(known: Known, candidate: Candidate) -> bool:
+    """Whether all values of a ladder before this one were tried, and the last of them asks for more."""
+    if not known.plan.recipe(candidate).ladder or candidate.already_on:
+        return True
+    rungs = [c for c in known.plan.candidates if c.recipe == candidate.recipe and not c.already_on]
+    before = rungs[: rungs.index(candidate)] if candidate in rungs else []
+    records = [known.record(rung) for rung in before]
+    if not before:
+        return True
+    if any(record is None for record in records):
+        return False
+    last = records[-1]
+    assert last is not None, "none of the records is missing"
+    known_records = [record for record in records if record is not None]
+    return goes_on(last, known_records, known.plan.candidates, known.judge.baseline_rate)
+
+
+def repeats(known: Known) -> Moves:
+    """Another process where one of each has not decided: of what may be better than the stack, and of the stack."""
+    judge = known.judge
+    nulls = [run for run in (*judge.baseline_runs, *judge.controls) if run.measured]
+    if Kind.CONTROL in known.done and len(nulls) < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
+        yield Move(Kind.AGAIN, BASELINE, POLICY.drop_gain, "baseline, again")
+    for settings in set(known.tried.values()):
+        runs = judge.measured_runs(settings)
+        if settings == known.stack or not runs or len(runs) >= POLICY.most_runs - 1 or not known.usable(settings):
+            continue
+        gain = judge.gain(settings, known.stack)
+        if gain.ratio > POLICY.least_gain and gain.low <= 1 and not gain.lost:
+            expected = 1 + (gain.ratio - 1) / 2
+            less_known = min((settings, known.stack), key=lambda s: len(judge.measured_runs(s)))
+            yield Move(Kind.AGAIN, less_known, expected, f"again: {less_known or 'baseline'}")
+
+
+def turns(known: Known) -> Moves:
+    """The stack in turn with the baseline: the figure that is reported."""
+    stack = known.stack
+    if stack and not known.pending and known.usable(stack) and not known.judge.proven(stack):
+        yield Move(Kind.TURNS, stack, POLICY.proof, "stack, confirmed")
+
+
+def why_not(known: Known, candidate: Candidate) -> str:
+    """Why a candidate was not tried, where it is not the time; empty where only that was missing."""
+    if known.plan.consent.rejects(candidate.recipe):
+        return known.plan.consent.why_not(candidate.settings)
+    if candidate.name in known.closed:
+        return known.closed[candidate.name]
+    if not _is_next_rung(known, candidate):
+        return _end_of_ladder(known, candidate)
+    return ""
+
+
+def _end_of_ladder(known: Known, candidate: Candidate) -> str:
+    rungs = [c for c in known.plan.candidates if c.recipe == candidate.recipe and not c.already_on]
+    for rung in reversed(rungs[: rungs.index(candidate)]):
+        record = known.record(rung)
+        if record is None:
+            continue
+        if record.result.outcome is Outcome.OUT_OF_MEMORY:
+            return f"{rung.name} ran out of memory, so larger values would too"
+        if not record.result.measured:
+            return f"{rung.name} failed: {record.result.reason}"
+        return f"{rung.name} was no better than the value before it"
+    return ""

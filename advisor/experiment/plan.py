@@ -1,0 +1,214 @@
+"""What may be tried: the candidates, the stack that an expert would write from them, and what each usually gains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from advisor.catalog import Catalog
+from advisor.experiment.bounds import hopeless, pointless
+from advisor.experiment.consent import Consent
+from advisor.experiment.policy import POLICY
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.request import Request
+from advisor.recipe import Recipe, Stage
+from advisor.records import Bottleneck, Candidate, Facts, Objective, Value, WorkloadFacts
+from advisor.roof import upper_bound
+from advisor.settings import Settings
+
+# Bound by these, a step waits for its data, and what feeds it faster is worth more than anything else.
+_FEEDING = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
+COMPILE_MODE, COMPILE_SCOPE = "compile.mode", "compile.scope"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The candidates of a workload, and why the other recipes propose none.
+
+    ``hints`` are the settings that an earlier session of the workload recommends: only the order follows them.
+    """
+
+    catalog: Catalog
+    request: Request
+    facts: Facts
+    consent: Consent
+    candidates: tuple[Candidate, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    hints: Mapping[str, Value] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        catalog: Catalog,
+        request: Request,
+        facts: Facts,
+        consent: Consent,
+        *,
+        hints: Mapping[str, Value] | None = None,
+        noise_floor: float = 0.0,
+        speedup: float = 1.0,
+    ) -> Plan:
+        """The plan for these facts. ``speedup`` is the best stack's so far: the rest weighs as much more.
+
+        What the profile shows to be hopeless is passed over with its reason, unless the person asked for it.
+        """
+        proposals = catalog.propose(facts, only=request.only, skip=(*request.skip, CONTROL))
+        skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe != CONTROL}
+        plan = cls(catalog, request, facts, consent, proposals.candidates, skipped, hints or {})
+        return plan if request.only else plan._without_hopeless(noise_floor, speedup)
+
+    def _without_hopeless(self, noise_floor: float, speedup: float) -> Plan:
+        """The plan without recipes that cannot serve the goal; usual ones stay, since others may give them a chance."""
+        reasons = hopeless(self.catalog, self.facts.profile, self.candidates, noise_floor, speedup=speedup)
+        if self.request.objective is Objective.MEMORY:  # what the profile bounds is time
+            reasons = {recipe: why for recipe, why in reasons.items() if not self.catalog[recipe].saves_memory}
+        reasons |= pointless(self.request.objective, self.candidates)
+        spared = {c.recipe for c in self.candidates if self.is_usual(c) or self.consent.accepts(c.recipe)}
+        passed_over = {recipe: why for recipe, why in reasons.items() if recipe not in spared}
+        left = tuple(c for c in self.candidates if c.recipe not in passed_over)
+        return replace(self, candidates=left, skipped={**self.skipped, **passed_over})
+
+    # --- kinds of candidates --------------------------------------------------------------------------------------
+
+    def recipe(self, candidate: Candidate) -> Recipe:
+        """The recipe of a candidate."""
+        return self.catalog[candidate.recipe]
+
+    def is_usual(self, candidate: Candidate) -> bool:
+        """Whether an expert would write a candidate without asking: it is usual, or undoes a habit."""
+        recipe = self.recipe(candidate)
+        return recipe.is_usual(candidate.value, self.facts.workload.mode) or (recipe.habit and candidate.already_on)
+
+    def may_stack(self, candidate: Candidate) -> bool:
+        """Whether a candidate can be part of a stack as things stand: it is not only priced, and needs no consent."""
+        recipe = self.recipe(candidate)
+        return self.consent.permits(candidate.settings) and not (recipe.habit and not self.is_usual(candidate))
+
+    def in_company(self, stack: Settings) -> list[Candidate]:
+        """What recipes propose only beside these settings: an attention kernel that needs bfloat16, say."""
+        facts = facts_under(self.facts, stack)
+        proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
+        known = {candidate.name for candidate in self.candidates}
+        return [c for c in proposals.candidates if c.name not in known and c.key not in stack and not c.already_on]
+
+    def applies(self, candidate: Candidate, settings: Mapping[str, Value]) -> bool:
+        """Whether a recipe would propose a candidate to somebody who has these settings (and not its own) already."""
+        others = Settings(settings).without(candidate.key)
+        return candidate.already_on or self.catalog.proposes(candidate, facts_under(self.facts, others))
+
+    def fits(self, candidate: Candidate, settings: Settings) -> bool:
+        """Whether a candidate conflicts with none of these settings, and they leave it something to do."""
+        with_it = settings.merged(candidate.settings)
+        return not self.catalog.conflict(with_it) and self.applies(candidate, settings)
+
+    # --- the expert's stack ---------------------------------------------------------------------------------------
+
+    def usual_stack(self) -> Settings:
+        """What an expert would write for these facts without compiling: every usual setting that applies."""
+        chosen = [c for c in self.candidates if self._belongs(c)]
+        return self._company(sorted(chosen, key=lambda c: not self._is_hinted(c)))
+
+    def compiled(self, settings: Settings) -> Settings:
+        """Settings with model and loss compiled as one, or the model where there is no loss to compile with it."""
+        proposed = {(c.key, c.value) for c in self.candidates if self.may_stack(c)}
+        hinted = {key: value for key, value in self.hints.items() if (key, value) in proposed}
+        for key, value in ((COMPILE_SCOPE, "with_loss"), (COMPILE_MODE, "default")):
+            if (key, value) in proposed:
+                wanted = settings.with_value(key, value)
+                tuned = wanted.merged({k: v for k, v in hinted.items() if self.catalog.by_key(k).expensive})
+                return wanted if self.catalog.conflict(tuned) else tuned
+        return settings
+
+    def _belongs(self, candidate: Candidate) -> bool:
+        recipe = self.recipe(candidate)
+        if recipe.expensive or recipe.times_kernels or recipe.stage is Stage.ENVIRONMENT:
+            return False  # these cost seconds in every trial; the search asks for them on top of the stack
+        if not self.may_stack(candidate):
+            return False
+        if not self._worth_a_place(recipe, candidate):
+            return False
+        if recipe.ladder:
+            return self._starves and candidate.value == self._top_of(recipe)
+        if self.request.objective is Objective.MEMORY:
+            return recipe.saves_memory or self.is_usual(candidate)
+        return self.is_usual(candidate) or self._is_hinted(candidate)
+
+    def _worth_a_place(self, recipe: Recipe, candidate: Candidate) -> bool:
+        """Whether the phases that a candidate shortens take time at all, as far as anybody looked."""
+        bound = upper_bound(self.facts.profile, recipe.phases) if self.facts.profile else None
+        return bound is None or candidate.already_on or bound > POLICY.least_gain
+
+    @property
+    def _starves(self) -> bool:
+        """Whether the step is known to wait for its data."""
+        profile = self.facts.profile
+        return profile is not None and profile.bottleneck is not None and profile.bottleneck in _FEEDING
+
+    def _top_of(self, recipe: Recipe) -> Value:
+        """The largest of a ladder's numbers; nothing of one that changes what is trained is ever asked for it."""
+        values = [c.value for c in self.candidates if c.recipe == recipe.id and isinstance(c.value, int)]
+        return max(values, default=recipe.default)
+
+    def _is_hinted(self, candidate: Candidate) -> bool:
+        return self.hints.get(candidate.key) == candidate.value
+
+    def _company(self, candidates: Iterable[Candidate]) -> Settings:
+        """All of these together, but for what conflicts with one before it or is done for by another.
+
+        What leaves nothing to do to one added before it takes its place: which of them comes first is often chance.
+        """
+        settings, added = Settings(), list[Candidate]()
+        for candidate in candidates:
+            if candidate.key in settings or not self.fits(candidate, settings):
+                continue
+            settings = settings.merged(candidate.settings)
+            added.append(candidate)
+            for other in [other for other in added if not self.applies(other, settings)]:
+                settings = settings.without(other.key)
+                added.remove(other)
+        return settings
+
+    # --- expected gains -------------------------------------------------------------------------------------------
+
+    def expected_gain(self, candidate: Candidate, stack: Settings, step_ms: float) -> float:
+        """The factor by which a candidate usually speeds up such a workload, on a stack whose step takes ``step_ms``.
+
+        It is bounded by what the instrumented pass shows of the phases that it can shorten. For memory and energy it
+        stands for the gain in those.
+        """
+        recipe = self.recipe(candidate)
+        if self.request.objective is Objective.MEMORY:
+            return _MEMORY_GAIN if recipe.saves_memory else 1.0
+        try:
+            usual = float(recipe.expected_gain(facts_under(self.facts, stack.without(candidate.key)), candidate.value))
+        except Exception:  # a stranger's code may raise anything: the candidate is tried with the others of its kind
+            usual = 1.02
+        return min(usual, self._bound(recipe, step_ms))
+
+    def _bound(self, recipe: Recipe, step_ms: float) -> float:
+        """What shortening a recipe's phases to nothing would gain on a step of this length; infinite where unknown."""
+        profile = self.facts.profile
+        measured = [profile.phases[phase] for phase in recipe.phases if phase in profile.phases] if profile else []
+        if not measured:
+            return math.inf
+        return step_ms / max(step_ms - sum(measured), _LEAST_REST * step_ms)
+
+
+# What a setting that is meant to save memory usually saves of it: tests/gpu/RESULTS.md, 5 to 50 %.
+_MEMORY_GAIN = 1.1
+_LEAST_REST = 0.05
+
+
+def facts_under(facts: Facts, settings: Mapping[str, Value]) -> Facts:
+    """The facts as they are when these settings are applied over the user's own."""
+    return replace(facts, workload=_under(facts.workload, settings))
+
+
+def _under(workload: WorkloadFacts, settings: Mapping[str, Value]) -> WorkloadFacts:
+    loader, current = workload.loader, {**workload.current, **settings}
+    if loader is not None and "data.num_workers" in settings:
+        workers = int(settings["data.num_workers"])
+        loader = replace(loader, num_workers=workers, persistent_workers=workers > 0)
+        current.setdefault("data.persistent_workers", workers > 0)  # num_workers sets that too
+    return replace(workload, loader=loader, current=current)

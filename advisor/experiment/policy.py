@@ -1,0 +1,55 @@
+"""The constants of the experiment: each with its meaning, its unit, and where the figure comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the experiment takes for granted. Gains are speed-up factors; shares are 0 to 1.
+
+    Expected gains only order the moves and end the search; no figure that is reported contains one.
+
+    ``leap_gain``: the usual stack without compiling, over the baseline. The median of the ten workloads of
+    tests/benchmarks is 1.9.
+    ``compiled_leap_gain``: the compiled and captured stack over the one that is not compiled; the same ten: 1.4.
+    ``least_gain``: what is expected to gain less than this is not worth a trial for the sake of the stack.
+    ``information``: what a figure for the ranked list is worth, as a gain, where it cannot change the stack.
+    ``proof``: what measuring the stack in turn with the baseline is worth, as a gain: more than information, less than
+    any move that is expected to improve the stack.
+    ``drop_gain``: what leaving out a usual setting gains on average; cudnn.benchmark, which costs up to a fifth
+    (ResNet-50 inference with a batch of 1: 0.44 and 0.37 ms), is why it is not smaller.
+    ``hopeless``: a candidate whose trial alone was slower than this is not tried on the stack.
+    ``beyond_rivals``: where a setting makes the stack this many times as fast, none that it rules out is tried in its
+    place: TensorFloat-32 has half the rate of bfloat16.
+    ``unclear``: a setting that was neither better nor worse alone gains this share of its expected gain on the stack.
+    ``as_fast``: the stack without a setting may be this much slower, and the simpler one stays. Unitless ratio.
+    ``widest_for_simpler``: where the interval of that ratio is wider than this on one side, nothing is left out.
+    ``most_runs``: the most processes of the same settings that the search asks for.
+    ``reserve_share``: the largest share of the budget that is reserved for measuring the stack in turn.
+    ``gamble``: a compilation is started when this share of its expected duration is left.
+    ``setup_share``: the largest share of the budget for what comes before the first leap, the first run of the
+    baseline apart.
+    ``noisy``: a noise floor above this is told to the person as the machine's fault.
+    """
+
+    leap_gain: float = 1.9
+    compiled_leap_gain: float = 1.4
+    least_gain: float = 1.003
+    information: float = 1.0005
+    proof: float = 1.02
+    drop_gain: float = 1.02
+    hopeless: float = 0.6
+    beyond_rivals: float = 2.0
+    unclear: float = 0.3
+    as_fast: float = 0.998
+    widest_for_simpler: float = 0.05
+    most_runs: int = 4
+    reserve_share: float = 0.2
+    gamble: float = 0.5
+    setup_share: float = 0.1
+    noisy: float = 0.1
+
+
+POLICY = Policy()

@@ -1,0 +1,57 @@
+"""Takes over what an earlier, interrupted session of the same request measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
+from advisor.experiment.judge import BASELINE, Beside
+from advisor.experiment.known import Kind, Known
+from advisor.experiment.plan import Plan
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.state import SessionState
+from advisor.records import Outcome, TrialRecord
+from advisor.settings import Settings
+
+
+def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
+    """What is known with all runs of the past session; its first baseline is the one that all are held against.
+
+    The present run of the baseline is one of its repeats.
+    """
+    if past.baseline is None or past.facts is None:
+        return known
+    present = known.judge.baseline
+    facts = replace(past.facts, findings=known.plan.facts.findings)
+    judge = replace(known.judge, baseline=past.baseline.result).with_run(BASELINE, present)
+    for event in history:
+        if isinstance(event, RunMeasured):
+            judge = judge.with_run(event.settings, event.result)
+        elif isinstance(event, TurnsMeasured):
+            judge = judge.with_beside(event.settings, Beside(event.new, event.old, event.result))
+    ran = [record for record in past.trials.values() if record.result.outcome is not Outcome.SKIPPED]
+    for record in ran:
+        if record.candidate.recipe == CONTROL:
+            judge = judge.with_control(record.result)
+        elif not judge.knows(record.settings):  # the journal of a version that told of records only
+            judge = judge.with_run(record.settings, record.result)
+    plan = Plan.of(
+        known.plan.catalog,
+        known.plan.request,
+        facts,
+        known.plan.consent,
+        hints=known.plan.hints,
+        noise_floor=judge.noise_floor,
+    )
+    tried = {record.candidate.name: Settings(record.settings) for record in ran if not record.alone}
+    taken = replace(Known.begin(plan, judge), tried=tried, done=_done(past, ran))
+    return replace(taken, stack=taken.best_usable())
+
+
+def _done(past: SessionState, ran: Iterable[TrialRecord]) -> frozenset[Kind]:
+    """The instruments that need not be used again."""
+    done = {Kind.CONTROL} if any(record.candidate.recipe == CONTROL for record in ran) else set[Kind]()
+    if past.facts is not None and past.facts.profile is not None and past.facts.profile.operators:
+        done.add(Kind.PROFILE)
+    return frozenset(done)

@@ -1,0 +1,144 @@
+"""Tells the outside what is new in what is known, as events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from advisor.experiment import events
+from advisor.experiment.known import Kind, Known
+from advisor.experiment.ranking import CONTROL, recommend
+from advisor.records import (
+    BaselineRecord,
+    Candidate,
+    Outcome,
+    ParetoPoint,
+    Recommendation,
+    StackRecord,
+    TrialRecord,
+    TrialResult,
+)
+from advisor.settings import Settings
+
+
+class Teller:
+    """Remembers what has been told, and posts what differs from it."""
+
+    def __init__(self, emit: Callable[[events.Event], None]) -> None:
+        self._emit = emit
+        self._runs: dict[Settings, int] = {}
+        self._beside: set[Settings] = set()
+        self._baseline: BaselineRecord | None = None
+        self._planned: events.TrialsPlanned | None = None
+        self._combinations: set[Settings] = set()
+        self.records: dict[str, TrialRecord] = {}
+        self.stack: StackRecord | None = None
+        self._ranked: tuple[Recommendation, ...] = ()
+
+    def knows_runs_of(self, known: Known) -> None:
+        """Take the runs as told: a resumed session has them in its journal."""
+        self._runs = {settings: len(runs) for settings, runs in known.judge.runs.items()}
+        self._beside = set(known.judge.beside)
+
+    def tell(self, known: Known) -> None:
+        """Post what is new."""
+        self._tell_runs(known)
+        baseline = known.judge.baseline_record()
+        if baseline != self._baseline:
+            self._baseline = baseline
+            self._emit(events.BaselineMeasured(baseline))
+        self._tell_plan(known)
+        for record in self._records(known):
+            if record != self.records.get(record.candidate.name):
+                self.keep(record)
+        self._tell_combinations(known)
+        self._tell_stack(known)
+        self._tell_ranking(known)
+
+    def keep(self, record: TrialRecord) -> None:
+        """Tell a candidate's record in place of an earlier one."""
+        self.records[record.candidate.name] = record
+        self._emit(events.TrialMeasured(record))
+
+    def skip(self, candidate: Candidate, reason: str) -> None:
+        """Tell that a candidate is left out, and why."""
+        self.keep(TrialRecord(candidate, candidate.settings, TrialResult(Outcome.SKIPPED, reason)))
+
+    def _tell_runs(self, known: Known) -> None:
+        for settings, runs in known.judge.runs.items():
+            for run in runs[self._runs.get(settings, 0) :]:
+                self._emit(events.RunMeasured(dict(settings), run))
+            self._runs[settings] = len(runs)
+        for settings, beside in known.judge.beside.items():
+            if settings not in self._beside:
+                self._beside.add(settings)
+                self._emit(events.TurnsMeasured(dict(settings), beside.new, beside.old, beside.result))
+
+    def _tell_plan(self, known: Known) -> None:
+        plan = known.plan
+        consent = tuple(candidate.name for candidate in plan.candidates if plan.consent.waits(candidate))
+        planned = events.TrialsPlanned(plan.candidates, dict(plan.skipped), consent)
+        if planned != self._planned:
+            self._planned = planned
+            self._emit(planned)
+
+    def _records(self, known: Known) -> list[TrialRecord]:
+        """What is known of each candidate; the control first."""
+        found = [known.record(candidate) for candidate in _candidates(known)]
+        measured = [record for record in found if record is not None]
+        control = self._control(known)
+        return [control, *measured] if control else measured
+
+    def _control(self, known: Known) -> TrialRecord | None:
+        judge = known.judge
+        if Kind.CONTROL not in known.done or not judge.controls:
+            return None
+        recipe = known.plan.catalog[CONTROL]
+        candidate = Candidate(CONTROL, recipe.key, True)
+        return judge.with_run(candidate.settings, judge.controls[-1]).record(candidate, candidate.settings)
+
+    def _tell_combinations(self, known: Known) -> None:
+        """What several settings did together: a choice between time and memory."""
+        for settings in known.judge.runs:
+            result = known.judge.result(settings)
+            told = settings in self._combinations or len(settings) < 2 or result is None
+            if told or result is None or result.peak_reserved_bytes is None or not known.usable(settings):
+                continue
+            self._combinations.add(settings)
+            comparison = known.judge.compare(settings)
+            point = ParetoPoint(str(settings), dict(settings), comparison, result.peak_reserved_bytes)
+            self._emit(events.CombinationMeasured(point))
+
+    def _tell_stack(self, known: Known) -> None:
+        """Tell the stack, where it is within the limits: what is shown is what could be had at once."""
+        if known.pending:
+            return
+        result = known.judge.result(known.stack)
+        if known.stack and (result is None or not known.judge.goal.fits(result)):
+            return
+        stack = known.judge.stack(known.stack, known.dropped)
+        first_and_empty = self.stack is None and not known.stack
+        if stack != self.stack and not first_and_empty:
+            self.stack = stack
+            self._emit(events.StackMeasured(stack))
+
+    def tell_no_stack(self, known: Known) -> None:
+        """Tell at the end that nothing is better than the baseline."""
+        if self.stack is None and not known.stack:
+            self.stack = known.judge.stack(known.stack, known.dropped)
+            self._emit(events.StackMeasured(self.stack))
+
+    def _tell_ranking(self, known: Known) -> None:
+        by, stack = known.judge.yardstick, self.stack.settings if self.stack else {}
+        ranked = recommend(known.plan.facts, self.records.values(), by, stack, known.plan.consent)
+        if ranked != self._ranked:
+            self._ranked = ranked
+            self._emit(events.Ranked(ranked))
+
+
+def _candidates(known: Known) -> list[Candidate]:
+    """The planned candidates, and those that were tried in the stack's company only."""
+    planned = {candidate.name: candidate for candidate in known.plan.candidates}
+    for candidate in known.plan.in_company(known.stack) if known.stack else ():
+        if candidate.name in known.tried:
+            planned.setdefault(candidate.name, candidate)
+    return list(planned.values())

@@ -1,0 +1,113 @@
+"""Turns: settings and the baseline timed alternately, A B B A, so that drift of the machine falls on both alike.
+
+On the CPU two live processes take turns, block by block. On CUDA the processes take turns whole: a second process that
+merely holds a context changes what the first one measures (on an H200 a launch-bound step of 2.8 ms took 3.1 to 4.0 ms
+beside an idle process, and a replayed graph 0.34 instead of 0.37 ms), and fresh processes show how much two of them
+differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from advisor.experiment.bench import Bench, SessionCancelledError
+from advisor.experiment.judge import BASELINE, Beside
+from advisor.experiment.known import Evidence
+from advisor.records import Block, BlockDone, Facts, Outcome, TrialKind, TrialResult, Value
+from advisor.runner import Trial
+from advisor.settings import Settings
+
+MOST_PAIRS = 12
+FEWEST_PAIRS = 5
+MOST_PAIRS_IN_TURN = 2
+# What two processes may take of the memory that is free, together.
+_MEMORY_MARGIN = 0.9
+# A block of a turn takes this share of what a trial measures.
+_BLOCK_SHARE = 0.2
+
+
+def may_be_side_by_side(facts: Facts, old: TrialResult, new: TrialResult) -> bool:
+    """Whether two live processes may take turns: both fit into memory, and neither is on CUDA, as said above."""
+    if facts.on_cuda:
+        return False
+    available_bytes = facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
+    needed_bytes = (old.peak_reserved_bytes or 0) + (new.peak_reserved_bytes or 0)
+    return needed_bytes < _MEMORY_MARGIN * available_bytes
+
+
+def turns_s(bench: Bench, settings: Mapping[str, Value], *, side_by_side: bool) -> float:
+    """What the fewest turns are expected to take, in seconds."""
+    pair_s = bench.expected_s(settings) + bench.expected_s({})
+    return pair_s + (2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s if side_by_side else 0.0)
+
+
+def in_turn(bench: Bench, settings: Settings) -> Evidence:
+    """Trials of the settings and the baseline in turn, A B B A, as many as the budget allows.
+
+    What was run counts also when one of them fails.
+    """
+    runs: list[tuple[Settings, TrialResult]] = []
+    for pair in range(MOST_PAIRS_IN_TURN):
+        order = (settings, BASELINE) if pair % 2 == 0 else (BASELINE, settings)
+        for values in order:
+            name = "stack, confirmed" if values else "baseline, beside the stack"
+            result = bench.run(bench.spec(name, values))
+            runs.append((values, result))
+            if not result.measured:
+                return Evidence(runs=tuple(runs))
+        if not bench.budget.allows(bench.expected_s(settings) + bench.expected_s({})):
+            break
+    return Evidence(runs=tuple(runs))
+
+
+def side_by_side(bench: Bench, settings: Settings) -> Evidence:
+    """Time the baseline and the settings in live processes that take turns, block by block.
+
+    What ended early is a run that failed.
+    """
+    old_spec = bench.spec("baseline, beside the stack", {}, kind=TrialKind.TURNS)
+    new_spec = bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS)
+    bench.announce(new_spec)
+    started = bench.budget.spent_s
+    with (
+        bench.runner.open(old_spec, bench.listener(old_spec)) as old,
+        bench.runner.open(new_spec, bench.listener(new_spec)) as new,
+    ):
+        ended = old.wait_ready() or new.wait_ready()
+        if ended is not None:
+            return Evidence(runs=((settings, _checked(ended)),))
+        ready = bench.budget.spent_s
+        bench.warming_up_s += ready - started
+        outcome = _alternate(bench, old, new)
+        bench.measuring_s += bench.budget.spent_s - ready
+        if isinstance(outcome, TrialResult):
+            return Evidence(runs=((settings, _checked(outcome)),))
+        old_blocks, new_blocks = outcome
+        result = replace(_checked(new.finish()), wall_s=bench.budget.spent_s - started)
+        return Evidence(beside=Beside(tuple(new_blocks), tuple(old_blocks), result))
+
+
+def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[Block], list[Block]] | TrialResult:
+    old_blocks: list[Block] = []
+    new_blocks: list[Block] = []
+    seconds = _BLOCK_SHARE * bench.budget.measure_s
+    for pair in range(MOST_PAIRS):
+        started = bench.budget.spent_s
+        order = ((old, old_blocks), (new, new_blocks))
+        for trial, blocks in order if pair % 2 == 0 else reversed(order):
+            done = trial.measure_block(seconds)
+            if not isinstance(done, BlockDone):
+                return done
+            blocks.append(done.block)
+        enough = len(new_blocks) >= FEWEST_PAIRS
+        # Blocks that hold whole epochs of a loader take longer than they were asked to.
+        if enough and bench.budget.left_s < bench.budget.spent_s - started:
+            break
+    return old_blocks, new_blocks
+
+
+def _checked(result: TrialResult) -> TrialResult:
+    if result.outcome is Outcome.CANCELLED:
+        raise SessionCancelledError
+    return result

@@ -1,0 +1,102 @@
+"""Which part of a stack that fails is weakened or left out first: by how it failed, then by what fails most often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from advisor.experiment.known import Known
+from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
+from advisor.records import Outcome, TrialResult
+from advisor.settings import Settings
+
+GRAPH, AUTOCAST, WEIGHTS, MATMUL = (
+    "step.cuda_graph",
+    "precision.autocast",
+    "precision.weights",
+    "precision.float32_matmul",
+)
+_PRECISION = (AUTOCAST, WEIGHTS, MATMUL)
+_OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is capturing")
+_OF_COMPILING = ("dynamo", "inductor", "triton", "compil", "fake tensor", "faketensor", "backend=")
+
+Weakening = Callable[[Known, Settings], Iterator[Settings]]
+
+
+def weaker(known: Known, settings: Settings) -> Settings:
+    """The next weaker form of settings that were tried and cannot be used; empty when nothing is left of them."""
+    result = known.judge.result(settings)
+    for weakening in _order(known, settings, result):
+        for weaker_one in weakening(known, settings):
+            if weaker_one != settings and not known.plan.catalog.conflict(weaker_one) and _worth(known, weaker_one):
+                return weaker_one
+    return Settings()
+
+
+def _worth(known: Known, settings: Settings) -> bool:
+    """Whether a weaker form is new, or was tried and can be used."""
+    return not known.judge.knows(settings) or known.usable(settings)
+
+
+def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Weakening, ...]:
+    """The weakenings by what is to blame, as far as the failure tells."""
+    rest = (_graph, _compiling, _precision, _others)
+    if result is None:
+        return rest
+    text = f"{result.reason} {result.details}".lower()
+    if result.measured or result.outcome is Outcome.NON_FINITE:  # it ran, and changed too much or took too much memory
+        fits = known.judge.goal.fits(result)
+        return (_precision, _others, _graph, _compiling) if fits else (_graph, _compiling, _others, _precision)
+    if result.outcome is Outcome.TIMED_OUT:
+        return (_compiling, _graph, _others, _precision)
+    if any(word in text for word in _OF_CAPTURE):
+        return rest
+    if any(word in text for word in _OF_COMPILING) and known.plan.catalog.cost(settings):
+        return (_compiling, _graph, _others, _precision)
+    return rest
+
+
+def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
+    """Without capturing the step: with graphs of the compiled parts where there are any, then without."""
+    if not settings.get(GRAPH):
+        return
+    without = settings.without(GRAPH)
+    if known.plan.catalog.cost(settings):
+        yield without.with_value(COMPILE_MODE, "reduce-overhead")
+    yield without
+
+
+def _compiling(known: Known, settings: Settings) -> Iterator[Settings]:
+    """Less compiled: the model without the loss, its repeated blocks, nothing; after a time-out only what takes less."""
+    if not known.plan.catalog.cost(settings):
+        return
+    rest = settings.without(COMPILE_SCOPE).without(COMPILE_MODE)
+    result = known.judge.result(settings)
+    scope = settings.get(COMPILE_SCOPE, "model")
+    if settings.get(COMPILE_MODE, "default") != "default":
+        yield settings.with_value(COMPILE_MODE, "default")
+    if scope == "with_loss" and not (result and result.outcome is Outcome.TIMED_OUT):
+        yield rest.with_value(COMPILE_MODE, "default")
+    proposed = {(candidate.key, candidate.value) for candidate in known.plan.candidates}
+    if scope != "regional" and (COMPILE_SCOPE, "regional") in proposed:
+        yield rest.with_value(COMPILE_SCOPE, "regional")
+    yield rest
+
+
+def _precision(known: Known, settings: Settings) -> Iterator[Settings]:
+    """With TensorFloat-32 in the place of half precision, then in the user's own."""
+    present = [key for key in _PRECISION if key in settings]
+    for key in present:
+        rest = settings.without(key)
+        rounded = [c for c in known.plan.candidates if c.key == MATMUL and known.plan.is_usual(c)]
+        for candidate in rounded:
+            if key != MATMUL and MATMUL not in rest and known.plan.fits(candidate, rest):
+                yield rest.merged(candidate.settings)
+        yield rest
+
+
+def _others(known: Known, settings: Settings) -> Iterator[Settings]:
+    """Without one of the other settings, those that are applied last first."""
+    special = {GRAPH, COMPILE_MODE, COMPILE_SCOPE, *_PRECISION}
+    for recipe, _ in reversed(known.plan.catalog.in_order(settings)):
+        if recipe.key not in special:
+            yield settings.without(recipe.key)

@@ -1,0 +1,210 @@
+"""A fork that is tried before trials are: does what a trial does, on the CPU, and says where that ends badly.
+
+What threads of the parent hold at the fork, and what a library makes of a fork, cannot be looked up; it can be tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+import psutil
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.plan import StepPlan
+from advisor.rebuild import loader_with, resize_batch
+from advisor.recipe import Components
+from advisor.records import Mode
+from advisor.runtime.loop import Loop
+from advisor.runtime.step import make_step
+from advisor.trial.group import lead_own_group
+
+# A fork that neither computes nor reads for so long waits for something that never comes. Seconds.
+_QUIET_S = 1.0
+# The whole probe. Seconds. Its parts take 0.1 to 0.3 on two idle cores; only a large model's step takes longer.
+_LIMIT_S = 3.0
+_LOOK_EVERY_S = 0.05
+_STEPS = 2
+_SAMPLES = 2
+# Sizes from which PyTorch spreads a product and an elementwise operation over its threads.
+_MATRIX = 256
+_ELEMENTS = 2**17
+_STEP = "a step"
+_WORKLOADS = ("the first batches", _STEP)
+_WAITING = (psutil.STATUS_SLEEPING, psutil.STATUS_IDLE)
+_ABOUT_FORKS = re.compile(r"\bfork", re.IGNORECASE)
+
+_Part = tuple[str, Callable[[], None]]
+
+
+def problem_of_forks(loop: Loop, threads: int) -> str:
+    """Fork, and run in the fork what a trial runs, with so many threads: return how it went wrong, or an empty text.
+
+    A fork that hangs is killed after a quiet second, and any after three. A step that still computes by then is a large
+    one, and goes well.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _run_and_leave(loop, threads, writing)
+    os.close(writing)
+    os.set_blocking(reading, False)
+    try:
+        return _watch(child, reading)
+    finally:
+        os.close(reading)
+
+
+# --- the fork -------------------------------------------------------------------------------------------------
+
+
+def _run_and_leave(loop: Loop, threads: int, writing: int) -> None:
+    """Run the parts, telling of each before it starts and of an exception; never returns."""
+    try:
+        lead_own_group()
+        for name, part in _parts(loop, threads):
+            os.write(writing, f"{name}\n".encode())
+            failure = _failure_of(part)
+            if failure and (name not in _WORKLOADS or _ABOUT_FORKS.search(failure)):
+                os.write(writing, f"!{failure}\n".encode())
+                os._exit(1)
+    finally:
+        os._exit(0)
+
+
+def _failure_of(part: Callable[[], None]) -> str:
+    try:
+        part()
+    except BaseException as error:  # user code may raise anything, and the fork must not return into the builder
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return ""
+
+
+def _parts(loop: Loop, threads: int) -> Iterable[_Part]:
+    """What a trial does. An exception in the workload's own parts is a trial's to report, unless it is about forks."""
+    batches: list[object] = []
+    return (
+        ("a product on several threads", lambda: _compute(threads)),
+        ("a backward pass", _backward),
+        ("a DataLoader's worker", _start_worker),
+        (_WORKLOADS[0], lambda: batches.extend(_first_batches(loop))),
+        (_STEP, lambda: _run_steps(loop, batches)),
+    )
+
+
+def _compute(threads: int) -> None:
+    torch.set_num_threads(threads)
+    torch.ones(_MATRIX, _MATRIX) @ torch.ones(_MATRIX, _MATRIX)
+    torch.ones(_ELEMENTS).exp().sum().item()
+
+
+def _backward() -> None:
+    weight = torch.ones(_MATRIX, _MATRIX, requires_grad=True)
+    (weight @ weight).sum().backward()
+
+
+def _start_worker() -> None:
+    for _ in DataLoader(TensorDataset(torch.ones(2)), num_workers=1):
+        pass
+
+
+def _first_batches(loop: Loop) -> list[object]:
+    if loop.loader is None:
+        return [loop.data] * _STEPS
+    return list(itertools.islice(loader_with(loop.loader, num_workers=0), _STEPS))
+
+
+def _run_steps(loop: Loop, batches: list[object]) -> None:
+    loop.model.train(loop.mode is Mode.TRAIN)
+    plan = StepPlan(mode=loop.mode, device="cpu")
+    step = make_step(Components(loop.model, loop.optimizer, loop.data, plan, loop.batch_size), loop.loss)
+    for batch in batches:
+        step(_shortened(batch))
+
+
+def _shortened(batch: object) -> object:
+    """A few samples of a batch: the memory and the time of a whole one are the device's to spend."""
+    try:
+        return resize_batch(batch, _SAMPLES)
+    except Exception:  # graphs and other batches that are no stack of samples
+        return batch
+
+
+# --- its parent -----------------------------------------------------------------------------------------------
+
+
+def _watch(child: int, reading: int) -> str:
+    told, activity = b"", _Activity(child)
+    until = time.monotonic() + _LIMIT_S
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        told += _read(reading)
+        name, failure = _last_told(told)
+        if ended:
+            return _problem_of_end(name, failure, os.waitstatus_to_exitcode(status))
+        quiet = activity.quiet_s() > _QUIET_S
+        if quiet or time.monotonic() > until:
+            _kill(child)
+            return f"hangs in {name}" if quiet else _problem_of_slowness(name)
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _last_told(told: bytes) -> tuple[str, str]:
+    """The part that was started last, and the exception in it, if any."""
+    lines = told.decode(errors="replace").splitlines()
+    names = [line for line in lines if not line.startswith("!")]
+    failures = [line.removeprefix("!") for line in lines if line.startswith("!")]
+    return names[-1] if names else "its first instructions", failures[-1] if failures else ""
+
+
+def _problem_of_end(name: str, failure: str, exit_code: int) -> str:
+    if failure:
+        return f"fails in {name}: {failure}"
+    if exit_code < 0:
+        return f"dies in {name} ({signal.Signals(-exit_code).name})"
+    return ""
+
+
+def _problem_of_slowness(name: str) -> str:
+    return "" if name == _STEP else f"does not get beyond {name} within {_LIMIT_S:.0f} s"
+
+
+class _Activity:
+    """Whether a process and its children compute or read."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self._computed_s = -1.0
+        self._since = time.monotonic()
+
+    def quiet_s(self) -> float:
+        """The seconds for which none of them has done anything, as far as looks at them tell."""
+        now = time.monotonic()
+        with contextlib.suppress(psutil.Error):
+            processes = [self._process, *self._process.children(recursive=True)]
+            computed_s = sum(sum(process.cpu_times()[:2]) for process in processes)
+            if computed_s != self._computed_s or any(p.status() not in _WAITING for p in processes):
+                self._computed_s, self._since = computed_s, now
+        return now - self._since
+
+
+def _read(reading: int) -> bytes:
+    try:
+        return os.read(reading, 65536)
+    except BlockingIOError:
+        return b""
+
+
+def _kill(child: int) -> None:
+    """End the fork with its workers."""
+    for end in (os.killpg, os.kill):  # it may not lead its group yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(child, signal.SIGKILL)
+    os.waitpid(child, 0)

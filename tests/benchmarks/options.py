@@ -1,0 +1,30 @@
+"""The options of a benchmark that concern each workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a workload is measured.
+
+    ``timed_s`` is timed in each process; ``limit_s`` is the longest that a timing process may take; ``rounds`` is the
+    number of turns that all variants take, there and back. Caches and state are kept below ``caches``, with a folder
+    for each workload; they are deleted after the workload unless ``keep_caches``.
+    """
+
+    results: Path
+    caches: Path
+    variants: tuple[str, ...]
+    budget_s: int
+    command: str
+    peer_budget: str = "balanced"
+    timed_s: float = 1.0
+    rounds: int = 1
+    limit_s: float = 150.0
+    reuse: bool = False
+    small: bool = False
+    keep_caches: bool = False
+    session_options: tuple[str, ...] = ()

@@ -1,0 +1,119 @@
+"""The catalogue of workloads: what each is called, its family, and the target that perf-advisor is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+SMALL = HERE / "small.py"
+SMALL_BATCH = 2
+TRAINING_ONLY = "it tunes training steps only"
+NO_LOADER = "a loader is outside its reach, as its README says"
+TUPLES_ONLY = "it takes tuples of tensors and loss(output, target)"
+# Usual seconds that timing all variants of a workload takes on a GPU, compilation included. Estimated.
+TIMING_S, LONG_TIMING_S = 60, 110
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A row of the tables. ``batch_size`` is set where the model infers.
+
+    ``timing_s`` is the expected duration of timing all variants, in seconds. ``no_peer`` says why the peer cannot run
+    the workload; it is empty where the peer can.
+    """
+
+    name: str
+    title: str
+    family: str
+    target: str
+    batch_size: int | None = None
+    timing_s: int = TIMING_S
+    no_peer: str = ""
+
+    @property
+    def trains(self) -> bool:
+        """Whether the loop is a training loop."""
+        return self.batch_size is None
+
+    @property
+    def file(self) -> Path:
+        """The file that holds the target."""
+        return Path(self.target.rpartition(":")[0])
+
+
+def _gpu(name: str, title: str, family: str, **options: Any) -> Workload:
+    """A workload from the files that the GPU tests use too."""
+    return _workload(name, title, family, ROOT / "tests" / "gpu" / "workloads", **options)
+
+
+def _own(name: str, title: str, family: str, **options: Any) -> Workload:
+    """A workload from the files beside this one."""
+    return _workload(name, title, family, HERE / "workloads", **options)
+
+
+def _workload(name: str, title: str, family: str, folder: Path, *, target: str = "", **options: Any) -> Workload:
+    file, _, attribute = (target or name).partition(":")
+    if options.get("batch_size"):
+        options.setdefault("no_peer", TRAINING_ONLY)
+    return Workload(name, title, family, f"{folder / file}.py:{attribute or 'build'}", **options)
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        _gpu("resnet50", "ResNet-50, batch 64", "classification"),
+        _gpu("small_resnet18", "ResNet-18, 32x32, batch 128", "classification"),
+        _own("mobilenet", "MobileNetV3, batch 128", "classification"),
+        _own("fcos", "FCOS detector, 256x256", "detection", timing_s=LONG_TIMING_S, no_peer=TUPLES_ONLY),
+        _own("fcn", "FCN on ResNet-50, 256x256", "segmentation"),
+        _own("r3d", "3-D ResNet-18, 16 frames", "video"),
+        _own("convnext", "ConvNeXt-tiny", "timm"),
+        _own("mobile_rmsprop", "mobile network, RMSprop", "timm", timing_s=LONG_TIMING_S),
+        _own("vit", "ViT-S", "timm"),
+        _gpu("encoder", "transformer encoder", "encoder"),
+        _own("bert", "BERT-base", "encoder", no_peer=TUPLES_ONLY),
+        _gpu("gpt2", "GPT-2 with dropout", "decoder"),
+        _own("llama", "Llama, 8 layers", "decoder", no_peer=TUPLES_ONLY),
+        _own("t5", "T5-small", "encoder-decoder", timing_s=LONG_TIMING_S, no_peer=TUPLES_ONLY),
+        _own("conformer", "Conformer", "audio", timing_s=LONG_TIMING_S),
+        _own("wav2vec2", "wav2vec 2.0, 6 layers", "audio"),
+        _own("sage", "GraphSAGE, 1 million edges", "graph"),
+        _own("lstm", "LSTM language model", "recurrent"),
+        _gpu("recommender", "recommender", "recommender"),
+        _own("bags", "click model with embedding bags", "recommender"),
+        _gpu("autoencoder", "convolutional autoencoder", "autoencoder"),
+        _gpu("jpeg", "ResNet-18 from JPEG files", "input pipeline", timing_s=LONG_TIMING_S, no_peer=NO_LOADER),
+        _own("jpeg128", "MobileNetV3 from JPEG files", "input pipeline", timing_s=LONG_TIMING_S, no_peer=NO_LOADER),
+        _gpu("mlp12", "12-block MLP", "host-bound"),
+        _own("tiny_transformer", "tiny transformer", "host-bound"),
+        _gpu("infer1", "ResNet-50 inference, batch 1", "inference", target="resnet50", batch_size=1),
+        _gpu("infer128", "ResNet-50 inference, batch 128", "inference", target="resnet50", batch_size=128),
+        _own("mobilenet_infer1", "MobileNetV3 inference, batch 1", "inference", target="mobilenet", batch_size=1),
+        _own("mobilenet_infer256", "MobileNetV3 inference, batch 256", "inference", target="mobilenet", batch_size=256),
+        _own("vit_infer1", "ViT-S inference, batch 1", "inference", target="vit", batch_size=1),
+        _own("vit_infer128", "ViT-S inference, batch 128", "inference", target="vit", batch_size=128),
+        _own("bert_infer1", "BERT-base inference, batch 1", "inference", target="bert:serve", batch_size=1),
+        _own("bert_infer8", "BERT-base inference, batch 8", "inference", target="bert:serve", batch_size=8),
+    )
+}
+
+
+def chosen(names: list[str]) -> list[Workload]:
+    """The workloads of these names or families, all when there are none. Raises KeyError with an unknown one."""
+    families = {workload.family for workload in WORKLOADS.values()}
+    wanted: dict[str, Workload] = {}
+    for name in names or list(WORKLOADS):
+        found = [w for w in WORKLOADS.values() if w.family == name] if name in families else [WORKLOADS[name]]
+        wanted.update({workload.name: workload for workload in found})
+    return list(wanted.values())
+
+
+def small(workload: Workload) -> Workload:
+    """The same workload at a size for a machine without a GPU."""
+    attribute = workload.target.rpartition(":")[2]
+    name = workload.file.stem if attribute == "build" else f"{workload.file.stem}_{attribute}"
+    batch_size = None if workload.trains else min(workload.batch_size or 1, SMALL_BATCH)
+    return replace(workload, title=f"{workload.title}, small", target=f"{SMALL}:{name}", batch_size=batch_size)
