@@ -11,7 +11,6 @@ from statistics import median
 import pytest
 from landscapes import synthetic
 from landscapes.harness import best_known, replayed, run_session
-from landscapes.kinds import with_role
 from landscapes.landscape import Run, compile_key, load, sample_seconds, save, stored
 from landscapes.plan import plan, random_wishes
 from landscapes.predict import Predictor
@@ -19,7 +18,7 @@ from landscapes.record import Recorder
 from landscapes.replay import Replay
 
 from advisor.catalog import load_catalog
-from advisor.records import BlockDone, Inspected, Outcome, Profiled, TargetSpec, TrialResult, TrialSpec
+from advisor.records import BlockDone, Inspected, Outcome, Profiled, TargetSpec, TrialKind, TrialResult, TrialSpec
 from advisor.settings import Settings
 
 # The least share of the best known after 120 s of replayed time, by landscape; the others have the last one's.
@@ -141,7 +140,7 @@ def test_code_that_was_compiled_is_found_in_the_cache(convnet):
 def test_what_compiles_ahead_is_in_the_cache_when_there_was_time(convnet):
     replay = Replay(convnet, catalog=CATALOG)
     ahead = {"compile.mode": "default", "precision.autocast": "bfloat16"}
-    main, other = spec_of({"compile.mode": "default"}), with_role(spec_of(ahead), "AHEAD")
+    main, other = spec_of({"compile.mode": "default"}), spec_of(ahead, kind=TrialKind.AHEAD)
     started_s = replay.clock()
     result, early = replay.run_in_company(main, other, lambda message: None)
     assert result.measured
@@ -162,7 +161,7 @@ def test_a_trial_is_over_at_its_deadline(convnet):
 
 def test_two_trials_take_turns(convnet):
     replay = Replay(convnet, catalog=CATALOG)
-    specs = [with_role(spec_of(settings), "TURNS") for settings in ({}, {"precision.autocast": "bfloat16"})]
+    specs = [spec_of(settings, kind=TrialKind.TURNS) for settings in ({}, {"precision.autocast": "bfloat16"})]
     with replay.open(specs[0], lambda m: None) as old, replay.open(specs[1], lambda m: None) as new:
         assert old.wait_ready() is None
         warm_s = replay.clock()
@@ -175,12 +174,22 @@ def test_two_trials_take_turns(convnet):
     assert sample_seconds(results[0]) > sample_seconds(results[1])
 
 
-def test_the_baseline_is_inspected_and_profiled_as_recorded(convnet):
-    replay = Replay(convnet, catalog=CATALOG)
-    heard = []
-    replay.run(with_role(spec_of({}), "BASELINE", "PROFILE"), heard.append)
-    assert [m.workload for m in heard if isinstance(m, Inspected)] == [convnet.workload]
-    assert [m.profile for m in heard if isinstance(m, Profiled)] == [convnet.profile]
+@pytest.mark.parametrize(
+    ("name", "kind", "phases", "whole"),
+    [
+        ("synthetic_convnet", TrialKind.BASELINE, False, False),
+        ("synthetic_loader_bound", TrialKind.BASELINE, True, False),
+        ("synthetic_convnet", TrialKind.PROFILE, True, True),
+        ("synthetic_convnet", TrialKind.CANDIDATE, False, False),
+    ],
+)
+def test_the_baseline_tells_what_was_recorded_of_the_workload(name, kind, phases, whole):
+    landscape, heard = landscape_of(name), []
+    Replay(landscape, catalog=CATALOG).run(spec_of({}, kind=kind), heard.append)
+    profiles = [message.profile for message in heard if isinstance(message, Profiled)]
+    assert [m.workload for m in heard if isinstance(m, Inspected)] == [landscape.workload] * kind.inspects
+    assert [profile.phases for profile in profiles] == [landscape.profile.phases] * phases
+    assert (profiles == [landscape.profile]) == whole
 
 
 def test_a_cancelled_runner_runs_nothing_until_it_is_resumed(convnet):

@@ -34,13 +34,13 @@ from advisor.records import (
     Outcome,
     Profiled,
     TargetSpec,
+    TrialKind,
     TrialMessage,
     TrialResult,
     TrialSpec,
 )
 from advisor.runner import Runner
 from advisor.settings import Settings
-from landscapes.kinds import with_role
 from landscapes.landscape import (
     SCHEMA,
     Conflict,
@@ -163,15 +163,11 @@ class Recorder:
     def _first_run(self, hardware: Hardware) -> tuple[TrialResult, Heard]:
         """The baseline with its inspection and its profile: from it the facts come."""
         heard = Heard(self.clock)
-        spec = with_role(self._spec(Settings({}), _FIRST_TIMEOUT_S), "BASELINE", "PROFILE")
+        spec = replace(self._spec(Settings({}), _FIRST_TIMEOUT_S), kind=TrialKind.PROFILE)
         result = self._timed(spec, heard)
         if not result.measured or heard.inspected is None:
             raise RuntimeError(f"the baseline failed: {result.reason}\n{result.hint}\n{result.details}")
         profile_s = self.clock() - heard.stages.get("profiling", self.clock())
-        if heard.profiled is None:
-            began = self.clock()
-            self._timed(with_role(spec, "PROFILE"), heard)
-            profile_s = self.clock() - began
         self.runs.append(Run({}, slim(result)))
         self._done.add(Settings({}))
         startup_s, build_s = result.startup_s or 0.0, result.build_s or 0.0
@@ -205,7 +201,7 @@ class Recorder:
         if self.left_s < _REFERENCE_TIMEOUT_S:
             return
         assert self.landscape is not None
-        spec = with_role(self._spec(Settings({}), _REFERENCE_TIMEOUT_S), "REFERENCE")
+        spec = replace(self._spec(Settings({}), _REFERENCE_TIMEOUT_S), kind=TrialKind.REFERENCE)
         result = self._timed(spec, Heard(self.clock))
         self.landscape = replace(self.landscape, reference=slim(result) if result.probed else None)
         say(f"{self.name}: reference {result.outcome} {result.reason[:100]}")
@@ -268,7 +264,7 @@ class Recorder:
         if left_s < _LEAST_LEFT_COLD_S:
             return False
         fed = Settings({key: value for key, value in settings.items() if not _feeds(key)})
-        spec = with_role(self._spec(fed, min(_COMPILE_TIMEOUT_S, left_s)), "AHEAD")
+        spec = replace(self._spec(fed, min(_COMPILE_TIMEOUT_S, left_s)), kind=TrialKind.AHEAD)
         began = self.clock()
         result = self._aside.run(spec, Heard(self.clock))
         say(f"{self.name}: ahead {self.clock() - began:5.1f} s {result.outcome} {code} {result.reason[:100]}")

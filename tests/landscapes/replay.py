@@ -18,21 +18,23 @@ from advisor.records import (
     Activity,
     Block,
     BlockDone,
+    Bottleneck,
     Compiled,
     Finished,
     Inspected,
     Outcome,
+    Profile,
     Profiled,
     Ready,
     Started,
     TargetSpec,
+    TrialKind,
     TrialMessage,
     TrialResult,
     TrialSpec,
     Value,
 )
 from advisor.settings import Settings
-from landscapes.kinds import Role, role_of
 from landscapes.landscape import Landscape, compile_key
 from landscapes.predict import Answer, Predictor
 
@@ -44,6 +46,8 @@ _FEWEST_FOR_EARLY_END = 10
 _PRECISION = 0.0025
 # Half the width of a median's 95 % interval, in standard deviations of one block over the root of their number.
 _MEDIAN_WIDTH = 2.45
+# Timing the phases of a step, seconds (advisor.trial.main).
+_PHASES_S = 0.6
 # A forked trial's start in seconds, where none was recorded.
 _FORK_S = 0.05
 
@@ -156,13 +160,13 @@ class Replay:
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[ReplayTrial]:
         """A live trial."""
         self._trials += 1
-        role, answer = role_of(spec), self.predictor.answer(spec.settings)
-        if not (role.reference or role.ahead):
+        answer = self.predictor.answer(spec.settings)
+        if spec.kind not in (TrialKind.REFERENCE, TrialKind.AHEAD):
             self.asked.append(answer)
         # By what is asked and how often, not by a common stream: one more question leaves other answers as they are.
         count = sum(asked.settings == answer.settings for asked in self.asked)
-        draw = random.Random(f"{self._seed} {answer.settings} {count} {role}")
-        yield ReplayTrial(self, spec, listen, role=role, answer=answer, draw=draw)
+        draw = random.Random(f"{self._seed} {answer.settings} {count} {spec.kind}")
+        yield ReplayTrial(self, spec, listen, answer=answer, draw=draw)
 
     def startup_s(self, spec: TrialSpec) -> float:
         """Seconds until a trial's first instruction."""
@@ -171,9 +175,9 @@ class Replay:
             return self.interpreters.take(spec.environment)
         return self.landscape.times.import_s if first else self.overhead.fork_s
 
-    def build_s(self, spec: TrialSpec, role: Role) -> float:
+    def build_s(self, spec: TrialSpec) -> float:
         """Seconds until a trial has its model on the device."""
-        if self._built and not spec.environment and not role.interactive:
+        if self._built and not spec.environment and spec.kind is not TrialKind.TURNS:
             return min(self.landscape.times.build_s, self.overhead.forked_build_s)
         return self.landscape.times.build_s
 
@@ -221,6 +225,13 @@ class _Overhead:
         )
 
 
+def _phases_alone(profile: Profile) -> Profile:
+    """What timing the phases alone shows of a profile: the bottleneck only where it is the input or the copy."""
+    told = profile.bottleneck in (Bottleneck.INPUT, Bottleneck.COPY)
+    alone = Profile(profile.step_ms, profile.phases)
+    return replace(alone, bottleneck=profile.bottleneck, evidence=profile.evidence) if told else alone
+
+
 def _unaccounted_s(result: TrialResult) -> float:
     """Seconds of a trial's wall time that none of its stages took."""
     stages = (result.startup_s, result.build_s, result.prepare_s, result.warmup_s, result.measuring_s)
@@ -242,10 +253,10 @@ class ReplayTrial:
     """One trial that is replayed: its methods let the clock go on to where the real one would have been."""
 
     def __init__(
-        self, runner: Replay, spec: TrialSpec, listen: Listener, *, role: Role, answer: Answer, draw: random.Random
+        self, runner: Replay, spec: TrialSpec, listen: Listener, *, answer: Answer, draw: random.Random
     ) -> None:
         self.spec = spec
-        self._runner, self._role, self._answer, self._listen, self._draw = runner, role, answer, listen, draw
+        self._runner, self._answer, self._listen, self._draw = runner, answer, listen, draw
         self._clock = runner.clock
         self._started_s = self._clock()
         self._deadline_s = self._started_s + spec.timeout_s
@@ -259,15 +270,15 @@ class ReplayTrial:
     def _plan(self) -> _Stages:
         template, runner = self._answer.result, self._runner
         startup_s = runner.startup_s(self.spec)
-        build_s = runner.build_s(self.spec, self._role)
-        inspect_s = runner.landscape.times.inspect_s if self._role.inspects else 0.0
+        build_s = runner.build_s(self.spec)
+        inspect_s = runner.landscape.times.inspect_s if self.spec.kind.inspects else 0.0
         return _Stages(startup_s, build_s, template.prepare_s or 0.0, inspect_s, runner.warm_up_s(self._answer))
 
     # --- what a parent calls --------------------------------------------------------------------------------------
 
     def result(self) -> TrialResult:
         """Let the trial run to its end."""
-        if self._result is None and not self._role.interactive:
+        if self._result is None and self.spec.kind is not TrialKind.TURNS:
             self._run_to_its_end()
         assert self._result is not None, "an interactive trial ends with finish()"
         return self._result
@@ -328,10 +339,10 @@ class ReplayTrial:
         return self._started_s + prepared_s + stages.warmup_s
 
     def _run_to_its_end(self) -> None:
-        if self._role.reference:
+        if self.spec.kind is TrialKind.REFERENCE:
             self._run_reference()
         elif self._warms_up():
-            if self._role.ahead:
+            if self.spec.kind is TrialKind.AHEAD:
                 self._end(TrialResult(Outcome.MEASURED, warmup_s=self._stages.warmup_s))
             elif self._times_blocks():
                 self._profile()
@@ -368,7 +379,7 @@ class ReplayTrial:
                 return False
             if message is not None:
                 self._listen(message)
-        if self._role.inspects:
+        if self.spec.kind.inspects:
             self._listen(Inspected(landscape.workload, landscape.versions))
         self._listen(Activity("compiling" if compile_key(self._answer.settings) is not None else "first steps"))
         return True
@@ -386,12 +397,18 @@ class ReplayTrial:
         return self._passes(self._clock() + self._runner.overhead.looking_s)
 
     def _profile(self) -> None:
-        landscape = self._runner.landscape
-        if self._role.profiles and landscape.profile is not None:
+        """Say what the baseline says beside its timing: its phases where a loader feeds it, or the whole profile."""
+        landscape, kind = self._runner.landscape, self.spec.kind
+        profile = landscape.profile
+        needed_s = landscape.times.profile_s
+        if kind is TrialKind.BASELINE and profile is not None:
+            profile = _phases_alone(profile) if landscape.workload.loader is not None else None
+            needed_s = _PHASES_S
+        if kind.inspects and profile is not None:
             self._listen(Activity("profiling"))
-            if not self._passes(self._clock() + landscape.times.profile_s):
+            if not self._passes(self._clock() + needed_s):
                 return
-            self._listen(Profiled(landscape.profile))
+            self._listen(Profiled(profile))
         self._end(self._measured())
 
     def _enough(self, spent_s: float) -> bool:
@@ -455,7 +472,7 @@ class ReplayTrial:
         return True
 
     def _end(self, result: TrialResult) -> None:
-        if not self._role.ahead:  # nobody waits for its end
+        if self.spec.kind is not TrialKind.AHEAD:  # nobody waits for its end
             self._clock.until(self._clock() + self._runner.overhead.end_s)
         self._result = replace(result, wall_s=self._clock() - self._started_s)
         self._listen(Finished(self._result))
