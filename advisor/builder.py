@@ -17,8 +17,8 @@ from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKi
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _LOOK_EVERY_S = 0.1
-# After building it looks at the threads that were started, and tries a fork for three seconds at most.
-_TRIES_FORKS_WITHIN_S = 4.0
+# What the builder may take to try a fork after building. Seconds; at most 2 were measured on two busy cores.
+_TRIES_FORKS_WITHIN_S = 5.0
 # It waits a while for a trial to end, and imports the compiler once.
 _ANSWERS_WITHIN_S = 20.0
 

@@ -193,7 +193,12 @@ COUNTS_UNKNOWN_TO_PYTHON = """
 COUNT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 build.count = COUNT(lambda data: [None for _ in iter(int, 1)])
 """ + NATIVE.format(function="build.count", argument="None")
+PROCESS = """
+import multiprocessing
+multiprocessing.Process(target=time.sleep, args=(60,), daemon=True, name="helper").start()
+"""
 REFUSED = {
+    "a process": (PROCESS, "starts processes (helper)"),
     "at work": (COUNTS, "at work (counter of target)"),
     "at work, not Python's": (COUNTS_UNKNOWN_TO_PYTHON, "at work ("),
     "hands over": (HANDS_OVER, "at work (reader of target)"),
@@ -202,7 +207,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("body", "told"), REFUSED.values(), ids=REFUSED)
-def test_threads_that_forks_would_miss_are_refused_by_name(built, body, told):
+def test_what_forks_would_miss_is_refused_by_name(built, body, told):
     _, problem, _ = built(building(body))
     assert told in problem
     assert problem.endswith("start them with the first batch or the first step, not while building")

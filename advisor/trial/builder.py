@@ -112,9 +112,9 @@ def _build(target: TargetSpec, seed: int, threads: _Threads) -> Loop:
 def _problem_of_forks(loop: Loop, threads: _Threads) -> str:
     """Why the workload cannot be forked: empty when it can."""
     if _forks_cannot_use_cuda():  # this fork ends those idle threads that their library starts again when needed
-        return "building the model uses CUDA"
-    if multiprocessing.active_children():
-        return "building the model starts processes"
+        return "building the model uses CUDA: leave it on the CPU, trials move it to the GPU"
+    if processes := multiprocessing.active_children():
+        return f"building the model starts processes ({processes[0].name}): {_HINT}"
     started = started_since(threads.before)
     if not started and sees_all_threads():
         return ""

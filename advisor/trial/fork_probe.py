@@ -27,8 +27,10 @@ from advisor.trial.group import lead_own_group
 
 # A fork that neither computes nor reads for so long waits for something that never comes. Seconds.
 _QUIET_S = 1.0
-# The whole probe. Seconds. Its parts take 0.1 to 0.3 on two idle cores; only a large model's step takes longer.
+# What every program can do takes at most this. Seconds; 0.1 to 0.3 were measured on two cores.
 _LIMIT_S = 3.0
+# The workload's own parts are well when they have computed for this. Seconds; a GPU's step may take minutes on the CPU.
+_LARGE_PART_S = 1.0
 _LOOK_EVERY_S = 0.05
 _STEPS = 2
 _SAMPLES = 2
@@ -46,8 +48,7 @@ _Part = tuple[str, Callable[[], None]]
 def problem_of_forks(loop: Loop, threads: int) -> str:
     """Fork, and run in the fork what a trial runs, with so many threads: return how it went wrong, or an empty text.
 
-    A fork that hangs is killed after a quiet second, and any after three. A step that still computes by then is a large
-    one, and goes well.
+    A fork that hangs is killed after a quiet second. A step that has computed for a second goes well.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -118,7 +119,11 @@ def _start_worker() -> None:
 def _first_batches(loop: Loop) -> list[object]:
     if loop.loader is None:
         return [loop.data] * _STEPS
-    return list(itertools.islice(loader_with(loop.loader, num_workers=0), _STEPS))
+    try:
+        loader = loader_with(loop.loader, num_workers=0, batch_size=_SAMPLES)
+    except ValueError:  # it does not form its batches itself
+        loader = loader_with(loop.loader, num_workers=0)
+    return list(itertools.islice(loader, _STEPS))
 
 
 def _run_steps(loop: Loop, batches: list[object]) -> None:
@@ -142,17 +147,24 @@ def _shortened(batch: object) -> object:
 
 def _watch(child: int, reading: int) -> str:
     told, activity = b"", _Activity(child)
-    until = time.monotonic() + _LIMIT_S
+    name, since, until = "", 0.0, time.monotonic() + _LIMIT_S
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         told += _read(reading)
-        name, failure = _last_told(told)
+        before, (name, failure), now = name, _last_told(told), time.monotonic()
+        since = since if name == before else now
         if ended:
             return _problem_of_end(name, failure, os.waitstatus_to_exitcode(status))
-        quiet = activity.quiet_s() > _QUIET_S
-        if quiet or time.monotonic() > until:
+        quiet_s = activity.quiet_s()
+        if quiet_s > _QUIET_S:
             _kill(child)
-            return f"hangs in {name}" if quiet else _problem_of_slowness(name)
+            return f"hangs in {name}"
+        if name in _WORKLOADS and now - since > _LARGE_PART_S and quiet_s < _LARGE_PART_S / 2:
+            _kill(child)
+            return ""
+        if now > until and name not in _WORKLOADS:
+            _kill(child)
+            return f"does not get beyond {name} within {_LIMIT_S:.0f} s"
         time.sleep(_LOOK_EVERY_S)
 
 
@@ -170,10 +182,6 @@ def _problem_of_end(name: str, failure: str, exit_code: int) -> str:
     if exit_code < 0:
         return f"dies in {name} ({signal.Signals(-exit_code).name})"
     return ""
-
-
-def _problem_of_slowness(name: str) -> str:
-    return "" if name == _STEP else f"does not get beyond {name} within {_LIMIT_S:.0f} s"
 
 
 class _Activity:

@@ -89,3 +89,37 @@ def test_trials_that_fill_more_than_half_of_the_memory_follow_one_another_at_onc
         result = runner.run(spec, lambda message: None)
         assert result.measured, (number, result.reason)
     runner.forget_build()
+
+
+ENCODER = """
+import pathlib
+import pandas  # starts an idle thread, as datasets and graph libraries do by importing it
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+def build():
+    with (pathlib.Path(__file__).parent / "builds").open("a") as builds:
+        builds.write("built ")
+    config = BertConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99)
+    batch = {"input_ids": torch.randint(99, (8, 16)), "labels": torch.randint(2, (8,))}
+    return {"model": BertForSequenceClassification(config), "data": batch, "mode": "train"}
+"""
+
+
+def test_a_hugging_face_encoder_is_built_once_for_its_trials(tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("pandas")
+    (tmp_path / "target.py").write_text(ENCODER, encoding="utf-8")
+    target = TargetSpec("target.py", str(tmp_path), mode=Mode.TRAIN, device="cuda")
+    Runner.prepare()
+    runner = Runner()
+    try:
+        assert not runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S)
+        for name, settings in [("plain", {}), ("bfloat16", {"precision.autocast": "bfloat16"})]:
+            spec = TrialSpec(name, target, settings, 0.2, 0.3, SOON_S, str(tmp_path / "trial.log"))
+            result = runner.run(spec, lambda message: None)
+            assert result.measured, (name, result.reason)
+            assert runner._builder.serves(spec), name
+    finally:
+        runner.forget_build()
+    assert (tmp_path / "builds").read_text() == "built "
