@@ -68,7 +68,7 @@ class Predictor:
         self.measured = {settings: known for settings, known in self.known.items() if known.measured}
         self._values = _values_by_key(self.measured)
         self._failing = {s: _blamed(s, self.measured) for s in self.known if s not in self.measured}
-        self._warm_ups = WarmUps(self.known)
+        self._warm_ups = WarmUps(self.known, self.catalog.cost)
         self._spreads = {graphed: self._pooled_spread(graphed) for graphed in (True, False)}
         variance = {s: self._spreads[is_graphed(s)] ** 2 / len(k.measured) for s, k in self.measured.items()}
         self._speed = Regression.of({s: math.log(_center(k)) for s, k in self.measured.items()}, variance)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 from advisor.records import Value
 from advisor.settings import Settings
 from landscapes.landscape import Run, compile_key
+
+Name = TypeVar("Name", bound=Hashable)
 
 # A compilation found in the cache, as a share of a cold one, where none was recorded. Unitless; an H200's host took 5 s
 # instead of 23 s for a ResNet-50 (DESIGN, the trial process).
@@ -48,15 +51,18 @@ class _Seen:
 
 
 class WarmUps:
-    """Recorded warm-ups, by combination, by code, and by how code is compiled."""
+    """Recorded warm-ups, by combination, by code, and by how code is compiled.
 
-    def __init__(self, known: Mapping[Settings, Known]) -> None:
+    ``cost`` says how long compiling settings takes relative to the usual, for ways of compiling that were not recorded.
+    """
+
+    def __init__(self, known: Mapping[Settings, Known], cost: Callable[[Settings], float]) -> None:
+        self._cost = cost
         measured = [one for one in known.values() if one.measured]
         self._own = {one.settings: _Seen.of(one.measured) for one in measured}
         self._plain = _Seen.of(run for one in measured if one.code is None for run in one.measured)
         self._by_code = _grouped(measured, lambda code: code)
         self._by_way = _grouped(measured, _way)
-        self._every = _grouped(measured, lambda code: "every")
 
     def of(self, settings: Settings) -> tuple[float, float]:
         """Seconds of warming up without and with the code in the cache; the same where nothing is compiled."""
@@ -64,16 +70,22 @@ class WarmUps:
         if code is None:
             plain_s = median(own.cached or self._plain.cached or [_PLAIN_S])
             return plain_s, plain_s
-        groups = [self._by_code.get(code), self._by_way.get(_way(code)), self._every.get("every")]
+        groups = [self._by_code.get(code), self._by_way.get(_way(code))]
         seen = [group for group in groups if group is not None]
-        cold_s = _first_median([group.cold for group in seen], _COMPILE_S)
+        cold_s = _first_median([group.cold for group in seen], self._usual_cold_s * self._cost(code))
         cached_s = _first_median([own.cached, *(group.cached for group in seen)], _CACHED_SHARE * cold_s)
         return max(cold_s, cached_s), min(cold_s, cached_s)
 
+    @property
+    def _usual_cold_s(self) -> float:
+        """The cold warm-up of code that is compiled in the usual way."""
+        usual = [seen.cold for way, seen in self._by_way.items() if self._cost(Settings(dict(way))) == 1.0]
+        return median([seconds for cold in usual for seconds in cold] or [_COMPILE_S])
 
-def _grouped(measured: Iterable[Known], key: Callable[[Settings], Hashable]) -> dict[Hashable, _Seen]:
+
+def _grouped(measured: Iterable[Known], key: Callable[[Settings], Name]) -> dict[Name, _Seen]:
     """The warm-ups of compiled combinations, by a property of their code."""
-    runs: dict[Hashable, list[Run]] = {}
+    runs: dict[Name, list[Run]] = {}
     for one in measured:
         if one.code is not None:
             runs.setdefault(key(one.code), []).extend(one.measured)
