@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from advisor import stats
 from advisor.catalog import Catalog
 from advisor.experiment import session as session_module
 from advisor.experiment.events import Event, SessionFailed, StackMeasured
@@ -60,8 +61,7 @@ class Replayed:
 
     def share_at(self, moment_s: float) -> float:
         """The best recorded time per sample over that of the stack at a moment: 1 is the best that is known."""
-        answer = self.replay.predictor.answer(self.stack_at(moment_s))
-        return best_known(self.replay)[1] / answer.sample_s
+        return best_known(self.replay)[1] / self.replay.predictor.smoothed_s(self.stack_at(moment_s))
 
     @property
     def problem(self) -> str:
@@ -72,12 +72,17 @@ class Replayed:
 
 
 @contextlib.contextmanager
-def replayed(landscape: Landscape, *, seed: int = 0) -> Iterator[Replay]:
-    """A replay with this machine taken for the landscape's: hardware, state folder, a compiler that is there."""
+def replayed(landscape: Landscape, *, seed: int = 0, resamples: int | None = None) -> Iterator[Replay]:
+    """A replay with this machine taken for the landscape's: hardware, state folder, a compiler that is there.
+
+    ``resamples`` makes intervals of fewer bootstrap samples, which takes most of a replayed session's real time.
+    """
     found = {"CC": sys.executable, "CXX": sys.executable}  # what was recorded had one, and here nothing is compiled
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(mock.patch.dict(os.environ, {"PERF_ADVISOR_STATE": folder, **found}))
+        if resamples is not None:
+            stack.enter_context(mock.patch.object(stats, "RESAMPLES", resamples))
         for module in _that_inspect():
             stack.enter_context(mock.patch.object(module, "inspect_hardware", return_value=landscape.hardware))
         yield Replay(landscape, seed=seed)
@@ -110,18 +115,19 @@ def open_session(replay: Replay, emit: Any, budget_s: float, **options: Any) -> 
 
 
 def best_known(replay: Replay) -> tuple[Settings, float]:
-    """The fastest recorded combination that changes no results, and its seconds per sample."""
+    """The fastest recorded combination that could be a stack, and its seconds per sample, less their noise."""
     predictor, facts = replay.predictor, replay.landscape.facts
     allowed = [s for s in predictor.measured if acceptable(predictor.catalog, facts, replay, s)]
-    best = min(allowed, key=lambda settings: predictor.answer(settings).sample_s)
-    return best, predictor.answer(best).sample_s
+    best = min(allowed, key=predictor.smoothed_s)
+    return best, predictor.smoothed_s(best)
 
 
 def acceptable(catalog: Catalog, facts: Any, replay: Replay, settings: Mapping[str, Value]) -> bool:
-    """Whether a recorded combination could be a stack: no declared change of results, and finite numerics."""
+    """Whether a recorded combination could be a stack: no bad habit, no declared change of results, finite numerics."""
     result = replay.predictor.answer(settings).result
     finite = all(map(math.isfinite, (*result.losses, *result.outputs, *result.weights)))
-    return finite and not changes_results(catalog, facts, settings)
+    habits = [recipe.id for recipe, _ in catalog.in_order(settings) if recipe.habit and not recipe.usual]
+    return finite and not habits and not changes_results(catalog, facts, settings)
 
 
 def _that_inspect() -> list[ModuleType]:

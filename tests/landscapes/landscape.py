@@ -25,9 +25,10 @@ from advisor.settings import Settings
 SCHEMA = 1
 DATA = Path(__file__).parent / "data"
 ROOT = Path(__file__).parents[2]
-# Digits of the losses, outputs and weights that are kept. Unitless; float32 has seven.
+# Digits of the losses, outputs and weights that are kept, and of seconds. Unitless; float32 has seven.
 _DIGITS = 9
-_MOST_BLOCKS = 12
+_SHORT_DIGITS = 6
+_MOST_BLOCKS = 30
 _MOST_OPERATORS = 20
 _LONGEST_TEXT = 400
 _MEAN_COMPILING: dict[str, Value] = {"compile.scope": "model", "compile.dynamic": "auto", "compile.freezing": False}
@@ -154,10 +155,10 @@ def sample_seconds(result: TrialResult) -> float:
 
 
 def slim(result: TrialResult) -> TrialResult:
-    """A result as it is kept: a dozen blocks, nine digits, and no path of the machine."""
+    """A result as it is kept: a few blocks, few digits, and no path of the machine."""
     return replace(
         result,
-        blocks=tuple(replace(block, seconds=_short(block.seconds)) for block in _spread(result.blocks)),
+        blocks=tuple(replace(block, seconds=_short(block.seconds, _SHORT_DIGITS)) for block in _spread(result.blocks)),
         losses=tuple(map(_short, result.losses)),
         outputs=tuple(map(_short, result.outputs)),
         weights=tuple(map(_short, result.weights)),
@@ -199,11 +200,11 @@ def stored() -> list[Path]:
 
 
 def _spread(blocks: tuple[Any, ...]) -> tuple[Any, ...]:
-    """At most a dozen blocks, evenly taken."""
+    """At most so many blocks, evenly taken."""
     if len(blocks) <= _MOST_BLOCKS:
         return blocks
     return tuple(blocks[index * len(blocks) // _MOST_BLOCKS] for index in range(_MOST_BLOCKS))
 
 
-def _short(number: float) -> float:
-    return float(f"{number:.{_DIGITS}g}") if math.isfinite(number) else number
+def _short(number: float, digits: int = _DIGITS) -> float:
+    return float(f"{number:.{digits}g}") if math.isfinite(number) else number

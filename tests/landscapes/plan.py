@@ -14,14 +14,19 @@ _CONTROL = "control"
 _COMPILE = "compile.mode"
 _SCOPE = "compile.scope"
 _GRAPH = "step.cuda_graph"
-# A loader's workers that most stacks come to, where as many cores are there.
-_USUAL_WORKERS = 8
+# The workers of a loader in the stack, where as many cores are there.
+_USUAL_WORKERS = 16
+_BATCH_SIZE = "data.batch_size"
+_MOST_BATCH_SIZES = 3
 # Values of the usual stack that are exchanged for others, in this order.
 _SWAPS: tuple[tuple[str, Value], ...] = (
     (_COMPILE, "reduce-overhead"),
     (_SCOPE, "model"),
     (_SCOPE, "regional"),
     ("precision.autocast", "float16"),
+    ("precision.autocast", "bfloat16"),
+    ("precision.weights", "float16"),
+    ("infer.grad", "inference_mode"),
     ("backends.cudnn_benchmark", True),
     (_COMPILE, "max-autotune-no-cudagraphs"),
     (_COMPILE, "max-autotune"),
@@ -58,21 +63,22 @@ def plan(catalog: Catalog, facts: Facts) -> Plan:
     usual = _usual_stack(catalog, facts, candidates)
     stack = _compiled(catalog, facts, candidates, usual)
     uncaptured, uncaptured_stack = usual.without(_GRAPH), stack.without(_GRAPH)
-    alone = [Settings(c.settings) for c in candidates if usual.get(c.key) == c.value]
+    of_mode = [c for c in candidates if _is_usual(catalog, facts, c) and not catalog[c.recipe].expensive]
+    alone = [Settings(c.settings) for c in candidates if usual.get(c.key) == c.value or c in of_mode]
+    others = [c for c in of_mode if c.key not in usual]
+    fed_alone, fed = _ladders(candidates, usual)
     first = [Wish(usual, 2), Wish(stack, 2), Wish(uncaptured_stack, 2), Wish(uncaptured, 2)]
-    plain = [*map(Wish, alone), *map(Wish, _left_out(usual)), *map(Wish, _left_out(uncaptured))]
-    plain += map(Wish, _swapped(catalog, candidates, usual, compiled=False))
-    plain += map(Wish, _ladders(catalog, candidates, usual))
-    compiled = [Wish(Settings({_COMPILE: "default"}) if _COMPILE in stack else Settings({}), 1)]
-    compiled += map(Wish, _left_out(stack))
-    compiled += map(Wish, _swapped(catalog, candidates, stack, compiled=True))
-    compiled += [Wish(Settings({_COMPILE: "default", key: value})) for key, value in usual.items()]
-    rest = [Wish(Settings(c.settings)) for c in candidates if not catalog[c.recipe].expensive]
-    rest += [Wish(_with(usual, c)) for c in candidates if not catalog[c.recipe].expensive]
-    rest += [Wish(_with(stack, c)) for c in candidates]
-    rest += [Wish(Settings(c.settings)) for c in candidates if catalog[c.recipe].expensive]
-    parts = _distinct(first, plain, compiled, rest)
-    return Plan(usual, stack, *parts, tuple(candidates))
+    plain = [*alone, *fed_alone, *_left_out(usual), *(_with(usual, c) for c in others)]
+    plain += [*(_in_its_place(usual, c) for c in others), *fed]
+    plain += [*_swapped(catalog, candidates, usual, compiled=False), *_left_out(uncaptured)]
+    compiled = [*_left_out(stack), *(_with(stack, c) for c in others), *(_in_its_place(stack, c) for c in others)]
+    compiled += [Settings({_COMPILE: "default"}), *_swapped(catalog, candidates, stack, compiled=True)]
+    compiled += [Settings({_COMPILE: "default", key: value}) for key, value in usual.items()]
+    ordinary = _ordinary(catalog, facts, candidates)
+    rest = [Settings(c.settings) for c in ordinary]
+    rest += [*(_with(usual, c) for c in ordinary), *(_with(stack, c) for c in candidates)]
+    rest += [Settings(c.settings) for c in candidates if catalog[c.recipe].expensive]
+    return Plan(usual, stack, *_distinct(first, _once(plain), _once(compiled), _once(rest)), tuple(candidates))
 
 
 def random_wishes(catalog: Catalog, made: Plan, seed: int) -> Iterator[Wish]:
@@ -110,25 +116,52 @@ def _candidates(catalog: Catalog, facts: Facts) -> list[Candidate]:
     return list(found.values())
 
 
+def _ordinary(catalog: Catalog, facts: Facts, candidates: Iterable[Candidate]) -> list[Candidate]:
+    """What compiles nothing: the kinds last that a search asks last, and of batch sizes the first few."""
+    batch_sizes = [c for c in candidates if c.key == _BATCH_SIZE][_MOST_BATCH_SIZES:]
+    found = [c for c in candidates if not catalog[c.recipe].expensive and c not in batch_sizes]
+
+    def late(candidate: Candidate) -> tuple[bool, bool, bool]:
+        changes = changes_results(catalog, facts, candidate.settings)
+        return changes, bool(catalog.environment(candidate.settings)), catalog[candidate.recipe].habit
+
+    return sorted(found, key=late)
+
+
 def _workers(facts: Facts) -> int:
     return max(1, min(_USUAL_WORKERS, facts.workload.usable_cores))
 
 
 def _usual_stack(catalog: Catalog, facts: Facts, candidates: Iterable[Candidate]) -> Settings:
-    """Every usual value that agrees with those before it, without compiling."""
-    mode = facts.workload.mode
+    """What an expert would write without compiling: every usual value that has something to do beside the others."""
     stack: dict[str, Value] = {}
     for candidate in candidates:
         recipe = catalog[candidate.recipe]
-        if recipe.expensive or changes_results(catalog, facts, candidate.settings):
+        if recipe.expensive or recipe.times_kernels or not _is_usual(catalog, facts, candidate):
             continue
-        if recipe.is_usual(candidate.value, mode) and not catalog.conflict({**stack, **candidate.settings}):
+        if not catalog.conflict({**stack, **candidate.settings}):
             stack.setdefault(candidate.key, candidate.value)
     workers = [c for c in candidates if c.key == "data.num_workers" and not isinstance(c.value, str)]
     if workers:
         wanted = _workers(facts)
         stack["data.num_workers"] = min(workers, key=lambda c: abs(int(c.value) - wanted)).value
-    return Settings(stack)
+    chosen = [c for c in candidates if stack.get(c.key) == c.value and c.key in stack]
+    idle = {c.key for c in chosen if not c.already_on and not _has_work(catalog, facts, c, stack)}
+    return Settings({key: value for key, value in stack.items() if key not in idle})
+
+
+def _is_usual(catalog: Catalog, facts: Facts, candidate: Candidate) -> bool:
+    usual = catalog[candidate.recipe].is_usual(candidate.value, facts.workload.mode)
+    return usual and not changes_results(catalog, facts, candidate.settings)
+
+
+def _has_work(catalog: Catalog, facts: Facts, candidate: Candidate, stack: Mapping[str, Value]) -> bool:
+    """Whether a recipe would propose a value to somebody who has the rest of the stack already."""
+    if candidate.key.startswith("data."):
+        return True
+    others = {key: value for key, value in stack.items() if key != candidate.key}
+    current = {**facts.workload.current, **others}
+    return catalog.proposes(candidate, replace(facts, workload=replace(facts.workload, current=current)))
 
 
 def _compiled(catalog: Catalog, facts: Facts, candidates: Iterable[Candidate], usual: Settings) -> Settings:
@@ -146,28 +179,42 @@ def _left_out(stack: Settings) -> list[Settings]:
 
 
 def _swapped(catalog: Catalog, candidates: Iterable[Candidate], stack: Settings, *, compiled: bool) -> list[Settings]:
-    """The stack with one value exchanged; a graph that the new value cannot be captured into is left out."""
+    """The stack with one value exchanged, without a graph or half-precision weights where they disagree with it."""
     proposed = {(c.key, c.value) for c in candidates} | {(_SCOPE, "model"), ("precision.autocast", "none")}
     found = []
     for key, value in _SWAPS:
         if (key, value) not in proposed or stack.get(key) == value or (key.startswith("compile.") and not compiled):
             continue
         wanted = Settings({**stack, key: value})
-        found.append(wanted.without(_GRAPH) if catalog.conflict(wanted) else wanted)
+        for other in (_GRAPH, "precision.weights"):
+            if catalog.conflict(wanted) and other != key:
+                wanted = wanted.without(other)
+        found.append(wanted)
     return found
 
 
-def _ladders(catalog: Catalog, candidates: Iterable[Candidate], usual: Settings) -> list[Settings]:
-    """Each value for a loader alone and on the usual stack."""
-    fed = [c for c in candidates if c.key.startswith("data.") and c.key != "data.batch_size"]
-    alone = [Settings(c.settings) for c in fed]
+def _ladders(candidates: Iterable[Candidate], usual: Settings) -> tuple[list[Settings], list[Settings]]:
+    """The values for a loader: numbers of workers alone, and the others beside workers and on the usual stack."""
+    fed = [c for c in candidates if c.key.startswith("data.") and c.key != _BATCH_SIZE]
     with_workers = {key: value for key, value in usual.items() if key == "data.num_workers"}
+    alone = [Settings(c.settings) for c in fed if c.key == "data.num_workers"]
     beside = [Settings({**with_workers, **c.settings}) for c in fed]
-    return [*alone, *beside, *(_with(usual, c) for c in fed)]
+    return alone, [*(_with(usual, c) for c in fed), *beside]
 
 
 def _with(stack: Settings, candidate: Candidate) -> Settings:
     return Settings({**stack, **candidate.settings})
+
+
+def _in_its_place(stack: Settings, candidate: Candidate) -> Settings:
+    """The stack with a precision of its own instead of half precision; other candidates beside the stack."""
+    if not candidate.key.startswith("precision."):
+        return _with(stack, candidate)
+    return _with(stack.without("precision.autocast").without("precision.weights"), candidate)
+
+
+def _once(combinations: Iterable[Settings]) -> Iterator[Wish]:
+    return map(Wish, combinations)
 
 
 def _distinct(*parts: Iterable[Wish]) -> list[tuple[Wish, ...]]:

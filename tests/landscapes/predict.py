@@ -1,8 +1,4 @@
-"""What a combination of settings takes: as recorded, or predicted from those that were.
-
-The logarithm of the time per sample is a sum of what each setting does and of what each pair of settings does beside
-that, compiled, captured, fed by workers and in half precision among them: a ridge regression in its kernel form.
-"""
+"""What a combination of settings takes: as recorded, or predicted from those that were."""
 
 from __future__ import annotations
 
@@ -12,27 +8,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-import numpy as np
-
 from advisor.catalog import Catalog
 from advisor.records import Outcome, TrialResult, Value
 from advisor.settings import Settings
-from landscapes.landscape import Landscape, Run, canonical, compile_key, is_compiled, is_graphed, sample_seconds
+from landscapes.landscape import Landscape, Run, canonical, compile_key, is_graphed, sample_seconds
+from landscapes.regression import Regression
+from landscapes.warmups import Known, WarmUps
 
-# The regression's penalty, and how much effects of pairs and the level of all are believed beside single effects.
-# Unitless; by how well the synthetic landscapes' other combinations are predicted (test_landscapes.py).
-_RIDGE = 0.02
-_PAIR_WEIGHT = 0.3
-_MEAN_WEIGHT = 1.0
 # The spread of processes of the same program where too few were repeated. Log units; graphs replay alike, host-bound
 # loops do not (CONTRIBUTING, Measurement).
 _USUAL_SPREAD = {True: 0.004, False: 0.012}
 _SMALLEST_SPREAD = 0.002
 _FEWEST_REPEATS = 3
-# A compilation found in the cache, as a share of a cold one, where none was recorded.
-_CACHED_SHARE = 0.25
-# A compiled trial's warm-up in seconds where none was recorded.
-_COMPILE_S = 30.0
+# What settings weigh when the numerics of the recorded combination that is most alike are taken. Unitless.
+_ARITHMETIC = (("precision.", 8.0), ("data.batch_size", 8.0), ("compile.", 3.0), ("model.", 2.0))
 # Settings of which other values say much of the same: the next recorded one is taken for one that was not.
 _NUMBERED = (int, float)
 
@@ -61,18 +50,6 @@ class Answer:
         return self.result.outcome is not Outcome.MEASURED
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """All runs of one combination."""
-
-    settings: Settings
-    runs: tuple[Run, ...]
-
-    @property
-    def measured(self) -> tuple[Run, ...]:
-        return tuple(run for run in self.runs if run.result.measured)
-
-
 @dataclass
 class Predictor:
     """Answers for any settings. What was asked once is kept."""
@@ -85,14 +62,18 @@ class Predictor:
         by_settings: dict[Settings, list[Run]] = {}
         for run in self.landscape.runs:
             by_settings.setdefault(self.canonical(run.settings), []).append(run)
-        self.known = {settings: _Known(settings, tuple(runs)) for settings, runs in by_settings.items()}
+        self.known = {
+            settings: Known(settings, tuple(runs), compile_key(settings)) for settings, runs in by_settings.items()
+        }
         self.measured = {settings: known for settings, known in self.known.items() if known.measured}
         self._values = _values_by_key(self.measured)
         self._failing = {s: _blamed(s, self.measured) for s in self.known if s not in self.measured}
-        self._speed = _Regression.of({s: math.log(_center(k)) for s, k in self.measured.items()})
-        self._reserved = _Regression.of(_peaks(self.measured, "peak_reserved_bytes"))
-        self._allocated = _Regression.of(_peaks(self.measured, "peak_allocated_bytes"))
+        self._warm_ups = WarmUps(self.known, self.catalog.cost)
         self._spreads = {graphed: self._pooled_spread(graphed) for graphed in (True, False)}
+        variance = {s: self._spreads[is_graphed(s)] ** 2 / len(k.measured) for s, k in self.measured.items()}
+        self._speed = Regression.of({s: math.log(_center(k)) for s, k in self.measured.items()}, variance)
+        self._reserved = Regression.of(_peaks(self.measured, "peak_reserved_bytes"))
+        self._allocated = Regression.of(_peaks(self.measured, "peak_allocated_bytes"))
 
     def canonical(self, settings: Mapping[str, Value]) -> Settings:
         """The settings in the form in which combinations are compared."""
@@ -104,6 +85,14 @@ class Predictor:
         if wanted not in self._answers:
             self._answers[wanted] = self._find(wanted)
         return self._answers[wanted]
+
+    def smoothed_s(self, settings: Mapping[str, Value]) -> float:
+        """Seconds per sample by all that is recorded: what a combination takes without the luck of its few processes.
+
+        Infinite for one that fails.
+        """
+        answer = self.answer(settings)
+        return math.inf if answer.fails else math.exp(self._speed.fitted(self._familiar(answer.settings)))
 
     def _find(self, wanted: Settings) -> Answer:
         known = self.measured.get(wanted)
@@ -120,11 +109,11 @@ class Predictor:
                 return self._failure(wanted, self.known[settings], predicted=True)
         return self._predicted(wanted)
 
-    def _recorded(self, known: _Known) -> Answer:
+    def _recorded(self, known: Known) -> Answer:
         result = replace(known.measured[0].result, blocks=())
         return self._of(known.settings, result, _center(known), predicted=False)
 
-    def _failure(self, wanted: Settings, known: _Known, *, predicted: bool) -> Answer:
+    def _failure(self, wanted: Settings, known: Known, *, predicted: bool) -> Answer:
         result = replace(known.runs[0].result, blocks=())
         after = math.inf if result.outcome is Outcome.TIMED_OUT else _after_preparing(result)
         return replace(self._of(wanted, result, math.inf, predicted=predicted), fails_after_s=after)
@@ -135,7 +124,7 @@ class Predictor:
         if familiar in self.measured:
             template = self.measured[familiar].measured[0].result
         else:
-            nearest = max(self.measured, key=lambda other: (_alikeness(wanted, other), -len(other)))
+            nearest = min(self.measured, key=lambda other: (_unlikeness(wanted, other), len(other)))
             template = self.measured[nearest].measured[0].result
         result = replace(
             template,
@@ -147,7 +136,7 @@ class Predictor:
         return self._of(wanted, result, math.exp(self._speed.at(familiar)), predicted=True)
 
     def _of(self, settings: Settings, result: TrialResult, sample_s: float, *, predicted: bool) -> Answer:
-        cold_s, cached_s = self._warm_up(settings, result)
+        cold_s, cached_s = self._warm_ups.of(settings)
         return Answer(
             settings,
             result,
@@ -170,24 +159,6 @@ class Predictor:
                 found[key] = value
         return Settings(found)
 
-    # --- warm-up ------------------------------------------------------------------------------------------------
-
-    def _warm_up(self, settings: Settings, result: TrialResult) -> tuple[float, float]:
-        """Seconds of warming up without and with the code in the cache."""
-        code = compile_key(settings)
-        if code is None:
-            plain = [run.result.warmup_s or 0.0 for k in self.measured.values() for run in k.measured if not _code(k)]
-            usual = result.warmup_s if settings in self.measured else median(plain or [1.0])
-            return usual or 0.0, usual or 0.0
-        same = [run for known in self.known.values() for run in known.measured if _code(known) == code]
-        alike = [run for known in self.known.values() for run in known.measured if _alike_code(_code(known), code)]
-        every = [run for known in self.known.values() for run in known.measured if _code(known)]
-        cold = _first_median(([run for run in some if run.cold] for some in (same, alike, every)), _COMPILE_S)
-        own = [run for run in self.known[settings].measured if not run.cold] if settings in self.known else []
-        warm = ([run for run in some if not run.cold] for some in (own, same, alike, every))
-        cached = _first_median(warm, _CACHED_SHARE * cold)
-        return max(cold, cached), min(cold, cached)
-
     # --- noise --------------------------------------------------------------------------------------------------
 
     def _pooled_spread(self, graphed: bool) -> float:
@@ -209,72 +180,14 @@ class Predictor:
         return median([spread for spread in spreads if spread is not None] or [0.01])
 
 
-@dataclass(frozen=True)
-class _Regression:
-    """A ridge regression on recorded logarithms, by what combinations have in common (its kernel form)."""
-
-    observed: dict[Settings, float]
-    parts: tuple[frozenset[str], ...]
-    weights: np.ndarray
-    mean: float
-
-    @classmethod
-    def of(cls, observed: Mapping[Settings, float]) -> _Regression:
-        """Fit; an empty mapping gives a regression that says 0."""
-        parts = tuple(_parts(settings) for settings in observed)
-        mean = sum(observed.values()) / len(observed) if observed else 0.0
-        wanted = np.array([value - mean for value in observed.values()], dtype=float)
-        likeness = np.array([[_in_common(one, other) for other in parts] for one in parts], dtype=float)
-        weights = np.linalg.solve(likeness + _RIDGE * np.eye(len(parts)), wanted) if observed else np.zeros(0)
-        return cls(dict(observed), parts, weights, mean)
-
-    def at(self, settings: Settings) -> float:
-        """The recorded logarithm, else the predicted one."""
-        if settings in self.observed:
-            return self.observed[settings]
-        own = _parts(settings)
-        return self.mean + float(
-            sum(w * _in_common(own, other) for w, other in zip(self.weights, self.parts, strict=True))
-        )
-
-    def bytes_of(self, settings: Settings) -> int | None:
-        """The prediction as bytes; None where nothing was recorded."""
-        return int(math.exp(self.at(settings))) if self.observed else None
+def _unlikeness(one: Settings, other: Settings) -> float:
+    """How far the arithmetic of two combinations is apart: precision counts most, then compiled code and the model."""
+    return sum(_weight(key) for key, _ in {*one.items()} ^ {*other.items()})
 
 
-def _parts(settings: Settings) -> frozenset[str]:
-    """The settings, and what several of them mean alike: compiled, captured, half precision, workers."""
-    found = {f"{key}={value}" for key, value in settings.items()}
-    if is_compiled(settings):
-        found.add("compiled")
-    if is_graphed(settings):
-        found.add("captured")
-    if "precision.autocast" in settings or "precision.weights" in settings:
-        found.add("half")
-    if settings.get("data.num_workers"):
-        found.add("workers")
-    return frozenset(found)
-
-
-def _in_common(one: frozenset[str], other: frozenset[str]) -> float:
-    """The kernel of a regression on single parts and on pairs of parts."""
-    shared = len(one & other)
-    return _MEAN_WEIGHT + shared + _PAIR_WEIGHT * shared * (shared - 1) / 2
-
-
-def _alikeness(one: Settings, other: Settings) -> float:
-    """How alike the arithmetic of two combinations is: precision counts most, then compiled code and the model."""
-    total = 0.0
-    for prefix, weight in (
-        ("precision.", 8.0),
-        ("compile.", 3.0),
-        ("model.", 2.0),
-        ("data.batch_size", 8.0),
-        ("", 0.1),
-    ):
-        parts = [{item for item in settings.items() if item[0].startswith(prefix)} for settings in (one, other)]
-        total -= weight * len(parts[0] ^ parts[1])
-    return total
+def _weight(key: str) -> float:
+    """What a setting that only one of two combinations has says of the difference between their arithmetic."""
+    return next((weight for prefix, weight in _ARITHMETIC if key.startswith(prefix)), 0.1)
 
 
 def _blamed(failed: Settings, measured: Iterable[Settings]) -> list[frozenset[tuple[str, Value]]]:
@@ -296,7 +209,7 @@ def _values_by_key(measured: Iterable[Settings]) -> dict[str, set[Value]]:
     return values
 
 
-def _peaks(measured: Mapping[Settings, _Known], name: str) -> dict[Settings, float]:
+def _peaks(measured: Mapping[Settings, Known], name: str) -> dict[Settings, float]:
     found = {}
     for settings, known in measured.items():
         peaks = [peak for run in known.measured if (peak := getattr(run.result, name))]
@@ -305,7 +218,7 @@ def _peaks(measured: Mapping[Settings, _Known], name: str) -> dict[Settings, flo
     return found
 
 
-def _center(known: _Known) -> float:
+def _center(known: Known) -> float:
     return median(sample_seconds(run.result) for run in known.measured)
 
 
@@ -322,26 +235,6 @@ def _after_preparing(result: TrialResult) -> float:
     """Seconds from a failing trial's first step to its end."""
     before = (result.startup_s or 0.0) + (result.build_s or 0.0) + (result.prepare_s or 0.0)
     return max(0.1, (result.wall_s or 1.0) - before)
-
-
-def _code(known: _Known) -> Settings | None:
-    return compile_key(known.settings)
-
-
-def _alike_code(one: Settings | None, other: Settings) -> bool:
-    """Whether code is compiled in the same way: what is compiled, and in which mode."""
-    if one is None:
-        return False
-    parts = [{item for item in code.items() if item[0].startswith("compile.")} for code in (one, other)]
-    return parts[0] == parts[1]
-
-
-def _first_median(groups: Iterable[list[Run]], default: float) -> float:
-    """The median warm-up of the first group that is not empty."""
-    for group in groups:
-        if group:
-            return median(run.result.warmup_s or 0.0 for run in group)
-    return default
 
 
 def _is_number(value: Value) -> bool:

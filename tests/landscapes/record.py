@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -33,13 +34,13 @@ from advisor.records import (
     Outcome,
     Profiled,
     TargetSpec,
+    TrialKind,
     TrialMessage,
     TrialResult,
     TrialSpec,
 )
 from advisor.runner import Runner
 from advisor.settings import Settings
-from landscapes.kinds import with_role
 from landscapes.landscape import (
     SCHEMA,
     Conflict,
@@ -69,18 +70,24 @@ _LEAST_LEFT_S = 4.0
 _LEAST_LEFT_COLD_S = 25.0
 _LEAST_LEFT_TUNING_S = 90.0
 _BASELINE_RUNS = 3
-# Shares of the time after which combinations that compile nothing make room, and compiling for later ones ends.
+# Shares of the time after which combinations that compile nothing make room for those that do, compiling for later ones
+# ends, and what is left goes to combinations that take a second each.
 _PLAIN_SHARE = 0.45
 _AHEAD_SHARE = 0.75
+_COMPILED_SHARE = 0.85
+# A combination whose code is in the cache is started while so many times what the last such one took is left.
+_CACHED_MARGIN = 1.3
 _MOST_AHEAD = 12
 _MOST_AT_ONCE = 8
-_FASTEST_REPEATED = 3
+_FASTEST_REPEATED = 2
+_MOST_RANDOM = 300
 
 
 @dataclass
 class Heard:
     """What a trial said of itself, and when."""
 
+    clock: Callable[[], float]
     inspected: Inspected | None = None
     profiled: Profiled | None = None
     stages: dict[str, float] = field(default_factory=dict)
@@ -91,18 +98,33 @@ class Heard:
         elif isinstance(message, Profiled):
             self.profiled = message
         elif isinstance(message, Activity):
-            self.stages.setdefault(message.text, time.monotonic())
+            self.stages.setdefault(message.text, self.clock())
 
 
 class Recorder:
-    """Runs trials and keeps their results in the file."""
+    """Runs trials and keeps their results in the file. ``runner`` and ``clock`` are injectable for tests.
 
-    def __init__(self, target: TargetSpec, name: str, out: Path, within_s: float, logs: Path) -> None:
+    ``aside`` runs what compiles ahead: it holds no built target, which serves one trial after another.
+    """
+
+    def __init__(
+        self,
+        target: TargetSpec,
+        name: str,
+        out: Path,
+        within_s: float,
+        logs: Path,
+        *,
+        runner: Runner | None = None,
+        aside: Runner | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.target, self.name, self.out, self.logs = target, name, out, logs
         self.within_s = within_s
-        self.started = time.monotonic()
+        self.clock = clock
+        self.started = clock()
         self.catalog = load_catalog()
-        self.runner = Runner()
+        self.runner, self._aside = runner or Runner(), aside or Runner()
         self.runs: list[Run] = []
         self.conflicts: list[Conflict] = []
         self.landscape: Landscape | None = None
@@ -113,13 +135,12 @@ class Recorder:
     @property
     def left_s(self) -> float:
         """Seconds that are left."""
-        return self.within_s - (time.monotonic() - self.started)
+        return self.within_s - (self.clock() - self.started)
 
     # --- the stages -----------------------------------------------------------------------------------------------
 
-    def record(self) -> None:
+    def record(self, hardware: Hardware) -> None:
         """Record until the time is over. Raises RuntimeError when the baseline cannot be measured."""
-        hardware = inspect_hardware()
         first, heard = self._first_run(hardware)
         self._build_once(first)
         for seed in range(1, _BASELINE_RUNS + 1):
@@ -132,7 +153,7 @@ class Recorder:
         self._all(made.plain, until_share=_PLAIN_SHARE)
         patient = [wish for wish in made.compiled if not self._tunes(wish.settings)]
         self._compile_ahead(patient)
-        self._all(sorted(patient, key=self._is_cold))
+        self._all(sorted(patient, key=self._is_cold), until_share=_COMPILED_SHARE)
         self._repeat_fastest()
         self._all(made.plain)
         self._all(wish for wish in made.compiled if self._tunes(wish.settings))
@@ -141,16 +162,12 @@ class Recorder:
 
     def _first_run(self, hardware: Hardware) -> tuple[TrialResult, Heard]:
         """The baseline with its inspection and its profile: from it the facts come."""
-        heard = Heard()
-        spec = with_role(self._spec(Settings({}), _FIRST_TIMEOUT_S), "BASELINE", "PROFILE")
+        heard = Heard(self.clock)
+        spec = replace(self._spec(Settings({}), _FIRST_TIMEOUT_S), kind=TrialKind.PROFILE)
         result = self._timed(spec, heard)
         if not result.measured or heard.inspected is None:
             raise RuntimeError(f"the baseline failed: {result.reason}\n{result.hint}\n{result.details}")
-        profile_s = time.monotonic() - heard.stages.get("profiling", time.monotonic())
-        if heard.profiled is None:
-            began = time.monotonic()
-            self._timed(with_role(spec, "PROFILE"), heard)
-            profile_s = time.monotonic() - began
+        profile_s = self.clock() - heard.stages.get("profiling", self.clock())
         self.runs.append(Run({}, slim(result)))
         self._done.add(Settings({}))
         startup_s, build_s = result.startup_s or 0.0, result.build_s or 0.0
@@ -171,11 +188,11 @@ class Recorder:
 
     def _build_once(self, first: TrialResult) -> None:
         """Build the target for all that comes, where that can be done."""
-        began = time.monotonic()
+        began = self.clock()
         log_path = str(self.logs / "build.log")
         problem = self.runner.build_once(self.target, 0, log_path, 10 * (first.build_s or 0.0) + 30)
         assert self.landscape is not None
-        times = replace(self.landscape.times, build_once_s=time.monotonic() - began)
+        times = replace(self.landscape.times, build_once_s=self.clock() - began)
         self.landscape = replace(self.landscape, times=times, builds_anew=problem)
         say(f"{self.name}: built in {times.build_once_s:.1f} s {problem}")
 
@@ -184,8 +201,8 @@ class Recorder:
         if self.left_s < _REFERENCE_TIMEOUT_S:
             return
         assert self.landscape is not None
-        spec = with_role(self._spec(Settings({}), _REFERENCE_TIMEOUT_S), "REFERENCE")
-        result = self._timed(spec, Heard())
+        spec = replace(self._spec(Settings({}), _REFERENCE_TIMEOUT_S), kind=TrialKind.REFERENCE)
+        result = self._timed(spec, Heard(self.clock))
         self.landscape = replace(self.landscape, reference=slim(result) if result.probed else None)
         say(f"{self.name}: reference {result.outcome} {result.reason[:100]}")
         self._save()
@@ -220,9 +237,7 @@ class Recorder:
 
     def _random(self, made: Plan) -> Iterator[Wish]:
         """Random combinations; those that would compile anew are passed over."""
-        for wish in random_wishes(self.catalog, made, seed=0):
-            if self.left_s < _LEAST_LEFT_S:
-                return
+        for wish in itertools.islice(random_wishes(self.catalog, made, seed=0), _MOST_RANDOM):
             if not self._is_cold(wish):
                 yield wish
 
@@ -239,21 +254,20 @@ class Recorder:
         asked = list(codes.items())[:_MOST_AHEAD]
         at_once = self._at_once()
         say(f"{self.name}: {self.left_s:.0f} s left; compiling {len(asked)} ahead, {at_once} at once")
-        aside = Runner()  # it holds no build, which serves one trial after another
         with ThreadPoolExecutor(at_once) as pool:
-            done = list(pool.map(lambda pair: self._ahead(aside, *pair), asked))
+            done = list(pool.map(lambda pair: self._ahead(*pair), asked))
         self._in_cache |= {code for code, compiled in zip(codes, done, strict=False) if compiled}
 
-    def _ahead(self, runner: Runner, code: Settings, settings: Settings) -> bool:
+    def _ahead(self, code: Settings, settings: Settings) -> bool:
         """Compile one; whether its code is in the cache now."""
         left_s = self.left_s - (1 - _AHEAD_SHARE) * self.within_s
         if left_s < _LEAST_LEFT_COLD_S:
             return False
         fed = Settings({key: value for key, value in settings.items() if not _feeds(key)})
-        spec = with_role(self._spec(fed, min(_COMPILE_TIMEOUT_S, left_s)), "AHEAD")
-        began = time.monotonic()
-        result = runner.run(spec, Heard())
-        say(f"{self.name}: ahead {time.monotonic() - began:5.1f} s {result.outcome} {code} {result.reason[:100]}")
+        spec = replace(self._spec(fed, min(_COMPILE_TIMEOUT_S, left_s)), kind=TrialKind.AHEAD)
+        began = self.clock()
+        result = self._aside.run(spec, Heard(self.clock))
+        say(f"{self.name}: ahead {self.clock() - began:5.1f} s {result.outcome} {code} {result.reason[:100]}")
         return result.outcome is Outcome.MEASURED
 
     def _at_once(self) -> int:
@@ -274,7 +288,7 @@ class Recorder:
         if code is not None:
             timeout_s = _TUNING_TIMEOUT_S if self._tunes(settings) else _COMPILE_TIMEOUT_S
         spec = self._spec(settings, max(_LEAST_LEFT_S, min(timeout_s + self._slowness_s, self.left_s)))
-        result = self._timed(replace(spec, stream_seed=stream_seed), Heard())
+        result = self._timed(replace(spec, stream_seed=stream_seed), Heard(self.clock))
         if code is not None and result.measured:
             self._in_cache.add(code)
         cut_off = result.outcome is Outcome.TIMED_OUT and spec.timeout_s < timeout_s
@@ -294,11 +308,11 @@ class Recorder:
 
     def _timed(self, spec: TrialSpec, heard: Callable[[TrialMessage], None]) -> TrialResult:
         """A trial's result, with its wall time as a session sees it."""
-        began = time.monotonic()
+        began = self.clock()
         result = self.runner.run(spec, heard)
         if result.outcome is Outcome.CANCELLED:
             raise KeyboardInterrupt
-        return replace(result, wall_s=time.monotonic() - began)
+        return replace(result, wall_s=self.clock() - began)
 
     def _spec(self, settings: Settings, timeout_s: float) -> TrialSpec:
         self._numbers += 1
@@ -339,8 +353,11 @@ class Recorder:
 
     def _least_left_s(self, kept: Settings) -> float:
         code = compile_key(kept)
-        if code is None or code in self._in_cache:
+        if code is None:
             return _LEAST_LEFT_S
+        if code in self._in_cache:
+            walls = [run.result.wall_s or 0.0 for run in self.runs if not run.cold and compile_key(run.settings)]
+            return max([_LEAST_LEFT_S, *(_CACHED_MARGIN * wall_s for wall_s in walls[-1:])])
         return _LEAST_LEFT_TUNING_S if self._tunes(kept) else _LEAST_LEFT_COLD_S
 
 
@@ -401,7 +418,7 @@ def main() -> int:
         recorder.runner.prepare()
         try:
             with contextlib.suppress(KeyboardInterrupt):
-                recorder.record()
+                recorder.record(inspect_hardware())
         except RuntimeError as error:
             say(f"{options.name}: {error}")
             return 1

@@ -24,20 +24,23 @@ from advisor.settings import Settings
 from landscapes.harness import Replayed, best_known, replayed, run_session
 from landscapes.landscape import load, stored
 
+# Bootstrap samples of an interval: fewer than a session takes, so that ten landscapes take seconds.
+_RESAMPLES = 200
 
-def shares(path: Path, budgets: list[float], seeds: int, *, at_end: bool) -> tuple[list[float], str]:
-    """The median over the seeds of the share after each time, and a remark on the last session."""
+
+def shares(path: Path, budgets: list[float], seeds: int, *, at_end: bool) -> tuple[list[list[float]], str]:
+    """The shares of all seeds after each time, and a remark on the last session."""
     landscape = load(path)
     found: list[list[float]] = [[] for _ in budgets]
     remark = ""
     for seed in range(seeds):
         for index, moment_s in enumerate(budgets):
             if at_end or not index:
-                with replayed(landscape, seed=seed) as replay:
+                with replayed(landscape, seed=seed, resamples=_RESAMPLES) as replay:
                     session = run_session(replay, budget_s=moment_s if at_end else max(budgets))
                 remark = _remark(session)
             found[index].append(session.share_at(moment_s))
-    return [median(values) for values in found], remark
+    return found, remark
 
 
 def main() -> None:
@@ -46,16 +49,25 @@ def main() -> None:
     started = time.perf_counter()
     paths = [path for path in stored() if not options.names or path.name.removesuffix(".json.gz") in options.names]
     print(f"{'landscape':28}" + "".join(f"{f'{s:.0f} s':>8}" for s in options.budgets))
-    rows = []
+    medians, worst = [], []
     for path in paths:
-        row, remark = shares(path, options.budgets, options.seeds, at_end=options.at_end)
-        rows.append(row)
-        print(
-            f"{path.name.removesuffix('.json.gz'):28}" + "".join(f"{s:8.3f}" for s in row) + f"  {remark}", flush=True
-        )
-    means = [math.exp(sum(map(math.log, column)) / len(column)) for column in zip(*rows, strict=True)]
-    print(f"{'geometric mean':28}" + "".join(f"{mean:8.3f}" for mean in means))
+        found, remark = shares(path, options.budgets, options.seeds, at_end=options.at_end)
+        medians.append([median(values) for values in found])
+        worst.append([min(values) for values in found])
+        print(f"{path.name.removesuffix('.json.gz'):28}{_columns(medians[-1])}  {remark}", flush=True)
+        print(f"{'  worst seed':28}{_columns(worst[-1])}")
+    print(f"{'geometric mean':28}{_columns(_means(medians))}")
+    print(f"{'  of the worst seeds':28}{_columns(_means(worst))}")
     print(f"{len(paths)} landscapes, {options.seeds} seeds, {time.perf_counter() - started:.1f} s")
+
+
+def _columns(values: list[float]) -> str:
+    return "".join(f"{value:8.3f}" for value in values)
+
+
+def _means(rows: list[list[float]]) -> list[float]:
+    """The geometric mean of each column."""
+    return [math.exp(sum(map(math.log, column)) / len(column)) for column in zip(*rows, strict=True)]
 
 
 def _remark(session: Replayed) -> str:

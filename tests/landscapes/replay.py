@@ -11,27 +11,30 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from statistics import median
 
 from advisor.catalog import Catalog, load_catalog
 from advisor.records import (
     Activity,
     Block,
     BlockDone,
+    Bottleneck,
     Compiled,
     Finished,
     Inspected,
     Outcome,
+    Profile,
     Profiled,
     Ready,
     Started,
     TargetSpec,
+    TrialKind,
     TrialMessage,
     TrialResult,
     TrialSpec,
     Value,
 )
 from advisor.settings import Settings
-from landscapes.kinds import Role, role_of
 from landscapes.landscape import Landscape, compile_key
 from landscapes.predict import Answer, Predictor
 
@@ -43,9 +46,10 @@ _FEWEST_FOR_EARLY_END = 10
 _PRECISION = 0.0025
 # Half the width of a median's 95 % interval, in standard deviations of one block over the root of their number.
 _MEDIAN_WIDTH = 2.45
-# A forked trial's start and what is left of a trial after its last word, seconds; where nothing was recorded.
+# Timing the phases of a step, seconds (advisor.trial.main).
+_PHASES_S = 0.6
+# A forked trial's start in seconds, where none was recorded.
 _FORK_S = 0.05
-_END_S = 0.1
 
 Listener = Callable[[TrialMessage], None]
 
@@ -110,6 +114,7 @@ class Replay:
         self.interpreters = ReplayInterpreters(landscape.times.interpreter_s)
         self.cancelled = False
         self.asked: list[Answer] = []
+        self.overhead = _Overhead.of(landscape, self.predictor.catalog)
         self._seed = seed
         self._trials = 0
         self._imported = False
@@ -155,31 +160,26 @@ class Replay:
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[ReplayTrial]:
         """A live trial."""
         self._trials += 1
-        role, answer = role_of(spec), self.predictor.answer(spec.settings)
-        if not (role.reference or role.ahead):
+        answer = self.predictor.answer(spec.settings)
+        if spec.kind not in (TrialKind.REFERENCE, TrialKind.AHEAD):
             self.asked.append(answer)
         # By what is asked and how often, not by a common stream: one more question leaves other answers as they are.
         count = sum(asked.settings == answer.settings for asked in self.asked)
-        draw = random.Random(f"{self._seed} {answer.settings} {count} {role}")
-        yield ReplayTrial(self, spec, listen, role=role, answer=answer, draw=draw)
+        draw = random.Random(f"{self._seed} {answer.settings} {count} {spec.kind}")
+        yield ReplayTrial(self, spec, listen, answer=answer, draw=draw)
 
     def startup_s(self, spec: TrialSpec) -> float:
         """Seconds until a trial's first instruction."""
         first, self._imported = not self._imported, True
         if spec.environment:
             return self.interpreters.take(spec.environment)
-        return self.landscape.times.import_s if first else _FORK_S
+        return self.landscape.times.import_s if first else self.overhead.fork_s
 
-    def build_s(self, spec: TrialSpec, role: Role) -> float:
+    def build_s(self, spec: TrialSpec) -> float:
         """Seconds until a trial has its model on the device."""
-        if self._built and not spec.environment and not role.interactive:
-            return min(self.landscape.times.build_s, self._forked_build_s)
+        if self._built and not spec.environment and spec.kind is not TrialKind.TURNS:
+            return min(self.landscape.times.build_s, self.overhead.forked_build_s)
         return self.landscape.times.build_s
-
-    @property
-    def _forked_build_s(self) -> float:
-        builds = [run.result.build_s for run in self.landscape.runs[1:] if run.result.build_s is not None]
-        return min(builds, default=self.landscape.times.build_s)
 
     def warm_up_s(self, answer: Answer) -> float:
         """Seconds of a trial's warm-up, with what of its code is in the cache."""
@@ -201,13 +201,51 @@ class Replay:
         self.cancelled = False
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class _Overhead:
+    """Seconds of a trial beside its steps: its start, its model on the device, looking at results, its end."""
+
+    fork_s: float
+    forked_build_s: float
+    looking_s: float
+    end_s: float
+
+    @classmethod
+    def of(cls, landscape: Landscape, catalog: Catalog) -> _Overhead:
+        """The medians of the recorded trials that were forked."""
+        forked = [
+            run.result for run in landscape.runs[1:] if run.result.measured and not catalog.environment(run.settings)
+        ]
+        looking = [result.measuring_s - sum(block.seconds for block in result.blocks) for result in forked]
+        return cls(
+            median([result.startup_s or 0.0 for result in forked] or [_FORK_S]),
+            median([result.build_s or 0.0 for result in forked] or [landscape.times.build_s]),
+            max(0.0, median(looking or [0.0])),
+            max(0.0, median([_unaccounted_s(result) for result in forked] or [0.0])),
+        )
+
+
+def _phases_alone(profile: Profile) -> Profile:
+    """What timing the phases alone shows of a profile: the bottleneck only where it is the input or the copy."""
+    told = profile.bottleneck in (Bottleneck.INPUT, Bottleneck.COPY)
+    alone = Profile(profile.step_ms, profile.phases)
+    return replace(alone, bottleneck=profile.bottleneck, evidence=profile.evidence) if told else alone
+
+
+def _unaccounted_s(result: TrialResult) -> float:
+    """Seconds of a trial's wall time that none of its stages took."""
+    stages = (result.startup_s, result.build_s, result.prepare_s, result.warmup_s, result.measuring_s)
+    return (result.wall_s or 0.0) - sum(seconds or 0.0 for seconds in stages)
+
+
+@dataclass(frozen=True, slots=True)
 class _Stages:
-    """When a trial comes to what, on the clock; computed when it is opened."""
+    """Seconds of a trial's stages before it measures."""
 
     startup_s: float
     build_s: float
     prepare_s: float
+    inspect_s: float
     warmup_s: float
 
 
@@ -215,10 +253,10 @@ class ReplayTrial:
     """One trial that is replayed: its methods let the clock go on to where the real one would have been."""
 
     def __init__(
-        self, runner: Replay, spec: TrialSpec, listen: Listener, *, role: Role, answer: Answer, draw: random.Random
+        self, runner: Replay, spec: TrialSpec, listen: Listener, *, answer: Answer, draw: random.Random
     ) -> None:
         self.spec = spec
-        self._runner, self._role, self._answer, self._listen, self._draw = runner, role, answer, listen, draw
+        self._runner, self._answer, self._listen, self._draw = runner, answer, listen, draw
         self._clock = runner.clock
         self._started_s = self._clock()
         self._deadline_s = self._started_s + spec.timeout_s
@@ -232,15 +270,15 @@ class ReplayTrial:
     def _plan(self) -> _Stages:
         template, runner = self._answer.result, self._runner
         startup_s = runner.startup_s(self.spec)
-        build_s = runner.build_s(self.spec, self._role)
-        inspect_s = runner.landscape.times.inspect_s if self._role.inspects else 0.0
-        return _Stages(startup_s, build_s, (template.prepare_s or 0.0) + inspect_s, runner.warm_up_s(self._answer))
+        build_s = runner.build_s(self.spec)
+        inspect_s = runner.landscape.times.inspect_s if self.spec.kind.inspects else 0.0
+        return _Stages(startup_s, build_s, template.prepare_s or 0.0, inspect_s, runner.warm_up_s(self._answer))
 
     # --- what a parent calls --------------------------------------------------------------------------------------
 
     def result(self) -> TrialResult:
         """Let the trial run to its end."""
-        if self._result is None and not self._role.interactive:
+        if self._result is None and self.spec.kind is not TrialKind.TURNS:
             self._run_to_its_end()
         assert self._result is not None, "an interactive trial ends with finish()"
         return self._result
@@ -297,13 +335,14 @@ class ReplayTrial:
     @property
     def _ready_at_s(self) -> float:
         stages = self._stages
-        return self._started_s + stages.startup_s + stages.build_s + stages.prepare_s + stages.warmup_s
+        prepared_s = stages.startup_s + stages.build_s + stages.prepare_s + stages.inspect_s
+        return self._started_s + prepared_s + stages.warmup_s
 
     def _run_to_its_end(self) -> None:
-        if self._role.reference:
+        if self.spec.kind is TrialKind.REFERENCE:
             self._run_reference()
         elif self._warms_up():
-            if self._role.ahead:
+            if self.spec.kind is TrialKind.AHEAD:
                 self._end(TrialResult(Outcome.MEASURED, warmup_s=self._stages.warmup_s))
             elif self._times_blocks():
                 self._profile()
@@ -317,22 +356,32 @@ class ReplayTrial:
 
     def _warms_up(self) -> bool:
         """Go on until the trial is warm; False when it ends before."""
-        if self._result is not None or self._warm:
-            return self._result is None
-        if not self._passes(self._started_s + self._stages.startup_s):
-            return False
-        self._listen(Started(self._stages.startup_s))
-        if self._role.inspects:
-            self._listen(Inspected(self._runner.landscape.workload, self._runner.landscape.versions))
+        if self._result is None and not self._warm and self._prepares():
+            if self._answer.fails:
+                if self._passes(self._ready_at_s - self._stages.warmup_s + self._answer.fails_after_s):
+                    self._end(self._answer.result)
+            elif self._passes(self._ready_at_s):
+                self._runner.has_compiled(self._answer)
+                self._warm = True
+        return self._result is None
+
+    def _prepares(self) -> bool:
+        """Go on until the trial's first step; False when it ends before."""
+        stages, landscape = self._stages, self._runner.landscape
+        moment_s = self._started_s  # another trial may have moved the clock meanwhile
+        for seconds, message in (
+            (stages.startup_s, Started(stages.startup_s)),
+            (stages.build_s, Activity("applying the settings")),
+            (stages.prepare_s + stages.inspect_s, None),
+        ):
+            moment_s += seconds
+            if not self._passes(moment_s):
+                return False
+            if message is not None:
+                self._listen(message)
+        if self.spec.kind.inspects:
+            self._listen(Inspected(landscape.workload, landscape.versions))
         self._listen(Activity("compiling" if compile_key(self._answer.settings) is not None else "first steps"))
-        if self._answer.fails:
-            if self._passes(self._ready_at_s - self._stages.warmup_s + self._answer.fails_after_s):
-                self._end(self._answer.result)
-            return False
-        if not self._passes(self._ready_at_s):
-            return False
-        self._runner.has_compiled(self._answer)
-        self._warm = True
         return True
 
     def _times_blocks(self) -> bool:
@@ -345,15 +394,21 @@ class ReplayTrial:
             if not self._passes(self._clock() + block.seconds):
                 return False
             self._blocks.append(block)
-        return True
+        return self._passes(self._clock() + self._runner.overhead.looking_s)
 
     def _profile(self) -> None:
-        landscape = self._runner.landscape
-        if self._role.profiles and landscape.profile is not None:
+        """Say what the baseline says beside its timing: its phases where a loader feeds it, or the whole profile."""
+        landscape, kind = self._runner.landscape, self.spec.kind
+        profile = landscape.profile
+        needed_s = landscape.times.profile_s
+        if kind is TrialKind.BASELINE and profile is not None:
+            profile = _phases_alone(profile) if landscape.workload.loader is not None else None
+            needed_s = _PHASES_S
+        if kind.inspects and profile is not None:
             self._listen(Activity("profiling"))
-            if not self._passes(self._clock() + landscape.times.profile_s):
+            if not self._passes(self._clock() + needed_s):
                 return
-            self._listen(Profiled(landscape.profile))
+            self._listen(Profiled(profile))
         self._end(self._measured())
 
     def _enough(self, spent_s: float) -> bool:
@@ -379,14 +434,14 @@ class ReplayTrial:
         ends = (steps_ms[0], steps_ms[len(steps_ms) // 2], steps_ms[-1]) if steps_ms else None
         stages = self._stages
         template = self._with_stream(self._answer.result)
-        measuring_s = sum(block.seconds for block in self._blocks)
+        measuring_s = sum(block.seconds for block in self._blocks) + self._runner.overhead.looking_s
         return replace(
             template,
             blocks=tuple(self._blocks),
             event_step_ms=ends,
             startup_s=stages.startup_s,
             build_s=stages.build_s,
-            prepare_s=template.prepare_s or 0.0,
+            prepare_s=stages.prepare_s,
             warmup_s=stages.warmup_s,
             measuring_s=measuring_s,
             log_path=self.spec.log_path,
@@ -417,7 +472,8 @@ class ReplayTrial:
         return True
 
     def _end(self, result: TrialResult) -> None:
-        self._clock.until(self._clock() + _END_S)
+        if self.spec.kind is not TrialKind.AHEAD:  # nobody waits for its end
+            self._clock.until(self._clock() + self._runner.overhead.end_s)
         self._result = replace(result, wall_s=self._clock() - self._started_s)
         self._listen(Finished(self._result))
 

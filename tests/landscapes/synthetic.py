@@ -298,7 +298,7 @@ class _Sampler:
             Outcome.MEASURED,
             batch_size=batch,
             blocks=blocks,
-            peak_allocated_bytes=int(0.9 * reserved),
+            peak_allocated_bytes=int(0.97 * reserved),
             peak_reserved_bytes=reserved + (GIB if is_graphed(settings) else 0),
             device_used_bytes=reserved + GIB,
             startup_s=0.05,

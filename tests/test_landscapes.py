@@ -1,0 +1,296 @@
+"""Landscapes: stored ones can be replayed faithfully, and the search finds what they hold."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import replace
+from statistics import median
+
+import pytest
+from landscapes import synthetic
+from landscapes.harness import best_known, replayed, run_session
+from landscapes.landscape import Run, compile_key, load, sample_seconds, save, stored
+from landscapes.plan import plan, random_wishes
+from landscapes.predict import Predictor
+from landscapes.record import Recorder
+from landscapes.replay import Replay
+
+from advisor.catalog import load_catalog
+from advisor.records import BlockDone, Inspected, Outcome, Profiled, TargetSpec, TrialKind, TrialResult, TrialSpec
+from advisor.settings import Settings
+
+# The least share of the best known after 120 s of replayed time, by landscape; the others have the last one's.
+BOUNDS = {
+    "synthetic_host_bound": 0.9,
+    "synthetic_convnet": 0.9,
+    "synthetic_loader_bound": 0.85,
+    "": 0.85,
+}
+BOUND_AT_S = 120.0
+SEED = 2
+CATALOG = load_catalog()
+PATHS = {path.name.removesuffix(".json.gz"): path for path in stored()}
+TARGET = TargetSpec("made_up.py:build", ".")
+MOST_BYTES = 150_000
+FEWEST_MEASURED = 40
+RECORDED_S = 320.0
+
+
+@functools.cache
+def landscape_of(name):
+    return load(PATHS[name])
+
+
+@pytest.fixture(params=PATHS)
+def landscape(request):
+    return landscape_of(request.param)
+
+
+@pytest.fixture
+def convnet():
+    return landscape_of("synthetic_convnet")
+
+
+def spec_of(settings, **changes):
+    spec = TrialSpec("trial", TARGET, dict(settings), 1.0, 1.5, 900.0, "", environment=CATALOG.environment(settings))
+    return replace(spec, **changes)
+
+
+def ran(replay, settings, **changes):
+    return replay.run(spec_of(settings, **changes), lambda message: None)
+
+
+def recorder_of(machine, out):
+    return Recorder(TARGET, "again", out, RECORDED_S, out.parent, runner=machine, aside=machine, clock=machine.clock)
+
+
+# --- every stored landscape --------------------------------------------------------------------------------------
+
+
+def test_there_are_combinations_enough_in_a_small_file(landscape):
+    predictor = Predictor(landscape, CATALOG)
+    assert PATHS[landscape.name].stat().st_size <= MOST_BYTES
+    assert len(predictor.measured) >= FEWEST_MEASURED
+    assert any(compile_key(settings) is not None for settings in predictor.measured)
+
+
+def test_the_same_seed_gives_the_same_answers_and_another_seed_others(landscape):
+    asked = [run.settings for run in landscape.runs[:5]]
+    one, again, other = (
+        [ran(replay, settings).blocks for settings in asked]
+        for replay in (Replay(landscape, seed=seed, catalog=CATALOG) for seed in (1, 1, 2))
+    )
+    assert one == again
+    assert one != other
+
+
+def test_recorded_combinations_take_what_was_recorded(landscape):
+    replay = Replay(landscape, seed=3, catalog=CATALOG)
+    for settings, known in replay.predictor.measured.items():
+        recorded_s = median(sample_seconds(run.result) for run in known.measured)
+        answer = replay.predictor.answer(settings)
+        off = math.log(sample_seconds(ran(replay, settings)) / recorded_s)
+        assert abs(off) < 5 * (answer.process_spread + answer.block_spread), settings
+        assert not answer.predicted
+
+
+def test_recorded_failures_fail_again(landscape):
+    replay = Replay(landscape, catalog=CATALOG)
+    for settings, known in replay.predictor.known.items():
+        if not known.measured:
+            result = ran(replay, settings)
+            assert not result.measured, settings
+            assert result.outcome is known.runs[0].result.outcome
+
+
+def test_the_search_finds_most_of_what_is_known(landscape):
+    with replayed(landscape, seed=SEED, resamples=100) as replay:
+        session = run_session(replay, budget_s=BOUND_AT_S)
+        share = session.share_at(BOUND_AT_S)
+    bound = BOUNDS.get(landscape.name, BOUNDS[""])
+    assert not session.problem
+    assert share >= bound, f"{session.stack_at(math.inf)} instead of {best_known(replay)[0]}"
+    assert session.session_s < 1.05 * BOUND_AT_S
+
+
+# --- the replay --------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_moves_the_clock_by_what_it_took(convnet):
+    replay = Replay(convnet, catalog=CATALOG)
+    result = ran(replay, {})
+    timed_s = sum(block.seconds for block in result.blocks)
+    assert result.wall_s == pytest.approx(replay.clock())
+    assert replay.clock() > convnet.times.import_s + timed_s + result.warmup_s
+
+
+def test_code_that_was_compiled_is_found_in_the_cache(convnet):
+    replay = Replay(convnet, catalog=CATALOG)
+    compiled = {"compile.mode": "default", "precision.autocast": "bfloat16"}
+    cold = ran(replay, compiled)
+    same_code = ran(replay, {**compiled, "optimizer.implementation": "fused"})
+    other_code = ran(replay, {**compiled, "model.memory_format": "channels_last"})
+    assert cold.warmup_s > 30
+    assert same_code.warmup_s < cold.warmup_s / 2
+    assert other_code.warmup_s > 30
+
+
+def test_what_compiles_ahead_is_in_the_cache_when_there_was_time(convnet):
+    replay = Replay(convnet, catalog=CATALOG)
+    ahead = {"compile.mode": "default", "precision.autocast": "bfloat16"}
+    main, other = spec_of({"compile.mode": "default"}), spec_of(ahead, kind=TrialKind.AHEAD)
+    started_s = replay.clock()
+    result, early = replay.run_in_company(main, other, lambda message: None)
+    assert result.measured
+    beside_s = replay.clock() - started_s
+    assert beside_s < 1.3 * result.wall_s  # not one after the other
+    later = ran(replay, ahead)
+    assert (later.warmup_s < 15) == (early is not None)
+
+
+def test_a_trial_is_over_at_its_deadline(convnet):
+    replay = Replay(convnet, catalog=CATALOG)
+    result = ran(replay, {"compile.mode": "default"}, timeout_s=10.0)
+    assert result.outcome is Outcome.TIMED_OUT
+    assert replay.clock() == pytest.approx(10.0, abs=1.0)
+    again = ran(replay, {"compile.mode": "default"})
+    assert again.warmup_s > 30  # what was cut off left nothing in the cache
+
+
+def test_two_trials_take_turns(convnet):
+    replay = Replay(convnet, catalog=CATALOG)
+    specs = [spec_of(settings, kind=TrialKind.TURNS) for settings in ({}, {"precision.autocast": "bfloat16"})]
+    with replay.open(specs[0], lambda m: None) as old, replay.open(specs[1], lambda m: None) as new:
+        assert old.wait_ready() is None
+        warm_s = replay.clock()
+        assert new.wait_ready() is None
+        assert replay.clock() < 1.5 * warm_s  # both warm up side by side
+        done = [trial.measure_block(0.2) for trial in (old, new, new, old)]
+        assert all(isinstance(answer, BlockDone) for answer in done)
+        results = [trial.finish() for trial in (old, new)]
+    assert [len(result.blocks) for result in results] == [2, 2]
+    assert sample_seconds(results[0]) > sample_seconds(results[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "phases", "whole"),
+    [
+        ("synthetic_convnet", TrialKind.BASELINE, False, False),
+        ("synthetic_loader_bound", TrialKind.BASELINE, True, False),
+        ("synthetic_convnet", TrialKind.PROFILE, True, True),
+        ("synthetic_convnet", TrialKind.CANDIDATE, False, False),
+    ],
+)
+def test_the_baseline_tells_what_was_recorded_of_the_workload(name, kind, phases, whole):
+    landscape, heard = landscape_of(name), []
+    Replay(landscape, catalog=CATALOG).run(spec_of({}, kind=kind), heard.append)
+    profiles = [message.profile for message in heard if isinstance(message, Profiled)]
+    assert [m.workload for m in heard if isinstance(m, Inspected)] == [landscape.workload] * kind.inspects
+    assert [profile.phases for profile in profiles] == [landscape.profile.phases] * phases
+    assert (profiles == [landscape.profile]) == whole
+
+
+def test_a_cancelled_runner_runs_nothing_until_it_is_resumed(convnet):
+    replay = Replay(convnet, catalog=CATALOG)
+    replay.cancel()
+    assert ran(replay, {}).outcome is Outcome.CANCELLED
+    replay.resume()
+    assert ran(replay, {}).measured
+
+
+def test_an_interpreter_that_waits_makes_its_trial_start_sooner(convnet):
+    replay = Replay(convnet, catalog=CATALOG)
+    ran(replay, {})
+    needed = {"memory.allocator": "expandable_segments"}
+    environment = CATALOG.environment(needed)
+    fresh = ran(replay, needed)
+    assert fresh.startup_s == pytest.approx(convnet.times.interpreter_s)
+    replay.interpreters.start(environment, "")
+    assert replay.interpreters
+    assert replay.interpreters.has(environment)
+    replay.run_in_company(spec_of({"compile.mode": "default"}), None, lambda message: None)
+    assert ran(replay, needed).startup_s < fresh.startup_s / 2
+
+
+def test_building_once_spares_later_trials_the_build(convnet):
+    slow = replace(convnet, times=replace(convnet.times, build_s=9.0))
+    replay = Replay(slow, catalog=CATALOG)
+    before = ran(replay, {})
+    assert replay.build_once(TARGET, 0, "", 60.0) == ""
+    assert before.build_s == 9.0
+    assert ran(replay, {}).build_s < 1.0
+    replay.forget_build()
+    assert ran(replay, {}).build_s == 9.0
+
+
+# --- predictions -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", synthetic.SYNTHETIC)
+def test_combinations_that_were_not_recorded_are_predicted(make):
+    """Against the function that a landscape was sampled from, which the predictor has not seen."""
+    workload = make()
+    predictor = Predictor(landscape_of(workload.name), CATALOG)
+    wishes = itertools.islice(random_wishes(CATALOG, plan(CATALOG, workload.facts), seed=99), 200)
+    answers = [predictor.answer(wish.settings) for wish in wishes if not CATALOG.conflict(wish.settings)]
+    predicted = [answer for answer in answers if answer.predicted and not answer.fails]
+    truth_s = workload.step_ms / 1e3 / workload.facts.workload.batch_size
+    off = [abs(math.log(answer.sample_s * workload.speedup(answer.settings) / truth_s)) for answer in predicted]
+    assert len(off) > 50
+    assert median(off) < 0.05
+    assert sorted(off)[int(0.9 * len(off))] < 0.15
+
+
+def test_what_a_failure_is_to_blame_for_fails_elsewhere_too(convnet):
+    """A pair that fails, where each of the two runs with others."""
+    failing = {"compile.mode": "reduce-overhead", "precision.autocast": "float16"}
+    others = [{"compile.mode": "reduce-overhead"}, {"precision.autocast": "float16"}]
+    failure = TrialResult(Outcome.OUT_OF_MEMORY, "out of memory", wall_s=12.0)
+    template = convnet.baseline
+    kept = [run for run in convnet.runs if not {*failing.items()} <= {*run.settings.items()}]
+    runs = (*kept, *(Run(settings, template) for settings in others), Run(failing, failure))
+    predictor = Predictor(replace(convnet, runs=runs), CATALOG)
+    assert predictor.answer(failing).fails
+    assert predictor.answer({**failing, "optimizer.implementation": "fused"}).result.outcome is Outcome.OUT_OF_MEMORY
+    assert not any(predictor.answer({**one, "optimizer.implementation": "for-loop"}).fails for one in others)
+
+
+# --- recording ---------------------------------------------------------------------------------------------------
+
+
+def test_a_landscape_is_read_as_it_was_written(tmp_path, convnet):
+    path = tmp_path / "copy.json.gz"
+    save(convnet, path)
+    assert load(path) == convnet
+    assert [file.name for file in tmp_path.iterdir()] == ["copy.json.gz"]
+
+
+def test_the_recorder_writes_a_landscape_that_says_the_same(tmp_path, convnet):
+    """It records a replayed machine, which takes no time."""
+    one_at_a_time = replace(convnet, workload=replace(convnet.workload, usable_cores=2))
+    machine = Replay(one_at_a_time, seed=5, catalog=CATALOG)
+    out = tmp_path / "again.json.gz"
+    recorder = recorder_of(machine, out)
+    recorder.record(convnet.hardware)
+    again = load(out)
+    known = Predictor(again, CATALOG)
+    assert machine.clock() < RECORDED_S + 5
+    assert (again.workload, again.profile) == (one_at_a_time.workload, convnet.profile)
+    assert len(known.measured) >= FEWEST_MEASURED
+    assert sum(run.cold for run in again.runs) >= 1
+    assert again.times.build_s == pytest.approx(convnet.times.build_s)
+    usual = plan(CATALOG, convnet.facts)
+    for settings in (Settings({}), usual.usual, usual.stack):
+        expected_s = machine.predictor.answer(settings).sample_s
+        assert known.answer(settings).sample_s == pytest.approx(expected_s, rel=0.05)
+
+
+def test_a_baseline_that_fails_leaves_no_file(tmp_path, convnet):
+    failure = TrialResult(Outcome.FAILED, "the first step failed", wall_s=3.0)
+    machine = Replay(replace(convnet, runs=(Run({}, failure),)), catalog=CATALOG)
+    recorder = recorder_of(machine, tmp_path / "none.json.gz")
+    with pytest.raises(RuntimeError, match="the first step failed"):
+        recorder.record(convnet.hardware)
+    assert not recorder.out.exists()
