@@ -10,11 +10,12 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import math
 import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,10 @@ from advisor.records import Candidate, Facts, Mode, Skip, TrialRecord, Value, te
 from advisor.settings import Settings
 
 ENTRY_POINT_GROUP = "perf_advisor.recipes"
+# What a recipe may claim that a value gains, as a factor: a bug in one must not decide the order of all moves.
+GAIN_LIMITS = (0.2, 10.0)
+# Expected gain, as a factor, of a recipe whose own answer cannot be used.
+UNKNOWN_GAIN = 1.02
 _PACKAGE = "advisor.recipes"
 _LIBRARIES = "LD_PRELOAD"
 _ID = re.compile(r"[a-z][a-z0-9_]*")
@@ -111,6 +116,27 @@ class Catalog:
         """
         known = [(recipe, settings[recipe.key]) for recipe in self if recipe.key in settings]
         return max((_rounding(recipe, value) for recipe, value in known if value != recipe.default), default=0.0)
+
+    def expected_gain(
+        self, recipe_id: str, facts: Facts, value: Value, beside: Mapping[str, Value] | None = None
+    ) -> float:
+        """The speed-up factor that is expected when a recipe's setting changes to ``value``.
+
+        ``beside`` are the settings that it joins, over the user's own. The factor is relative to the recipe's value
+        there, so it also holds for exchanging a value and for dropping one. It lies within ``GAIN_LIMITS``; a recipe
+        that cannot say is given ``UNKNOWN_GAIN``.
+        """
+        recipe = self[recipe_id]
+        current = {**facts.workload.current, **(beside or {})}
+        joined = replace(facts, workload=replace(facts.workload, current=current))
+        present = current.get(recipe.key, recipe.default)
+        if value == present:
+            return 1.0
+        try:
+            gains = [_within(float(recipe.expected_gain(joined, one))) for one in (value, present)]
+        except Exception:  # a stranger's code may raise anything; its values are then tried like others
+            return UNKNOWN_GAIN
+        return _within(gains[0] / gains[1])
 
     def why(self, recipe_id: str, facts: Facts, value: Value) -> str:
         """Why a value may help on this workload, in the recipe's words; empty when it cannot say."""
@@ -286,6 +312,12 @@ def _from_rung(values: list[Value], current: Value) -> list[Value]:
         return values
     above = [value for value in numbers if value > current]
     return list(above or reversed(numbers))
+
+
+def _within(gain: float) -> float:
+    """A claimed factor within the limits."""
+    low, high = GAIN_LIMITS
+    return min(max(gain, low), high) if math.isfinite(gain) else UNKNOWN_GAIN
 
 
 def _cost(recipe: Recipe, value: Value) -> float:

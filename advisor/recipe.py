@@ -26,6 +26,18 @@ INFERENCE = frozenset({Mode.INFER})
 CUDA = frozenset({"cuda"})
 CPU = frozenset({"cpu"})
 ANY_DEVICE = frozenset({"cuda", "cpu"})
+NEEDS_PROFILE = Skip("not known before the instrumented pass")
+
+# Expected speed-up of a value that no figure is known for. Factors; what most rows of tests/gpu/RESULTS.md lie around.
+_GAIN_OF_USUAL = 1.05
+_GAIN_OF_OTHERS = 1.02
+# A step whose device computes for less than this share of the time waits for the host. Unitless; the share below which
+# capturing the step gave more than any faster kernel (tests/gpu/RESULTS.md, "mlp12", "small_resnet18").
+_BUSY_DEVICE = 0.6
+# Without a profile, a model of fewer parameters is taken to be host-bound on a GPU. mlp12 has 3 million, ResNet-50 25.
+_FEW_PARAMETERS = 5_000_000
+# Largest share of a step that a gain is computed from. Unitless; it bounds the gain to ten times.
+_MOST_OF_A_STEP = 0.9
 
 
 class Stage(IntEnum):
@@ -79,6 +91,8 @@ class Recipe(ABC):
     ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
+    ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
+    ``gains``: the same for single values, where they differ. Both are read by ``expected_gain``.
     """
 
     id: ClassVar[str]
@@ -102,10 +116,16 @@ class Recipe(ABC):
     usual: ClassVar[frozenset[Value]] = frozenset()
     replacement_margin: ClassVar[float] = 1.0
     phases: ClassVar[frozenset[Phase]] = frozenset()
+    gain: ClassVar[float | None] = None
+    gains: ClassVar[Mapping[Value, float]] = {}
 
     @abstractmethod
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        """The values worth trying here, or the reason why there are none. The present value may be among them."""
+        """The values worth trying here, or the reason why there are none. The present value may be among them.
+
+        ``facts.profile`` is None before the instrumented pass. A recipe then proposes what the workload's structure
+        alone makes sensible; one that needs the profile skips with ``NEEDS_PROFILE`` and is asked again later.
+        """
 
     @abstractmethod
     def apply(self, workload: Components, value: Value) -> None:
@@ -122,6 +142,21 @@ class Recipe(ABC):
     def is_usual(self, value: Value, mode: Mode) -> bool:
         """Whether ``value`` is one of the usual ones in this kind of loop."""
         return value in self.usual
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        """The speed-up factor that a value usually gives on such a workload when it joins a good stack.
+
+        1.0 means that none is expected, and less than 1 that the value costs speed. ``facts.workload.current`` holds
+        the settings that the value joins: the user's, or those of the stack. Override it where facts decide.
+        The caller bounds the figure by what the profile permits (``advisor.roof.upper_bound``).
+        """
+        if value == self.default:
+            return 1.0
+        if value in self.gains:
+            return self.gains[value]
+        if self.gain is not None:
+            return self.gain
+        return _GAIN_OF_USUAL if self.is_usual(value, facts.workload.mode) else _GAIN_OF_OTHERS
 
     def cost(self, value: Value) -> float:
         """How long an expensive recipe's trial takes, relative to its usual value."""
@@ -160,6 +195,45 @@ class Recipe(ABC):
     def describe(self, value: Value) -> str:
         """The setting as a person reads it."""
         return f"{self.key}: {text_of(value)}"
+
+
+def is_host_bound(facts: Facts) -> bool:
+    """Whether a GPU waits for the host in most of a step: by the profile, else by the size of the model."""
+    if not facts.on_cuda or facts.current("step.cuda_graph", False):
+        return False
+    profile = facts.profile
+    if profile is None:
+        return facts.workload.parameters < _FEW_PARAMETERS
+    if profile.device_busy_share is not None:
+        return profile.device_busy_share < _BUSY_DEVICE
+    return profile.bottleneck is Bottleneck.LAUNCH
+
+
+def gain_from(share: float) -> float:
+    """The speed-up factor of a step that loses this share (0 to 1) of its time."""
+    return 1 / (1 - min(max(share, 0.0), _MOST_OF_A_STEP))
+
+
+def runs_in_half(facts: Facts) -> bool:
+    """Whether the model computes in half precision already: by autocast, or by the type of its weights."""
+    weights = {facts.current("precision.weights", "float32"), *facts.workload.parameter_dtypes[:1]}
+    return facts.current("precision.autocast", "none") != "none" or bool(weights & {"bfloat16", "float16"})
+
+
+def is_compiled(facts: Facts) -> bool:
+    """Whether the settings at hand have the model compiled."""
+    off: dict[str, Value] = {"compile.mode": "none", "compile.scope": "model", "compile.dynamic": "auto"}
+    return any(facts.current(key, default) != default for key, default in off.items())
+
+
+def unless_computed(facts: Facts, *families: str, reason: str) -> Skip | None:
+    """Skip with ``reason`` when a step computes none of these (see ``Facts.computes``).
+
+    Before the instrumented pass only the model's modules are known, and the reason says so.
+    """
+    if facts.computes(*families):
+        return None
+    return Skip(reason if facts.profile else f"{reason}, as far as is known before the instrumented pass")
 
 
 def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe import Components, Recipe, Stage, is_host_bound, runs_in_half, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -49,17 +49,21 @@ class ChannelsLast(Recipe):
     stage = Stage.MODEL
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if nothing := unless_computed(facts, "conv2d", "conv3d", reason="the step computes no 2-D or 3-D convolution"):
+            return nothing
         images, volumes = facts.computes("conv2d"), facts.computes("conv3d")
         if images and volumes:
             return Skip("the model has 2-D and 3-D convolutions, and converting it as a whole takes one format only")
-        if images:
-            return ["channels_last"]
-        if volumes:
-            return ["channels_last_3d"]
-        return Skip("the step computes no 2-D or 3-D convolution")
+        return ["channels_last"] if images else ["channels_last_3d"]
 
     def accepts(self, value: Value) -> bool:
         return value in ("contiguous", "channels_last", "channels_last_3d")
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        # tests/gpu/RESULTS.md: 1.24x to 1.43x on an H200, nothing on small models there; 1.03x and 1.15x on a CPU.
+        if value == self.default:
+            return 1.0
+        return 1.2 if facts.on_cuda and (runs_in_half(facts) or not is_host_bound(facts)) else 1.05
 
     def apply(self, workload: Components, value: Value) -> None:
         import torch

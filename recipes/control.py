@@ -43,6 +43,8 @@ class Control(Recipe):
     default = False
     numerics = Numerics.EXACT
     stage = Stage.GLOBAL
+    # Expected speed-up: It changes nothing (tests/gpu/RESULTS.md).
+    gain = 1.0
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         return [True]

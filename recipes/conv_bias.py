@@ -53,6 +53,8 @@ class ConvBias(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
     order = -20  # before layers change their type, and before folding puts a bias back
+    # Expected speed-up: 1.08x on an autoencoder, 1.01x and less elsewhere (tests/gpu/RESULTS.md).
+    gain = 1.02
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         workload = facts.workload

@@ -32,9 +32,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from advisor.portable import FREEZING, compile_source
-from advisor.recipe import CPU, INFERENCE, Components, Recipe, Stage
+from advisor.recipe import CPU, INFERENCE, Components, Recipe, Stage, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 from advisor.toolchain import missing_compiler
+
+_NOTHING_TO_PACK = "the step computes no convolution or linear layer whose weights could be packed"
 
 
 class CpuFreeze(Recipe):
@@ -51,10 +53,12 @@ class CpuFreeze(Recipe):
     stage = Stage.COMPILE
     expensive = True
     partners = frozenset({"compile", "inference_mode", "autocast"})
+    # Expected speed-up: 1.63x on a served network (tests/gpu/RESULTS.md).
+    gain = 1.3
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if not facts.computes("conv1d", "conv2d", "conv3d", "linear"):
-            return Skip("the step computes no convolution or linear layer whose weights could be packed")
+        if nothing := unless_computed(facts, "conv1d", "conv2d", "conv3d", "linear", reason=_NOTHING_TO_PACK):
+            return nothing
         return missing_compiler(facts) or [True]
 
     def apply(self, workload: Components, value: Value) -> None:

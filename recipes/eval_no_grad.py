@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.formatting import format_bytes, format_ms, format_way
-from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe import NEEDS_PROFILE, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, HabitRow, Mode, Numerics, Skip, Value
 
 _MODES = ("grad", "no_grad", "inference_mode")
@@ -53,11 +53,15 @@ class EvalNoGrad(Recipe):
     numerics = Numerics.EXACT
     stage = Stage.STEP
     habit = True
+    # Expected speed-up: It touches no training step (tests/gpu/RESULTS.md).
+    gain = 1.0
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if facts.workload.mode is Mode.INFER:
             return Skip("the row inference_mode prices this: for inference the forward pass is the whole step")
-        rows = [row for row in facts.profile.habits if row.habit == self.id] if facts.profile else []
+        if facts.profile is None:
+            return NEEDS_PROFILE
+        rows = [row for row in facts.profile.habits if row.habit == self.id]
         if not rows:
             return Skip("a validation step is timed in the baseline's profile, and it could not be run there")
         return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(map(_figures, rows))}")

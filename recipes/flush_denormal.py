@@ -61,6 +61,8 @@ class FlushDenormal(Recipe):
     attacks = frozenset({Bottleneck.COMPUTE})
     numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
+    # Expected speed-up: Never shown to help (tests/gpu/RESULTS.md).
+    gain = 1.0
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         return [True]

@@ -57,6 +57,8 @@ class FoldNorm(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.MODEL
     order = -10  # while the weights still have their precision
+    # Expected speed-up: 1.31x at batch 1, 1.23x on a CPU, 1.02x at batch 128 (tests/gpu/RESULTS.md).
+    gain = 1.1
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         workload = facts.workload

@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from advisor.formatting import format_percent
-from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.recipe import TRAINING, Components, Recipe, Stage, gain_from
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 _LEAST_SHARE = 0.02
@@ -74,6 +74,14 @@ class GradAccumulation(Recipe):
 
     def accepts(self, value: Value) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        # The update and clearing the gradients, shared by several batches. tests/gpu/RESULTS.md: 1.00x to 1.03x.
+        if value == self.default:
+            return 1.0
+        if facts.profile is None:
+            return 1.02
+        return gain_from(facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD) * (1 - 1 / int(value)))
 
     def apply(self, workload: Components, value: Value) -> None:
         workload.plan = replace(workload.plan, accumulate=int(value))

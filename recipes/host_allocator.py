@@ -57,6 +57,9 @@ class HostAllocator(Recipe):
     attacks = frozenset({Bottleneck.MEMORY})
     numerics = Numerics.EXACT
     stage = Stage.ENVIRONMENT
+    # Expected speed-up: 1.29x and 1.23x on a convolutional network, 1.06x and 1.02x on a decoder
+    # (tests/gpu/RESULTS.md).
+    gain = 1.1
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if not sys.platform.startswith("linux"):

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor.formatting import format_ms
-from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.recipe import CUDA, NEEDS_PROFILE, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, SyncPlace, Value
 
 _SHOWN = 5
@@ -55,9 +55,13 @@ class HostSync(Recipe):
     numerics = Numerics.EXACT
     stage = Stage.STEP
     habit = True
+    # Expected speed-up: It switches nothing (tests/gpu/RESULTS.md).
+    gain = 1.0
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        places = facts.profile.sync_places if facts.profile else None
+        if facts.profile is None:
+            return NEEDS_PROFILE
+        places = facts.profile.sync_places
         if places is None:
             return Skip(
                 "the baseline's profile did not look for them: the step failed in PyTorch's synchronisation mode"

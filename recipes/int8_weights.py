@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from advisor.recipe import INFERENCE, Components, Recipe, Stage, without_package
+from advisor.recipe import INFERENCE, Components, Recipe, Stage, is_compiled, without_package
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 _CONFIGS = {
@@ -43,6 +43,8 @@ _CONFIGS = {
 }
 _LEVELS = {"int8wo": 2.0**-8, "int8dq": 2.0**-8, "int4wo": 2.0**-4}
 _INT4_GROUP = 128
+# Up to this batch size reading the weights takes longer than multiplying them. Samples; 1 gained, 64 lost (RESULTS.md).
+_FEW_SAMPLES = 8
 # Of the packings, the one whose kernel is a part of PyTorch.
 _INT4_OPTIONS = {"group_size": _INT4_GROUP, "int4_packing_format": "tile_packed_to_4d"}
 
@@ -74,6 +76,15 @@ class Int8Weights(Recipe):
 
     def accepts(self, value: Value) -> bool:
         return value == self.default or value in _CONFIGS
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        # tests/gpu/RESULTS.md: int8wo 1.52x for one sample and compiled, 0.68x otherwise, 1.20x on a CPU; int8dq 0.16x.
+        if value == self.default:
+            return 1.0
+        if value == "int8dq":
+            return 0.97 if not facts.on_cuda else 0.5
+        few = not facts.on_cuda or (is_compiled(facts) and (facts.workload.batch_size or 1) <= _FEW_SAMPLES)
+        return 1.2 if few else 0.7
 
     def apply(self, workload: Components, value: Value) -> None:
         if value == self.default:

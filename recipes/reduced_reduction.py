@@ -32,10 +32,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.recipe import CUDA, Components, Recipe, Stage, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _HALF = frozenset({"bfloat16", "float16"})
+_NO_PRODUCT = "the step computes no linear, attention or recurrent layer, whose products this concerns"
 
 
 class ReducedReduction(Recipe):
@@ -50,11 +51,13 @@ class ReducedReduction(Recipe):
     partners = frozenset({"autocast", "half_weights"})
     numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
+    # Expected speed-up: Never shown to help (tests/gpu/RESULTS.md).
+    gain = 1.0
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         workload = facts.workload
-        if not facts.computes("linear", "attention", "recurrent", "batched_product"):
-            return Skip("the step computes no linear, attention or recurrent layer, whose products this concerns")
+        if nothing := unless_computed(facts, "linear", "attention", "recurrent", "batched_product", reason=_NO_PRODUCT):
+            return nothing
         in_half = _HALF & {*workload.parameter_dtypes, facts.current("precision.autocast", "none")}
         # Of a float32 model, autocast or half-precision weights may still make one: the switch is tried beside them.
         may_be_in_half = "float32" in workload.parameter_dtypes and (workload.capability or (0, 0)) >= (7, 0)

@@ -39,6 +39,8 @@ from advisor.recipe import CUDA, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Skip, Value
 
 _KEEPS_NO_STEP_COUNT = frozenset({"SGD"})
+# Largest expected speed-up, a factor: beyond it a profiled share is mostly the profiler's own overhead.
+_MOST_GAINED = 8.0
 
 _CAPTURE = """\
 if optimizer is not None:
@@ -106,6 +108,16 @@ class StepGraph(Recipe):
             if facts.current("precision.autocast", "none") == "float16":
                 return Skip(_SCALER)
         return [True]
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        # What remains is what the device computes. tests/gpu/RESULTS.md: 5.23x and 4.34x on small models, 1.01x on
+        # large ones.
+        if not value:
+            return 1.0
+        share = facts.profile.device_busy_share if facts.profile else None
+        if share is None:
+            return 1.3
+        return min(_MOST_GAINED, 1 / share) if share > 0 else _MOST_GAINED
 
     def apply(self, workload: Components, value: Value) -> None:
         workload.plan = replace(workload.plan, cuda_graph=bool(value))

@@ -33,10 +33,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.recipe import CUDA, Components, Recipe, Stage, is_host_bound, runs_in_half, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _PRODUCTS = ("linear", "attention", "recurrent", "batched_product", "conv1d", "conv2d", "conv3d")
+_NO_PRODUCT = "the step computes no linear, attention, recurrent or convolution layer and no matrix product"
 
 
 class Tf32(Recipe):
@@ -61,14 +62,20 @@ class Tf32(Recipe):
             return Skip(f"compute capability {have} has no TensorFloat-32 (8.0 and later have)")
         if "float32" not in workload.parameter_dtypes:
             return Skip("no parameter is in float32, so no product is either")
-        if not facts.computes(*_PRODUCTS):
-            return Skip("the step computes no linear, attention, recurrent or convolution layer and no matrix product")
+        if nothing := unless_computed(facts, *_PRODUCTS, reason=_NO_PRODUCT):
+            return nothing
         if facts.current("precision.autocast", "none") != "none":
             return Skip("autocast takes the products out of float32 already")
         return ["high", "medium"]
 
     def accepts(self, value: Value) -> bool:
         return value in ("highest", "high", "medium")
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        # tests/gpu/RESULTS.md: 2.71x and 2.42x on transformers, 1.0x beside autocast and on small models.
+        if value == self.default or runs_in_half(facts):
+            return 1.0
+        return 1.05 if is_host_bound(facts) else 1.3
 
     def apply(self, workload: Components, value: Value) -> None:
         import torch

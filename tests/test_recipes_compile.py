@@ -134,13 +134,17 @@ def test_the_scope_alone_means_the_default_mode_and_goes_with_the_others():
 
 def test_candidates_of_the_scope(compilers):
     blocks = (("GPT2Block", 12),)
-    assert proposed("compile_scope", gpu_facts(repeated_blocks=blocks, families=LINEAR)) == ["regional"]
-    assert proposed("compile_scope", cpu_facts(repeated_blocks=blocks, families=LINEAR)) == ["regional"]
-    assert "repeats no block" in reason("compile_scope", gpu_facts())
+    cheap = profile_facts(phases={"forward": 99.99, "loss": 0.01})
+    for facts in (gpu_facts, cpu_facts):
+        assert proposed("compile_scope", facts(repeated_blocks=blocks, families=LINEAR)) == ["with_loss", "regional"]
+        profiled = facts(repeated_blocks=blocks, families=LINEAR, profile=cheap)
+        assert proposed("compile_scope", profiled) == ["regional"]
+    assert "repeats no block" in reason("compile_scope", gpu_facts(profile=cheap))
+    assert "repeats no block" in reason("compile_scope", gpu_facts(mode=Mode.INFER))
     assert "too old for Triton" in reason(
         "compile_scope", gpu_facts(capability=(6, 0), repeated_blocks=blocks, families=LINEAR)
     )
-    assert "differ in shape" in reason("compile_scope", gpu_facts(repeated_blocks=blocks))
+    assert "differ in shape" in reason("compile_scope", gpu_facts(repeated_blocks=blocks, profile=cheap))
     why = CATALOG["compile_scope"].why(gpu_facts(repeated_blocks=blocks), "regional")
     assert "repeats GPT2Block 12 times" in why
 

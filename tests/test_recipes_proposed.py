@@ -97,7 +97,8 @@ def test_implementations_other_than_the_default_one():
 
 def test_cudnn_benchmark_needs_convolutions():
     assert proposed("cudnn_benchmark", gpu_facts()) == [True]
-    assert reason("cudnn_benchmark", gpu_facts(families=LINEAR)) == "the step computes no convolution"
+    profiled = gpu_facts(families=LINEAR, profile=profile_facts())
+    assert reason("cudnn_benchmark", profiled) == "the step computes no convolution"
 
 
 @pytest.mark.parametrize(

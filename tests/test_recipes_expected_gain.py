@@ -1,0 +1,177 @@
+"""The speed-up that a recipe expects of a value, before it is measured: the order of the search's moves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from facts import LINEAR, adamw_facts, gpu_facts, loader_facts, profile_facts
+from proposals import CATALOG, proposed, reason
+from test_recipes import FACTS, RECIPES, VALUES
+
+from advisor.catalog import GAIN_LIMITS, UNKNOWN_GAIN, Catalog
+from advisor.records import Bottleneck, Mode, Numerics
+
+WITHOUT_PROFILE = {name: replace(facts, profile=None) for name, facts in FACTS.items()}
+PROFILED = {
+    "busy": profile_facts(device_busy_share=0.97, bottleneck=Bottleneck.COMPUTE),
+    "idle": profile_facts(device_busy_share=0.02, bottleneck=Bottleneck.LAUNCH),
+    "waits": profile_facts(phases={"data wait": 99.9, "forward": 0.1}),
+    "no phases": profile_facts(phases={}),
+}
+BF16 = {"precision.autocast": "bfloat16"}
+
+
+def all_facts():
+    yield from WITHOUT_PROFILE.items()
+    for name, facts in FACTS.items():
+        for kind, profile in PROFILED.items():
+            yield f"{name}, {kind}", replace(facts, profile=profile)
+
+
+def gain(recipe_id, value, facts, **beside):
+    return CATALOG.expected_gain(recipe_id, facts, value, {name.replace("__", "."): v for name, v in beside.items()})
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
+def test_a_figure_is_a_believable_factor(recipe):
+    low, high = GAIN_LIMITS
+    for name, facts in all_facts():
+        for value in VALUES[recipe.id]:
+            figure = recipe.expected_gain(facts, value)
+            assert math.isfinite(figure), (name, value)
+            assert low < figure <= high, (name, value)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
+def test_no_change_gains_nothing(recipe):
+    for facts in WITHOUT_PROFILE.values():
+        present = facts.current(recipe.key, recipe.default)
+        assert CATALOG.expected_gain(recipe.id, facts, present) == 1.0
+
+
+def test_dropping_a_value_loses_what_adding_it_gains():
+    facts = gpu_facts(parameters=50_000_000)
+    added = gain("autocast", "bfloat16", facts)
+    dropped = CATALOG.expected_gain("autocast", facts, "none", BF16)
+    assert added == 1.5
+    assert dropped == pytest.approx(1 / added)
+
+
+def test_a_mistake_that_is_on_gains_by_being_switched_off():
+    facts = gpu_facts(current={"debug.switches": "anomaly"})
+    assert CATALOG.expected_gain("debug_off", facts, "none") == pytest.approx(2.5)
+
+
+def test_a_captured_step_gains_what_the_device_idles():
+    for share, expected in ((0.9, 1 / 0.9), (0.5, 2.0), (0.05, 8.0), (0.0, 8.0)):
+        facts = gpu_facts(profile=profile_facts(device_busy_share=share))
+        assert gain("step_graph", True, facts) == pytest.approx(expected)
+    assert gain("step_graph", True, gpu_facts()) == 1.3
+
+
+def test_autocast_pays_on_small_models_once_the_step_is_captured():
+    facts = gpu_facts(parameters=1_000_000)
+    assert gain("autocast", "bfloat16", facts) == 1.1
+    assert gain("autocast", "bfloat16", facts, step__cuda_graph=True) == 1.5
+
+
+def test_workers_gain_the_time_that_the_step_waits():
+    loader = loader_facts()
+    waits = gpu_facts(loader=loader, profile=profile_facts(phases={"data wait": 80.0, "forward": 20.0}))
+    assert gain("num_workers", 2, waits) == pytest.approx(1 / 0.4)
+    assert gain("num_workers", 16, waits) == pytest.approx(5.0)
+    assert gain("num_workers", 16, gpu_facts(loader=loader)) == 1.5
+    has_some = gpu_facts(loader=loader_facts(num_workers=4), current={"data.num_workers": 4})
+    assert gain("num_workers", 16, has_some) == 1.0
+
+
+def test_tf32_is_nothing_beside_half_precision():
+    facts = gpu_facts(families=LINEAR, parameters=100_000_000)
+    assert gain("tf32", "high", facts) == 1.3
+    assert gain("tf32", "high", facts, precision__autocast="bfloat16") == 1.0
+
+
+def test_with_loss_alone_also_compiles():
+    facts = gpu_facts(parameters=100_000_000)
+    assert gain("compile_scope", "with_loss", facts, compile__mode="default") == pytest.approx(1.05)
+    assert gain("compile_scope", "with_loss", facts) == pytest.approx(1.3 * 1.05)
+
+
+def test_float8_needs_the_compiler():
+    assert (
+        gain("float8", "tensorwise", gpu_facts())
+        < 1
+        < gain("float8", "tensorwise", gpu_facts(), compile__mode="default")
+    )
+
+
+class Strange:
+    """A recipe of somebody else, as far as its figure is concerned."""
+
+    def __init__(self, figure):
+        self.figure, self.key, self.default = figure, "strange.key", 0
+
+    def expected_gain(self, facts, value):
+        if isinstance(self.figure, Exception):
+            raise self.figure
+        return self.figure if value else 1.0
+
+
+@pytest.mark.parametrize(
+    ("figure", "expected"),
+    [
+        (math.nan, UNKNOWN_GAIN),
+        (math.inf, UNKNOWN_GAIN),
+        (KeyError("x"), UNKNOWN_GAIN),
+        (1e9, 10.0),
+        (-3, 0.2),
+        ("2", 2.0),
+    ],
+)
+def test_a_strangers_figure_cannot_decide_the_search(figure, expected):
+    found = Catalog({"strange": Strange(figure)}).expected_gain("strange", gpu_facts(), 1)
+    assert found == expected
+
+
+def test_a_recipe_without_figures_of_its_own_gets_small_ones():
+    recipe = CATALOG["control"]
+    plain = type("Plain", (type(recipe),), {"gain": None, "usual": frozenset({"a"}), "default": "off"})()
+    assert plain.expected_gain(gpu_facts(), "a") == 1.05
+    assert plain.expected_gain(gpu_facts(), "b") == 1.02
+    assert plain.expected_gain(gpu_facts(), "off") == 1.0
+
+
+# --- what is proposed before the instrumented pass -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe_id", ["create_on_device", "host_sync", "eval_no_grad"])
+def test_what_the_profile_alone_can_tell_waits_for_it(recipe_id):
+    assert reason(recipe_id, gpu_facts()) == "not known before the instrumented pass"
+
+
+def test_the_loss_is_compiled_with_the_model_before_its_share_is_known():
+    assert proposed("compile_scope", gpu_facts())[0] == "with_loss"
+    assert proposed("compile_scope", gpu_facts(profile=profile_facts()))[0] == "with_loss"
+    silent = profile_facts(phases={"forward": 100.0, "loss": 0.01})
+    assert "with_loss" not in proposed("compile_scope", gpu_facts(profile=silent))
+    assert "with_loss" not in proposed("compile_scope", gpu_facts(mode=Mode.INFER))
+
+
+def test_a_reason_that_only_modules_speak_for_says_so():
+    embedding = {"embedding": 1}
+    assert "as far as is known before the instrumented pass" in reason("tf32", gpu_facts(families=embedding))
+    assert "before" not in reason("tf32", gpu_facts(families=embedding, profile=profile_facts()))
+
+
+def test_the_whole_expert_stack_is_proposed_without_a_profile():
+    facts = gpu_facts(loader=loader_facts(), optimizer=adamw_facts(), families=LINEAR | {"conv2d": 3})
+    usual = {
+        candidate.recipe: candidate.value
+        for candidate in CATALOG.propose(facts).candidates
+        if CATALOG[candidate.recipe].is_usual(candidate.value, Mode.TRAIN)
+        and CATALOG[candidate.recipe].numerics_of(candidate.value, Mode.TRAIN) is not Numerics.CHANGED
+    }
+    stack = {"autocast", "channels_last", "compile_scope", "fused_optimizer", "step_graph", "tf32", "pin_memory"}
+    assert stack <= set(usual)
