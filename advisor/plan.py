@@ -32,6 +32,7 @@ class StepPlan:
     ``attention_backend``: ``auto``, or the one kernel that ``scaled_dot_product_attention`` may use: ``flash``,
     ``cudnn``, ``efficient`` or ``math``.
     ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
+    ``collector``: how Python's garbage collector runs in the loop: ``default``, ``freeze`` or ``scheduled``.
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
     """
 
@@ -58,6 +59,7 @@ class StepPlan:
     attention_backend: str = "auto"
     loss_item: str = "never"
     empty_cache: str = "never"
+    collector: str = "default"
 
     @property
     def device_type(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ def process_state() -> dict[str, Any]:
         "autograd_cache": functorch_config.enable_autograd_cache,
         "freezing": inductor.freezing if inductor else False,
         "recompile_limit": dynamo.recompile_limit if dynamo else None,
+        "collector": [gc.isenabled(), *gc.get_threshold()],
         "environment": {name: text for name, text in sorted(os.environ.items()) if name.startswith(VARIABLES)},
     }
 
@@ -55,6 +57,8 @@ def state_put_back() -> Iterator[None]:
     finally:
         if before["cores"]:
             os.sched_setaffinity(0, before["cores"])
+        gc.enable()
+        gc.unfreeze()
         torch.set_num_threads(before["threads"])
         torch.set_float32_matmul_precision(before["float32_matmul"])
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = before["bf16_reduction"]

@@ -60,6 +60,7 @@ VALUES = {
     "grad_accumulation": [1, 2],
     "grad_clip": ["default", "foreach", "for-loop"],
     "half_weights": ["float32", "bfloat16", "float16"],
+    "host_gc": ["default", "freeze", "scheduled"],
     "host_allocator": ["malloc", "tcmalloc", "jemalloc"],
     "host_sync": ["as_written"],
     "inference_mode": ["grad", "no_grad", "inference_mode"],

@@ -43,6 +43,7 @@ OWN_TESTS = {
     "grad_accumulation": "test_recipes_batch.py",
     "grad_clip": "test_recipes_clip_grad.py",
     "host_allocator": "test_recipes_code.py",
+    "host_gc": "test_recipes_host_gc.py",
     "host_sync": "gpu/test_recipes_habits_gpu.py",
     "inference_mode": "test_recipes_effects.py",
     "int8_weights": "test_recipes_precision.py",

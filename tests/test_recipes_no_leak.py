@@ -72,6 +72,7 @@ TRAINING = {
     "grad_accumulation": 2,
     "grad_clip": "for-loop",
     "half_weights": "bfloat16",
+    "host_gc": "scheduled",
     "inplace_activations": True,
     "interop_threads": 1,
     "num_workers": 1,

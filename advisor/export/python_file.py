@@ -55,6 +55,7 @@ _PLAN_FIELDS = {
     "attention.backend": "attention_backend",
     "loop.loss_item": "loss_item",
     "loop.empty_cache": "empty_cache",
+    "host.gc": "collector",
 }
 
 
@@ -77,7 +78,7 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
         _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan),
         *_helpers(plan, wrapped=bool(wrapper)),
     ]
-    imports = [*templates.IMPORTS, "import typing"] if wrapper else list(templates.IMPORTS)
+    imports = [*templates.IMPORTS, *(["import typing"] if wrapper else []), *(["import gc"] if _collects(plan) else [])]
     others = [pair for pair in chosen if pair[0].stage is not Stage.DATA]
     data = _data_parts(chosen, "\n".join([*imports, *step, templates.PREPARE]), _prepare(others, plan, wrapper, {}))
     constants = dict.fromkeys(text for parts in data.values() for text in parts.constants)
@@ -339,7 +340,19 @@ def _last(plan: StepPlan, graphed: str) -> str:
     """How the step function ends: the step itself, then what the loop does after each one."""
     step = (graphed if plan.cuda_graph else _eager(plan)).strip("\n")
     habits = _habits(plan) if plan.mode is Mode.TRAIN else ""
-    return f"{step}\n\n{habits}" if habits else f"{step}\n\nreturn step"
+    whole = f"{step}\n\n{habits}" if habits else f"{step}\n\nreturn step"
+    return _collected(whole, plan) if _collects(plan) else whole
+
+
+def _collects(plan: StepPlan) -> bool:
+    """Whether the step runs Python's garbage collector itself."""
+    return plan.collector != "default"
+
+
+def _collected(whole: str, plan: StepPlan) -> str:
+    """The text of a step with the collector behind it: ``whole`` ends by returning the function that runs one."""
+    before, name = whole.rsplit("return ", 1)
+    return before + Template(templates.COLLECTED).substitute(step=name.strip(), how=plan.collector).strip("\n")
 
 
 def _habits(plan: StepPlan) -> str:
@@ -374,6 +387,8 @@ def _helpers(plan: StepPlan, *, wrapped: bool) -> Iterator[str]:
     yield templates.MAP
     if plan.cuda_graph:
         yield templates.GRAPHED
+    if _collects(plan):
+        yield source("collector").removeprefix("import gc")
 
 
 def _to_device(plan: StepPlan) -> str:

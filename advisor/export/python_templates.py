@@ -165,6 +165,17 @@ AFTER_MEMORY = {
     "every_step_with_del": ["torch.cuda.empty_cache()  # the batch on the device is gone by now"],
 }
 
+COLLECTED = """
+after_step = Collector("$how")
+
+def collected_step(batch):
+    result = $step(batch)
+    after_step()
+    return result
+
+return collected_step
+"""
+
 SCALED_APPLY = Template("""
 def apply_gradients():
     if clip_grad is not None:

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.errors import UsageError
 from advisor.plan import StepPlan
+from advisor.portable.collector import Collector
 from advisor.rebuild import optimizer_implementation, optimizer_with
 from advisor.recipe import Components
 from advisor.records import Mode
@@ -96,6 +97,7 @@ class TrainStep:
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._optimizer_step = compiled_step(optimizer) if plan.compile_optimizer else optimizer.step
+        self._collect = _collector(plan)
         self._loss_sum: torch.Tensor | None = None
         self._accumulated = 0  # batches since the last update
 
@@ -173,6 +175,7 @@ class TrainStep:
             self._loss_sum = loss.clone() if self._loss_sum is None else self._loss_sum.add_(loss)
         if self.plan.empty_cache != "never" and self.device.type == "cuda":
             torch.cuda.empty_cache()
+        self._collect()
 
     def run(self, batch: Any) -> torch.Tensor:
         """A whole step on a batch that is on the device already."""
@@ -212,6 +215,7 @@ class InferStep:
         self._attention = _attention(plan)
         self._creation = _creation(plan)
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
+        self._collect = _collector(plan)
 
     def forward(self, batch: Any) -> Any:
         """The model's output."""
@@ -223,7 +227,13 @@ class InferStep:
         """A whole step on a batch that is on the device already."""
         if self._marks_steps:
             torch.compiler.cudagraph_mark_step_begin()
-        return self.forward(batch)
+        output = self.forward(batch)
+        self.after()
+        return output
+
+    def after(self) -> None:
+        """What the loop does when the pass is done, as the plan says; usually nothing."""
+        self._collect()
 
     def __call__(self, batch: Any) -> Any:
         """One step: move the batch, run, return the output."""
@@ -305,7 +315,7 @@ class GraphedStep:
                     step.update()
                 self._static_result = loss.detach()
             else:
-                self._static_result = step.run(self._static_batch)
+                self._static_result = step.forward(self._static_batch)
         self._graph = graph
 
     def _replay(self) -> Any:
@@ -317,6 +327,8 @@ class GraphedStep:
         result = map_tensors(torch.clone, self._static_result)
         if isinstance(self.step, TrainStep):
             self.step.after(result)
+        else:
+            self.step.after()
         return result
 
 
@@ -328,6 +340,15 @@ def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
         memory_format=plan.memory_format,
         dtype=plan.input_dtype,
     )
+
+
+def _collector(plan: StepPlan) -> Callable[[], None]:
+    """What runs Python's garbage collector after a step, as the plan says."""
+    return _leave_to_python if plan.collector == "default" else Collector(plan.collector)
+
+
+def _leave_to_python() -> None:
+    """Nothing: Python collects when it sees fit."""
 
 
 def _creation(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:

@@ -130,7 +130,10 @@ def _import_compiler() -> bool:
 
 
 def _spare_forks_the_garbage() -> None:
-    """Have each trial's garbage collection look at its own objects only, not at all that was imported and built."""
+    """Have collections in forks look at their own objects only, not at all that was imported and built.
+
+    A trial undoes it before its first step.
+    """
     gc.collect()
     gc.freeze()
 

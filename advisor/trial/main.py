@@ -146,6 +146,7 @@ class Trial:
         self._say("applying the settings")
         started = time.perf_counter()
         components = self._components(loop, device)
+        gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
         step = make_step(components, loop.loss)
         prepare_s = time.perf_counter() - started
 
@@ -254,8 +255,6 @@ class Trial:
 
     def _warm_up(self, clock: StepClock, feed: Feed, probed_steps: int) -> WarmUp:
         self._say("warming up")
-        gc.collect()
-        gc.freeze()
         queued = feed.queued_batches
         return warm_up(
             clock,

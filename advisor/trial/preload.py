@@ -23,5 +23,5 @@ from advisor.catalog import load_catalog  # noqa: E402
 load_catalog()
 assert not torch.cuda.is_initialized(), "the fork server must not hold a CUDA context"
 gc.collect()
-gc.freeze()  # a trial's garbage collection need not look at all that was imported here
+gc.freeze()  # until its first step a trial need not look at all that was imported here
 atexit.register(gc.unfreeze)  # what is never collected, libraries take for leaked when the fork server ends
