@@ -28,6 +28,10 @@ class FailedError(Exception):
     """A process gave no result; the text says why."""
 
 
+class TooSlowError(FailedError):
+    """A process gave no result in time."""
+
+
 def run_apart(
     function: Callable[..., Any],
     *arguments: Any,
@@ -49,7 +53,7 @@ def run_apart(
     try:
         ready = wait([here, process.sentinel], limit_s)
         if not ready:
-            raise FailedError(f"took longer than {limit_s:.0f} s")
+            raise TooSlowError(f"took longer than {limit_s:.0f} s")
         try:
             failure, result = here.recv()
         except EOFError:
