@@ -72,6 +72,7 @@ class Lanes:
             if failure and not self._ended:
                 note_failure(process.options.results / f"{workload.name}.json", workload, failure)
                 say(lane, workload.name, failure)
+            if process.ended:
                 process.end()
                 process = None
         if process:
@@ -90,11 +91,15 @@ class Lanes:
 
 
 class Lane:
-    """A process with a GPU and cores of its own, which measures the workloads that it is told."""
+    """A process with a GPU and cores of its own, which measures the workloads that it is told.
+
+    ``ended`` says that it measures no more: it hangs or has died.
+    """
 
     def __init__(self, number: int, of: int, options: Options) -> None:
         self.number = number
         self.options = options
+        self.ended = False
         context = multiprocessing.get_context("spawn")
         self._here, there = context.Pipe()
         self._process = context.Process(target=serve, args=(there, number, cores_of(number, of), options))
@@ -106,10 +111,11 @@ class Lane:
         """Measure a workload in the lane; the reason when it came to no end, else an empty text."""
         try:
             self._here.send(workload.name)
-            if not self._here.poll(limit_s):
-                return f"took longer than {limit_s:.0f} s"
-            return str(self._here.recv())
+            answered = self._here.poll(limit_s)
+            self.ended = not answered
+            return str(self._here.recv()) if answered else f"took longer than {limit_s:.0f} s"
         except (EOFError, OSError):
+            self.ended = True
             self._process.join(1)
             return f"its lane ended with exit code {self._process.exitcode}"
 
@@ -162,7 +168,13 @@ def environment_of(lane: int, of: int) -> dict[str, str]:
 
 def note_failure(file: Path, workload: Workload, reason: str) -> None:
     """Write into a workload's result why it has no end; what was measured stays."""
-    known: dict[str, Any] = {"workload": workload.name, "title": workload.title, "searches": {}, "variants": {}}
+    known: dict[str, Any] = {
+        "workload": workload.name,
+        "title": workload.title,
+        "family": workload.family,
+        "searches": {},
+        "variants": {},
+    }
     if file.exists():
         known = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps({**known, "failed": reason}, indent=1), encoding="utf-8")
