@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -15,20 +16,21 @@ from pathlib import Path
 import expert
 import experts
 import lanes
+import measure
 import msgspec
 import plain
 import pytest
 import script
 import torch
 import variants
+from catalogue import WORKLOADS, chosen, small
 from options import Options
 from process_state import state_put_back
-from processes import FailedError, run_apart
+from processes import FailedError, TooSlowError, run_apart
 from session import Session, compiles, events_of, session_of
 from tables import document, expert_of, share_at
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
-from workloads import WORKLOADS, chosen, small
 
 from advisor.experiment.events import SessionFinished, StackMeasured
 from advisor.records import Outcome, StackRecord, TimeSpent, TrialResult
@@ -236,6 +238,34 @@ def test_what_a_process_started_ends_with_it(tmp_path):
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
+@pytest.mark.parametrize(
+    ("failure", "tried", "stack"),
+    [
+        (FailedError("no capture"), 3, "bfloat16, not compiled, one CUDA graph"),
+        (TooSlowError("too slow"), 2, "bfloat16, not compiled, one CUDA graph"),
+    ],
+)
+def test_an_expert_falls_back_to_the_strongest_stack_that_runs(tmp_path, monkeypatch, failure, tried, stack):
+    attempts = []
+
+    def apart(self, name, function, *arguments):
+        choices = arguments[2]
+        attempts.append(choices)
+        if choices.compile_mode:
+            raise failure
+        return {"step_ms": 1.0, "machine": "a machine"}
+
+    monkeypatch.setattr(measure.Measurement, "_apart", apart)
+    measurement = measure.Measurement(WORKLOADS["fcos"], options_in(tmp_path), lambda text: None)
+    measurement._time("expert")
+    assert len(attempts) == tried
+    measurement._time("expert")
+    assert len(attempts) == tried + 1  # the second run begins with the stack that ran
+    variant = json.loads((tmp_path / "fcos.json").read_text(encoding="utf-8"))["variants"]["expert"]
+    assert (variant["stack"], len(variant["runs"])) == (stack, 2)
+    assert len(variant["fallbacks"]) == tried - 1
+
+
 # --- sessions -------------------------------------------------------------------------------------------------
 
 
@@ -335,11 +365,13 @@ def test_a_workload_that_cannot_be_measured_has_a_reason(tmp_path, monkeypatch):
     monkeypatch.setitem(WORKLOADS, "mlp12", broken)
     here, there = Pipe()
     here.send("mlp12")
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: None)
-    here_closed = []
-    monkeypatch.setattr(there, "send", lambda reason: here_closed.append(reason) or here.close())
-    lanes.serve(there, 0, [], options_in(tmp_path))
-    assert here_closed[0].startswith("FileNotFoundError: ")
+    monkeypatch.setenv(lanes.NVML_CHECK, "0")
+    lane = threading.Thread(target=lanes.serve, args=(there, 0, [], options_in(tmp_path)))
+    lane.start()
+    assert here.recv().startswith("FileNotFoundError: ")
+    here.close()
+    lane.join(10)
+    assert not lane.is_alive()
 
 
 def test_the_reason_stands_beside_what_was_measured(tmp_path):
@@ -433,4 +465,9 @@ def test_the_command_measures_in_turn_and_joins_the_results(tmp_path):
     }
     assert result["finished"]
     assert document([result]) == ran.stdout.strip()
+    (tmp_path / "mlp12.report.json").write_text("{}", encoding="utf-8")
+    joined = subprocess.run(
+        [sys.executable, BENCHMARK, "--table", *tmp_path.glob("*.json")], capture_output=True, text=True, check=True
+    )
+    assert joined.stdout == ran.stdout
     assert "| 12-block MLP, small |" in ran.stdout

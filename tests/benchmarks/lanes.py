@@ -19,9 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from catalogue import WORKLOADS, Workload
 from options import Options
-from processes import end_children, environment_with
-from workloads import WORKLOADS, Workload
+from processes import NVML_CHECK, end_children, environment_with
 
 
 class Lanes:
@@ -136,6 +136,8 @@ def serve(there: Connection, lane: int, cores: list[int], options: Options) -> N
     """Measure workloads by name until nobody asks any more. Runs in the lane's process."""
     if cores:
         os.sched_setaffinity(0, cores)
+    # Libraries may ask for a GPU when they are imported; the usual way to ask would spoil CUDA in forked processes.
+    os.environ[NVML_CHECK] = "1"
     from measure import Measurement
 
     with contextlib.suppress(EOFError, KeyboardInterrupt):

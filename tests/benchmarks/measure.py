@@ -19,13 +19,13 @@ import torch
 import torch._dynamo  # imported once, here, and not in each process
 import variants
 import yaml
+from catalogue import Workload, small
 from options import Options
 from plain import time_loop
 from processes import FailedError, TooSlowError, run_apart
 from session import Session, Settings, run_session
 from small import module_of
 from tables import ADVISOR, BASELINE, EXPERT, MOMENTS_S, PEER, PEER_PACKAGE
-from workloads import Workload, small
 
 import advisor
 from advisor.catalog import load_catalog

@@ -20,6 +20,8 @@ from typing import Any
 
 import psutil
 
+# Set, torch.cuda.is_available() asks NVML and leaves CUDA alone.
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 # Seconds that a process may take to end after its answer, with its workers and compilers.
 ENDING_S = 5.0
 
