@@ -244,6 +244,9 @@ class Known:
             return self if self.usable(self.stack) else self._with_stack(self.best_usable())
         if self.usable(move.settings) and self.judge.gain(move.settings, self.stack).ratio > 1:
             return self._with_stack(move.settings)
+        added = [key for key in move.settings if key not in self.stack]
+        if self.stack and self.usable(move.settings):
+            return replace(self, dropped={**self.dropped, **dict.fromkeys(added, "the stack is not faster with it")})
         return self
 
     def _reconsidered(self) -> Known:

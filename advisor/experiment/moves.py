@@ -28,23 +28,39 @@ def moves(known: Known) -> Moves:
 def leaps(known: Known) -> Moves:
     """The expert's stack: first without compiling, then compiled; where it fails, without the part that failed.
 
-    After a decision the stack itself, where what is left of it was never measured.
+    What the search has found meanwhile is part of it: a leap that gained nothing is worth another once the step no
+    longer waits for its data. After a decision it is the stack itself, where what is left of it was never measured.
     """
     if known.pending:
         yield Move(Kind.LEAP, known.stack, POLICY.leap_gain, f"stack: {known.stack}")
         return
-    if _needs_explaining(known, _permitted(known, known.usual)):
+    usual, compiles = _wanted(known, known.usual), _wanted(known, known.compiles)
+    goal = _permitted(known, usual.merged(known.uncompiled))
+    if _needs_explaining(known, goal):
         return
-    plain = _standing(known, known.usual)
-    if not known.judge.knows(plain):
+    plain = _standing(known, goal)
+    complete = set(usual) <= set(known.stack)
+    if not complete and not known.judge.knows(plain):
         yield Move(Kind.LEAP, plain, POLICY.leap_gain, f"stack: {plain}", known.stack)
         return
-    goal = plain.merged(known.compiles)
-    if _needs_explaining(known, _permitted(known, goal)):
+    goal = _permitted(known, plain.merged(compiles)) if compiles else plain
+    if _needs_explaining(known, goal) or _compiling_is_hopeless(known):
         return
     compiled = _standing(known, goal)
-    if compiled != plain and not known.judge.knows(compiled):
+    if compiled not in (plain, known.stack) and not known.judge.knows(compiled):
         yield Move(Kind.LEAP, compiled, POLICY.compiled_leap_gain, f"stack: {compiled}", known.stack)
+
+
+def _wanted(known: Known, settings: Settings) -> Settings:
+    """Those of the usual settings that have not lost their place."""
+    return Settings({key: value for key, value in settings.items() if key not in known.dropped})
+
+
+def _compiling_is_hopeless(known: Known) -> bool:
+    """Whether compiled stacks have failed so often that the next one will."""
+    catalog = known.plan.catalog
+    failed = [s for s in known.judge.runs if catalog.cost(s) and not known.judge.measured_runs(s)]
+    return len(failed) >= POLICY.most_failures
 
 
 def _needs_explaining(known: Known, settings: Settings) -> bool:
