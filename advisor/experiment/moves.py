@@ -151,9 +151,7 @@ def _swap(known: Known, candidate: Candidate, rest: Settings) -> Moves:
         return
     if known.plan.recipe(candidate).ladder and not _is_neighbour(known, candidate):
         return
-    present = Candidate(candidate.recipe, candidate.key, known.stack[candidate.key])
-    usual = known.plan.expected_gain(present, known.stack, known.step_ms)
-    gain = known.plan.expected_gain(candidate, known.stack, known.step_ms) / max(usual, 1.0)
+    gain = known.plan.expected_gain(candidate, known.stack, known.step_ms)
     if known.plan.recipe(candidate).ladder:
         gain = max(gain, POLICY.drop_gain)
     if gain > POLICY.least_gain:

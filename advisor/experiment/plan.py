@@ -174,16 +174,13 @@ class Plan:
     def expected_gain(self, candidate: Candidate, stack: Settings, step_ms: float) -> float:
         """The factor by which a candidate usually speeds up such a workload, on a stack whose step takes ``step_ms``.
 
-        It is bounded by what the instrumented pass shows of the phases that it can shorten. For memory and energy it
+        It is relative to the value that the stack has, and bounded by what the instrumented pass shows of the phases that it can shorten. For memory and energy it
         stands for the gain in those.
         """
         recipe = self.recipe(candidate)
         if self.request.objective is Objective.MEMORY:
             return _MEMORY_GAIN if recipe.saves_memory else 1.0
-        try:
-            usual = float(recipe.expected_gain(facts_under(self.facts, stack.without(candidate.key)), candidate.value))
-        except Exception:  # a stranger's code may raise anything: the candidate is tried with the others of its kind
-            usual = 1.02
+        usual = self.catalog.expected_gain(candidate.recipe, self.facts, candidate.value, beside=stack)
         return min(usual, self._bound(recipe, step_ms))
 
     def _bound(self, recipe: Recipe, step_ms: float) -> float:
