@@ -379,7 +379,7 @@ def test_the_reason_stands_beside_what_was_measured(tmp_path):
     file.write_text(json.dumps(result_of("12-block MLP", baseline=[2, 2])), encoding="utf-8")
     lanes.note_failure(file, WORKLOADS["mlp12"], "took longer than 400 s")
     text = document([json.loads(file.read_text(encoding="utf-8"))])
-    assert "| 12-block MLP | - | 2 ms (2-2) | took longer than 400 s | took longer than 400 s |" in text
+    assert "| 12-block MLP | host-bound | 2 ms (2-2) | took longer than 400 s | took longer than 400 s |" in text
     assert "12-block MLP was not measured to its end: took longer than 400 s." in text
 
 
@@ -438,6 +438,13 @@ def test_a_moment_has_no_share_when_its_stack_was_not_timed():
     result["variants"]["perf-advisor at 30 s"] = {"runs": [], "failed": "failed: out of memory"}
     assert share_at(result, 30) is None
     assert share_at(result, 60) is None
+
+
+def test_a_reason_is_a_row_of_its_own_where_only_a_session_ended(tmp_path):
+    file = tmp_path / "mlp12.json"
+    file.write_text(json.dumps({"searches": {"perf-advisor": {"wall_s": 12.0}}}), encoding="utf-8")
+    lanes.note_failure(file, WORKLOADS["mlp12"], "its lane ended with exit code 1")
+    assert "| 12-block MLP | host-bound | its lane ended" in document([json.loads(file.read_text(encoding="utf-8"))])
 
 
 def test_the_expert_is_the_fastest_of_those_who_finished():

@@ -170,15 +170,10 @@ def environment_of(lane: int, of: int) -> dict[str, str]:
 
 def note_failure(file: Path, workload: Workload, reason: str) -> None:
     """Write into a workload's result why it has no end; what was measured stays."""
-    known: dict[str, Any] = {
-        "workload": workload.name,
-        "title": workload.title,
-        "family": workload.family,
-        "searches": {},
-        "variants": {},
-    }
+    known: dict[str, Any] = {"workload": workload.name, "title": workload.title, "family": workload.family}
+    known |= {"searches": {}, "variants": {}}
     if file.exists():
-        known = json.loads(file.read_text(encoding="utf-8"))
+        known |= json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps({**known, "failed": reason}, indent=1), encoding="utf-8")
 
 
