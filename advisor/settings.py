@@ -26,6 +26,9 @@ class Settings(Mapping[str, Value]):
     __slots__ = ("_values",)
 
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
+        if isinstance(values, Settings):
+            self._values: dict[str, Value] = values._values
+            return
         checked = {_checked_key(key): _checked_value(key, value) for key, value in (values or {}).items()}
         self._values = dict(sorted(checked.items()))
 
@@ -56,7 +59,11 @@ class Settings(Mapping[str, Value]):
 
     def without(self, key: str) -> Settings:
         """These settings less one key; the same settings when it is absent."""
-        return Settings({name: value for name, value in self._values.items() if name != key})
+        if key not in self._values:
+            return self
+        rest = Settings()
+        rest._values = {name: value for name, value in self._values.items() if name != key}
+        return rest
 
     def merged(self, other: Mapping[str, Value]) -> Settings:
         """These settings overlaid with others; the others win."""

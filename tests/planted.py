@@ -43,6 +43,8 @@ class Planted(Recipe):
     default = False
     numerics = Numerics.{numerics}
     stage = Stage.{stage}
+    usual = frozenset({usual})
+    expensive = {expensive}
 
     def candidates(self, facts):
         {candidates}
@@ -82,20 +84,27 @@ def recipe_text(
     candidates: str = "return [True]",
     apply: str = "pass",
     card: str | None = None,
+    usual: bool = False,
+    expensive: bool = False,
 ) -> str:
-    """A recipe file; ``candidates`` and ``apply`` are the bodies of its methods."""
+    """A recipe file; ``candidates`` and ``apply`` are the bodies of its methods.
+
+    A ``usual`` one is in the stack that a session leaps to.
+    """
     body = RECIPE.format(
         id=recipe_id,
         key=key or f"planted.{recipe_id}",
         numerics=numerics,
         stage=stage,
+        usual="{True}" if usual else "",
+        expensive=expensive,
         candidates=_indented(candidates),
         apply=_indented(apply),
     )
     return (CARD.format(title=f"Planted {recipe_id}", numerics=numerics.lower()) if card is None else card) + body
 
 
-def plant(folder: Path, recipe_id: str, **parts: str) -> Path:
+def plant(folder: Path, recipe_id: str, **parts: str | bool) -> Path:
     """Write a recipe file into a folder."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{recipe_id}.py"
@@ -117,7 +126,7 @@ from torch import nn
 
 class Pause(nn.Module):
     def forward(self, x):
-        time.sleep(0.03)
+        time.sleep(0.01)
         return 1.0 * x
 
 
@@ -129,11 +138,11 @@ def build():
 """
 
 
-def plant_removers(folder: Path, **numerics: str) -> None:
+def plant_removers(folder: Path, *, usual: bool = False, **numerics: str) -> None:
     """A recipe for each pause of the target above, in the order of their names, that takes it out."""
     for place, (recipe_id, declared) in enumerate(numerics.items()):
         apply = f"import torch\nworkload.model[{place}] = torch.nn.Identity()"
-        plant(folder, recipe_id, numerics=declared, apply=apply)
+        plant(folder, recipe_id, numerics=declared, apply=apply, usual=usual)
 
 
 # --- numerics -------------------------------------------------------------------------------------------------

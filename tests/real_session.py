@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from advisor.experiment import events
 from advisor.experiment.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
 from advisor.records import TargetSpec
 from advisor.runner import Runner
+
+# Seconds that a trial measures: what is planted changes a step many times more than the noise of so few steps.
+MEASURE_S = 0.25
+
+
+@contextmanager
+def short_trials() -> Iterator[None]:
+    """Every trial measures for a moment only, however long the budget is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("advisor.experiment.budget._LONGEST_MEASURE_S", MEASURE_S)
+        yield
 
 
 class Run:
@@ -19,7 +36,8 @@ class Run:
         self.runner = Runner()
         self.request = Request(TargetSpec("target.py", str(folder), device="cpu"), **{"budget_s": 15.0, **options})
         self.journal = Journal(past.path, past.request) if past else Journal.create(self.request)
-        self.session = Session(self.request, self.runner, self.told.append, self.journal, past=past)
+        self._followers: list[Callable[[events.Event], None]] = []
+        self.session = Session(self.request, self.runner, self._tell, self.journal, past=past)
 
     @property
     def state(self):
@@ -28,6 +46,31 @@ class Run:
     def posted(self, kind):
         return [event for event in self.told if isinstance(event, kind)]
 
+    @property
+    def started(self):
+        """The names of the trials that were asked for, in their order."""
+        return [event.name for event in self.posted(events.TrialStarted)]
+
+    def when(self, matches, act):
+        """Have something done, in the session's own thread, once it posts an event that matches."""
+        waiting = [act]
+
+        def follow(event):
+            if waiting and matches(event):
+                waiting.pop()()
+
+        self._followers.append(follow)
+
     def run(self):
         self.session.run()
         return self
+
+    def run_until(self, matches):
+        """Run until an event matches, when the rest of the session is of no interest."""
+        self.when(matches, self.session.cancel)
+        return self.run()
+
+    def _tell(self, event):
+        self.told.append(event)
+        for follow in self._followers:
+            follow(event)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import threading
 import time
 from pathlib import Path
 
 import pytest
 from planted import TINY_TARGET, plant
-from real_session import Run
+from real_session import Run, short_trials
 
 from advisor.errors import ExitCode
 from advisor.experiment import events
@@ -22,45 +21,57 @@ from advisor.export.json_report import report
 from advisor.formatting import format_worth
 from advisor.records import Mode, Numerics, Objective, Outcome, Verdict
 
-pytestmark = pytest.mark.usefixtures("real_sessions")
 
-SLOW_TARGET = "import time\n" + TINY_TARGET.replace("return 1.0 * x", "time.sleep(0.02); return 1.0 * x")
+@pytest.fixture(scope="module", autouse=True)
+def _short_trials(real_sessions):
+    with short_trials():
+        yield
+
+
+# Its steps pause twice; recipes take the pauses out, or put something worse in their place.
+SLOW_TARGET = "import time\n" + TINY_TARGET.replace("Pause(), ", "Pause(), Pause(), ").replace(
+    "return 1.0 * x", "time.sleep(0.01); return 1.0 * x"
+)
 REPLACE_PAUSE = """
 from torch import nn
 class Instead(nn.Module):
     def forward(self, x):
         return {expression}
-workload.model[2] = Instead()
+workload.model[{place}] = Instead()
 """
 # Its steps fill a scratch of 64 MiB; recipes make it smaller, or put a pause in its place.
 HEAVY_TARGET = TINY_TARGET.replace("return 1.0 * x", "return x + 0.0 * torch.ones(16 * 2**20).sum()")
 REPLACE_SCRATCH = "import time, torch" + REPLACE_PAUSE
 MEMORY = {
-    "lighter": REPLACE_SCRATCH.format(expression="x + 0.0 * torch.ones(2**20).sum()"),
-    "crawling": REPLACE_SCRATCH.format(expression="time.sleep(0.2) or x"),
+    "lighter": REPLACE_SCRATCH.format(place=2, expression="x + 0.0 * torch.ones(2**20).sum()"),
+    "crawling": REPLACE_SCRATCH.format(place=2, expression="time.sleep(0.2) or x"),
 }
-PLANTED = {
-    "quicker": REPLACE_PAUSE.format(expression="x"),
-    "wrong": REPLACE_PAUSE.format(expression="100 * x"),
-    "not_finite": REPLACE_PAUSE.format(expression="x / 0"),
+USUAL = {
+    "quicker": REPLACE_PAUSE.format(place=2, expression="x"),
+    "smoother": REPLACE_PAUSE.format(place=3, expression="x"),
+}
+OTHERS = {
+    "wrong": REPLACE_PAUSE.format(place=2, expression="100 * x"),
+    "not_finite": REPLACE_PAUSE.format(place=2, expression="x / 0"),
     "raising": "raise RuntimeError('no such trick')",
 }
+PLANTED = (*USUAL, *OTHERS)
+STACK = {"planted.quicker": True, "planted.smoother": True}
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def recipes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recipes")
+    for recipe_id, apply in {**USUAL, **OTHERS}.items():
+        plant(folder, recipe_id, apply=apply, usual=recipe_id in USUAL)
+    (folder / "broken.py").write_text("def broken(:\n", encoding="utf-8")
+    return (str(folder),)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, recipes):
     folder = tmp_path_factory.mktemp("finished")
-    return Run(folder, TINY_TARGET, only=("zero_grad", "fused_optimizer"), budget_s=25.0).run()
-
-
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("planted")
-    for recipe_id, apply in PLANTED.items():
-        plant(folder / "recipes", recipe_id, apply=apply)
-    (folder / "recipes" / "broken.py").write_text("def broken(:\n", encoding="utf-8")
-    recipes = (str(folder / "recipes"),)
-    return Run(folder, SLOW_TARGET, only=tuple(PLANTED), recipe_folders=recipes, budget_s=90.0).run()
+    return Run(folder, SLOW_TARGET, only=PLANTED, recipe_folders=recipes, budget_s=50.0).run()
 
 
 # --- a session from beginning to end --------------------------------------------------------------------------
@@ -69,8 +80,9 @@ def planted(tmp_path_factory):
 def test_the_stages_come_in_order(finished):
     assert finished.session.exit_code == ExitCode.OK
     stages = [event.stage for event in finished.posted(events.StageStarted)]
-    rounds = ["trials", "stack", "trials", "stack"]
-    assert stages == ["baseline", *rounds, "confirmation", "others", "close calls", "done"]
+    assert stages[:3] == ["baseline", "leap", "instruments"]
+    assert set(stages[3:-1]) == {"instruments", "search", "confirmation", "alone"}
+    assert stages[-1] == "done"
     kinds = [type(event) for event in finished.told]
     order = [events.HardwareFound, events.FactsFound, events.BaselineMeasured, events.TrialsPlanned, events.Ranked]
     assert [kinds.index(kind) for kind in order] == sorted(kinds.index(kind) for kind in order)
@@ -78,6 +90,16 @@ def test_the_stages_come_in_order(finished):
     assert isinstance(last, events.SessionFinished)
     assert not last.cancelled
     assert not finished.posted(events.SessionFailed)
+
+
+def test_the_first_trial_after_the_baseline_is_the_whole_usual_stack(finished):
+    assert list(dict.fromkeys(finished.started))[:2] == [
+        "baseline",
+        "stack: planted.quicker: true, planted.smoother: true",
+    ]
+    first = finished.posted(events.StackMeasured)[0].record
+    assert first.settings == STACK
+    assert not first.confirmed
 
 
 def test_the_facts_are_those_of_the_target(finished):
@@ -97,7 +119,7 @@ def test_the_control_is_measured_and_changes_nothing(finished):
 def test_every_other_recipe_is_skipped_with_a_reason(finished):
     state = finished.state
     planned = {candidate.recipe for candidate in state.planned}
-    assert planned == {"zero_grad", "fused_optimizer"}
+    assert planned == set(PLANTED)
     assert planned | set(state.skipped) | {"control"} == set(finished.session.catalog.recipes)
     assert state.skipped["autocast"] == "not named by --only"
 
@@ -109,6 +131,7 @@ def test_every_candidate_ends_in_a_record(finished):
         assert record.result.measured or record.result.reason
         if record.result.measured:
             assert record.comparison.ci_low <= record.comparison.speedup <= record.comparison.ci_high
+            assert record.alone or record.contribution.ci_low <= record.contribution.speedup
 
 
 def test_progress_never_leaves_its_bounds(finished):
@@ -136,45 +159,53 @@ def test_logs_of_the_trials_exist(finished):
 # --- recipes that help, and recipes that do not ---------------------------------------------------------------
 
 
-def test_what_helps_is_found_confirmed_and_stacked(planted):
-    quicker = planted.state.trials["quicker=true"]
-    assert quicker.verdict is Verdict.FASTER
-    assert quicker.comparison.speedup > 2
-    assert quicker.numerics.measured is Numerics.EXACT
-    stack = planted.posted(events.StackMeasured)[-1].record
-    assert stack.settings == {"planted.quicker": True}
+def test_what_helps_is_found_stacked_and_confirmed(finished):
+    stack = finished.posted(events.StackMeasured)[-1].record
+    assert stack.settings == STACK
     assert stack.confirmed
-    assert quicker.confirmed  # by what confirmed the stack of it alone
     assert stack.comparison.verdict is Verdict.FASTER
+    assert stack.comparison.speedup > 3
+    assert stack.numerics.measured is Numerics.EXACT
 
 
-def test_what_makes_the_model_wrong_is_not_stacked_however_fast(planted):
-    wrong = planted.state.trials["wrong=true"]
+def test_what_a_setting_of_the_stack_contributes_is_measured_without_it(finished):
+    for recipe in USUAL:
+        record = finished.state.trials[f"{recipe}=true"]
+        assert record.settings == STACK
+        assert record.verdict is record.contribution.verdict is Verdict.FASTER
+        assert 2 < record.contribution.speedup < finished.state.stack.comparison.speedup
+    assert "stack without planted.quicker" in finished.started
+
+
+def test_what_makes_the_model_wrong_is_not_stacked_however_fast(finished):
+    wrong = finished.state.trials["wrong=true"]
+    assert wrong.alone
     assert wrong.verdict is Verdict.FASTER
     assert wrong.numerics.measured is Numerics.CHANGED
     assert wrong.numerics.worse_than_declared
-    advice = {item.record.candidate.recipe: item for item in planted.state.recommendations}
+    advice = {item.record.candidate.recipe: item for item in finished.state.recommendations}
     assert advice["wrong"].needs_consent
     assert not advice["wrong"].in_stack
-    assert advice["quicker"].in_stack
-    assert not advice["quicker"].needs_consent
+    for recipe in USUAL:
+        assert advice[recipe].in_stack
+        assert not advice[recipe].needs_consent
 
 
-def test_what_raises_is_a_row(planted):
-    record = planted.state.trials["raising=true"]
+def test_what_raises_is_a_row(finished):
+    record = finished.state.trials["raising=true"]
     assert (record.result.outcome, record.verdict) == (Outcome.FAILED, Verdict.FAILED)
     assert record.result.reason == "RuntimeError: no such trick"
     assert "raise RuntimeError" in record.result.details
 
 
-def test_losses_that_are_not_finite_fail_the_candidate(planted):
-    record = planted.state.trials["not_finite=true"]
+def test_losses_that_are_not_finite_fail_the_candidate(finished):
+    record = finished.state.trials["not_finite=true"]
     assert (record.result.outcome, record.verdict) == (Outcome.NON_FINITE, Verdict.FAILED)
     assert record.samples_per_s is None
 
 
-def test_a_recipe_that_cannot_be_loaded_is_said(planted):
-    said = [event.text for event in planted.posted(events.Said)]
+def test_a_recipe_that_cannot_be_loaded_is_said(finished):
+    said = [event.text for event in finished.posted(events.Said)]
     assert any("broken.py" in text and "SyntaxError" in text for text in said)
 
 
@@ -182,32 +213,17 @@ def test_a_recipe_that_cannot_be_loaded_is_said(planted):
 
 
 def test_decisions_are_kept_and_taken_back(finished):
-    finished.session.decide("zero_grad", Decision.ACCEPTED)
-    assert finished.session.decisions() == {"zero_grad": Decision.ACCEPTED}
-    finished.session.decide("zero_grad", None)
+    finished.session.decide("quicker", Decision.ACCEPTED)
+    assert finished.session.decisions() == {"quicker": Decision.ACCEPTED}
+    finished.session.decide("quicker", None)
     assert finished.session.decisions() == {}
 
 
-def test_a_rejected_setting_leaves_the_stack_and_an_accepted_one_enters(planted):
-    planted.session.decide("quicker", Decision.REJECTED)
-    planted.session.rework()
-    assert planted.state.stack_settings == {}
-    planted.session.decide("wrong", Decision.ACCEPTED)
-    planted.session.rework()
-    assert planted.state.stack_settings == {"planted.wrong": True}
-    assert planted.state.stack.confirmed
-    before = len(planted.posted(events.TrialStarted))
-    planted.session.rework()
-    assert len(planted.posted(events.TrialStarted)) == before
-    assert planted.posted(events.SessionFailed) == []
-
-
 def test_a_retry_measures_one_candidate_again(finished):
-    before = len(finished.posted(events.TrialStarted))
-    finished.session.retry("zero_grad=zeros")
-    started = {event.name for event in finished.posted(events.TrialStarted)[before:]}
-    assert started == {"zero_grad=zeros"}  # more than once where the machine was disturbed
-    assert isinstance(finished.told[-1], events.Ranked)
+    before = len(finished.started)
+    finished.session.retry("wrong=true")
+    assert set(finished.started[before:]) == {"wrong=true"}  # more than once where the machine was disturbed
+    assert not finished.posted(events.SessionFailed)
     before = len(finished.told)
     finished.session.retry("no such candidate")
     assert len(finished.told) == before
@@ -249,8 +265,8 @@ def wait_for_trial(run, after):
 
 
 @pytest.mark.parametrize("after", [events.StageStarted, events.TrialMeasured])
-def test_a_session_is_cancelled_during_a_trial(tmp_path, after):
-    run = Run(tmp_path, TINY_TARGET, only=("zero_grad", "fused_optimizer"))
+def test_a_session_is_cancelled_during_a_trial(tmp_path, recipes, after):
+    run = Run(tmp_path, SLOW_TARGET, only=PLANTED, recipe_folders=recipes)
     thread = threading.Thread(target=run.run)
     thread.start()
     wait_for_trial(run, after)
@@ -263,26 +279,26 @@ def test_a_session_is_cancelled_during_a_trial(tmp_path, after):
     assert not run.posted(events.SessionFailed)
     past = open_session(run.journal.session_id)
     assert past.events[-1] == run.told[-1]
-    assert len(SessionState.of(past.events).trials) == (1 if after is events.TrialMeasured else 0)
+    measured = {f"{recipe}=true" for recipe in USUAL} if after is events.TrialMeasured else set()
+    assert set(SessionState.of(past.events).trials) == measured
 
 
-def test_a_session_resumes_behind_a_cut_line(finished, tmp_path):
+def test_a_session_resumes_behind_a_cut_line(finished, recipes, tmp_path):
     lines = finished.journal.path.read_text().splitlines(keepends=True)
     measured = [place for place, line in enumerate(lines) if '"TrialMeasured"' in line]
     names = [event.record.candidate.name for event in finished.posted(events.TrialMeasured)]  # in the journal's order
-    third = next(place for place in range(len(names)) if len(set(names[: place + 1])) == 3)
-    kept = "".join(lines[: measured[third] + 1])  # the control and two candidates, some judged again
+    fourth = next(place for place in range(len(names)) if len(set(names[: place + 1])) == 4)
+    kept = "".join(lines[: measured[fourth] + 1])  # those of the leap, the control, and one that was tried alone
     path = finished.journal.path.with_name("19990101-000000.jsonl")
-    path.write_text(kept + lines[measured[third] + 1][:25], encoding="utf-8")
+    path.write_text(kept + lines[measured[fourth] + 1][:25], encoding="utf-8")
     past = open_session("1999")
-    known = SessionState.of(past.events).trials
-    measured = {name for name, record in known.items() if record.result.measured} - {"control=true"}
-    run = Run(tmp_path, TINY_TARGET, past=past, only=("zero_grad", "fused_optimizer")).run()
+    before = {event.name for event in past.events if isinstance(event, events.TrialStarted)} - {"baseline"}
+    assert len(before) > 2
+    run = Run(tmp_path, SLOW_TARGET, past=past, only=PLANTED, recipe_folders=recipes).run()
     assert not run.posted(events.SessionFailed)
-    again = {event.name for event in run.posted(events.TrialStarted)}
-    assert len(known) == 3
-    assert not again & measured
+    assert not before & set(run.started)
     assert set(run.state.trials) == set(finished.state.trials)
+    assert run.state.stack_settings == STACK
     whole = SessionState.of(open_session("1999").events)
     assert whole.trials == run.state.trials
     assert whole.finished is not None
@@ -301,8 +317,9 @@ def test_nothing_at_all_to_try(tmp_path):
 
 
 def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):
-    run = Run(tmp_path, textwrap.dedent(TINY_TARGET), only=("zero_grad",), budget_s=0.5).run()
+    run = Run(tmp_path, TINY_TARGET, only=("zero_grad",), budget_s=0.5).run()
     assert run.session.exit_code == ExitCode.OK
+    assert run.state.planned
     for candidate in run.state.planned:
         record = run.state.trials[candidate.name]
         assert record.verdict is Verdict.SKIPPED
@@ -312,7 +329,7 @@ def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):
 def test_a_baseline_whose_loss_is_not_finite_is_pointed_out(tmp_path):
     text = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda output, target: output.sum() * float('nan')")
     assert text != TINY_TARGET
-    run = Run(tmp_path, text, only=("zero_grad",), budget_s=12.0).run()
+    run = Run(tmp_path, text, only=("zero_grad",), budget_s=5.0).run()
     warnings = [event.text for event in run.posted(events.Said) if event.severity == "warning"]
     assert any("not finite" in warning for warning in warnings)
     assert run.state.stack_settings == {}
@@ -339,7 +356,7 @@ def build():
 
 
 def test_what_one_has_is_measured_off_where_a_ladder_has_ended(tmp_path):
-    run = Run(tmp_path, WAITING_TARGET, only=("num_workers",), budget_s=90.0).run()
+    run = Run(tmp_path, WAITING_TARGET, only=("num_workers",), budget_s=40.0).run()
     (off,) = [record for record in run.state.trials.values() if record.candidate.already_on]
     assert off.candidate.value == 0
     assert off.comparison.speedup < 1
@@ -353,7 +370,7 @@ def heavy(folder, *recipe_ids, **options):
     for recipe_id, apply in MEMORY.items():
         plant(folder / "recipes", recipe_id, apply=apply)
     recipes = (str(folder / "recipes"),)
-    return Run(folder, HEAVY_TARGET, only=recipe_ids, recipe_folders=recipes, budget_s=90.0, **options).run()
+    return Run(folder, HEAVY_TARGET, only=recipe_ids, recipe_folders=recipes, budget_s=25.0, **options).run()
 
 
 @pytest.fixture(scope="module")

@@ -190,7 +190,7 @@ class Known:
         known = replace(known, dropped={**dropped, **dict.fromkeys(gone, REJECTED)})
         if gone:
             return known._with_stack(known._compatible(self.stack, gone))
-        return known
+        return known._reconsidered()
 
     def retried(self, settings: Settings) -> Known:
         """What is known without the runs of these settings, which are measured anew."""
@@ -250,13 +250,12 @@ class Known:
         return self
 
     def _reconsidered(self) -> Known:
-        """What the instruments show of noise and rounding may make a leap usable that was not before."""
+        """The best of the stack and the leaps: noise, rounding or a decision may have made a leap usable."""
+        best = BASELINE if self.pending else self.stack
         for goal in (self.usual, self.usual.merged(self.compiles)):
-            if not goal or goal == self.stack or self.pending or not self.judge.measured_runs(goal):
-                continue
-            if self.usable(goal) and self.judge.gain(goal, self.stack).ratio > 1:
-                return self._with_stack(goal)
-        return self
+            if goal and self.judge.measured_runs(goal) and self.usable(goal) and self.judge.gain(goal, best).ratio > 1:
+                best = goal
+        return self._with_stack(best) if best and best != self.stack else self
 
     def _tried(self, move: Move) -> Known:
         candidate = move.candidate

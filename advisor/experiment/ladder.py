@@ -8,6 +8,8 @@ from advisor.records import Candidate, Outcome, TrialRecord
 
 # A ladder that gains less than this from one value to the next has passed its knee.
 _SMALLEST_CLIMB = 0.02
+# What an interval may add to a rate at most, as a factor: processes differ by more, and a ladder has to end.
+_MOST_BENEFIT_OF_DOUBT = 1.01
 
 
 def goes_on(
@@ -35,7 +37,8 @@ def climbs(
     comparison = record.comparison
     if earlier and _leads_down(_numbers(record.candidate.recipe, planned)):
         return (record.samples_per_s or 0.0) > best
-    upper = (record.samples_per_s or 0.0) * (comparison.ci_high / comparison.speedup if comparison else 1.0)
+    above = min(comparison.ci_high / comparison.speedup, _MOST_BENEFIT_OF_DOUBT) if comparison else 1.0
+    upper = (record.samples_per_s or 0.0) * above
     return upper > (1 + _SMALLEST_CLIMB if earlier else 1.0) * best
 
 

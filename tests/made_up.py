@@ -1,0 +1,144 @@
+"""A made-up workload for tests of the search: a function says how fast a combination is, a price list what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from facts import gpu_facts
+
+from advisor.catalog import load_catalog
+from advisor.experiment.consent import Consent
+from advisor.experiment.judge import BASELINE, Judge
+from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.objective import Goal
+from advisor.experiment.plan import Plan
+from advisor.experiment.request import Request
+from advisor.experiment.search import search
+from advisor.records import Block, Candidate, Facts, Numerics, Outcome, TargetSpec, TrialResult
+from advisor.settings import Settings
+
+CATALOG = load_catalog()
+MIB = 2**20
+BF16 = Candidate("autocast", "precision.autocast", "bfloat16")
+LAST = Candidate("channels_last", "model.memory_format", "channels_last")
+FUSED = Candidate("fused_optimizer", "optimizer.implementation", "fused")
+GRAPH = Candidate("step_graph", "step.cuda_graph", True)
+TF32 = Candidate("tf32", "precision.float32_matmul", "high")
+WITH_LOSS = Candidate("compile_scope", "compile.scope", "with_loss")
+COMPILED = Candidate("compile", "compile.mode", "default")
+CUDNN = Candidate("cudnn_benchmark", "backends.cudnn_benchmark", True)
+WORKERS = Candidate("num_workers", "data.num_workers", 16)
+BLOCKS = Candidate("checkpointing", "memory.activation_checkpointing", "blocks")
+
+Speed = Callable[[Settings], float | str | TrialResult]
+
+
+def result_at(speedup: float, *, memory: float = 1.0, energy: float = 1.0, **changes: object) -> TrialResult:
+    """A result of a step that is this many times as fast as one of 100 ms, with these shares of memory and energy."""
+    blocks = tuple(Block(10, 320, wobble / speedup) for wobble in (0.999, 1.0, 1.001, 1.0, 0.9995, 1.0005))
+    result = TrialResult(
+        Outcome.MEASURED,
+        batch_size=32,
+        blocks=blocks,
+        losses=(1.0, 0.9),
+        weights=(1.0, 0.9),
+        parameters=1,
+        peak_reserved_bytes=round(1000 * MIB * memory),
+        energy_j_per_sample=energy,
+        wall_s=2.0,
+    )
+    return replace(result, **changes)
+
+
+def failed(reason: str, outcome: Outcome = Outcome.FAILED) -> TrialResult:
+    """A result of a trial that failed."""
+    return TrialResult(outcome, reason)
+
+
+def product(**factors: float) -> Speed:
+    """A speed-up that is the product of each setting's own, by the ids of their recipes."""
+    by_key = {CATALOG[recipe].key: factor for recipe, factor in factors.items()}
+
+    def speedup(settings: Settings) -> float:
+        total = 1.0
+        for key in settings:
+            total *= by_key.get(key, 1.0)
+        return total
+
+    return speedup
+
+
+@dataclass
+class FakeLab:
+    """Answers as trials would; ``asked`` keeps the moves. An ordinary trial costs 2 s, one that compiles 30, then 8."""
+
+    speed: Speed
+    budget_s: float = 1000.0
+    spent_s: float = 0.0
+    asked: list[Move] = field(default_factory=list)
+    told: list[Known] = field(default_factory=list)
+    follow: Callable[[Known], Known] = lambda known: known
+    compiled: set[Settings] = field(default_factory=set)
+
+    def cost_s(self, move: Move, known: Known) -> float:
+        code = CATALOG.compiled_code(move.settings)
+        once_s = (8.0 if code in self.compiled else 30.0) if code else 2.0
+        return once_s + 2.0 if move.kind is Kind.TURNS else once_s
+
+    def affords(self, move: Move, known: Known) -> bool:
+        return self.spent_s + self.cost_s(move, known) <= self.budget_s
+
+    def measure(self, move: Move, known: Known) -> Evidence:
+        self.spent_s += self.cost_s(move, known)
+        self.asked.append(move)
+        self.compiled.add(CATALOG.compiled_code(move.settings))
+        match move.kind:
+            case Kind.CONTROL:
+                return Evidence(control=result_at(1.0))
+            case Kind.PROFILE:
+                return Evidence(runs=((BASELINE, result_at(1.0)),), facts=known.plan.facts)
+            case Kind.REFERENCE | Kind.HOST:
+                return Evidence()
+            case Kind.TURNS:
+                return Evidence(runs=((move.settings, self.run(move.settings)), (BASELINE, result_at(1.0))))
+        return Evidence(runs=((move.settings, self.run(move.settings)),))
+
+    def run(self, settings: Settings) -> TrialResult:
+        speed = self.speed(settings)
+        if isinstance(speed, TrialResult):
+            return speed
+        return failed(speed) if isinstance(speed, str) else result_at(speed)
+
+    def tell(self, known: Known) -> Known:
+        self.told.append(known)
+        return self.follow(known)
+
+    def settings_of(self, kind: Kind) -> list[Settings]:
+        """The settings of the moves of one kind, in order."""
+        return [move.settings for move in self.asked if move.kind is kind]
+
+
+def known_of(
+    facts: Facts | None = None,
+    *,
+    goal: Goal | None = None,
+    only: tuple[str, ...] = (),
+    allow: Numerics = Numerics.CLOSE,
+    baseline: TrialResult | None = None,
+    hints: dict[str, object] | None = None,
+) -> Known:
+    """What is known once the baseline of a workload was measured: of a small convolutional network on an H200."""
+    facts, goal = facts or gpu_facts(), goal or Goal()
+    request = Request(TargetSpec("made_up", "."), allow=allow, only=only, objective=goal.objective)
+    consent = Consent(CATALOG, facts.workload.mode, allow)
+    judge = Judge(CATALOG, facts.workload.mode, baseline or result_at(1.0), goal=goal)
+    return Known.begin(Plan.of(CATALOG, request, facts, consent, hints=hints), judge)
+
+
+def found_by(
+    speed: Speed, facts: Facts | None = None, *, budget_s: float = 1000.0, **options: object
+) -> tuple[Known, FakeLab]:
+    """The end of a search on a made-up workload, and the lab that it used."""
+    lab = FakeLab(speed, budget_s)
+    return search(known_of(facts, **options), lab), lab
