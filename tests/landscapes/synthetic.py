@@ -44,9 +44,10 @@ from landscapes.landscape import (
     compile_key,
     is_compiled,
     is_graphed,
+    sample_seconds,
     save,
 )
-from landscapes.plan import Wish, plan, random_wishes
+from landscapes.plan import Wish, fastest_unsure, may_stack, plan, random_wishes
 
 GIB = 2**30
 _RANDOM_WISHES = 12
@@ -238,6 +239,8 @@ def make(synthetic: Synthetic, *, seed: int = 0) -> Landscape:
             conflicts.append(Conflict(dict(wish.settings), reason))
         else:
             runs += [sampler.run(wish.settings) for _ in range(wish.processes)]
+    while (unsure := fastest_unsure(_usable(catalog, facts, runs))) is not None:
+        runs.append(sampler.run(unsure))
     return Landscape(
         SCHEMA,
         synthetic.name,
@@ -253,6 +256,15 @@ def make(synthetic: Synthetic, *, seed: int = 0) -> Landscape:
         runs=tuple(runs),
         conflicts=tuple(conflicts),
     )
+
+
+def _usable(catalog: Catalog, facts: Facts, runs: list[Run]) -> dict[Settings, list[float]]:
+    found: dict[Settings, list[float]] = {}
+    for run in runs:
+        if run.result.measured and may_stack(catalog, facts, run.settings):
+            kept = canonical(catalog, facts.workload, run.settings)
+            found.setdefault(kept, []).append(sample_seconds(run.result))
+    return found
 
 
 class _Sampler:
