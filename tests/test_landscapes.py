@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -15,6 +18,8 @@ from landscapes.landscape import Run, compile_key, load, sample_seconds, save, s
 from landscapes.plan import plan, random_wishes
 from landscapes.predict import Predictor
 from landscapes.record import Recorder
+from landscapes.record_all import command_of
+from landscapes.regret import shares
 from landscapes.replay import Replay
 
 from advisor.catalog import load_catalog
@@ -294,3 +299,34 @@ def test_a_baseline_that_fails_leaves_no_file(tmp_path, convnet):
     with pytest.raises(RuntimeError, match="the first step failed"):
         recorder.record(convnet.hardware)
     assert not recorder.out.exists()
+
+
+def test_a_lane_records_a_workload_with_its_mode_and_batch_size(tmp_path):
+    command = command_of("serve=serve.py:build,infer,8", tmp_path, 100.0, "0-3")
+    assert command[2:] == [
+        *("serve.py:build", "--name", "serve", "--out", str(tmp_path / "serve.json.gz"), "--within", "100"),
+        *("--cores", "0-3", "--mode", "infer", "--batch-size", "8"),
+    ]
+
+
+@pytest.mark.gpu
+def test_a_workload_is_recorded_on_a_gpu(tmp_path):
+    root, out = Path(__file__).parents[1], tmp_path / "mlp12.json.gz"
+    command = [sys.executable, "tests/landscapes/record.py", "tests/gpu/workloads/mlp12.py:build"]
+    subprocess.run([*command, "--name", "mlp12", "--out", out, "--within", "90"], cwd=root, check=True, timeout=150)
+    landscape = load(out)
+    predictor = Predictor(landscape, CATALOG)
+    assert landscape.facts.on_cuda
+    assert landscape.profile.bottleneck is not None
+    assert any(run.cold for run in landscape.runs)
+    stack = plan(CATALOG, landscape.facts).stack
+    assert predictor.answer(stack).sample_s < predictor.answer({}).sample_s / 2
+
+
+# --- the figures -------------------------------------------------------------------------------------------------
+
+
+def test_more_time_is_worth_no_less():
+    (short, long), remark = shares(PATHS["synthetic_host_bound"], [15.0, 60.0], 2, at_end=True)
+    assert 0 < median(short) <= median(long) + 0.02 <= 1.1
+    assert "trials" in remark
