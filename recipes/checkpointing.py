@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from advisor.portable import source
-from advisor.recipe import TRAINING, Components, Recipe, Stage, torch_is_older
+from advisor.recipe import TRAINING, Components, Recipe, Stage, is_compiled, torch_is_older
 from advisor.records import Facts, Mode, Numerics, Skip, TrialRecord, Value
 from advisor.sweep import memory_gained
 
@@ -43,7 +43,6 @@ _BUDGET = "budget-"
 _BUDGETS = ("budget-0.5",)
 # The first version in which the random generator's state can be read and set while a CUDA graph is captured.
 _REWINDS_IN_GRAPHS = (2, 10)
-_COMPILED: dict[str, Value] = {"compile.mode": "none", "compile.scope": "model", "compile.dynamic": "auto"}
 
 
 class Checkpointing(Recipe):
@@ -60,8 +59,7 @@ class Checkpointing(Recipe):
     order = 10  # around blocks that have everything else done to them
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        compiled = any(facts.current(key, off) != off for key, off in _COMPILED.items())
-        budgets = _BUDGETS if compiled else ()
+        budgets = _BUDGETS if is_compiled(facts) else ()
         if facts.workload.repeated_blocks:
             return ["blocks", *budgets]
         return list(budgets) or Skip("the model repeats no block whose activations could be computed again")

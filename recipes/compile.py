@@ -36,11 +36,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from advisor.recipe import Components, Recipe, Stage, is_host_bound
+from advisor.recipe import NOT_COMPILED, Components, Recipe, Stage, gain_of_compiling, is_host_bound
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 from advisor.toolchain import missing_compiler
 
-_MEAN_COMPILING: dict[str, Value] = {"compile.scope": "model", "compile.dynamic": "auto", "compile.freezing": False}
 _CPU_MODES = ("default", "max-autotune-no-cudagraphs")
 _CUDA_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 
@@ -68,15 +67,12 @@ class Compile(Recipe):
         return value in ("none", *_CUDA_MODES)
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
-        # tests/gpu/RESULTS.md: 1.35x over a captured stack on ResNet-50, 1.4x on an encoder; 0.92x to 1.64x on a CPU.
         # Modes with graphs of their own gain from them where the host is the limit and the step is not captured.
         if value == self.default:
             return 1.0
-        if not facts.on_cuda:
-            return 1.15
-        autotuned = 1.05 if str(value).startswith("max-autotune") else 1.0
+        autotuned = 1.05 if str(value).startswith("max-autotune") and facts.on_cuda else 1.0
         replayed = 1.3 if value in ("reduce-overhead", "max-autotune") and is_host_bound(facts) else 1.0
-        return 1.3 * autotuned * replayed
+        return gain_of_compiling(facts, but=self.key) * autotuned * replayed
 
     def apply(self, workload: Components, value: Value) -> None:
         workload.plan = replace(workload.plan, compile_mode=str(value))
@@ -90,7 +86,7 @@ class Compile(Recipe):
         return 4.0 if str(value).startswith("max-autotune") else 1.0
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
-        others = [key for key, default in _MEAN_COMPILING.items() if settings.get(key, default) != default]
+        others = [key for key, off in NOT_COMPILED.items() if key != self.key and settings.get(key, off) != off]
         if value == "none" and others:
             return f"{others[0]} says how the model is compiled, and compile.mode none that it is not"
         if value in ("reduce-overhead", "max-autotune") and settings.get("step.cuda_graph"):

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from advisor.portable import compile_source
-from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe import Components, Recipe, Stage, gain_of_compiling
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 from advisor.toolchain import missing_compiler
 
@@ -61,7 +61,7 @@ class CompileDynamic(Recipe):
         # tests/gpu/RESULTS.md: true 1.09x on lengths that vary; false compiles for each length.
         if value == self.default:
             return 1.0
-        return 1.09 if value else 0.5
+        return gain_of_compiling(facts, but=self.key) * (1.09 if value else 0.5)
 
     def apply(self, workload: Components, value: Value) -> None:
         workload.plan = replace(workload.plan, compile_dynamic=value if isinstance(value, bool) else "auto")

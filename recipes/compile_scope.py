@@ -37,7 +37,7 @@ from dataclasses import replace
 
 from advisor.formatting import format_percent
 from advisor.portable import compile_source
-from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe import Components, Recipe, Stage, gain_of_compiling
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
 from advisor.toolchain import missing_compiler
 
@@ -82,8 +82,7 @@ class CompileScope(Recipe):
         # tests/gpu/RESULTS.md: with_loss 10.31x and regional 9.36x in the same session; alone each also compiles.
         if value == self.default:
             return 1.0
-        compiling = 1.0 if facts.current("compile.mode", "none") != "none" else 1.3 if facts.on_cuda else 1.15
-        return compiling * (1.05 if value == "with_loss" else 0.97)
+        return gain_of_compiling(facts, but=self.key) * (1.05 if value == "with_loss" else 0.97)
 
     def apply(self, workload: Components, value: Value) -> None:
         workload.plan = replace(workload.plan, compile_scope=str(value))

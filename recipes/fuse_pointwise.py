@@ -32,16 +32,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from advisor.portable import source
-from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe import NOT_COMPILED, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 from advisor.toolchain import missing_compiler
-
-_OFF: dict[str, Value] = {
-    "compile.mode": "none",
-    "compile.scope": "model",
-    "compile.dynamic": "auto",
-    "compile.freezing": False,
-}
 
 
 class FusePointwise(Recipe):
@@ -84,7 +77,7 @@ class FusePointwise(Recipe):
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if not value:
             return None
-        on = next((key for key, off in _OFF.items() if settings.get(key, off) != off), None)
+        on = next((key for key, off in NOT_COMPILED.items() if settings.get(key, off) != off), None)
         return f"{on} compiles the whole model, pointwise chains included" if on else None
 
     def why(self, facts: Facts, value: Value) -> str:

@@ -20,10 +20,10 @@ they would have to be copied at each call. An index just beyond the vocabulary r
 
 Numerics
 --------
-changed in training by its declaration, though outputs and gradients are the same up to rounding: the rows of zeros get
-no gradient and stay zero under SGD, Adam and others that treat each element by itself. But optimizer state has their
-shape, and an optimizer that averages over a tensor (Adafactor) would count them. close in inference. `state_dict` and
-`load_state_dict` keep the usual shapes, so checkpoints of the model fit both ways; those of the optimizer do not.
+close: outputs, losses and gradients are the same up to rounding. The rows of zeros get no gradient and stay zero under
+optimizers that treat each element by itself, as most of torch.optim do. Beside one that looks at the shape or the mean
+of a tensor (Adafactor, Muon), or one of another package, it is not tried. `state_dict` and `load_state_dict` keep the
+usual shapes, so checkpoints of the model fit both ways; those of the optimizer do not.
 
 References
 ----------
@@ -37,9 +37,11 @@ from collections.abc import Mapping, Sequence
 
 from advisor.portable import source
 from advisor.recipe import CUDA, Components, Recipe, Stage, runs_in_half
-from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
+from advisor.records import Bottleneck, Facts, Numerics, OptimizerFacts, Skip, Value
 
 _TENSOR_CORES = (7, 0)
+# Optimizers of torch.optim whose update depends on a tensor's shape or mean, which rows of zeros change.
+_READ_SHAPES = frozenset({"Adafactor", "Muon"})
 _OTHER_LAYERS: dict[str, str] = {
     "precision.quantize": "quantized layers have kernels of their own, which take no padding",
     "precision.float8": "float8 layers replace the padded ones",
@@ -56,7 +58,7 @@ class PadDims(Recipe):
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
     partners = frozenset({"autocast", "tf32", "half_weights"})
-    numerics = Numerics.CHANGED
+    numerics = Numerics.CLOSE
     stage = Stage.MODEL
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
@@ -64,8 +66,8 @@ class PadDims(Recipe):
         if (workload.capability or (0, 0)) < _TENSOR_CORES:
             have = ".".join(map(str, workload.capability or (0, 0)))
             return Skip(f"compute capability {have} has no tensor cores, which the multiples are for")
-        if workload.optimizer is not None and "Adafactor" in workload.optimizer.name:
-            return Skip("Adafactor averages over the rows of a weight, and would count the rows of zeros")
+        if problem := _optimizer_problem(workload.optimizer):
+            return Skip(problem)
         multiples = [multiple for multiple, _, _ in workload.paddable_outputs]
         nothing = (
             "no linear layer has a number of outputs that is off a multiple of 64 and would grow by an eighth at most"
@@ -100,9 +102,6 @@ class PadDims(Recipe):
             return "Adafactor averages over the rows of a weight, and would count the rows of zeros"
         return next((reason for key, reason in _OTHER_LAYERS.items() if settings.get(key, "none") != "none"), None)
 
-    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        return Numerics.CHANGED if mode is Mode.TRAIN else Numerics.CLOSE
-
     def why(self, facts: Facts, value: Value) -> str:
         found = {multiple: (layers, widest) for multiple, layers, widest in facts.workload.paddable_outputs}
         if value not in found:
@@ -111,3 +110,12 @@ class PadDims(Recipe):
         if layers == 1:
             return f"A linear layer has {widest:,} outputs, which is no multiple of {value}."
         return f"{layers} linear layers have outputs off the multiple of {value}; the widest has {widest:,}."
+
+
+def _optimizer_problem(optimizer: OptimizerFacts | None) -> str:
+    """Why rows of zeros could change what an optimizer does; empty where they cannot."""
+    if optimizer is None or (optimizer.builtin and optimizer.name not in _READ_SHAPES):
+        return ""
+    if optimizer.builtin:
+        return f"{optimizer.name} looks at the shape or the mean of a weight, which the rows of zeros would change"
+    return f"{optimizer.name} of another package may look at a weight as a whole, its rows of zeros included"

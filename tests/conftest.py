@@ -66,6 +66,7 @@ def eager_backend(monkeypatch):
 
     def traced(model=None, **options):
         options.pop("mode", None)
+        options.pop("options", None)
         if model is None:  # a decorator with options
             return lambda function: usual(function, **options, backend="eager")
         return usual(model, **options, backend="eager")

@@ -1,33 +1,77 @@
-"""The benchmark's loop, variants, processes and table, at sizes for a machine without a GPU."""
+"""The benchmark's loop, variants, sessions, lanes and tables, at sizes for a machine without a GPU."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 
+import expert
 import experts
+import lanes
+import measure
+import msgspec
 import plain
 import pytest
-import scripts
+import script
 import torch
 import variants
+from catalogue import WORKLOADS, chosen, small
+from options import Options
 from process_state import state_put_back
-from processes import FailedError, run_apart
-from tables import document, expert_of
+from processes import FailedError, TooSlowError, run_apart
+from session import Session, compiles, events_of, session_of
+from tables import document, expert_of, share_at
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
+from advisor.experiment.events import SessionFinished, StackMeasured
+from advisor.records import Outcome, StackRecord, TimeSpent, TrialResult
+
 BENCHMARK = Path(__file__).parent / "benchmarks" / "benchmark.py"
 CPU = torch.device("cpu")
-CANDIDATES = [(name, index) for name, written in experts.EXPERTS.items() for index in range(len(written))]
+# One workload of each target, and each change that is made by hand: the rest differs by what a GPU compiles.
+TARGETS = {(workload.target, workload.trains): name for name, workload in reversed(WORKLOADS.items())}
+EXPERTS = [(name, experts.STACK) for name in reversed(TARGETS.values())]
+EXPERTS += [(name, experts.BY_HAND) for name in ("autoencoder", "jpeg128", "infer1")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small steps gain nothing from more threads, which on a busy machine wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@functools.cache
+def missing_library(name):
+    """The library that a workload needs and that is not installed here, if any."""
+    try:
+        script.module_of(WORKLOADS[name].file)
+    except ModuleNotFoundError as error:
+        return error.name
+    except RuntimeError as error:  # a library that was built for another torch
+        return str(error)
+    return None
 
 
 def small_script(name):
-    return scripts.load(scripts.small(scripts.WORKLOADS[name]), CPU)
+    if library := missing_library(name):
+        pytest.skip(f"{library} is not installed")
+    return script.load(small(WORKLOADS[name]), CPU)
+
+
+def first_batch(data):
+    return next(iter(data)) if isinstance(data, DataLoader) else data
 
 
 # --- the loop -------------------------------------------------------------------------------------------------
@@ -49,39 +93,55 @@ def test_a_block_of_a_loader_is_an_epoch():
     assert len(timed.blocks_ms) == plain.LEAST_BLOCKS
 
 
-def test_what_is_not_finite_has_no_time():
+def test_a_long_epoch_is_a_block_and_two_are_enough(monkeypatch):
+    monkeypatch.setattr(plain, "LONG_EPOCH_S", 0.01)
+    loader = DataLoader(TensorDataset(torch.arange(2.0)), batch_size=1)
+    steps = []
+    timed = plain.time_loop(lambda batch: time.sleep(0.01) or steps.append(batch) or batch[0], loader, timed_s=0.0)
+    assert len(timed.blocks_ms) == plain.LEAST_LONG_EPOCHS
+    assert len(steps) == 2 * (2 + plain.LEAST_LONG_EPOCHS)
+
+
+@pytest.mark.parametrize("result", [torch.tensor(float("nan")), {"loss": torch.tensor([1.0, float("inf")])}])
+def test_a_result_that_is_not_finite_has_no_time(result):
     with pytest.raises(FloatingPointError):
-        plain.time_loop(lambda batch: batch[0], (torch.tensor(float("nan")),), timed_s=0.0)
+        plain.time_loop(lambda batch: result, (torch.zeros(1),), timed_s=0.0)
 
 
-# --- the variants ---------------------------------------------------------------------------------------------
+# --- the workloads and their variants -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "index"), CANDIDATES)
-def test_an_expert_trains_as_the_script_does(name, index):
-    """What is written by hand runs, and its optimizer is the script's but for how it is implemented."""
+def test_there_are_enough_workloads_of_enough_families():
+    assert len(WORKLOADS) >= 24
+    assert len({workload.family for workload in WORKLOADS.values()}) >= 9
+
+
+def test_workloads_are_chosen_by_name_and_by_family():
+    assert [workload.name for workload in chosen(["video", "mlp12", "r3d"])] == ["r3d", "mlp12"]
+    assert len(chosen([])) == len(WORKLOADS)
+    with pytest.raises(KeyError):
+        chosen(["nothing"])
+
+
+@pytest.mark.parametrize(("name", "who"), EXPERTS)
+def test_an_expert_trains_as_the_script_does(name, who):
+    """The stack runs on every workload, and its optimizer is the script's but for its implementation."""
     used = []
+    written = small_script(name)
     hook = register_optimizer_step_post_hook(lambda optimizer, *_: used.append(optimizer))
-    script = small_script(name)
     try:
         with state_put_back(), torch.compiler.set_stance("force_eager"):
-            step, data = experts.EXPERTS[name][index](script)
-            result = step(data if isinstance(data, tuple) else next(iter(data)))
+            choices = experts.stacks_of(WORKLOADS[name], who)[0]
+            step, data = experts.write(WORKLOADS[name], who, written, choices)
+            result = step(first_batch(data))
     finally:
         hook.remove()
-    assert torch.isfinite(result).all()
-    assert bool(used) == script.trains
-    if script.trains:
-        assert hyperparameters(used[0]) == hyperparameters(script.make_optimizer(script.model.parameters()))
-        assert type(used[0]) is type(script.make_optimizer(script.model.parameters()))
-
-
-def test_folded_norms_compute_the_same():
-    script = small_script("infer1")
-    expected = script.model(*script.data)
-    experts.fold_norms(script.model)
-    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in script.model.modules())
-    torch.testing.assert_close(script.model(*script.data), expected, rtol=1e-3, atol=1e-4)
+    assert plain._finite(result)
+    assert bool(used) == written.trains
+    if written.trains:
+        optimizer = written.make_optimizer(written.model.parameters())
+        assert hyperparameters(used[0]) == hyperparameters(optimizer)
+        assert type(used[0]) is type(optimizer)
 
 
 def hyperparameters(optimizer):
@@ -89,21 +149,53 @@ def hyperparameters(optimizer):
     return [{key: value for key, value in group.items() if key not in how} for group in optimizer.param_groups]
 
 
-@pytest.mark.parametrize("name", ["mlp12", "infer1", "jpeg"])
+@pytest.mark.parametrize("name", ["small_resnet18", "r3d"])
+def test_images_and_convolutions_are_channels_last(name):
+    written, seen = small_script(name), []
+    written.model.register_forward_pre_hook(lambda model, inputs: seen.append(inputs[0]))
+    with state_put_back():
+        step, data = expert.write_stack(written, expert.Choices(compile_mode="", graph=False))
+        step(data)
+    layout = torch.channels_last if name == "small_resnet18" else torch.channels_last_3d
+    assert seen[0].is_contiguous(memory_format=layout)
+    weights = [p for p in written.model.parameters() if p.ndim == seen[0].ndim and min(p.shape[1:]) > 1]
+    assert weights
+    assert all(weight.is_contiguous(memory_format=layout) for weight in weights)
+
+
+def test_a_stack_is_weakened_part_by_part():
+    weaker = [(bool(choices.compile_mode), choices.graph) for choices in expert.Choices().weaker()]
+    assert weaker == [(True, False), (False, True), (False, False)]
+
+
+def test_folded_norms_and_bytes_scaled_later_compute_the_same():
+    written = small_script("infer1")
+    folded = experts.folded(written)
+    assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in folded.model.modules())
+    torch.testing.assert_close(folded.model(*written.data), written.model(*written.data), rtol=1e-3, atol=1e-4)
+    images = torch.randint(256, (2, 3, 4, 4), dtype=torch.uint8)
+    normalize = small_script("jpeg").data.dataset.transform.transforms[-1]
+    scaled = experts.Scale(normalize.mean, normalize.std)(images)
+    torch.testing.assert_close(scaled, normalize(images.float() / 255))
+
+
+@pytest.mark.parametrize("name", ["mlp12", "infer1", "jpeg128", "fcos", "bert", "bert_infer8"])
 def test_settings_and_the_plain_loop_compute_the_same(name, tmp_path):
     settings = tmp_path / "tuned.yaml"
-    settings.write_text("step.zero_grad: zeros\n" if name != "infer1" else "infer.grad: no_grad\n", encoding="utf-8")
+    settings.write_text("step.zero_grad: zeros\ninfer.grad: no_grad\n", encoding="utf-8")
     results = []
-    for variant in (variants.baseline, lambda script: variants.tuned(script, settings)):
-        step, data = variant(small_script(name))
-        results.append(step(data if isinstance(data, tuple) else next(iter(data))))
-    torch.testing.assert_close(*results)
+    for variant in (variants.baseline, lambda written: variants.tuned(written, settings)):
+        written = small_script(name)
+        torch.manual_seed(1)
+        step, data = variant(written)
+        results.append(step(first_batch(data)))
+    torch.testing.assert_close(*(list(torch.utils._pytree.tree_leaves(result)) for result in results))
 
 
 def test_inference_has_the_batch_that_was_asked_for():
-    workload = scripts.WORKLOADS["infer128"]
+    workload = WORKLOADS["infer128"]
     inputs = torch.arange(3.0)
-    (repeated,) = scripts._inputs((inputs, None), workload.batch_size)
+    (repeated,) = script._inputs((inputs, None), workload.batch_size)
     assert len(repeated) == 128
     assert repeated[:4].tolist() == [0, 1, 2, 0]
     assert len(small_script("infer1").data[0]) == 1
@@ -113,8 +205,8 @@ def test_inference_has_the_batch_that_was_asked_for():
     ("workload", "name"), [("resnet50", "sgd"), ("mlp12", "adam"), ("gpt2", "adamw"), ("small_resnet18", "")]
 )
 def test_the_peer_is_given_an_optimizers_name_where_it_means_the_same(workload, name):
-    script = small_script(workload)
-    assert variants._name_of(script.make_optimizer(script.model.parameters())) == name
+    written = small_script(workload)
+    assert variants._name_of(written.make_optimizer(written.model.parameters())) == name
 
 
 # --- processes ------------------------------------------------------------------------------------------------
@@ -146,6 +238,151 @@ def test_what_a_process_started_ends_with_it(tmp_path):
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
+@pytest.mark.parametrize(
+    ("failure", "tried", "stack"),
+    [
+        (FailedError("no capture"), 3, "bfloat16, not compiled, one CUDA graph"),
+        (TooSlowError("too slow"), 2, "bfloat16, not compiled, one CUDA graph"),
+    ],
+)
+def test_an_expert_falls_back_to_the_strongest_stack_that_runs(tmp_path, monkeypatch, failure, tried, stack):
+    attempts = []
+
+    def apart(self, name, function, *arguments):
+        choices = arguments[2]
+        attempts.append(choices)
+        if choices.compile_mode:
+            raise failure
+        return {"step_ms": 1.0, "machine": "a machine"}
+
+    monkeypatch.setattr(measure.Measurement, "_apart", apart)
+    measurement = measure.Measurement(WORKLOADS["fcos"], options_in(tmp_path), lambda text: None)
+    measurement._time("expert")
+    assert len(attempts) == tried
+    measurement._time("expert")
+    assert len(attempts) == tried + 1  # the second run begins with the stack that ran
+    variant = json.loads((tmp_path / "fcos.json").read_text(encoding="utf-8"))["variants"]["expert"]
+    assert (variant["stack"], len(variant["runs"])) == (stack, 2)
+    assert len(variant["fallbacks"]) == tried - 1
+
+
+# --- sessions -------------------------------------------------------------------------------------------------
+
+
+def journal_of(*events):
+    """Events as a journal holds them: each after the seconds that are given, from 1000 s on."""
+    return [
+        {"event": type(event).__name__, "at": 1000 + after_s, "data": msgspec.to_builtins(event)}
+        for after_s, event in events
+    ]
+
+
+def stack(outcome=Outcome.MEASURED, **settings):
+    keys = {name.replace("__", "."): value for name, value in settings.items()}
+    return StackMeasured(StackRecord(keys, TrialResult(outcome)))
+
+
+def example_session():
+    events = journal_of(
+        (12, stack(precision__autocast="bfloat16")),
+        (40, stack(Outcome.FAILED, compile__mode="max-autotune")),
+        (50, stack(precision__autocast="bfloat16", compile__mode="default")),
+        (70, SessionFinished(False, 70.0, TimeSpent(40.0, 20.0, 75.0))),
+    )
+    final = {"compile.mode": "default"}
+    reported = {"speedup": 2.0, "ci_low": 1.9, "ci_high": 2.1}
+    return session_of(events, started_at=1000, wall_s=72.0, budget_s=120, settings=final, stack=reported)
+
+
+def test_a_journal_tells_the_stack_of_each_moment():
+    session = example_session()
+    assert session.known_at(5) == {}
+    assert session.known_at(30) == {"precision.autocast": "bfloat16"}
+    assert session.known_at(60) == {"precision.autocast": "bfloat16", "compile.mode": "default"}
+    assert session.known_at(70) == session.known_at(120) == session.settings
+    assert session.known_at(300) is None
+    assert (session.first_stack_s, session.first_compiled_s) == (12, 50)
+    assert session.reported == (2.0, 1.9, 2.1)
+    assert session.outside_share == pytest.approx(0.2)
+
+
+def test_a_session_without_a_stack_has_none_at_any_moment():
+    session = session_of([], started_at=0, wall_s=20.0, budget_s=20, settings={}, stack={})
+    assert session == Session(wall_s=20.0, budget_s=20, settings={})
+    assert session.first_stack_s is None
+    assert session.known_at(10) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "compiled"),
+    [({"compile.mode": "default"}, True), ({"compile.mode": "none"}, False), ({"step.cuda_graph": True}, False)],
+)
+def test_settings_that_compile_are_known(settings, compiled):
+    assert compiles(settings) == compiled
+
+
+def test_a_journal_that_was_cut_short_is_read_to_there(tmp_path):
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text('{"schema": 1}\n{"event": "Said", "at": 1, "data": {}}\n{"event": "St', encoding="utf-8")
+    assert [event["event"] for event in events_of(journal)] == ["Said"]
+
+
+# --- lanes ----------------------------------------------------------------------------------------------------
+
+
+def options_in(folder, **others):
+    return Options(folder, folder, ("baseline",), budget_s=120, command="python benchmark.py", **others)
+
+
+def queue(folder, *workloads, **limits):
+    limits = {"lanes": 1, "expected_s": 120, "within_s": None, "workload_limit_s": 10.0, **limits}
+    return lanes.Lanes(workloads, options_in(folder), **limits)
+
+
+def test_the_queue_gives_the_longest_workload_first_and_none_without_time(tmp_path):
+    short, long = WORKLOADS["mlp12"], WORKLOADS["t5"]
+    assert [queue(tmp_path, short, long)._next(), queue(tmp_path, short)._next()] == [long, short]
+    within = queue(tmp_path, short, long, within_s=120 + short.timing_s + 5)
+    assert within._next() is short
+    within.started -= 60
+    assert within._next() is None
+    assert within.left == [long]
+
+
+def test_lanes_share_cores_and_gpus(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    assert [lanes.cores_of(lane, 4) for lane in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert lanes.cores_of(0, 1) == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert lanes.environment_of(2, 4) == {"CUDA_VISIBLE_DEVICES": "2"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    assert lanes.environment_of(1, 2) == {"CUDA_VISIBLE_DEVICES": "GPU-b"}
+    assert lanes.environment_of(0, 1) == {}
+
+
+def test_a_workload_that_cannot_be_measured_has_a_reason(tmp_path, monkeypatch):
+    broken = replace(WORKLOADS["mlp12"], target=f"{tmp_path / 'nothing.py'}:build")
+    monkeypatch.setitem(WORKLOADS, "mlp12", broken)
+    here, there = Pipe()
+    here.send("mlp12")
+    monkeypatch.setenv(lanes.NVML_CHECK, "0")
+    lane = threading.Thread(target=lanes.serve, args=(there, 0, [], options_in(tmp_path)))
+    lane.start()
+    assert here.recv().startswith("FileNotFoundError: ")
+    here.close()
+    lane.join(10)
+    assert not lane.is_alive()
+
+
+def test_the_reason_stands_beside_what_was_measured(tmp_path):
+    file = tmp_path / "mlp12.json"
+    file.write_text(json.dumps(result_of("12-block MLP", baseline=[2, 2])), encoding="utf-8")
+    lanes.note_failure(file, WORKLOADS["mlp12"], "took longer than 400 s")
+    text = document([json.loads(file.read_text(encoding="utf-8"))])
+    assert "| 12-block MLP | - | 2 ms (2-2) | took longer than 400 s | took longer than 400 s |" in text
+    assert "12-block MLP was not measured to its end: took longer than 400 s." in text
+
+
 # --- the command and its table --------------------------------------------------------------------------------
 
 
@@ -157,26 +394,50 @@ def result_of(title, *, searches=None, **step_ms):
     return {**common, "title": title, "searches": searches or {}, "variants": timed}
 
 
-def test_results_become_one_table():
-    searches = {
-        "peer": {"wall_s": 83.4, "stack": "amp_bf16 compile=default"},
-        "perf-advisor": {"wall_s": 150.2, "stack": "precision.autocast: bfloat16", "reported": 2.0},
+def test_results_become_tables():
+    session = {
+        "wall_s": 121.2,
+        "budget_s": 120,
+        "settings": {"precision.autocast": "bfloat16"},
+        "stack": "precision.autocast: bfloat16",
+        "reported": [2.0, 1.9, 1.95],
+        "outside_share": 0.1,
+        "first_stack_s": 9.0,
+        "first_compiled_s": None,
+        "variants": {"30": "baseline", "60": "perf-advisor at 60 s", "120": "perf-advisor"},
     }
+    searches = {"peer": {"wall_s": 83.4, "stack": "amp_bf16 compile=default"}, "perf-advisor": session}
     first = result_of(
         "first", searches=searches, baseline=[20, 20], expert=[10, 10.2], peer=[12.5, 12.5], advisor=[10, 10]
     )
+    first["variants"]["perf-advisor at 60 s"] = {"runs": [{"step_ms": 12.625}]}
     second = result_of("second", baseline=[4, 4], expert=[2, 2], peer=[2, 2], advisor=[1, 1])
     second["variants"]["peer"] = {"failed": "cannot run it: a | b"}
     text = document([first, second])
     assert (
-        "| first | 20 ms (20-20) | 10.1 ms (10-10.2) | 12.5 ms (12.5-12.5) | 10 ms (10-10) | 1.010x (1.000-1.020) "
-        "| 1.250x (1.250-1.250) | 83 s | 150 s |"
+        "| first | - | 20 ms (20-20) | 10.1 ms (10-10.2) | 10 ms (10-10) | 1.010x (1.000-1.020) "
+        "| 2.000x (2.000-2.000) | 12.5 ms (12.5-12.5) | 1.250x (1.250-1.250) | 83 s |"
     ) in text
-    assert "| second | 4 ms (4-4) | 2 ms (2-2) | cannot run it: a / b | 1 ms (1-1) | 2.000x (2.000-2.000) |" in text
+    assert "| second | - | 4 ms (4-4) | 2 ms (2-2) | 1 ms (1-1) | 2.000x (2.000-2.000) | 4.000x" in text
+    assert "cannot run it: a / b" in text
+    assert (
+        "| first | 0.505 | 0.800 | 1.010 | - | 1.010 | 9 s | - | 10% | 121 s of 120 s | 2.000x (1.900-1.950) "
+        "| 2.000x, outside |"
+    ) in text
+    assert "| geometric mean | 0.505 of 1 | 0.800 of 1 | 1.010 of 1 | - | 1.010 of 1 | median 9 s | - |" in text
+    assert "The reported 95 % interval holds the ratio of the plain loops in 0 of 1 workloads." in text
     assert "perf-advisor over the expert: 1.421x in geometric mean over 2 workloads, lowest 1.010x (first)." in text
     assert "perf-advisor over pytorch-autotune: 1.250x in geometric mean over 1 workload, lowest" in text
-    assert "- first, perf-advisor: precision.autocast: bfloat16 (its session said 2.000x)" in text
+    assert "- first, perf-advisor: precision.autocast: bfloat16" in text
     assert text.count("- machine: a machine") == 1
+
+
+def test_a_moment_has_no_share_when_its_stack_was_not_timed():
+    session = {"variants": {"30": "perf-advisor at 30 s"}}
+    result = result_of("one", searches={"perf-advisor": session}, baseline=[4], expert=[2], advisor=[1])
+    result["variants"]["perf-advisor at 30 s"] = {"runs": [], "failed": "failed: out of memory"}
+    assert share_at(result, 30) is None
+    assert share_at(result, 60) is None
 
 
 def test_the_expert_is_the_fastest_of_those_who_finished():
@@ -185,18 +446,28 @@ def test_the_expert_is_the_fastest_of_those_who_finished():
     assert expert_of(result) == "expert 1"
 
 
-def test_the_command_measures_in_turn_and_joins_what_was_measured(tmp_path):
-    (tmp_path / "mlp12.yaml").write_text("step.zero_grad: zeros\n", encoding="utf-8")
-    search = {"wall_s": 12.0, "stack": "step.zero_grad: zeros", "reported": 1.0}
-    (tmp_path / "mlp12.json").write_text(json.dumps({"searches": {"perf-advisor": search}}), encoding="utf-8")
-    options = ["--small", "--reuse", "--variants", "baseline,perf-advisor", "--timed", "0.05", "--results", tmp_path]
+def test_the_command_measures_in_turn_and_joins_the_results(tmp_path):
+    session = msgspec.to_builtins(example_session())
+    known = {"30": {}, "60": {"step.zero_grad": "zeros"}, "120": {"step.zero_grad": "none"}, "300": None}
+    session |= {"stack": "step.zero_grad: none", "settings": {"step.zero_grad": "none"}, "known": known}
+    (tmp_path / "mlp12.json").write_text(json.dumps({"searches": {"perf-advisor": session}}), encoding="utf-8")
+    options = ["--small", "--continue", "--variants", "baseline,perf-advisor", "--timed", "0.05", "--results", tmp_path]
     ran = subprocess.run([sys.executable, BENCHMARK, *options, "mlp12"], capture_output=True, text=True, check=True)
-    said = [line.rpartition(": ")[2] for line in ran.stderr.splitlines() if " mlp12: " in line]
-    assert said == ["perf-advisor searches", "baseline", "perf-advisor", "perf-advisor", "baseline"]
+    said = [line.partition("mlp12: ")[2].partition(":")[0] for line in ran.stderr.splitlines() if " mlp12: " in line]
+    stacks = ["baseline", "perf-advisor", "perf-advisor at 60 s"]
+    assert said == ["perf-advisor searched for 72 s", *stacks, *reversed(stacks)]
     result = json.loads((tmp_path / "mlp12.json").read_text(encoding="utf-8"))
-    assert {name: len(variant["runs"]) for name, variant in result["variants"].items()} == {
-        "baseline": 2,
-        "perf-advisor": 2,
+    assert {name: len(variant["runs"]) for name, variant in result["variants"].items()} == dict.fromkeys(stacks, 2)
+    assert result["searches"]["perf-advisor"]["variants"] == {
+        "30": "baseline",
+        "60": "perf-advisor at 60 s",
+        "120": "perf-advisor",
     }
+    assert result["finished"]
     assert document([result]) == ran.stdout.strip()
+    (tmp_path / "mlp12.report.json").write_text("{}", encoding="utf-8")
+    joined = subprocess.run(
+        [sys.executable, BENCHMARK, "--table", *tmp_path.glob("*.json")], capture_output=True, text=True, check=True
+    )
+    assert joined.stdout == ran.stdout
     assert "| 12-block MLP, small |" in ran.stdout

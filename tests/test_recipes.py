@@ -38,6 +38,8 @@ VALUES = {
     "channels_last": ["contiguous", "channels_last"],
     "checkpointing": ["none", "budget-0.5"],
     "compile": ["none", "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"],
+    "combo_kernels": [False, True],
+    "compile_autotune": ["default", "matmuls"],
     "compile_dynamic": ["auto", True, False],
     "compile_optimizer": [False, True],
     "compile_scope": ["model", "regional", "with_loss"],

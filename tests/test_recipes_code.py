@@ -29,6 +29,8 @@ OWN_TESTS = {
     "affinity": "test_recipes_environment.py",
     "autocast": "test_recipes_code.py",
     "compile": "test_recipes_compile.py",
+    "combo_kernels": "test_recipes_compile.py",
+    "compile_autotune": "test_recipes_compile.py",
     "compile_dynamic": "test_recipes_compile.py",
     "compile_optimizer": "test_recipes_compile.py",
     "compile_scope": "test_recipes_compile.py",

@@ -31,6 +31,8 @@ HALF_ROUNDING = 2.0**-11  # of float16; TensorFloat-32 has the same
 # Compilation takes seconds, so one value in one mode.
 EXPENSIVE = {
     "compile": ("default", Mode.INFER),
+    "combo_kernels": (True, Mode.INFER),
+    "compile_autotune": ("matmuls", Mode.INFER),
     "compile_dynamic": (True, Mode.INFER),
     "compile_optimizer": (True, Mode.TRAIN),
     "compile_scope": ("regional", Mode.TRAIN),

@@ -79,6 +79,7 @@ TRAINING = {
     "openmp": "bind",
     "optimizer_memory": "adafactor",
     "sdpa": "math",
+    "tf32": "medium",
     "threads": 1,
     "zero_grad": "zeros",
 }

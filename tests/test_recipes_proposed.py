@@ -24,7 +24,16 @@ def test_tf32_needs_ampere_and_float32_products():
     assert "no parameter is in float32" in reason("tf32", gpu_facts(parameter_dtypes=("bfloat16",)))
     assert "no linear" in reason("tf32", gpu_facts(families={"embedding": 1}))
     assert "autocast" in reason("tf32", gpu_facts(current={"precision.autocast": "bfloat16"}))
-    assert "needs a CUDA GPU" in reason("tf32", cpu_facts())
+
+
+def test_float32_products_in_bfloat16_need_amx():
+    assert proposed("tf32", cpu_facts()) == ["medium"]
+    without = Hardware(host=host(cpu_features=("avx2", "avx512f", "avx512_bf16")))
+    assert "has no AMX units" in reason("tf32", cpu_facts(hardware=without))
+    assert CATALOG["tf32"].rounding("medium") == 2.0**-8
+    assert CATALOG["tf32"].numerics_of("medium", Mode.TRAIN) is Numerics.CLOSE
+    assert CATALOG.expected_gain("tf32", cpu_facts(), "medium") > 1.1
+    assert CATALOG.expected_gain("tf32", cpu_facts(), "high") == 1.0
 
 
 def test_channels_last_follows_the_convolutions():

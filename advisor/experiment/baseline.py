@@ -16,8 +16,6 @@ _NO_ENERGY = (
     "no energy counter can be read here, so energy cannot be the objective.",
     "Choose --objective throughput; NVIDIA GPUs count their energy from Volta on, whole ones only.",
 )
-# Building that takes less is not worth a process that holds the model.
-_WORTH_BUILDING_ONCE_S = 0.2
 REFERENCE = "baseline in a higher precision"
 # In shorter sessions the reference would take what measuring needs.
 _SMALLEST_REFERENCE_BUDGET_S = 60.0
@@ -40,10 +38,11 @@ def check_energy(request: Request, hardware: Hardware) -> None:
 
 
 def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -> tuple[Facts, TrialResult]:
-    """Measure and describe the target; then have it built once for the trials that come.
+    """Have the target built once for all trials, then measure and describe it.
 
     Raises TargetError when it fails, and UsageError when it has no energy and that is the objective.
     """
+    bench.build_once()
     spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S)
     result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     if not result.measured or bench.inspected is None:
@@ -60,12 +59,6 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         peak_reserved_bytes=result.peak_reserved_bytes,
     )
     return facts, result
-
-
-def build_once(bench: Bench, result: TrialResult) -> None:
-    """Build the target once for later trials, where building takes long enough to pay."""
-    if result.build_s is not None and result.build_s > _WORTH_BUILDING_ONCE_S:
-        bench.build_once(result.build_s)
 
 
 def instrumented_run(bench: Bench, facts: Facts) -> tuple[Facts, TrialResult]:

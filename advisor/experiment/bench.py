@@ -32,8 +32,11 @@ from advisor.settings import Settings
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
-# Building with one thread may take this many times as long as the baseline's own build.
-_BUILD_PATIENCE = 4
+# What a library takes to time its kernels in the first steps, in seconds: on an H200 0 to 13, by the model.
+_TIMING_KERNELS_S = 8.0
+# Building may take this share of the budget, and this many seconds at least, before trials build for themselves.
+_BUILD_SHARE = 0.25
+_LEAST_BUILD_PATIENCE_S = 15.0
 
 
 class SessionCancelledError(Exception):
@@ -108,29 +111,30 @@ class Bench:
         """What a trial of these settings is expected to take."""
         code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
         expected_s = max(self.budget.expected_s(code, cost=cost), self.budget.expected_s())
+        if any(recipe.times_kernels and value for recipe, value in self.catalog.in_order(settings)):
+            expected_s += _TIMING_KERNELS_S
         environment = self.catalog.environment(settings)
-        fresh = environment and not self.runner.interpreters.has(environment)
-        return expected_s + (self.budget.interpreter_s if fresh else 0.0)
+        if not environment:
+            return expected_s
+        waits = self.runner.interpreters.has(environment)
+        return expected_s + (self.budget.build_s if waits else self.budget.interpreter_s)
 
-    def build_once(self, build_s: float) -> None:
-        """Have the target built once, for the trials that come: a failure only means that each builds it anew.
+    def build_once(self) -> None:
+        """Have the target built once, for all trials: a failure only means that each builds it anew.
 
-        ``build_s`` is what building took in the baseline; with one thread it may take longer. Nothing is built where
-        the budget has no time for that and a trial.
+        A target that cannot be built at all fails here as well; its first trial tells why.
         """
-        if not self.budget.allows(build_s + self.budget.expected_s()):
-            return
-        request = self.request
-        self._emit(TrialActivity("baseline", "building the model once for the trials that come"))
+        request, started = self.request, self.budget.spent_s
+        self._emit(TrialActivity("baseline", "building the model, once for all trials"))
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
-        patience_s = min(_BUILD_PATIENCE * build_s + 1, self.budget.left_s)
-        problem = self.runner.build_once(request.target, request.seed, log_path, patience_s)
-        if not problem and self.budget.baseline_s is not None:
-            self.budget.baseline_s -= build_s
-            self.budget.interpreter_s += build_s
-        self.builds_anew = problem
-        if problem:
-            self._emit(Said(f"every trial builds the model anew: {problem}"))
+        patience_s = max(_LEAST_BUILD_PATIENCE_S, _BUILD_SHARE * self.budget.total_s)
+        self.builds_anew = self.runner.build_once(request.target, request.seed, log_path, patience_s)
+        self.budget.build_s = self.budget.spent_s - started
+
+    def tell_how_it_builds(self) -> None:
+        """Say why every trial builds the model anew, where that is so."""
+        if self.builds_anew:
+            self._emit(Said(f"every trial builds the model anew: {self.builds_anew}"))
 
     def start_interpreter(self, settings: Mapping[str, Value]) -> None:
         """Start the interpreter that a later trial with these settings needs, if it needs one of its own."""
@@ -187,8 +191,8 @@ class Bench:
             self.budget.saw(wall_s, self.catalog.compiled_code(spec.settings), cost=cost)
         elif result.measured and spec.kind.inspects and self.budget.baseline_s is None:
             self.budget.baseline_s = _ordinary_s(result)
-            # Both import torch; the fork server may have done so before the session began.
-            self.budget.interpreter_s = max(self.budget.interpreter_s, result.startup_s or 0.0)
+            # The build's time has the fork server's import of torch in it, as a fresh interpreter has.
+            self.budget.interpreter_s = max(self.budget.interpreter_s, self.budget.build_s + (result.startup_s or 0.0))
         elif result.measured and spec.environment:
             apart_s = (result.startup_s or 0.0) + (result.build_s or 0.0)
             self.budget.interpreter_s = max(self.budget.interpreter_s, apart_s)

@@ -38,7 +38,8 @@ class Budget:
     """Keeps the time of a session. ``clock`` is injectable for tests and replays.
 
     ``baseline_s`` is what a trial like the baseline takes, less inspecting; None before it is measured.
-    ``interpreter_s`` is what a trial in a fresh interpreter takes beside: it imports torch and builds the target again.
+    ``interpreter_s`` is what a trial in a fresh interpreter takes beside: it imports torch and builds the target again,
+    which takes ``build_s`` of it.
     """
 
     def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,6 +51,7 @@ class Budget:
         self.repeated_s = 0.0
         self.baseline_s: float | None = None
         self.interpreter_s = 0.0
+        self.build_s = 0.0
         self.parameter_tensors = _MID_SIZE_TENSORS
         self.compiles_backward = True
         self.hinted_compile_s: float | None = None

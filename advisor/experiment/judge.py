@@ -46,9 +46,9 @@ from advisor.stats import (
 
 BASELINE = Settings()
 # Standard deviation between processes of one program before any was repeated, as a share of the step. H200 hosts and
-# two-core machines, tests/gpu/RESULTS.md and tests/benchmarks: device-bound steps repeat within 0.5 %, host-bound ones
-# and those that a loader feeds within 2 to 5 %.
-_DEVICE_BOUND, _HOST_BOUND, _ON_CPU = 0.007, 0.02, 0.03
+# two-core machines, tests/gpu/RESULTS.md and tests/benchmarks: device-bound steps repeat within 1 %, host-bound ones
+# within 2 to 5 %, those that a loader feeds within 5 to 10 %.
+_DEVICE_BOUND, _HOST_BOUND, _FED, _ON_CPU = 0.01, 0.025, 0.05, 0.03
 _BUSY = 0.7
 # Two live processes that take turns on one machine share its drift; what is left is where their memory lies.
 _BESIDE = ProcessSpread(0.012, 30.0)
@@ -71,8 +71,9 @@ def prior_spread(facts: Facts) -> float:
     if not facts.on_cuda:
         return _ON_CPU
     busy = facts.profile.device_busy_share if facts.profile else None
-    fed = facts.workload.loader is not None
-    return _HOST_BOUND if fed or (busy is not None and busy < _BUSY) else _DEVICE_BOUND
+    if facts.workload.loader is not None:
+        return _FED
+    return _HOST_BOUND if busy is not None and busy < _BUSY else _DEVICE_BOUND
 
 
 def rates(blocks: Sequence[Block]) -> list[float]:

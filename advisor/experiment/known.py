@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import REJECTED
-from advisor.experiment.judge import BASELINE, Beside, Judge
+from advisor.experiment.judge import BASELINE, Beside, Judge, prior_spread
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
@@ -77,7 +77,7 @@ class Known:
     ``usual`` and ``compiles`` are the two leaps: the expert's stack without compiling, and what compiling it adds.
     ``stack`` is the best usable combination; where the person rejected a part of it, the rest, perhaps unmeasured.
     ``dropped`` says why keys are not in it. ``tried`` are the settings in which a candidate was last in question, by
-    its name; ``closed`` says why candidates are not tried. ``done`` are the instruments that have been used.
+    its name; ``done`` are the instruments that have been used.
     """
 
     plan: Plan
@@ -87,7 +87,6 @@ class Known:
     stack: Settings = BASELINE
     dropped: Mapping[str, str] = field(default_factory=dict)
     tried: Mapping[str, Settings] = field(default_factory=dict)
-    closed: Mapping[str, str] = field(default_factory=dict)
     done: frozenset[Kind] = frozenset()
 
     @classmethod
@@ -179,7 +178,7 @@ class Known:
                 return known._weighed_again(move)
             case Kind.TURNS:
                 return known._proven(move)
-        return known
+        return known._reconsidered()
 
     def under(self, consent: Consent) -> Known:
         """What is known under other decisions: what was rejected is out of the stack, which may have to be measured."""
@@ -235,7 +234,8 @@ class Known:
         planned = tuple(kept[name] for name in dict.fromkeys(c.name for c in (*plan.candidates, *tried)))
         named = {candidate.recipe for candidate in planned}
         skipped = {recipe: why for recipe, why in plan.skipped.items() if recipe not in named}
-        return replace(self, plan=replace(plan, candidates=planned, skipped=skipped))
+        judge = replace(self.judge, prior=prior_spread(facts))
+        return replace(self, judge=judge, plan=replace(plan, candidates=planned, skipped=skipped))
 
     # --- how the stack follows ------------------------------------------------------------------------------------
 
@@ -244,6 +244,18 @@ class Known:
             return self if self.usable(self.stack) else self._with_stack(self.best_usable())
         if self.usable(move.settings) and self.judge.gain(move.settings, self.stack).ratio > 1:
             return self._with_stack(move.settings)
+        added = [key for key in move.settings if key not in self.stack]
+        if self.stack and self.usable(move.settings):
+            return replace(self, dropped={**self.dropped, **dict.fromkeys(added, "the stack is not faster with it")})
+        return self
+
+    def _reconsidered(self) -> Known:
+        """What the instruments show of noise and rounding may make a leap usable that was not before."""
+        for goal in (self.usual, self.usual.merged(self.compiles)):
+            if not goal or goal == self.stack or self.pending or not self.judge.measured_runs(goal):
+                continue
+            if self.usable(goal) and self.judge.gain(goal, self.stack).ratio > 1:
+                return self._with_stack(goal)
         return self
 
     def _tried(self, move: Move) -> Known:
@@ -266,7 +278,7 @@ class Known:
         return known
 
     def _left_out(self, move: Move) -> Known:
-        """The simpler of two that do as well stays; a usual setting leaves only where its run says so clearly."""
+        """Of two that do as well the simpler stays, but a usual setting leaves only where two runs of each say so."""
         gone = [key for key in self.stack if key not in move.settings]
         if move.base != self.stack or not self.usable(move.settings):
             return self
@@ -274,14 +286,19 @@ class Known:
             return self
         gain = self.judge.gain(move.settings, self.stack)
         clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler
-        as_good = gain.ratio >= POLICY.as_fast and clear and not gain.lost
+        runs = min(len(self.judge.measured_runs(settings)) for settings in (move.settings, self.stack))
+        as_good = gain.ratio >= POLICY.as_fast and clear and runs > 1
         if gain.low > 1 or as_good:
             known = self._with_stack(move.settings)
             return known._without(gone[0], "the others do as well without it")
         return self
 
     def _weighed_again(self, move: Move) -> Known:
-        """Another run of a combination may show that it is better than the stack after all."""
+        """Another run may show that a combination is better than the stack after all, or as good and simpler."""
+        for rest in self._simpler():
+            known = self._left_out(replace(move, settings=rest, base=self.stack))
+            if known is not self:
+                return known
         best = self.best_usable(among=(self.stack, move.settings))
         return self._with_stack(best) if best and best != self.stack else self
 
@@ -298,6 +315,11 @@ class Known:
         if not self.judge.goal.fits(result):
             why = "together they take more than the memory limit"
         return replace(self, stack=BASELINE, dropped={**self.dropped, **dict.fromkeys(move.settings, why)})
+
+    def _simpler(self) -> list[Settings]:
+        """The measured combinations that are the stack less one setting."""
+        rests = [self.stack.without(key) for key in self.stack]
+        return [rest for rest in rests if rest and self.judge.measured_runs(rest)]
 
     def _fills_the_device(self, settings: Settings) -> bool:
         return fills_the_device(self.plan.facts, settings, self.judge.result(settings))

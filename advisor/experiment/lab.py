@@ -94,10 +94,15 @@ class Lab:
         return budget.allows(cost_s, reserve_s=self.reserve_s(known))
 
     def reserve_s(self, known: Known) -> float:
-        """The seconds that are reserved for measuring the stack in turn with the baseline: a fifth at most."""
+        """The seconds that are reserved for measuring the stack in turn with the baseline: a fifth at most.
+
+        Nothing is, once there is no time for that any more: what is left is of use for something shorter.
+        """
         if not known.stack or known.judge.proven(known.stack):
             return 0.0
         needed_s = turns_s(self.bench, known.stack, side_by_side=self._beside(known, known.stack))
+        if not self.bench.budget.allows(needed_s):
+            return 0.0
         return min(needed_s, POLICY.reserve_share * self.bench.budget.total_s)
 
     def _beside(self, known: Known, settings: Settings) -> bool:

@@ -28,19 +28,47 @@ def moves(known: Known) -> Moves:
 def leaps(known: Known) -> Moves:
     """The expert's stack: first without compiling, then compiled; where it fails, without the part that failed.
 
-    After a decision the stack itself, where what is left of it was never measured.
+    What the search has found meanwhile is part of it: a leap that gained nothing is worth another once the step no
+    longer waits for its data. After a decision it is the stack itself, where what is left of it was never measured.
     """
     if known.pending:
         yield Move(Kind.LEAP, known.stack, POLICY.leap_gain, f"stack: {known.stack}")
         return
-    plain = _standing(known, known.usual)
-    if not known.judge.knows(plain):
+    usual, compiles = _wanted(known, known.usual), _wanted(known, known.compiles)
+    goal = _permitted(known, usual.merged(known.uncompiled))
+    if _needs_explaining(known, goal):
+        return
+    plain = _standing(known, goal)
+    complete = set(usual) <= set(known.stack)
+    if not complete and not known.judge.knows(plain):
         yield Move(Kind.LEAP, plain, POLICY.leap_gain, f"stack: {plain}", known.stack)
         return
-    goal = _permitted(known, plain.merged(known.compiles))
+    goal = _permitted(known, plain.merged(compiles)) if compiles else plain
+    if _needs_explaining(known, goal) or _compiling_is_hopeless(known):
+        return
     compiled = _standing(known, goal)
-    if compiled != plain and not known.judge.knows(compiled):
+    if compiled not in (plain, known.stack) and not known.judge.knows(compiled):
         yield Move(Kind.LEAP, compiled, POLICY.compiled_leap_gain, f"stack: {compiled}", known.stack)
+
+
+def _wanted(known: Known, settings: Settings) -> Settings:
+    """Those of the usual settings that have not lost their place."""
+    return Settings({key: value for key, value in settings.items() if key not in known.dropped})
+
+
+def _compiling_is_hopeless(known: Known) -> bool:
+    """Whether compiled stacks have failed so often that the next one will."""
+    catalog = known.plan.catalog
+    failed = [s for s in known.judge.runs if catalog.cost(s) and not known.judge.measured_runs(s)]
+    return len(failed) >= POLICY.most_failures
+
+
+def _needs_explaining(known: Known, settings: Settings) -> bool:
+    """Whether settings ran but differ too much, before the instruments have told rounding and dropout from faults."""
+    result = known.judge.result(settings)
+    if result is None or not result.measured or {Kind.CONTROL, Kind.REFERENCE} <= known.done:
+        return False
+    return not known.plan.consent.permits(settings, known.judge.numerics(settings, result))
 
 
 def _standing(known: Known, goal: Settings) -> Settings:
@@ -109,7 +137,7 @@ def swaps(known: Known) -> Moves:
     """Another value in the place of one of the stack's, or what a setting of the stack rules out in its place."""
     for candidate in known.plan.candidates:
         present = known.stack.get(candidate.key)
-        if not known.plan.may_stack(candidate) or candidate.name in known.closed:
+        if not known.plan.may_stack(candidate):
             continue
         if present is not None and present != candidate.value:
             yield from _swap(known, candidate, known.stack.without(candidate.key))
@@ -157,7 +185,7 @@ def adds(known: Known) -> Moves:
     """One more setting on top of the stack: what the person accepted comes first."""
     company = known.plan.in_company(known.stack) if known.stack else []
     for candidate in (*known.plan.candidates, *company):
-        if candidate.key in known.stack or not known.plan.may_stack(candidate) or candidate.name in known.closed:
+        if candidate.key in known.stack or not known.plan.may_stack(candidate):
             continue
         settings = known.stack.merged(candidate.settings)
         if known.judge.knows(settings) or not known.plan.fits(candidate, known.stack):
@@ -223,7 +251,7 @@ def alones(known: Known) -> Moves:
     """Candidates by themselves: those that may enter the stack later, then what the ranked list still lacks."""
     for candidate in known.plan.candidates:
         alone = Settings(candidate.settings)
-        if known.judge.knows(alone) or known.plan.consent.rejects(candidate.recipe) or candidate.name in known.closed:
+        if known.judge.knows(alone) or known.plan.consent.rejects(candidate.recipe):
             continue
         if not _is_next_rung(known, candidate) or known.plan.catalog.conflict(alone):
             continue
@@ -263,6 +291,12 @@ def repeats(known: Known) -> Moves:
     nulls = [run for run in (*judge.baseline_runs, *judge.controls) if run.measured]
     if Kind.CONTROL in known.done and len(nulls) < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
         yield Move(Kind.AGAIN, BASELINE, POLICY.drop_gain, "baseline, again")
+    for rest in (known.stack.without(key) for key in known.stack):
+        ran = len(judge.measured_runs(rest)) if rest else 0
+        if ran == 1 and known.usable(rest) and judge.gain(rest, known.stack).ratio >= POLICY.as_fast:
+            yield Move(Kind.AGAIN, rest, POLICY.least_gain, f"again: {rest}")
+        elif ran > 1 and len(judge.measured_runs(known.stack)) == 1:
+            yield Move(Kind.AGAIN, known.stack, POLICY.least_gain, f"again: {known.stack}")
     for settings in set(known.tried.values()):
         runs = judge.measured_runs(settings)
         if settings == known.stack or not runs or len(runs) >= POLICY.most_runs - 1 or not known.usable(settings):
@@ -285,8 +319,6 @@ def why_not(known: Known, candidate: Candidate) -> str:
     """Why a candidate was not tried, where it is not the time; empty where only that was missing."""
     if known.plan.consent.rejects(candidate.recipe):
         return known.plan.consent.why_not(candidate.settings)
-    if candidate.name in known.closed:
-        return known.closed[candidate.name]
     if not _is_next_rung(known, candidate):
         return _end_of_ladder(known, candidate)
     return ""

@@ -11,11 +11,11 @@ from dataclasses import replace
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import caveats, events
-from advisor.experiment.baseline import build_once, check_energy, first_run
+from advisor.experiment.baseline import check_energy, first_run
 from advisor.experiment.bench import Bench, SessionCancelledError
 from advisor.experiment.budget import Budget
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import Decision
+from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.decisions import Decisions
 from advisor.experiment.hints import Hints, hints_for, keep_hints, workload_name
 from advisor.experiment.journal import Journal, PastSession
@@ -172,7 +172,7 @@ class Session:
             self._teller.knows_runs_of(known)
         self._known = known
         self._emit(events.FactsFound(known.plan.facts))
-        build_once(self._bench, result)
+        self._bench.tell_how_it_builds()
         if not finite(result):
             self._warn(
                 "the baseline's own losses or outputs are not finite, so no numerics can be compared: check the data, "
@@ -303,8 +303,12 @@ class Session:
     def _say_what_failed(self, known: Known) -> None:
         """Say of a stack of several settings that failed why it did: the search goes on with a weaker one."""
         for settings, runs in known.judge.runs.items():
-            if len(settings) > 1 and not runs[-1].measured:
+            if len(settings) < 2:
+                continue
+            if not runs[-1].measured:
                 self._warn(f"together these fail: {settings}: {runs[-1].reason}", once=str(settings))
+            elif Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why != REJECTED:
+                self._warn(f"together these cannot be used: {settings}: {why}", once=str(settings))
 
     def _warn(self, text: str, *, once: str = "") -> None:
         """Tell the person something that they should act on, or know when they read the figures."""

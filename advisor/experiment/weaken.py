@@ -66,7 +66,7 @@ def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def _compiling(known: Known, settings: Settings) -> Iterator[Settings]:
-    """Less compiled: the model without the loss, its repeated blocks, nothing; after a time-out only what takes less."""
+    """Less compiled: the model alone, its repeated blocks, nothing; after a time-out only what takes less."""
     if not known.plan.catalog.cost(settings):
         return
     rest = settings.without(COMPILE_SCOPE).without(COMPILE_MODE)

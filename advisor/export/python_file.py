@@ -29,7 +29,14 @@ _ATTENTION = {
     "efficient": "EFFICIENT_ATTENTION",
     "math": "MATH",
 }
-_COMPILE = ("compile.mode", "compile.scope", "compile.dynamic", "compile.freezing")
+_COMPILE = (
+    "compile.mode",
+    "compile.scope",
+    "compile.dynamic",
+    "compile.freezing",
+    "compile.autotune",
+    "compile.combo_kernels",
+)
 _GUARDS = {
     Stage.OPTIMIZER: "if optimizer is not None:",
     Stage.DATA: "if isinstance(loader, torch.utils.data.DataLoader):",
@@ -42,6 +49,8 @@ _PLAN_FIELDS = {
     "compile.scope": "compile_scope",
     "compile.dynamic": "compile_dynamic",
     "compile.freezing": "freezing",
+    "compile.autotune": "compile_autotune",
+    "compile.combo_kernels": "combo_kernels",
     "compile.optimizer": "compile_optimizer",
     "step.clip_grad": "clip_grad",
     "step.cuda_graph": "cuda_graph",
@@ -187,7 +196,12 @@ def _compiled(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> Iterator[st
     if plan.compiles_loss:
         yield "# train_step() compiles the model and the loss as one."
     elif plan.compiles_with != "none":
-        how = compile_source(mode=plan.compiles_with, scope=plan.compile_scope, dynamic=plan.compile_dynamic)
+        how = compile_source(
+            mode=plan.compiles_with,
+            scope=plan.compile_scope,
+            dynamic=plan.compile_dynamic,
+            extras=plan.compiler_options,
+        )
         yield how.strip("\n")
 
 
@@ -248,9 +262,8 @@ def _train_step(plan: StepPlan) -> str:
     if plan.accumulate > 1:
         before.append("accumulated = 0  # batches since the last update")
     if plan.compiles_loss:
-        before.append(
-            templates.WHOLE.substitute(options=compile_options(plan.compiles_with, plan.compile_dynamic)).strip("\n")
-        )
+        options = compile_options(plan.compiles_with, plan.compile_dynamic, plan.compiler_options)
+        before.append(templates.WHOLE.substitute(options=options).strip("\n"))
     before.append('parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]')
     return templates.TRAIN_STEP.substitute(
         before=textwrap.indent("\n".join(before), "    "),

@@ -9,6 +9,8 @@ package but each other.
 from __future__ import annotations
 
 import ast
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 FREEZING = """\
@@ -48,14 +50,28 @@ def compiled_loss(inputs, target):
 """
 
 
-def compile_options(mode: str, dynamic: str | bool) -> str:
-    """The keyword arguments of ``torch.compile``, as text."""
-    return f'mode="{mode}"' + ("" if dynamic == "auto" else f", dynamic={dynamic}")
+def compile_options(mode: str, dynamic: str | bool, extras: Mapping[str, str | bool] | None = None) -> str:
+    """The keyword arguments of ``torch.compile``, as text. ``extras`` are options beside those of the mode."""
+    sizes = "" if dynamic == "auto" else f", dynamic={dynamic}"
+    if not extras:
+        return f'mode="{mode}"{sizes}'
+    # torch.compile takes a mode or options, not both.
+    of_mode = "" if mode == "default" else f'**torch._inductor.list_mode_options("{mode}"), '
+    options = ", ".join(
+        f'"{name}": {json.dumps(value) if isinstance(value, str) else value}' for name, value in extras.items()
+    )
+    return f"options={{{of_mode}{options}}}{sizes}"
 
 
-def compile_source(*, mode: str = "default", scope: str = "model", dynamic: str | bool = "auto") -> str:
+def compile_source(
+    *,
+    mode: str = "default",
+    scope: str = "model",
+    dynamic: str | bool = "auto",
+    extras: Mapping[str, str | bool] | None = None,
+) -> str:
     """Python that compiles as the runtime does: the model, its repeated blocks in place, or it and the loss as one."""
-    options = compile_options(mode, dynamic)
+    options = compile_options(mode, dynamic, extras)
     if scope == "with_loss":
         return f"@torch.compile({options})\n{_COMPILED_LOSS}"
     if scope == "regional":

@@ -9,12 +9,17 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from advisor.plan import StepPlan
+from advisor.plan import AUTOTUNED_MATMULS, COMBO_KERNELS, StepPlan
 from advisor.portable.regions import compile_blocks
 from advisor.rebuild import optimizer_with
 from advisor.records import Value
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+# Settings that are options of the compiler: their values, and the options that these stand for.
+_OPTIONS: dict[str, tuple[Value, dict[str, str | bool]]] = {
+    "compile.autotune": ("matmuls", AUTOTUNED_MATMULS),
+    "compile.combo_kernels": (True, COMBO_KERNELS),
+}
 
 
 def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
@@ -51,13 +56,19 @@ def compiled_as(model: nn.Module) -> dict[str, Value] | None:
     if chosen is None:
         return None
     changed = {name: value for name, value in chosen.items() if value != usual.get(name)}
+    named: dict[str, Value] = {}
+    for key, (setting, options) in _OPTIONS.items():
+        differing = {name: value for name, value in options.items() if value != usual.get(name)}
+        if differing and differing.items() <= changed.items():
+            named[key] = setting
+            changed = {name: value for name, value in changed.items() if name not in differing}
     mode = next((mode for mode in COMPILE_MODES if list_mode_options(mode) == changed), None)
     if mode is None:
         return None
     # The context that compiles; of a model that was compiled in place only its method knows it.
     context = inspect.getclosurevars(made.get_compiler_config).nonlocals.get("self")
     dynamic = getattr(context, "_dynamic", None)
-    return {"compile.mode": mode} | ({} if dynamic is None else {"compile.dynamic": bool(dynamic)})
+    return {"compile.mode": mode, **named} | ({} if dynamic is None else {"compile.dynamic": bool(dynamic)})
 
 
 def as_written(model: nn.Module) -> nn.Module:
@@ -75,7 +86,13 @@ def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any
 
 def _options(plan: StepPlan) -> dict[str, Any]:
     dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
-    return {"mode": plan.compiles_with, "dynamic": dynamic}
+    extras = plan.compiler_options
+    if not extras:
+        return {"mode": plan.compiles_with, "dynamic": dynamic}
+    from torch._inductor import list_mode_options
+
+    # torch.compile takes a mode or options, not both.
+    return {"options": {**list_mode_options(plan.compiles_with), **extras}, "dynamic": dynamic}
 
 
 def compiled_step(optimizer: Any) -> Callable[[], Any]:

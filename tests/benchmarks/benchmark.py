@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from catalogue import WORKLOADS, Workload, chosen
 from lanes import Lanes
 from options import Options
 from tables import ADVISOR, BASELINE, EXPERT, PEER, document
-from workloads import WORKLOADS, Workload, chosen
 
 VARIANTS = (BASELINE, EXPERT, ADVISOR)
 # Seconds beyond the budget after which a workload counts as hanging.
@@ -33,7 +33,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the lanes too
     arguments = _arguments()
     if arguments.table:
-        print(document([_read(path) for path in arguments.table]))
+        results = [result for path in arguments.table if "variants" in (result := _read(path))]
+        order = {name: number for number, name in enumerate(WORKLOADS)}
+        print(document(sorted(results, key=lambda result: order.get(result["workload"], len(order)))))
         return
     arguments.results.mkdir(parents=True, exist_ok=True)
     files = {workload.name: arguments.results / f"{workload.name}.json" for workload in arguments.chosen}

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from catalogue import Workload
 from expert import Choices, Loop, write_stack
 from script import Script
 from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 from torchvision.transforms import v2
-from workloads import Workload
 
 USUAL = Choices()
 BENCHMARKED = Choices(cudnn_benchmark=True)

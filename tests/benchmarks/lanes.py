@@ -19,9 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from catalogue import WORKLOADS, Workload
 from options import Options
-from processes import end_children, environment_with
-from workloads import WORKLOADS, Workload
+from processes import NVML_CHECK, end_children, environment_with
 
 
 class Lanes:
@@ -72,6 +72,7 @@ class Lanes:
             if failure and not self._ended:
                 note_failure(process.options.results / f"{workload.name}.json", workload, failure)
                 say(lane, workload.name, failure)
+            if process.ended:
                 process.end()
                 process = None
         if process:
@@ -90,11 +91,15 @@ class Lanes:
 
 
 class Lane:
-    """A process with a GPU and cores of its own, which measures the workloads that it is told."""
+    """A process with a GPU and cores of its own, which measures the workloads that it is told.
+
+    ``ended`` says that it measures no more: it hangs or has died.
+    """
 
     def __init__(self, number: int, of: int, options: Options) -> None:
         self.number = number
         self.options = options
+        self.ended = False
         context = multiprocessing.get_context("spawn")
         self._here, there = context.Pipe()
         self._process = context.Process(target=serve, args=(there, number, cores_of(number, of), options))
@@ -106,10 +111,11 @@ class Lane:
         """Measure a workload in the lane; the reason when it came to no end, else an empty text."""
         try:
             self._here.send(workload.name)
-            if not self._here.poll(limit_s):
-                return f"took longer than {limit_s:.0f} s"
-            return str(self._here.recv())
+            answered = self._here.poll(limit_s)
+            self.ended = not answered
+            return str(self._here.recv()) if answered else f"took longer than {limit_s:.0f} s"
         except (EOFError, OSError):
+            self.ended = True
             self._process.join(1)
             return f"its lane ended with exit code {self._process.exitcode}"
 
@@ -130,6 +136,8 @@ def serve(there: Connection, lane: int, cores: list[int], options: Options) -> N
     """Measure workloads by name until nobody asks any more. Runs in the lane's process."""
     if cores:
         os.sched_setaffinity(0, cores)
+    # Libraries may ask for a GPU when they are imported; the usual way to ask would spoil CUDA in forked processes.
+    os.environ[NVML_CHECK] = "1"
     from measure import Measurement
 
     with contextlib.suppress(EOFError, KeyboardInterrupt):
@@ -162,7 +170,13 @@ def environment_of(lane: int, of: int) -> dict[str, str]:
 
 def note_failure(file: Path, workload: Workload, reason: str) -> None:
     """Write into a workload's result why it has no end; what was measured stays."""
-    known: dict[str, Any] = {"workload": workload.name, "title": workload.title, "searches": {}, "variants": {}}
+    known: dict[str, Any] = {
+        "workload": workload.name,
+        "title": workload.title,
+        "family": workload.family,
+        "searches": {},
+        "variants": {},
+    }
     if file.exists():
         known = json.loads(file.read_text(encoding="utf-8"))
     file.write_text(json.dumps({**known, "failed": reason}, indent=1), encoding="utf-8")

@@ -19,13 +19,13 @@ import torch
 import torch._dynamo  # imported once, here, and not in each process
 import variants
 import yaml
+from catalogue import Workload, small
 from options import Options
 from plain import time_loop
-from processes import FailedError, run_apart
+from processes import FailedError, TooSlowError, run_apart
 from session import Session, Settings, run_session
 from small import module_of
 from tables import ADVISOR, BASELINE, EXPERT, MOMENTS_S, PEER, PEER_PACKAGE
-from workloads import Workload, small
 
 import advisor
 from advisor.catalog import load_catalog
@@ -151,13 +151,15 @@ class Measurement:
         return self._apart(name, time_variant, self.workload, name, self.settings.get(name), self.options)
 
     def _time_expert(self, name: str, variant: dict[str, Any]) -> dict[str, Any]:
-        """Time the strongest stack that runs; an attempt has a process of its own, since a failed capture spoils one."""
+        """Time the strongest stack that runs; each attempt has a process, since a failed capture spoils it."""
         while True:
             choices, *weaker = self.choices[name]
             try:
                 timed = self._apart(name, time_expert, self.workload, name, choices, self.options)
             except FailedError as error:
                 variant.setdefault("fallbacks", []).append(f"{choices}: {error}")
+                if isinstance(error, TooSlowError):  # compiling takes as long without a graph
+                    weaker = [other for other in weaker if not other.compile_mode]
                 if not weaker:
                     raise
                 self.say(f"{name} falls back: {variant['fallbacks'][-1]}")

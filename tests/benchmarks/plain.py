@@ -22,6 +22,8 @@ FIRST_STEPS = 6
 BLOCKS, LEAST_BLOCKS, LEAST_LONG_EPOCHS = 5, 3, 2
 # A loop is steady when a block is not faster than the one before by more than this share.
 STEADY, SETTLING_S = 0.03, 5.0
+# Epochs that take longer, in seconds, are timed twice only, and without settling: they average over many steps.
+LONG_EPOCH_S = 1.0
 ONE_BATCH = (tuple, dict, torch.Tensor)
 
 
@@ -68,11 +70,11 @@ def run(step: Callable[[Any], Any], batches: Iterable[Any]) -> tuple[float, Any]
 
 
 def _batches(step: Callable[[Any], Any], data: Any, timed_s: float) -> tuple[Callable[[], Iterable[Any]], bool]:
-    """A function that yields the batches of a block, and whether a single epoch takes all the time for timing."""
+    """A function that yields the batches of a block, and whether these are long epochs."""
     if not isinstance(data, ONE_BATCH):
         epoch_s = _epoch_s(step, data)
         epochs = max(1, round(timed_s / BLOCKS / epoch_s))
-        return lambda: chain.from_iterable(repeat(data, epochs)), epoch_s > timed_s
+        return lambda: chain.from_iterable(repeat(data, epochs)), epoch_s > LONG_EPOCH_S
     single_s = [run(step, [data])[0] for _ in range(FIRST_STEPS)][-1]
     return lambda: repeat(data, max(1, round(timed_s / BLOCKS / single_s))), False
 

@@ -20,12 +20,18 @@ from typing import Any
 
 import psutil
 
+# Set, torch.cuda.is_available() asks NVML and leaves CUDA alone.
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 # Seconds that a process may take to end after its answer, with its workers and compilers.
 ENDING_S = 5.0
 
 
 class FailedError(Exception):
     """A process gave no result; the text says why."""
+
+
+class TooSlowError(FailedError):
+    """A process gave no result in time."""
 
 
 def run_apart(
@@ -49,7 +55,7 @@ def run_apart(
     try:
         ready = wait([here, process.sentinel], limit_s)
         if not ready:
-            raise FailedError(f"took longer than {limit_s:.0f} s")
+            raise TooSlowError(f"took longer than {limit_s:.0f} s")
         try:
             failure, result = here.recv()
         except EOFError:

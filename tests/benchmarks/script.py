@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from catalogue import Workload
 from small import module_of
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
-from workloads import Workload
 
 NAMES = ("model", "data", "loss", "optimizer")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from processes import FailedError, end_children
-from workloads import ROOT, Workload
+from catalogue import ROOT, Workload
+from processes import NVML_CHECK, FailedError, end_children
 
 # Seconds that a session may take beyond its budget before it is ended: a busy machine is not a session that hangs.
 PATIENCE_S = 90.0
@@ -81,6 +81,7 @@ def run_session(  # noqa: PLR0917
         command += ["--mode", "infer", "--batch-size", str(workload.batch_size)]
     # The safe path keeps the checkout's own folder from hiding the installed package.
     environment = {**os.environ, **environment, "PERF_ADVISOR_STATE": str(state.resolve()), "PYTHONSAFEPATH": "1"}
+    environment.pop(NVML_CHECK, None)
     before = set(state.glob("sessions/*.jsonl"))
     started, started_at = time.perf_counter(), time.time()
     _run(command, environment, log, budget_s + PATIENCE_S)

@@ -32,15 +32,15 @@ def _with(name, attribute="build", **sizes):
 
 def resnet50():
     model, (images, labels), *rest = _with("resnet50", BATCH=2)()
-    return model, (images[..., :64, :64].contiguous(), labels), *rest
+    return model, (images[..., :32, :32].contiguous(), labels), *rest
 
 
 _BERT = {"WIDTH": 32, "HEADS": 2, "LAYERS": 1, "LENGTH": 16, "VOCABULARY": 101, "BATCH": 2}
 
 small_resnet18 = _with("small_resnet18", BATCH=4)
-mobilenet = _with("mobilenet", BATCH=2, SIDE=64, CLASSES=10)
+mobilenet = _with("mobilenet", BATCH=2, SIDE=32, CLASSES=10)
 fcos = _with("fcos", SIDE=64, BATCH=1, BOXES=2)
-fcn = _with("fcn", SIDE=64, BATCH=2)
+fcn = _with("fcn", SIDE=32, BATCH=2)
 r3d = _with("r3d", FRAMES=4, SIDE=32, BATCH=2)
 convnext = _with("convnext", NAME="test_convnext", SIDE=64, BATCH=2, CLASSES=10)
 mobile_rmsprop = _with("mobile_rmsprop", NAME="test_efficientnet", SIDE=64, BATCH=2, CLASSES=10)
@@ -64,7 +64,7 @@ lstm = _with("lstm", WIDTH=32, LAYERS=1, VOCABULARY=101, LENGTH=8, BATCH=2)
 recommender = _with("recommender", TABLES=3, ROWS=100, WIDTH=8, BATCH=16)
 bags = _with("bags", TABLES=2, ROWS=100, WIDTH=8, BAG=4, BATCH=16)
 autoencoder = _with("autoencoder", WIDTHS=(3, 8, 16), BATCH=2, SIZE=32)
-jpeg = _with("jpeg", IMAGES=16, SIDE=64, BATCH=4, CLASSES=10)
-jpeg128 = _with("jpeg128", IMAGES=16, SIDE=64, CROP=32, BATCH=4, CLASSES=10)
+jpeg = _with("jpeg", IMAGES=8, SIDE=64, BATCH=4, CLASSES=10)
+jpeg128 = _with("jpeg128", IMAGES=8, SIDE=64, CROP=32, BATCH=4, CLASSES=10)
 mlp12 = _with("mlp12", WIDTH=32, BLOCKS=2, BATCH=16)
 tiny_transformer = _with("tiny_transformer", WIDTH=32, LAYERS=1, LENGTH=8, BATCH=2)

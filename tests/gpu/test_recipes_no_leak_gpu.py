@@ -26,7 +26,7 @@ OF_CUDA = {
 TRAINING = {id_: value for id_, value in on_cpu.TRAINING.items() if "cuda" in CATALOG[id_].devices} | OF_CUDA
 # What needs another package, transforms in the dataset, or is expensive like the one that is tried.
 NOT_TRIED = {"compile", "compile_dynamic", "compile_optimizer", "float8", "fuse_pointwise", "gpu_transforms"}
-NOT_TRIED |= {"int8_weights", "large_batch_optimizer"}
+NOT_TRIED |= {"combo_kernels", "compile_autotune", "int8_weights", "large_batch_optimizer"}
 
 
 @pytest.fixture

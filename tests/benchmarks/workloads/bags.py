@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-TABLES, ROWS, WIDTH, BAG, DENSE, BATCH = 16, 100_000, 64, 20, 13, 8192
+TABLES, ROWS, WIDTH, BAG, DENSE, BATCH = 16, 100_000, 64, 20, 13, 16384
 
 
 class Clicks(nn.Module):

@@ -1,0 +1,72 @@
+"""Combined small kernels
+
+What it does
+------------
+Has the compiler generate independent pointwise operations and reductions of a graph as one kernel (`combo_kernels`),
+where it otherwise generates one for each. Alone it compiles in the mode `default`; beside `compile.mode` in that one.
+
+Why it helps
+------------
+Parallel branches, many small outputs and the reductions of a backward pass each launch a kernel that fills a part of
+the GPU. As one kernel they fill more of it, and cost one launch.
+
+When it does not
+----------------
+A graph that is one chain has nothing side by side. Large kernels fill the GPU by themselves, and one combined with a
+small one can get slower. The option is young, and compiling takes somewhat longer.
+
+Numerics
+--------
+close: as for torch.compile, reductions may sum in another order.
+
+References
+----------
+PyTorch source, torch/_inductor/config.py (`combo_kernels`), and torch/_inductor/codegen/triton_combo_kernel.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from advisor.plan import COMBO_KERNELS
+from advisor.portable import compile_source
+from advisor.recipe import CUDA, Components, Recipe, Stage, gain_of_compiling, torch_is_older
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.toolchain import missing_compiler
+
+# First version of PyTorch whose option is tried here; before it combined kernels lacked most kinds of operations.
+_SINCE = (2, 9)
+
+
+class ComboKernels(Recipe):
+    """`torch.compile(model, options={"combo_kernels": True})`; compiled when the step is built."""
+
+    id = "combo_kernels"
+    title = "Combined small kernels"
+    key = "compile.combo_kernels"
+    default = False
+    devices = CUDA
+    attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
+    numerics = Numerics.CLOSE
+    stage = Stage.COMPILE
+    expensive = True
+    partners = frozenset({"compile", "compile_scope"})
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if torch_is_older(_SINCE):
+            return Skip(f"PyTorch {facts.versions.get('torch', '')} cannot combine kernels well (2.9 and later can)")
+        return missing_compiler(facts) or [True]
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        # No measurement yet: the figure of a small gain.
+        return 1.02 * gain_of_compiling(facts, but=self.key) if value else 1.0
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, combo_kernels=bool(value))
+
+    def code(self, value: Value) -> str:
+        return compile_source(extras=COMBO_KERNELS) if value else "# the compiler generates each kernel by itself\n"
+
+    def cost(self, value: Value) -> float:
+        return 1.2

@@ -1,0 +1,85 @@
+"""Autotuned matrix products
+
+What it does
+------------
+Has the compiler choose the kernel of each matrix product by timing those of the libraries against Triton's
+(`max_autotune_gemm`), each size once. Nothing else is timed, unlike in the mode `max-autotune`. Alone it compiles in
+the mode `default`; beside `compile.mode` in that one.
+
+Why it helps
+------------
+A few large products take most of many steps, and the library's choice for their sizes can be beaten. A Triton kernel
+also applies what follows the product, an activation or a bias, before it writes the result.
+
+When it does not
+----------------
+Timing takes seconds for each size, the first time. cuBLAS is hard to beat in float32 and for square sizes; then its
+kernels stay. GPUs with fewer than 68 multiprocessors are left out by the compiler.
+
+Numerics
+--------
+close: another kernel sums in another order.
+
+References
+----------
+PyTorch documentation, torch.compile, options of torch._inductor (`max_autotune_gemm`, `max_autotune_gemm_backends`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from advisor.plan import AUTOTUNED_MATMULS
+from advisor.portable import compile_source
+from advisor.recipe import CUDA, Components, Recipe, Stage, gain_of_compiling, unless_computed
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+from advisor.toolchain import missing_compiler
+
+_NO_PRODUCT = "the step computes no linear, attention or recurrent layer and no matrix product to choose a kernel for"
+
+
+class CompileAutotune(Recipe):
+    """`torch.compile(model, options={"max_autotune_gemm": True, ...})`; compiled when the step is built."""
+
+    id = "compile_autotune"
+    title = "Autotuned matrix products"
+    key = "compile.autotune"
+    default = "default"
+    devices = CUDA
+    attacks = frozenset({Bottleneck.COMPUTE})
+    numerics = Numerics.CLOSE
+    stage = Stage.COMPILE
+    expensive = True
+    partners = frozenset({"autocast", "compile", "compile_scope", "pad_dims"})
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if nothing := unless_computed(facts, "linear", "attention", "recurrent", "batched_product", reason=_NO_PRODUCT):
+            return nothing
+        if str(facts.current("compile.mode", "none")).startswith("max-autotune"):
+            return Skip("the mode max-autotune times the kernels of matrix products already")
+        return missing_compiler(facts) or ["matmuls"]
+
+    def accepts(self, value: Value) -> bool:
+        return value in ("default", "matmuls")
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        # GPT-2 on an H200: 1.06x together with a padded vocabulary; nothing in its expert's stack (1.00x).
+        return 1.0 if value == self.default else 1.03 * gain_of_compiling(facts, but=self.key)
+
+    def apply(self, workload: Components, value: Value) -> None:
+        workload.plan = replace(workload.plan, compile_autotune=str(value))
+
+    def code(self, value: Value) -> str:
+        if value == self.default:
+            return "# the compiler leaves matrix products to the libraries\n"
+        return compile_source(extras=AUTOTUNED_MATMULS)
+
+    def cost(self, value: Value) -> float:
+        return 2.0
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        mode = str(settings.get("compile.mode", "none"))
+        if value == self.default or not mode.startswith("max-autotune"):
+            return None
+        return f"compile.mode {mode} times the kernels of matrix products already"
