@@ -14,7 +14,7 @@ from statistics import median
 import pytest
 from landscapes import synthetic
 from landscapes.harness import best_known, replayed, run_session
-from landscapes.landscape import Run, compile_key, load, sample_seconds, save, stored
+from landscapes.landscape import Run, canonical, compile_key, load, sample_seconds, save, stored
 from landscapes.plan import plan, random_wishes
 from landscapes.predict import Predictor
 from landscapes.record import Recorder
@@ -260,6 +260,26 @@ def test_what_a_failure_is_to_blame_for_fails_elsewhere_too(convnet):
     assert predictor.answer(failing).fails
     assert predictor.answer({**failing, "optimizer.implementation": "fused"}).result.outcome is Outcome.OUT_OF_MEMORY
     assert not any(predictor.answer({**one, "optimizer.implementation": "for-loop"}).fails for one in others)
+
+
+@pytest.mark.parametrize(
+    ("settings", "same_as"),
+    [
+        ({"control.noop": True}, {}),
+        ({"precision.autocast": "none"}, {}),
+        ({"compile.scope": "with_loss"}, {"compile.mode": "default", "compile.scope": "with_loss"}),
+        ({"compile.mode": "default", "compile.scope": "model"}, {"compile.mode": "default"}),
+        ({"compile.optimizer": True}, {"compile.optimizer": True}),
+    ],
+)
+def test_settings_that_do_the_same_are_one_combination(convnet, settings, same_as):
+    assert canonical(CATALOG, convnet.workload, settings) == Settings(same_as)
+
+
+def test_runs_with_a_setting_that_no_recipe_owns_any_more_are_left_out(convnet):
+    gone = Run({"recipe.gone": True}, convnet.baseline)
+    predictor = Predictor(replace(convnet, runs=(*convnet.runs, gone)), CATALOG)
+    assert predictor.known.keys() == Predictor(convnet, CATALOG).known.keys()
 
 
 # --- recording ---------------------------------------------------------------------------------------------------

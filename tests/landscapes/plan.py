@@ -31,7 +31,8 @@ _SWAPS: tuple[tuple[str, Value], ...] = (
     ("precision.autocast", "bfloat16"),
     ("precision.weights", "float16"),
     ("infer.grad", "inference_mode"),
-    ("backends.cudnn_benchmark", True),
+    ("compile.combo_kernels", True),
+    ("compile.autotune", "matmuls"),
     (_COMPILE, "max-autotune-no-cudagraphs"),
     (_COMPILE, "max-autotune"),
 )
