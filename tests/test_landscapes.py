@@ -110,6 +110,13 @@ def test_recorded_failures_fail_again(landscape):
             assert result.outcome is known.runs[0].result.outcome
 
 
+def test_a_setting_that_never_ran_fails_beside_others():
+    replay = Replay(landscape_of("synthetic_loader_bound"), catalog=CATALOG)
+    spawned = {"data.multiprocessing_context": "spawn", "data.num_workers": 2, "step.zero_grad": "manual"}
+    assert "pickled" in ran(replay, spawned).reason
+    assert ran(replay, {**spawned, "data.multiprocessing_context": "forkserver"}).measured
+
+
 def test_the_search_finds_most_of_what_is_known(landscape):
     with replayed(landscape, seed=SEED, resamples=100) as replay:
         session = run_session(replay, budget_s=BOUND_AT_S)
