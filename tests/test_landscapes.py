@@ -5,16 +5,21 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import pytest
 from landscapes import synthetic
 from landscapes.harness import best_known, replayed, run_session
-from landscapes.landscape import Run, compile_key, load, sample_seconds, save, stored
+from landscapes.landscape import Run, canonical, compile_key, load, sample_seconds, save, stored
 from landscapes.plan import plan, random_wishes
 from landscapes.predict import Predictor
 from landscapes.record import Recorder
+from landscapes.record_all import command_of
+from landscapes.regret import shares
 from landscapes.replay import Replay
 
 from advisor.catalog import load_catalog
@@ -103,6 +108,13 @@ def test_recorded_failures_fail_again(landscape):
             result = ran(replay, settings)
             assert not result.measured, settings
             assert result.outcome is known.runs[0].result.outcome
+
+
+def test_a_setting_that_never_ran_fails_beside_others():
+    replay = Replay(landscape_of("synthetic_loader_bound"), catalog=CATALOG)
+    spawned = {"data.multiprocessing_context": "spawn", "data.num_workers": 2, "step.zero_grad": "manual"}
+    assert "pickled" in ran(replay, spawned).reason
+    assert ran(replay, {**spawned, "data.multiprocessing_context": "forkserver"}).measured
 
 
 def test_the_search_finds_most_of_what_is_known(landscape):
@@ -257,6 +269,26 @@ def test_what_a_failure_is_to_blame_for_fails_elsewhere_too(convnet):
     assert not any(predictor.answer({**one, "optimizer.implementation": "for-loop"}).fails for one in others)
 
 
+@pytest.mark.parametrize(
+    ("settings", "same_as"),
+    [
+        ({"control.noop": True}, {}),
+        ({"precision.autocast": "none"}, {}),
+        ({"compile.scope": "with_loss"}, {"compile.mode": "default", "compile.scope": "with_loss"}),
+        ({"compile.mode": "default", "compile.scope": "model"}, {"compile.mode": "default"}),
+        ({"compile.optimizer": True}, {"compile.optimizer": True}),
+    ],
+)
+def test_settings_that_do_the_same_are_one_combination(convnet, settings, same_as):
+    assert canonical(CATALOG, convnet.workload, settings) == Settings(same_as)
+
+
+def test_runs_with_a_setting_that_no_recipe_owns_any_more_are_left_out(convnet):
+    gone = Run({"recipe.gone": True}, convnet.baseline)
+    predictor = Predictor(replace(convnet, runs=(*convnet.runs, gone)), CATALOG)
+    assert predictor.known.keys() == Predictor(convnet, CATALOG).known.keys()
+
+
 # --- recording ---------------------------------------------------------------------------------------------------
 
 
@@ -294,3 +326,34 @@ def test_a_baseline_that_fails_leaves_no_file(tmp_path, convnet):
     with pytest.raises(RuntimeError, match="the first step failed"):
         recorder.record(convnet.hardware)
     assert not recorder.out.exists()
+
+
+def test_a_lane_records_a_workload_with_its_mode_and_batch_size(tmp_path):
+    command = command_of("serve=serve.py:build,infer,8", tmp_path, 100.0, "0-3")
+    assert command[2:] == [
+        *("serve.py:build", "--name", "serve", "--out", str(tmp_path / "serve.json.gz"), "--within", "100"),
+        *("--cores", "0-3", "--mode", "infer", "--batch-size", "8"),
+    ]
+
+
+@pytest.mark.gpu
+def test_a_workload_is_recorded_on_a_gpu(tmp_path):
+    root, out = Path(__file__).parents[1], tmp_path / "mlp12.json.gz"
+    command = [sys.executable, "tests/landscapes/record.py", "tests/gpu/workloads/mlp12.py:build"]
+    subprocess.run([*command, "--name", "mlp12", "--out", out, "--within", "90"], cwd=root, check=True, timeout=150)
+    landscape = load(out)
+    predictor = Predictor(landscape, CATALOG)
+    assert landscape.facts.on_cuda
+    assert landscape.profile.bottleneck is not None
+    assert any(run.cold for run in landscape.runs)
+    stack = plan(CATALOG, landscape.facts).stack
+    assert predictor.answer(stack).sample_s < predictor.answer({}).sample_s / 2
+
+
+# --- the figures -------------------------------------------------------------------------------------------------
+
+
+def test_more_time_is_worth_no_less():
+    (short, long), remark = shares(PATHS["synthetic_host_bound"], [15.0, 60.0], 2, at_end=True)
+    assert 0 < median(short) <= median(long) + 0.02 <= 1.1
+    assert "trials" in remark

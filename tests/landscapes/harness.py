@@ -16,23 +16,22 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 from unittest import mock
 
 from advisor import stats
-from advisor.catalog import Catalog
 from advisor.experiment import session as session_module
 from advisor.experiment.events import Event, SessionFailed, StackMeasured
 from advisor.experiment.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
-from advisor.records import TargetSpec, Value
+from advisor.records import TargetSpec
 from advisor.settings import Settings
 from landscapes.landscape import ROOT, Landscape
-from landscapes.plan import changes_results
+from landscapes.plan import may_stack
 from landscapes.replay import Replay
 
 
@@ -117,17 +116,14 @@ def open_session(replay: Replay, emit: Any, budget_s: float, **options: Any) -> 
 def best_known(replay: Replay) -> tuple[Settings, float]:
     """The fastest recorded combination that could be a stack, and its seconds per sample, less their noise."""
     predictor, facts = replay.predictor, replay.landscape.facts
-    allowed = [s for s in predictor.measured if acceptable(predictor.catalog, facts, replay, s)]
+    allowed = [s for s in predictor.measured if may_stack(predictor.catalog, facts, s) and _is_finite(replay, s)]
     best = min(allowed, key=predictor.smoothed_s)
     return best, predictor.smoothed_s(best)
 
 
-def acceptable(catalog: Catalog, facts: Any, replay: Replay, settings: Mapping[str, Value]) -> bool:
-    """Whether a recorded combination could be a stack: no bad habit, no declared change of results, finite numerics."""
+def _is_finite(replay: Replay, settings: Settings) -> bool:
     result = replay.predictor.answer(settings).result
-    finite = all(map(math.isfinite, (*result.losses, *result.outputs, *result.weights)))
-    habits = [recipe.id for recipe, _ in catalog.in_order(settings) if recipe.habit and not recipe.usual]
-    return finite and not habits and not changes_results(catalog, facts, settings)
+    return all(map(math.isfinite, (*result.losses, *result.outputs, *result.weights)))
 
 
 def _that_inspect() -> list[ModuleType]:

@@ -31,7 +31,9 @@ _SHORT_DIGITS = 6
 _MOST_BLOCKS = 30
 _MOST_OPERATORS = 20
 _LONGEST_TEXT = 400
-_MEAN_COMPILING: dict[str, Value] = {"compile.scope": "model", "compile.dynamic": "auto", "compile.freezing": False}
+_COMPILE_MODE = "compile.mode"
+# Settings that compile something by themselves; every other one of compilation compiles the model in the usual mode.
+_BESIDE_THE_MODE = (_COMPILE_MODE, "compile.optimizer", "compile.pointwise_only")
 # Settings that leave the compiled code as it is; others bring code of their own into the compiler's cache.
 _BESIDE_THE_CODE = ("data.", "step.", "optimizer.", "loop.", "host.", "cpu.", "memory.allocator", "backends.", "debug.")
 _IN_THE_CODE = ("data.batch_size", "step.accumulate")
@@ -119,13 +121,11 @@ class Landscape:
 
 def canonical(catalog: Catalog, workload: WorkloadFacts, settings: Mapping[str, Value]) -> Settings:
     """Settings without those that change nothing, and with the mode that a compiled scope implies."""
-    kept = dict(settings)
-    kept.pop("control.noop", None)
-    compiles = any(kept.get(key, default) != default for key, default in _MEAN_COMPILING.items())
-    if compiles and kept.get("compile.mode", "none") == "none":
-        kept["compile.mode"] = "default"
-    present = {key: workload.current.get(key, catalog.by_key(key).default) for key in kept}
-    return Settings({key: value for key, value in kept.items() if value != present[key]})
+    present = {key: workload.current.get(key, catalog.by_key(key).default) for key in settings}
+    kept = {key: value for key, value in settings.items() if value != present[key] and key != "control.noop"}
+    if any(key.startswith("compile.") and key not in _BESIDE_THE_MODE for key in kept):
+        kept.setdefault(_COMPILE_MODE, "default")
+    return Settings(kept)
 
 
 def is_compiled(settings: Mapping[str, Value]) -> bool:

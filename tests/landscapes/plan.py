@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from advisor.catalog import Catalog
 from advisor.records import Candidate, Facts, Mode, Numerics, Value
@@ -16,6 +17,9 @@ _SCOPE = "compile.scope"
 _GRAPH = "step.cuda_graph"
 # The workers of a loader in the stack, where as many cores are there.
 _USUAL_WORKERS = 16
+# So many of the fastest combinations are measured in so many processes.
+_FASTEST = 3
+_ENOUGH_RUNS = 5
 _BATCH_SIZE = "data.batch_size"
 _MOST_BATCH_SIZES = 3
 # Values of the usual stack that are exchanged for others, in this order.
@@ -27,7 +31,8 @@ _SWAPS: tuple[tuple[str, Value], ...] = (
     ("precision.autocast", "bfloat16"),
     ("precision.weights", "float16"),
     ("infer.grad", "inference_mode"),
-    ("backends.cudnn_benchmark", True),
+    ("compile.combo_kernels", True),
+    ("compile.autotune", "matmuls"),
     (_COMPILE, "max-autotune-no-cudagraphs"),
     (_COMPILE, "max-autotune"),
 )
@@ -101,6 +106,22 @@ def changes_results(catalog: Catalog, facts: Facts, settings: Mapping[str, Value
     """Whether settings change what is computed, by what their recipes declare."""
     mode = facts.workload.mode
     return any(recipe.numerics_of(value, mode) is Numerics.CHANGED for recipe, value in catalog.in_order(settings))
+
+
+def may_stack(catalog: Catalog, facts: Facts, settings: Mapping[str, Value]) -> bool:
+    """Whether settings could be what a session recommends: no declared change of results, and no bad habit."""
+    habits = [recipe.id for recipe, _ in catalog.in_order(settings) if recipe.habit and not recipe.usual]
+    return not habits and not changes_results(catalog, facts, settings)
+
+
+def fastest_unsure(runs: Mapping[Settings, Sequence[float]]) -> Settings | None:
+    """Which of the fastest combinations to measure once more: the best that is known should not be a lucky draw.
+
+    ``runs`` are the seconds per sample of each combination's processes. None when all of the fastest are known well.
+    """
+    fastest = sorted(runs, key=lambda settings: median(runs[settings]))[:_FASTEST]
+    unsure = [settings for settings in fastest if len(runs[settings]) < _ENOUGH_RUNS]
+    return min(unsure, key=lambda settings: len(runs[settings]), default=None)
 
 
 def _candidates(catalog: Catalog, facts: Facts) -> list[Candidate]:

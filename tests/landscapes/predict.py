@@ -60,7 +60,10 @@ class Predictor:
 
     def __post_init__(self) -> None:
         by_settings: dict[Settings, list[Run]] = {}
+        keys = {recipe.key for recipe in self.catalog}
         for run in self.landscape.runs:
+            if not keys.issuperset(run.settings):  # recorded with a recipe that is no more
+                continue
             by_settings.setdefault(self.canonical(run.settings), []).append(run)
         self.known = {
             settings: Known(settings, tuple(runs), compile_key(settings)) for settings, runs in by_settings.items()

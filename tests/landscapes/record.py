@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,7 +54,7 @@ from landscapes.landscape import (
     slim,
     slim_profile,
 )
-from landscapes.plan import Plan, Wish, changes_results, plan, random_wishes
+from landscapes.plan import Plan, Wish, fastest_unsure, may_stack, plan, random_wishes
 
 # Seconds of measuring and of warming up after the first step, as a session of a minute has them.
 _MEASURE_S = 0.6
@@ -71,15 +71,16 @@ _LEAST_LEFT_COLD_S = 25.0
 _LEAST_LEFT_TUNING_S = 90.0
 _BASELINE_RUNS = 3
 # Shares of the time after which combinations that compile nothing make room for those that do, compiling for later ones
-# ends, and what is left goes to combinations that take a second each.
+# ends, what is left goes to combinations that take a second each, and at last to repeats of the fastest.
 _PLAIN_SHARE = 0.45
 _AHEAD_SHARE = 0.75
 _COMPILED_SHARE = 0.85
+_REST_SHARE = 0.92
+_FEWEST_COMBINATIONS = 45
 # A combination whose code is in the cache is started while so many times what the last such one took is left.
 _CACHED_MARGIN = 1.3
 _MOST_AHEAD = 12
 _MOST_AT_ONCE = 8
-_FASTEST_REPEATED = 2
 _MOST_RANDOM = 300
 
 
@@ -154,11 +155,10 @@ class Recorder:
         patient = [wish for wish in made.compiled if not self._tunes(wish.settings)]
         self._compile_ahead(patient)
         self._all(sorted(patient, key=self._is_cold), until_share=_COMPILED_SHARE)
-        self._repeat_fastest()
         self._all(made.plain)
         self._all(wish for wish in made.compiled if self._tunes(wish.settings))
-        self._all(made.rest)
-        self._all(self._random(made))
+        self._all((*made.rest, *self._random(made)), until_share=_REST_SHARE, at_least=_FEWEST_COMBINATIONS)
+        self._repeat_fastest()
 
     def _first_run(self, hardware: Hardware) -> tuple[TrialResult, Heard]:
         """The baseline with its inspection and its profile: from it the facts come."""
@@ -207,10 +207,14 @@ class Recorder:
         say(f"{self.name}: reference {result.outcome} {result.reason[:100]}")
         self._save()
 
-    def _all(self, wishes: Iterable[Wish], *, until_share: float = 1.0) -> None:
-        """Record combinations in turn, once each, while there is time for them."""
+    def _all(self, wishes: Iterable[Wish], *, until_share: float = 1.0, at_least: int = 0) -> None:
+        """Record combinations in turn, once each, while there is time for them.
+
+        ``until_share`` of the time ends them, once ``at_least`` so many are recorded.
+        """
         for wish in wishes:
-            left_s = self.left_s - (1 - until_share) * self.within_s
+            enough = len({self._canonical(Settings(run.settings)) for run in self.runs}) >= at_least
+            left_s = self.left_s - (1 - until_share) * self.within_s * enough
             if left_s < _LEAST_LEFT_S:
                 return
             kept = self._canonical(wish.settings)
@@ -226,20 +230,26 @@ class Recorder:
                     break
 
     def _repeat_fastest(self) -> None:
-        """The fastest combinations once more: the best that is known should not be a lucky draw."""
+        """Measure the fastest combinations once more, as long as there is time and reason to."""
+        while settings := fastest_unsure(self._usable()):
+            if self.left_s < self._least_left_s(self._canonical(settings)):
+                return
+            self._measure(settings)
+
+    def _usable(self) -> dict[Settings, list[float]]:
+        """The seconds per sample of all processes of what could be a stack."""
         assert self.landscape is not None
         facts = self.landscape.facts
-        usable = [r for r in self.runs if r.result.measured and not changes_results(self.catalog, facts, r.settings)]
-        fastest = sorted({Settings(run.settings): sample_seconds(run.result) for run in usable}.items(), key=_second)
-        for settings, _ in fastest[:_FASTEST_REPEATED]:
-            if self.left_s > self._least_left_s(self._canonical(settings)):
-                self._measure(settings)
+        found: dict[Settings, list[float]] = {}
+        for run in self.runs:
+            if run.result.measured and may_stack(self.catalog, facts, run.settings):
+                found.setdefault(Settings(run.settings), []).append(sample_seconds(run.result))
+        return found
 
-    def _random(self, made: Plan) -> Iterator[Wish]:
-        """Random combinations; those that would compile anew are passed over."""
-        for wish in itertools.islice(random_wishes(self.catalog, made, seed=0), _MOST_RANDOM):
-            if not self._is_cold(wish):
-                yield wish
+    def _random(self, made: Plan) -> list[Wish]:
+        """Random combinations, without those that would compile anew."""
+        wishes = itertools.islice(random_wishes(self.catalog, made, seed=0), _MOST_RANDOM)
+        return [wish for wish in wishes if not self._is_cold(wish)]
 
     # --- compiling ahead ------------------------------------------------------------------------------------------
 
@@ -368,10 +378,6 @@ def say(text: str) -> None:
 
 def _feeds(key: str) -> bool:
     return key.startswith("data.") and key != "data.batch_size"
-
-
-def _second(pair: tuple[Settings, float]) -> float:
-    return pair[1]
 
 
 def _inspect_s(heard: Heard, result: TrialResult) -> float:

@@ -44,9 +44,10 @@ from landscapes.landscape import (
     compile_key,
     is_compiled,
     is_graphed,
+    sample_seconds,
     save,
 )
-from landscapes.plan import Wish, plan, random_wishes
+from landscapes.plan import Wish, fastest_unsure, may_stack, plan, random_wishes
 
 GIB = 2**30
 _RANDOM_WISHES = 12
@@ -60,8 +61,8 @@ Truth = Callable[[Mapping[str, Value]], float]
 class Synthetic:
     """A made-up workload: its facts, its step in ms, the speed-up of settings, and seconds of compiling and building.
 
-    ``fails`` says why settings cannot run, empty when they can. ``spread`` is that of
-    processes, in log units.
+    ``failure`` is how settings end that cannot run, None for those that can. ``spread`` is that of processes, in log
+    units.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Synthetic:
     compile_s: float
     build_s: float = 0.3
     spread: float = 0.01
-    fails: Callable[[Mapping[str, Value]], str] = lambda settings: ""
+    failure: Callable[[Mapping[str, Value]], TrialResult | None] = lambda settings: None
 
 
 def host_bound() -> Synthetic:
@@ -166,7 +167,13 @@ def convnet() -> Synthetic:
         profile=profile,
         hardware=_machine(),
     )
-    return Synthetic("synthetic_convnet", facts, 24.0, speedup, compile_s=35.0, spread=0.004)
+
+    def failure(settings: Mapping[str, Value]) -> TrialResult | None:
+        if int(settings.get("data.batch_size", 0)) <= 128:
+            return None
+        return TrialResult(Outcome.OUT_OF_MEMORY, "CUDA out of memory", startup_s=0.05, build_s=0.3, wall_s=2.0)
+
+    return Synthetic("synthetic_convnet", facts, 24.0, speedup, compile_s=35.0, spread=0.004, failure=failure)
 
 
 def loader_bound() -> Synthetic:
@@ -216,7 +223,13 @@ def loader_bound() -> Synthetic:
         profile=profile,
         hardware=_machine(),
     )
-    return Synthetic("synthetic_loader_bound", facts, 78.0, speedup, compile_s=24.0, spread=0.02)
+
+    def failure(settings: Mapping[str, Value]) -> TrialResult | None:
+        if settings.get("data.multiprocessing_context") != "spawn":
+            return None
+        return TrialResult(Outcome.FAILED, "PicklingError: the dataset cannot be pickled", startup_s=0.05, wall_s=3.0)
+
+    return Synthetic("synthetic_loader_bound", facts, 78.0, speedup, compile_s=24.0, spread=0.02, failure=failure)
 
 
 SYNTHETIC = (host_bound, convnet, loader_bound)
@@ -238,6 +251,8 @@ def make(synthetic: Synthetic, *, seed: int = 0) -> Landscape:
             conflicts.append(Conflict(dict(wish.settings), reason))
         else:
             runs += [sampler.run(wish.settings) for _ in range(wish.processes)]
+    while (unsure := fastest_unsure(_usable(catalog, facts, runs))) is not None:
+        runs.append(sampler.run(unsure))
     return Landscape(
         SCHEMA,
         synthetic.name,
@@ -255,6 +270,15 @@ def make(synthetic: Synthetic, *, seed: int = 0) -> Landscape:
     )
 
 
+def _usable(catalog: Catalog, facts: Facts, runs: list[Run]) -> dict[Settings, list[float]]:
+    found: dict[Settings, list[float]] = {}
+    for run in runs:
+        if run.result.measured and may_stack(catalog, facts, run.settings):
+            kept = canonical(catalog, facts.workload, run.settings)
+            found.setdefault(kept, []).append(sample_seconds(run.result))
+    return found
+
+
 class _Sampler:
     """Draws trials of a made-up workload; the first to compile some code is cold."""
 
@@ -265,14 +289,14 @@ class _Sampler:
     def run(self, settings: Mapping[str, Value]) -> Run:
         """One trial process."""
         kept = canonical(self._catalog, self._of.facts.workload, settings)
-        why = self._of.fails(kept)
+        failure = self._of.failure(kept)
+        if failure is not None:
+            return Run(dict(settings), failure)
         code = compile_key(kept)
         cold = code is not None and code not in self._compiled
         warmup_s = self._warm_up_s(kept, cold)
         if code is not None:
             self._compiled.add(code)
-        if why:
-            return Run(dict(settings), TrialResult(Outcome.FAILED, why, wall_s=2.0), cold)
         return Run(dict(settings), self._measured(kept, warmup_s), cold)
 
     def _warm_up_s(self, settings: Settings, cold: bool) -> float:
