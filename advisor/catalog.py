@@ -62,11 +62,15 @@ class Catalog:
                 f"there is no recipe {recipe_id!r}.", f"The recipes are: {', '.join(self.recipes)}."
             ) from None
 
+    @functools.cached_property
+    def _by_key(self) -> Mapping[str, Recipe]:
+        return {recipe.key: recipe for recipe in self}
+
     def by_key(self, key: str) -> Recipe:
         """The recipe that owns a setting key. Raises UsageError when none does."""
-        for recipe in self:
-            if recipe.key == key:
-                return recipe
+        recipe = self._by_key.get(key)
+        if recipe is not None:
+            return recipe
         raise UsageError(f"no recipe owns the setting {key!r}.", "`perf-advisor recipes` lists the settings.")
 
     def check(self, settings: Mapping[str, Value]) -> None:

@@ -34,7 +34,14 @@ from advisor.export.evidence import (
     sweep_caveats,
     sweep_sentence,
 )
-from advisor.export.figures import energy_words, gpu_sentence
+from advisor.export.figures import (
+    effect_words,
+    energy_words,
+    gpu_sentence,
+    how_confirmed,
+    own_figures,
+    verdict_shown,
+)
 from advisor.export.outputs import Written, write_outputs
 from advisor.export.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
 from advisor.export.text_report import verdict
@@ -56,7 +63,6 @@ from advisor.formatting import (
     format_outcome,
     format_percent,
     format_rate,
-    format_ratio,
     format_seconds,
     format_setting,
     format_way,
@@ -99,11 +105,11 @@ _LONGEST_NAMES = 50
 _STAGES = {
     "loading": "loading the target",
     "baseline": "measuring the baseline",
-    "trials": "trying candidates",
-    "others": "pricing habits, and what needs your consent",
-    "close calls": "settling close calls in turn with the baseline",
-    "stack": "measuring settings together",
-    "confirmation": "confirming against the baseline",
+    "leap": "measuring the usual stack",
+    "instruments": "measuring noise and the profile",
+    "search": "improving the stack",
+    "confirmation": "confirming the stack",
+    "alone": "measuring settings alone",
 }
 _RANKED = {
     Objective.THROUGHPUT: "Recommendations, best first",
@@ -235,7 +241,7 @@ class HeadlessReporter:
     def __init__(self, file: TextIO) -> None:
         self.state = SessionState()
         self._file = file
-        self._told: dict[str, tuple[Verdict, bool]] = {}
+        self._told: dict[str, tuple[Verdict | None, bool]] = {}
         self._skipped: list[TrialRecord] = []
         self._share = 0.0
 
@@ -322,12 +328,14 @@ class HeadlessReporter:
     @_lines.register
     def _(self, event: events.TrialMeasured) -> Iterable[str]:
         record = event.record
-        told = self._told.get(record.label)
-        if told == (record.verdict, record.confirmed):  # told again for a new noise floor that changed nothing
+        told, now = self._told.get(record.label), (verdict_shown(record), record.confirmed and record.alone)
+        if told == now:  # told again for a new noise floor that changed nothing
             return ()
-        self._told[record.label] = (record.verdict, record.confirmed)
-        again = " (with the new noise floor)" if told and told[1] == record.confirmed else ""
-        return (f"{record.label}  {trial_effect(record, self.state.yardstick)}{again}",)
+        self._told[record.label] = now
+        if now[0] is None:  # measured with others only: what they do together is told
+            return ()
+        again = " (with the new noise floor)" if told and None not in told and told[1] == now[1] else ""
+        return (f"{_name(record)}  {trial_effect(record, self.state.yardstick)}{again}",)
 
     @_lines.register
     def _(self, event: events.StackMeasured) -> Iterable[str]:
@@ -370,9 +378,23 @@ def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
     """
     if record.verdict in (Verdict.FAILED, Verdict.SKIPPED):
         return format_outcome(record.result)
-    in_turn = ", in turn with the baseline" if record.confirmed else ""
     unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
+    if not record.alone:
+        return f"{_effect_on_the_stack(record)}{unreliable}"
+    in_turn = ", in turn with the baseline" if record.confirmed else ""
     return f"{_effect(record.result, record.comparison, by)}{in_turn}{unreliable}"
+
+
+def _effect_on_the_stack(record: TrialRecord) -> str:
+    shown = verdict_shown(record)
+    if shown in (None, Verdict.NO_DIFFERENCE):
+        return effect_words(record)
+    return f"{effect_words(record, format_interval)}, {shown}"
+
+
+def _name(record: TrialRecord) -> str:
+    """A candidate's name; of one that failed also that it was tried with others."""
+    return record.candidate.name if record.result.measured else record.label
 
 
 def _effect(result: TrialResult, comparison: Comparison | None, by: Yardstick | None) -> str:
@@ -390,8 +412,7 @@ def _stack_effect(stack: StackRecord, by: Yardstick | None) -> str:
         return stack.result.reason
     if not stack.result.measured:
         return format_outcome(stack.result)
-    proven = stack.confirmed and stack.settings  # nothing is confirmed of the baseline against itself
-    return f"{_effect(stack.result, stack.comparison, by)}{', confirmed' if proven else ''}"
+    return f"{_effect(stack.result, stack.comparison, by)}{f', {how_confirmed(stack)}' if stack.settings else ''}"
 
 
 def _workload_line(facts: Facts) -> str:
@@ -495,12 +516,12 @@ def _ranked(state: SessionState) -> Table:
         column.no_wrap = column.header not in ("recommendation", "numerics")
     own_j = state.baseline.result.energy_j_per_sample if state.baseline else None
     for item in state.recommendations:
-        record = item.record
-        mark = _MARKS[bool(record.result.disturbed), record.confirmed]
+        record = own_figures(item.record)
+        mark, shown = _MARKS[bool(record.result.disturbed), record.confirmed], verdict_shown(record)
         made.add_row(
             str(item.rank),
-            Text(plain(record.label)),
-            Text(f"{format_ratio(record.comparison)}{mark}", style=_STYLES[record.verdict]),
+            Text(plain(record.candidate.name)),
+            Text(f"{effect_words(record)}{mark}", style=_STYLES[shown] if shown else ""),
             format_ms(record.step_ms),
             _memory(record, state.baseline),
             *(format_change(record.result.energy_j_per_sample, own_j) for _ in energy),
@@ -512,14 +533,14 @@ def _ranked(state: SessionState) -> Table:
 
 def _remarks(state: SessionState, catalog: Catalog) -> Iterator[Text]:
     """What the marks of the ranking mean, and what a person has to know of single recommendations."""
-    records = [item.record for item in state.recommendations]
+    records = [own_figures(item.record) for item in state.recommendations]
     if any(record.confirmed for record in records):
         yield Text("* measured again, in turn with the baseline", style="dim")
     if any(_membership(item, state) == "ask" for item in state.recommendations):
         yield Text("ask: it changes what is computed, so it enters the stack with --allow changed only", style="dim")
     for record in records:
         for remark in _remarks_of(record, state, catalog):
-            yield Text(plain(f"{record.label}: {remark}"), style="dim")
+            yield Text(plain(f"{record.candidate.name}: {remark}"), style="dim")
 
 
 def _remarks_of(record: TrialRecord, state: SessionState, catalog: Catalog) -> Iterator[str]:
@@ -599,17 +620,17 @@ def _others(state: SessionState) -> list[TrialRecord]:
 def _trials(records: Iterable[TrialRecord], state: SessionState, catalog: Catalog) -> Table:
     made = table("trial", "result")
     for record in records:
-        result = _result(record, state, catalog)
-        made.add_row(Text(plain(record.label)), Text(plain(result), style=_STYLES[record.verdict]))
+        result, shown = _result(record, state, catalog), verdict_shown(record)
+        made.add_row(Text(plain(_name(record))), Text(plain(result), style=_STYLES[shown] if shown else ""))
     return made
 
 
 def _result(record: TrialRecord, state: SessionState, catalog: Catalog) -> str:
     """A trial's effect, with the figure also inside the noise, and what else a person has to know of it."""
     effect = trial_effect(record)
-    if record.verdict is Verdict.NO_DIFFERENCE:
+    if verdict_shown(record) is Verdict.NO_DIFFERENCE:
         undecided = Verdict.NO_DIFFERENCE.value
-        effect = effect.replace(undecided, f"{undecided}: {format_interval(record.comparison)}", 1)
+        effect = effect.replace(undecided, f"{undecided}: {format_interval(record.own_effect)}", 1)
     remarks = [*shown_by(record, state, catalog)]
     if record.numerics and record.numerics.worse_than_declared:
         remarks.append(f"numerics {format_numerics(record.numerics)}")

@@ -125,6 +125,10 @@ class Known:
         """Whether settings ran, fit the memory limit, and change no more than is allowed or was consented to."""
         return not self.why_unusable(settings)
 
+    def has_record(self, candidate: Candidate) -> bool:
+        """Whether anything is known of a candidate."""
+        return self.judge.knows(candidate.settings) or bool(self._in_company(candidate)[0])
+
     def record(self, candidate: Candidate) -> TrialRecord | None:
         """What is known of a candidate: alone, or in the combination that says most about it; None when nothing is."""
         alone = Settings(candidate.settings)

@@ -206,7 +206,7 @@ class Lab:
         waiting = [
             candidate
             for candidate in known.plan.candidates
-            if known.plan.recipe(candidate).stage is Stage.ENVIRONMENT and known.record(candidate) is None
+            if known.plan.recipe(candidate).stage is Stage.ENVIRONMENT and not known.has_record(candidate)
         ]
         for candidate in waiting[:_MOST_INTERPRETERS]:
             if not known.plan.consent.rejects(candidate.recipe):

@@ -262,7 +262,7 @@ def alones(known: Known) -> Moves:
         joins = candidate.key not in known.stack and known.plan.fits(candidate, known.stack)
         if joins and known.plan.may_stack(candidate) and _is_cheaper_alone(known, candidate):
             yield Move(Kind.ALONE, alone, max(usual, POLICY.information), candidate.name, BASELINE, candidate)
-        elif known.record(candidate) is None or _is_next_on_a_ladder(known, candidate):
+        elif not known.has_record(candidate) or _is_next_on_a_ladder(known, candidate):
             yield Move(Kind.ALONE, alone, POLICY.information, candidate.name, BASELINE, candidate)
 
 

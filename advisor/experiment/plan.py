@@ -174,8 +174,8 @@ class Plan:
     def expected_gain(self, candidate: Candidate, stack: Settings, step_ms: float) -> float:
         """The factor by which a candidate usually speeds up such a workload, on a stack whose step takes ``step_ms``.
 
-        It is relative to the value that the stack has, and bounded by what the instrumented pass shows of the phases that it can shorten. For memory and energy it
-        stands for the gain in those.
+        It is relative to the value that the stack has, and bounded by what the instrumented pass shows of the phases
+        that it can shorten. For memory and energy it stands for the gain in those.
         """
         recipe = self.recipe(candidate)
         if self.request.objective is Objective.MEMORY:

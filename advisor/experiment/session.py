@@ -208,7 +208,7 @@ class Session:
 
     def _skip_the_rest(self, known: Known) -> None:
         for candidate in known.plan.candidates:
-            if known.record(candidate) is None:
+            if not known.has_record(candidate):
                 self._teller.skip(candidate, why_not(known, candidate) or self._too_late(known, candidate))
 
     def _too_late(self, known: Known, candidate: Candidate) -> str:

@@ -5,20 +5,32 @@ The app adds colours and meters, the reports put the same words into tables and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from advisor.formatting import (
+    MISSING,
     format_bytes,
     format_count,
     format_energy,
     format_ms,
     format_percent,
     format_rate,
+    format_ratio,
     format_times,
 )
 from advisor.hardware import POWER_CAP, SLOWDOWNS
-from advisor.records import BaselineRecord, Ceilings, GpuReadings, Profile, TrialResult
+from advisor.records import (
+    BaselineRecord,
+    Ceilings,
+    Comparison,
+    GpuReadings,
+    Profile,
+    StackRecord,
+    TrialRecord,
+    TrialResult,
+    Verdict,
+)
 from advisor.report.conclusions import RoofShare
 from advisor.roof import overhead_share, step_copy_share
 
@@ -47,6 +59,57 @@ class Reading:
 
     text: str
     problem: bool = False
+
+
+# --- candidates and the stack -----------------------------------------------------------------------------------
+
+MEASURED_ONCE = "measured once"
+
+
+def own_figures(record: TrialRecord) -> TrialRecord:
+    """A record with the candidate's own figures only, for whoever shows it.
+
+    Of one that was measured with others that is its contribution to the speed, where it is known; time, memory and
+    energy of all of them together are left out.
+    """
+    if record.alone or not record.result.measured:
+        return record
+    result = replace(
+        record.result,
+        peak_allocated_bytes=None,
+        peak_reserved_bytes=None,
+        device_used_bytes=None,
+        prepare_s=None,
+        warmup_s=None,
+        energy_j_per_sample=None,
+    )
+    return replace(
+        record,
+        result=result,
+        comparison=record.contribution,
+        break_even_steps=0,
+        step_ms=None,
+        samples_per_s=None,
+        confirmed=False,
+    )
+
+
+def verdict_shown(record: TrialRecord) -> Verdict | None:
+    """A candidate's verdict; None where it ran with others only, so that nothing is known of what it does itself."""
+    known = record.alone or record.contribution is not None or not record.result.measured
+    return record.verdict if known else None
+
+
+def effect_words(record: TrialRecord, figure: Callable[[Comparison | None], str] = format_ratio) -> str:
+    """What a candidate does to the speed: ``1.62x (1.60–1.64)``, ``1.20x (1.15–1.25) on the stack``."""  # noqa: RUF002
+    if record.alone:
+        return figure(record.comparison)
+    return f"{figure(record.contribution)} on the stack" if record.contribution else f"{MISSING} in the stack"
+
+
+def how_confirmed(stack: StackRecord) -> str:
+    """How sure the stack's figure is: ``confirmed`` in turn with the baseline, or ``measured once``."""
+    return "confirmed" if stack.confirmed else MEASURED_ONCE
 
 
 # --- the roof -------------------------------------------------------------------------------------------------

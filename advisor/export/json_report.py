@@ -39,7 +39,8 @@ Json = dict[str, Any]
 def report(state: SessionState, request: Request, version: str, catalog: Catalog | None = None) -> Json:
     """The report of a session, also of one that has not ended: what is not known yet is null or empty.
 
-    ``speedup`` is always the ratio of samples per second to the baseline's; ``gain`` is by the session's objective.
+    ``speedup`` is always the ratio of samples per second to the baseline's; ``gain`` is by the session's objective, and
+    ``contribution`` is what a candidate that was measured with others adds to them.
     ``pareto`` is the front of speed against memory, the smallest peak first. ``trials`` are the candidates, the control
     among them, followed by the recipes that proposed none. Every value can be written as strict JSON. ``catalog`` is
     that of the request when it is not given; its recipes say what a trial has shown besides its speed (``after``).
@@ -129,6 +130,7 @@ def _trial(record: TrialRecord, facts: Facts | None, catalog: Catalog) -> Json:
         "confirmed": record.confirmed,
         "verdict": record.verdict.value,
         "after": catalog.after(facts, record) if facts else "",
+        "contribution": _contribution(record),
         **_effect(record),
     }
 
@@ -148,6 +150,7 @@ def _skipped(state: SessionState) -> list[Json]:
             "confirmed": None,
             "verdict": Verdict.SKIPPED.value,
             "after": None,
+            "contribution": None,
             **nothing,
         }
         for recipe, reason in state.skipped.items()
@@ -178,6 +181,7 @@ def _recommendation(item: Recommendation, by: Yardstick | None) -> Json:
         "settings": dict(item.record.settings),
         "gain": _gain(item.record, by),
         **_comparison(item.record.comparison),
+        "contribution": _contribution(item.record),
         "verdict": item.record.verdict.value,
         "confirmed": item.record.confirmed,
         "title": item.title,
@@ -235,6 +239,12 @@ def _result(result: TrialResult) -> Json:
         "wall_s": result.wall_s,
         "notes": list(result.notes),
     }
+
+
+def _contribution(record: TrialRecord) -> Json | None:
+    """How many times as fast the others of its trial are with a candidate; null where that is not known."""
+    own = record.contribution
+    return {"speedup": own.speedup, "ci_low": own.ci_low, "ci_high": own.ci_high} if own else None
 
 
 def _comparison(comparison: Comparison | None) -> Json:

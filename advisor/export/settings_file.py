@@ -50,7 +50,7 @@ def hardware_line(hardware: Hardware) -> str:
 
 def stack_line(stack: StackRecord) -> str:
     """A stack's speed-up in one line: ``1.84x (1.80–1.88), confirmed``."""  # noqa: RUF002 - an interval
-    return f"{format_interval(stack.comparison)}, {'confirmed' if stack.confirmed else 'not confirmed'}"
+    return f"{format_interval(stack.comparison)}, {how_confirmed(stack)}"
 
 
 def _header(state: SessionState, settings: Settings, target: str, date: datetime.date) -> Iterator[str]:
@@ -90,7 +90,7 @@ def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialReco
     trial = effects.get((key, value))
     if trial is None or trial.comparison is None or "\n" in line:
         return line
-    return f"{line}  # {'alone' if trial.alone else 'on top of the others'}: {format_ratio(trial.comparison)}"
+    return f"{line}  # {'alone: ' if trial.alone else ''}{effect_words(trial)}"
 
 
 def _one_line(text: str) -> str:

@@ -130,7 +130,7 @@ def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
         return _pending_sentence(state, stack, where)
     if stack is None or not stack_helps(state):
         return _no_stack_sentence(state, by, where)
-    how = "confirmed in turns with the baseline" if stack.confirmed else "not yet confirmed"
+    how = "confirmed in turns with the baseline" if stack.confirmed else MEASURED_ONCE
     return f"{_effect_sentence(state, stack, by, where)}, {how}: {_before_and_tuned(stack, by)}."
 
 
@@ -172,7 +172,7 @@ def _effect_sentence(state: SessionState, stack: StackRecord, by: Yardstick, whe
 
 def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
     records, goal = candidates_tried(state), state.goal
-    count, helping = len(records), sum(by.helps(record.result, record.comparison) for record in records)
+    count, helping = len(records), sum(_helps(record, by) for record in records)
     what = f"candidate{'s' * (count != 1)} tried for {_subject(state)}{where}"
     if not count:
         result = f"No candidate was tried for {_subject(state)}{where}"
@@ -186,6 +186,11 @@ def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
     missed = sum(len(group.candidates) for group in untried(state))
     rest = f" {missed} {'more ' * bool(count)}could not be tried, with the reasons below." if missed else ""
     return f"{result}.{rest}"
+
+
+def _helps(record: TrialRecord, by: Yardstick) -> bool:
+    """Whether a candidate itself helps; nothing is known of one that was only measured with others."""
+    return by.helps(record.result, record.comparison if record.alone else record.contribution)
 
 
 def _nothing_combined(state: SessionState) -> bool:
@@ -271,7 +276,7 @@ def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
     pays = f"Their slower start pays back {format_break_even(stack.break_even_steps)}."
     if stack.break_even_steps == 0:
         pays = "They start no slower than the baseline."
-    how = "in turns with the baseline (A B B A)" if stack.confirmed else "in a trial of their own, not confirmed"
+    how = "in turns with the baseline (A B B A)" if stack.confirmed else "once, in a trial of their own"
     yield Paragraph(f"Measured {how}, noise {format_noise(stack.comparison.noise_floor)}. {pays}")
     if stack.numerics:
         yield Paragraph(f"Numerics {format_numerics(stack.numerics)}: {stack.numerics.text}.")
@@ -315,7 +320,7 @@ def _recommendations(state: SessionState) -> Iterator[Block]:
 
 
 def _recommendation(item: Recommendation, state: SessionState, *, with_energy: bool) -> tuple[Inline, ...]:
-    record, baseline = item.record, state.baseline
+    record, baseline = own_figures(item.record), state.baseline
     decision = state.decisions.get(record.candidate.recipe)
     energy = [_energy_change(record, baseline)] if with_energy else []
     remarks = ["in the stack"] if item.in_stack else []
@@ -327,11 +332,11 @@ def _recommendation(item: Recommendation, state: SessionState, *, with_energy: b
         str(item.rank),
         item.title,
         _settings_code(record.candidate.settings),
-        format_ratio(record.comparison),
+        effect_words(record),
         _memory_change(record, baseline),
         *energy,
         format_numerics(record.numerics),
-        format_break_even(record.break_even_steps),
+        format_break_even(record.break_even_steps) if record.alone else MISSING,
         "; ".join([*remarks, *_how(record)]),
     )
 
@@ -374,12 +379,13 @@ def _trials(records: Sequence[TrialRecord], state: SessionState, catalog: Catalo
 def _trial(
     record: TrialRecord, baseline: BaselineRecord | None, catalog: Catalog, *, with_energy: bool
 ) -> tuple[Inline, ...]:
+    record, shown = own_figures(record), verdict_shown(record)
     energy = [_energy_change(record, baseline)] if with_energy else []
     return (
         _name(record.candidate.recipe, catalog),
         _settings_code(record.candidate.settings),
-        f"{format_verdict(record)}{', in turn' if record.confirmed else ''}",
-        format_interval(record.comparison),
+        f"{format_verdict(record) if shown else MISSING}{', in turn' if record.confirmed else ''}",
+        effect_words(record, format_interval) if record.result.measured else MISSING,
         format_ms(record.step_ms),
         _memory_change(record, baseline),
         *energy,
@@ -413,7 +419,7 @@ def _shown_besides(records: Sequence[TrialRecord], state: SessionState, catalog:
         after = catalog.after(state.facts, record) if state.facts else ""
         told = [text for text in (after.rstrip("."), worse, *own_notes(record.result, state)) if text]
         if told:
-            yield f"{record.label}: {'; '.join(told)}."
+            yield f"{record.candidate.name}: {'; '.join(told)}."
 
 
 def _untried(groups: Sequence[Untried], catalog: Catalog) -> Table:
@@ -550,7 +556,7 @@ def _ranking_rule(state: SessionState) -> Iterator[str]:
 def _repeats(state: SessionState) -> Iterator[str]:
     if state.stack and state.stack.comparison and state.stack.comparison.paired:
         yield "The settings together were measured alternately with the baseline (A B B A), so that drift cancels."
-    if any(record.confirmed for record in state.trials.values()):
+    if any(record.confirmed and record.alone for record in state.trials.values()):
         yield (
             "What is marked as in turn lay within reach of the noise and was measured again, alternately with the "
             "baseline; the first trial, which was picked for its figure, is left out of it."

@@ -9,6 +9,7 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from advisor.experiment.state import SessionState
+from advisor.export.figures import MEASURED_ONCE
 from advisor.formatting import format_left, format_percent
 from advisor.tui.context import Context
 from advisor.tui.countdown import Countdown
@@ -21,11 +22,11 @@ STAGES = {
     "starting": "Starting",
     "loading": "Loading the model",
     "baseline": "Measuring the baseline",
-    "trials": "Trying candidates",
-    "others": "Pricing habits, and what needs consent",
-    "close calls": "Settling close calls",
-    "stack": "Stacking what helps",
+    "leap": "Measuring the usual stack",
+    "instruments": "Measuring noise and the profile",
+    "search": "Improving the stack",
     "confirmation": "Confirming the stack",
+    "alone": "Measuring settings alone",
     "done": "Done",
 }
 
@@ -122,5 +123,6 @@ def far_text(state: SessionState, *, working: bool, wide: bool, countdown: Count
         parts.append(Content.styled("stack not measured", "$warning"))
     elif state.stack and state.stack.comparison and state.stack.settings:
         effect = by_objective(state.stack.result, state.stack.comparison, state.yardstick, short=not wide)
-        parts.append(Content.assemble(("stack ", DIM), effect))
+        once = f" {MEASURED_ONCE}" if wide and not state.stack.confirmed else ""
+        parts.append(Content.assemble(("stack ", DIM), effect, (once, DIM)))
     return Content("  ").join(parts)
