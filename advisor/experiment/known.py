@@ -189,12 +189,22 @@ class Known:
         if consent.decisions == self.plan.consent.decisions:
             return self
         known = replace(self, plan=replace(self.plan, consent=replace(consent, seen=self._seen())))
-        gone = [key for key in self.stack if consent.rejects(self.plan.catalog.by_key(key).id)]
-        dropped = {key: why for key, why in self.dropped.items() if why != REJECTED}
+        gone = [key for key in self.stack if self._rejects(consent, key)]
+        dropped = {key: why for key, why in self.dropped.items() if why != REJECTED or self._rejects(consent, key)}
         known = replace(known, dropped={**dropped, **dict.fromkeys(gone, REJECTED)})
         if gone:
-            return known._with_stack(known._compatible(self.stack, gone))
-        return known._reconsidered()
+            known = known._with_stack(known._compatible(self.stack, gone))
+        return known._reconsidered()._with_what_may_return()
+
+    def _rejects(self, consent: Consent, key: str) -> bool:
+        return consent.rejects(self.plan.catalog.by_key(key).id)
+
+    def _with_what_may_return(self) -> Known:
+        """Under other decisions, what was measured before and is better may be used again."""
+        best = self.best_usable()
+        if self.pending or not best or self.judge.gain(best, self.stack).low <= 1:
+            return self
+        return self._with_stack(best)
 
     def retried(self, settings: Settings) -> Known:
         """What is known without the runs of these settings, which are measured anew."""
@@ -274,11 +284,18 @@ class Known:
         gain = known.judge.gain(move.settings, known.stack)
         accepted = known.plan.consent.accepts(candidate.recipe)
         margin = known.plan.recipe(candidate).replacement_margin if candidate.key in known.stack else 1.0
-        if (gain.proven and gain.low > margin) or (accepted and not gain.lost and _holds(move.settings, known.stack)):
+        joins = accepted and not gain.lost and _holds(move.settings, known.stack)
+        if joins or (gain.proven and gain.low > margin and not known.needs_another_run(move.settings)):
             return known._with_stack(move.settings)
         if move.base == known.stack and known.stack and candidate.key not in known.stack:
             return known._without(candidate.key, "it adds nothing to the others")
         return known
+
+    def needs_another_run(self, settings: Settings) -> bool:
+        """Whether a combination seems a little better than the stack, by one run of it."""
+        if not self.stack or len(self.judge.measured_runs(settings)) > 1:
+            return False
+        return 1 < self.judge.gain(settings, self.stack).ratio < POLICY.small_gain
 
     def _left_out(self, move: Move) -> Known:
         """Of two that do as well the simpler stays, but a usual setting leaves only where two runs of each say so."""
@@ -332,7 +349,7 @@ class Known:
         best = BASELINE
         for settings in sorted(self.judge.runs if among is None else among, key=len):
             ran = bool(settings) and bool(self.judge.measured_runs(settings))
-            if ran and self.usable(settings) and self.judge.gain(settings, best).low > 1:
+            if ran and self.usable(settings) and self.judge.gain(settings, best).proven:
                 best = settings
         return best
 

@@ -111,7 +111,7 @@ class Session:
 
     def rework(self) -> None:
         """Find the stack again as the decisions have it: without the rejected, with the accepted."""
-        if self._known is not None and self._known.plan.consent.decisions != self._decisions.all():
+        if self._known is not None and self._known is not self._found.get(self._decided):
             self._run_aside(_REWORK, self._rework)
 
     def retry(self, name: str) -> None:
@@ -188,8 +188,7 @@ class Session:
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
         """Search from a state; what was found is kept for when the same decisions come back."""
         known = search(known, self._lab, wanted=wanted)
-        self._known = known
-        self._found[frozenset(known.plan.consent.decisions.items())] = known
+        self._known = self._found[frozenset(known.plan.consent.decisions.items())] = known
 
     def _conclude(self, known: Known) -> None:
         """Say what was left out and why, what limits the figures, and leave hints for the next session."""
@@ -231,7 +230,7 @@ class Session:
 
     def _rework(self) -> None:
         """Follow the decisions: the stack without the rejected, with the accepted, in turn with the baseline."""
-        found = self._found.get(frozenset(self._decisions.all().items()))
+        found = self._found.get(self._decided)
         if found is not None:
             self._known = found
             self._teller.tell(found)
@@ -247,6 +246,7 @@ class Session:
         known = self._begun
         record = self._teller.records[name]
         settings = Settings(record.candidate.settings)
+        followed = self._found.get(self._decided) is known
         self._begin_anew()
         self._found.clear()
         move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
@@ -254,6 +254,8 @@ class Session:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
         evidence = self._lab.measure(move, known)
         self._known = known.retried(settings).after(move, evidence)
+        if followed:
+            self._found[self._decided] = self._known
         self._teller.tell(self._begun)
 
     def _begin_anew(self) -> None:
@@ -287,6 +289,10 @@ class Session:
     def _begun(self) -> Known:
         assert self._known is not None, "the baseline was measured"
         return self._known
+
+    @property
+    def _decided(self) -> frozenset[tuple[str, Decision]]:
+        return frozenset(self._decisions.all().items())
 
     def _consented(self, consent: Consent) -> Consent:
         return replace(consent, decisions=self._decisions.all())
