@@ -410,3 +410,17 @@ def test_on_a_cpu_the_search_makes_the_same_loop():
     known, lab = found_by(product(channels_last=1.3, compile=1.5, autocast=1.2), cpu_facts())
     assert lab.asked[0].kind is Kind.LEAP
     assert LAST.key in known.stack
+
+
+@pytest.mark.parametrize(("second_run", "joins"), [(1.04, True), (1.0, False)])
+def test_a_small_gain_joins_only_when_a_second_run_shows_it_too(second_run, joins):
+    runs = []
+
+    def speed(settings):
+        runs.append(settings)
+        gain = (1.04 if runs.count(settings) == 1 else second_run) if CUDNN.key in settings else 1.0
+        return EVERYTHING_HELPS(settings) * gain
+
+    known, _ = found_by(speed)
+    assert (CUDNN.key in known.stack) is joins
+    assert runs.count(WHOLE.merged(CUDNN.settings)) > 1

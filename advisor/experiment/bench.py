@@ -131,6 +131,11 @@ class Bench:
         self.builds_anew = self.runner.build_once(request.target, request.seed, log_path, patience_s)
         self.budget.build_s = self.budget.spent_s - started
 
+    def build_anew(self, reason: str) -> None:
+        """Have each trial build the target for itself from now on."""
+        self.runner.forget_build()
+        self.builds_anew = reason
+
     def tell_how_it_builds(self) -> None:
         """Say why every trial builds the model anew, where that is so."""
         if self.builds_anew:

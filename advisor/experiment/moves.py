@@ -193,7 +193,7 @@ def adds(known: Known) -> Moves:
         settings = known.stack.merged(candidate.settings)
         if known.judge.knows(settings) or not known.plan.fits(candidate, known.stack):
             continue
-        if _was_tried(known, candidate) or not _is_next_rung(known, candidate):
+        if _was_tried(known, candidate) or not _is_next_rung(known, candidate) or _displaces(known, settings):
             continue
         gain = _gain_on_top(known, candidate)
         if known.plan.consent.accepts(candidate.recipe):
@@ -204,6 +204,12 @@ def adds(known: Known) -> Moves:
             kind = Kind.ADD if known.stack else Kind.ALONE
             name = f"stack with {candidate.name}" if known.stack else candidate.name
             yield Move(kind, settings, gain, name, known.stack, candidate)
+
+
+def _displaces(known: Known, settings: Settings) -> bool:
+    """Whether these settings leave one of the stack's nothing to do: then it is a swap, not one more."""
+    members = [c for c in known.plan.candidates if known.stack.get(c.key) == c.value]
+    return any(not known.plan.applies(member, settings) for member in members)
 
 
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
@@ -305,7 +311,8 @@ def repeats(known: Known) -> Moves:
         if settings == known.stack or not runs or len(runs) >= POLICY.most_runs - 1 or not known.usable(settings):
             continue
         gain = judge.gain(settings, known.stack)
-        if gain.ratio > POLICY.least_gain and gain.low <= 1 and not gain.lost:
+        unclear = gain.low <= 1 or known.needs_another_run(settings)
+        if gain.ratio > POLICY.least_gain and unclear and not gain.lost:
             expected = 1 + (gain.ratio - 1) / 2
             less_known = min((settings, known.stack), key=lambda s: len(judge.measured_runs(s)))
             yield Move(Kind.AGAIN, less_known, expected, f"again: {less_known or 'baseline'}")

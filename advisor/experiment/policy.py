@@ -23,6 +23,8 @@ class Policy:
     ``hopeless``: a candidate whose trial alone was slower than this is not tried on the stack.
     ``beyond_rivals``: where a setting makes the stack this many times as fast, none that it rules out is tried in its
     place: TensorFloat-32 has half the rate of bfloat16.
+    ``small_gain``: a gain below this is believed after a second run only; of twenty settings that do nothing one seems
+    to gain 2 % by chance.
     ``unclear``: a setting that was neither better nor worse alone gains this share of its expected gain on the stack.
     ``as_fast``: the stack without a setting may be this much slower, and the simpler one stays. Unitless ratio.
     ``widest_for_simpler``: where the interval of that ratio is wider than this on one side, nothing is left out.
@@ -41,6 +43,7 @@ class Policy:
     drop_gain: float = 1.02
     hopeless: float = 0.6
     beyond_rivals: float = 2.0
+    small_gain: float = 1.05
     unclear: float = 0.3
     as_fast: float = 0.998
     widest_for_simpler: float = 0.05

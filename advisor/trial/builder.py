@@ -14,6 +14,7 @@ import importlib
 import math
 import multiprocessing
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import recv_handle
+from pathlib import Path
 
 import torch
 
@@ -37,6 +39,9 @@ from advisor.trial.threads import StartedThread, sees_all_threads, started_since
 # With this, asking whether there is a GPU asks NVML and leaves CUDA alone (PyTorch's documentation, "CUDA semantics").
 _ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _UNUSABLE = 3
+_DRIVER = "libcuda.so"
+# Starting CUDA in a fork takes 0.3 to 1 s; on a machine of several GPUs up to some seconds.
+_CUDA_START_S = 20.0
 _THREADS_SHOWN = 3
 _HINT = "start them with the first batch or the first step, not while building"
 # What the first torch.compile imports: on an H200's host it took 2.5 s of each trial that compiles.
@@ -112,7 +117,7 @@ def _build(target: TargetSpec, seed: int, threads: _Threads) -> Loop:
 def _problem_of_forks(loop: Loop, threads: _Threads) -> str:
     """Why the workload cannot be forked: empty when it can."""
     if _forks_cannot_use_cuda():  # this fork ends those idle threads that their library starts again when needed
-        return "building the model uses CUDA: leave it on the CPU, trials move it to the GPU"
+        return "building the model, or a library that it imports, uses CUDA: leave the model on the CPU"
     if processes := multiprocessing.active_children():
         return f"building the model starts processes ({processes[0].name}): {_HINT}"
     started = started_since(threads.before)
@@ -162,13 +167,42 @@ def _asking_nvml() -> Iterator[None]:
 def _forks_cannot_use_cuda() -> bool:
     """Whether something has asked the CUDA driver in a way that spoils it for forks; a fork tells.
 
-    Where NVML is missing, whoever asks for a GPU asks CUDA in that way, and finds none: then forks lose nothing by it.
+    PyTorch knows what it asked itself. Where the driver's library is loaded, another library may have started it too:
+    then the fork tries to use a GPU. Where NVML is missing, whoever asks for a GPU asks CUDA in that way, and finds
+    none: then forks lose nothing by it.
     """
     child = os.fork()
     if child == 0:
-        os._exit(_UNUSABLE if torch.cuda._is_in_bad_fork() else 0)
-    spoiled = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
-    return spoiled and torch.cuda.device_count() > 0
+        os._exit(_UNUSABLE if torch.cuda._is_in_bad_fork() or (_driver_is_loaded() and _gpu_fails()) else 0)
+    return _exit_code_of(child) != 0 and torch.cuda.device_count() > 0
+
+
+def _driver_is_loaded() -> bool:
+    with contextlib.suppress(OSError):
+        return _DRIVER in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    return False
+
+
+def _gpu_fails() -> bool:
+    """Whether a GPU cannot be used in this process."""
+    try:
+        torch.empty(1, device="cuda")
+    except Exception:  # whatever a driver or PyTorch makes of it
+        return True
+    return False
+
+
+def _exit_code_of(child: int) -> int:
+    """The exit code of a fork, which is killed when it takes too long."""
+    until = time.monotonic() + _CUDA_START_S
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(_LOOK_EVERY_S)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return _UNUSABLE
 
 
 def _has_cores() -> bool:

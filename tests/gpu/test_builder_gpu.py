@@ -123,3 +123,28 @@ def test_a_hugging_face_encoder_is_built_once_for_its_trials(tmp_path):
     finally:
         runner.forget_build()
     assert (tmp_path / "builds").read_text() == "built "
+
+
+STARTS_THE_DRIVER = """
+import ctypes
+import torch
+from torch import nn
+
+def build():
+    ctypes.CDLL("libcuda.so.1").cuInit(0)  # as some libraries do when they are imported; PyTorch does not know
+    return nn.Linear(16, 4), (torch.randn(8, 16), torch.randint(4, (8,))), nn.CrossEntropyLoss()
+"""
+
+
+def test_a_driver_that_another_library_started_is_noticed(tmp_path):
+    (tmp_path / "target.py").write_text(STARTS_THE_DRIVER, encoding="utf-8")
+    target = TargetSpec("target.py", str(tmp_path), mode=Mode.TRAIN, device="cuda")
+    Runner.prepare()
+    runner = Runner()
+    try:
+        problem = runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S)
+        assert "uses CUDA" in problem
+        spec = TrialSpec("plain", target, {}, 0.2, 0.3, SOON_S, str(tmp_path / "trial.log"))
+        assert runner.run(spec, lambda message: None).measured
+    finally:
+        runner.forget_build()
