@@ -136,6 +136,8 @@ class Builder:
         if self._process.pid is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+            if self._process.is_alive():  # it may not lead a group of its own yet
+                self._process.kill()
             self._process.join(1.0)
 
 
