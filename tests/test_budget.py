@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from advisor.experiment.budget import Budget
+from advisor.settings import Settings
+
+PLAIN, DEFAULT, TUNED = Settings(), Settings({"compile.mode": "default"}), Settings({"compile.mode": "max-autotune"})
 
 
 class Clock:
@@ -41,18 +46,37 @@ def test_before_anything_was_seen_a_trial_is_expected_to_take_a_while(clock):
 def test_the_expectation_is_the_median_of_the_last_trials(clock):
     budget = Budget(100.0, clock)
     for wall_s in (50.0, 2.0, 3.0, 4.0, 3.0, 90.0):
-        budget.saw(wall_s, cost=0)
+        budget.saw(wall_s, PLAIN)
     assert budget.expected_s() == 3.0
 
 
 def test_compilation_is_learned_apart_and_by_its_cost(clock):
     budget = Budget(300.0, clock)
-    budget.saw(2.0, cost=0)
+    budget.saw(2.0, PLAIN)
     before = budget.expected_s()
-    budget.saw(40.0, cost=4)
-    assert budget.expected_s(cost=1) == pytest.approx(10.0)
-    assert budget.expected_s(cost=4) == pytest.approx(40.0)
+    budget.saw(40.0, DEFAULT, cost=4)
+    assert budget.expected_s(TUNED, cost=1) == pytest.approx(10.0)
+    assert budget.expected_s(TUNED, cost=4) == pytest.approx(40.0)
     assert budget.expected_s() == before
+
+
+def test_code_that_was_compiled_before_is_expected_from_the_cache(clock):
+    budget = Budget(300.0, clock)
+    budget.saw(2.0, PLAIN)
+    budget.saw(30.0, DEFAULT, cost=1)
+    assert budget.has_compiled(DEFAULT)
+    assert not budget.has_compiled(TUNED)
+    assert 2.0 < budget.expected_s(DEFAULT, cost=1) < 0.5 * budget.expected_s(TUNED, cost=1)
+    budget.saw(7.0, DEFAULT, cost=1)
+    assert budget.expected_s(DEFAULT, cost=1) == 7.0
+    assert budget.compile_s == 30.0
+
+
+def test_what_finds_its_code_in_the_cache_still_takes_as_long_as_an_ordinary_trial(clock):
+    budget = Budget(300.0, clock)
+    budget.saw(10.0, PLAIN)
+    budget.saw(12.0, DEFAULT, cost=1)
+    assert budget.expected_s(DEFAULT, cost=1) == 10.0
 
 
 def test_what_does_not_fit_is_not_allowed(clock):
@@ -64,57 +88,67 @@ def test_what_does_not_fit_is_not_allowed(clock):
     assert not budget.allows(0.1)
 
 
-def test_a_trial_times_out_when_it_takes_far_longer_than_expected(clock):
+def test_repeats_of_disturbed_trials_get_a_share_of_the_budget(clock):
     budget = Budget(100.0, clock)
-    assert budget.timeout_s() >= 100
-    budget.saw(2.0, cost=0)
-    assert 2.0 < budget.timeout_s() <= 100.0
-    assert budget.timeout_s(40.0) <= budget.timeout_s()
-    clock.now += 99
-    assert budget.timeout_s() >= 4.0
+    assert budget.allows_repeat(15.0)
+    budget.repeated_s = 10.0
+    assert budget.allows_repeat(5.0)
+    assert not budget.allows_repeat(6.0)
+    clock.now += 95
+    assert not budget.allows_repeat(3.0)
 
 
-def test_a_first_compilation_is_guessed_by_the_number_of_parameter_tensors():
-    small, large = Budget(300.0), Budget(300.0)
-    small.parameter_tensors, large.parameter_tensors = 48, 161
-    assert 10 < small.first_compile_s < 15
-    assert 25 < large.first_compile_s < 35
-    large.saw(12.0, cost=1.0)
-    assert large.expected_s(cost=1.0) == pytest.approx(12.0)
+def test_a_trial_that_compiles_is_given_all_the_time_that_is_left(clock):
+    budget = Budget(100.0, clock)
+    assert 100 <= budget.timeout_s < 102
+    budget.saw(2.0, PLAIN)
+    clock.now += 60
+    assert 40 <= budget.timeout_s < 42
+    clock.now += 60
+    assert 0 < budget.timeout_s < 2
+
+
+def test_a_first_compilation_is_guessed_by_the_number_of_parameter_tensors(clock):
+    small, large, inference = Budget(300.0, clock), Budget(300.0, clock), Budget(300.0, clock)
+    small.parameter_tensors = 48
+    large.parameter_tensors = inference.parameter_tensors = 161
+    inference.compiles_backward = False
+    assert 10 < small.expected_s(cost=1.0) < inference.expected_s(cost=1.0) < large.expected_s(cost=1.0) < 45
+    large.saw(12.0, DEFAULT, cost=1.0)
+    assert large.expected_s(TUNED, cost=1.0) == pytest.approx(12.0)
 
 
 def test_a_renewed_budget_begins_now_and_knows_what_trials_take(clock):
     budget = Budget(60.0, clock)
-    budget.saw(4.0, cost=0)
-    budget.saw(20.0, cost=1)
+    budget.saw(4.0, PLAIN)
+    budget.saw(20.0, DEFAULT, cost=1)
     budget.repeated_s = 5.0
     clock.now += 70
     fresh = budget.renewed()
     assert (fresh.left_s, fresh.repeated_s) == (60, 0)
-    assert (fresh.expected_s(), fresh.expected_s(cost=1)) == (budget.expected_s(), budget.expected_s(cost=1))
-    fresh.saw(9.0, cost=0)
-    assert fresh.expected_s() != budget.expected_s()
+    assert (fresh.expected_s(), fresh.expected_s(TUNED, cost=1)) == (4.0, 20.0)
+    fresh.saw(9.0, PLAIN)
+    fresh.saw(30.0, TUNED, cost=1)
+    assert (budget.expected_s(), budget.compile_s) == (4.0, 20.0)
 
 
 def test_the_first_trial_gets_the_whole_of_a_short_budget_but_a_minute_at_least(clock):
-    assert [Budget(total_s, clock).timeout_s() for total_s in (1.0, 60.0, 90.0, 200.0, 600.0)] == [60, 60, 90, 120, 300]
+    timeouts = [Budget(total_s, clock).first_timeout_s for total_s in (1.0, 60.0, 90.0, 200.0, 600.0)]
+    assert timeouts == [60, 60, 90, 120, 120]
 
 
 def test_once_the_baseline_is_known_the_next_trial_is_expected_to_take_as_long(clock):
     budget = Budget(30.0, clock)
-    clock.now += 20
     budget.baseline_s = 8.0
     assert budget.expected_s() == 8.0
-    assert budget.timeout_s() == 40.0
-    clock.now += 5
-    budget.saw(2.0, cost=0)
-    assert (budget.expected_s(), budget.timeout_s()) == (2.0, 5.0)
+    budget.saw(2.0, PLAIN)
+    assert budget.expected_s() == 2.0
 
 
 def test_an_ordinary_trial_hangs_when_it_takes_many_times_as_long_as_usual(clock):
     budget = Budget(600.0, clock)
-    assert budget.patience_s > budget.timeout_s()
-    budget.saw(2.0, cost=0)
-    assert 20.0 < budget.patience_s < 60.0 < budget.timeout_s()
-    budget.saw(2000.0, cost=1)
+    assert budget.patience_s == math.inf
+    budget.saw(2.0, PLAIN)
+    assert 20.0 < budget.patience_s < 60.0 < budget.timeout_s
+    budget.saw(2000.0, DEFAULT, cost=1)
     assert budget.patience_s < 60.0

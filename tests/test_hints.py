@@ -5,16 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from facts import gpu_facts
+from facts import gpu_facts, loader_facts
 
 from advisor.catalog import load_catalog
 from advisor.experiment.budget import Budget
+from advisor.experiment.consent import Consent
 from advisor.experiment.hints import FILE, Hints, hints_for, keep_hints, workload_name
-from advisor.experiment.schedule import schedule
+from advisor.experiment.judge import BASELINE
+from advisor.experiment.plan import Plan
+from advisor.experiment.request import Request
 from advisor.records import Numerics, TargetSpec
+from advisor.settings import Settings
 
 CATALOG = load_catalog()
 TARGET = TargetSpec("mymodel:build", "/somewhere")
+
+
+def planned(facts, hints):
+    consent = Consent(CATALOG, facts.workload.mode, Numerics.CLOSE)
+    return Plan.of(CATALOG, Request(TARGET), facts, consent, hints=hints)
 
 
 @pytest.fixture(autouse=True)
@@ -63,22 +72,28 @@ def test_another_batch_device_or_version_is_another_workload():
     assert workload_name(TARGET, gpu_facts()) == name
 
 
-def test_what_was_found_before_is_tried_first():
-    facts = gpu_facts()
-    candidates = CATALOG.propose(facts, skip=("control",)).candidates
-    hints = {"optimizer.implementation": "for-loop", "compile.mode": "max-autotune-no-cudagraphs"}
-    groups = schedule(CATALOG, facts, candidates, allow=Numerics.CLOSE, hints=hints)
-    plain = schedule(CATALOG, facts, candidates, allow=Numerics.CLOSE)
-    assert groups.prime[0].name == "fused_optimizer=for-loop"
-    assert "fused_optimizer=for-loop" in [candidate.name for candidate in plain.rest]
-    assert groups.expensive[0].value == "max-autotune-no-cudagraphs"
-    assert {candidate.name for candidate in groups.all} == {candidate.name for candidate in plain.all}
+def test_what_was_found_before_is_part_of_the_first_stack():
+    facts, found = gpu_facts(), {"optimizer.implementation": "for-loop", "compile.mode": "max-autotune-no-cudagraphs"}
+    plans = [planned(facts, hints) for hints in ({}, found)]
+    plain, hinted = (plan.usual_stack() for plan in plans)
+    assert plain["optimizer.implementation"] == "fused"
+    assert hinted["optimizer.implementation"] == "for-loop"
+    modes = [plan.compiled(BASELINE).get("compile.mode") for plan in plans]
+    assert modes == [None, "max-autotune-no-cudagraphs"]
+    assert plans[0].candidates == plans[1].candidates
+
+
+def test_hints_do_not_stand_in_for_consent():
+    changed = {"data.batch_size": 128}
+    assert "data.batch_size" not in planned(gpu_facts(loader=loader_facts()), changed).usual_stack()
 
 
 def test_what_a_compilation_took_before_is_expected_again():
     budget = Budget(300.0)
+    ordinary_s = budget.expected_s()
     budget.hinted_compile_s = 7.0
-    assert budget.first_compile_s == 7.0
+    assert budget.expected_s(cost=1.0) == 7.0 + ordinary_s
     assert budget.compile_s is None
-    budget.saw(9.0, cost=1.0)
+    budget.saw(9.0, Settings(), cost=1.0)
     assert budget.compile_s == 9.0
+    assert budget.expected_s(Settings({"compile.mode": "default"}), cost=1.0) == 9.0

@@ -12,10 +12,23 @@ from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.journal import Journal, list_sessions, open_session, sessions_folder
 from advisor.experiment.request import Request
-from advisor.records import Candidate, Mode, Objective, Outcome, TargetSpec, TrialRecord, TrialResult
+from advisor.records import Block, Candidate, Mode, Objective, Outcome, TargetSpec, TrialRecord, TrialResult
+
+
+def runs_history():
+    """What a resumed session reads: a run, one that failed, and blocks timed in turn."""
+    settings, blocks = {"precision.autocast": "bfloat16", "a.b": 1}, (Block(10, 80, 0.5), Block(10, 80, 0.25))
+    measured = TrialResult(Outcome.MEASURED, blocks=blocks, losses=(1.0, math.inf), weights=(2.0, 1.5))
+    return [
+        events.RunMeasured({}, measured),
+        events.RunMeasured(settings, TrialResult(Outcome.CRASHED, "it ended", details="signal 9")),
+        events.TurnsMeasured(settings, blocks, blocks[::-1], measured),
+    ]
+
 
 HISTORIES = {
     "finished": sample_history,
+    "runs": runs_history,
     "on the CPU": cpu_history,
     "failed": failed_history,
     "cancelled": cancelled_history,

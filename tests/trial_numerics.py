@@ -39,10 +39,15 @@ class NumericsBench:
         assert baseline.measured, baseline
         workload = next(message.workload for message in self.told if isinstance(message, Inspected))
         rounding = own_rounding(self.catalog, workload)
-        self.judge = Judge(self.catalog, workload.mode, baseline, own_rounding=rounding)
-        self.judge.add_control(self.trial({}, stream_seed=1))
         self.reference = self.trial({}, kind=TrialKind.REFERENCE)
-        self.judge.add_reference(self.reference)
+        judge = Judge(
+            self.catalog,
+            workload.mode,
+            baseline,
+            reference=self.reference if self.reference.probed else None,
+            own_rounding=rounding,
+        )
+        self.judge = judge.with_control(self.trial({}, stream_seed=1))
 
     def trial(self, settings: Mapping[str, Value], **options: object) -> TrialResult:
         """Run a trial that measures next to nothing."""
@@ -62,4 +67,5 @@ class NumericsBench:
     def record(self, recipe: str, value: Value = True) -> TrialRecord:
         """The record of a recipe's value."""
         candidate = Candidate(recipe, self.catalog[recipe].key, value)
-        return self.judge.record(candidate, candidate.settings, self.trial(candidate.settings))
+        judge = self.judge.with_run(candidate.settings, self.trial(candidate.settings))
+        return judge.record(candidate, candidate.settings)
