@@ -57,6 +57,11 @@ class Move:
     base: Settings = BASELINE
     candidate: Candidate | None = None
 
+    @property
+    def is_bold(self) -> bool:
+        """Whether a move is a leap from which so much is expected that it comes before all others."""
+        return self.kind is Kind.LEAP and self.gain >= POLICY.bold
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

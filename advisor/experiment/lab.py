@@ -82,11 +82,11 @@ class Lab:
     def affords(self, move: Move, known: Known) -> bool:
         """Whether there is time for a move, and for the stack's turns behind it.
 
-        Nothing is reserved against a leap: it is what the turns would measure. A compilation that may end too late is
-        started all the same, for it is given all the time that is left.
+        Nothing is reserved against a bold leap: it is what the turns would measure. A compilation that may end too late
+        is started all the same, for it is given all the time that is left.
         """
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
-        if move.kind is Kind.LEAP:
+        if move.is_bold:
             compiling = self.bench.catalog.cost(move.settings)
             return budget.allows(POLICY.gamble * cost_s if compiling else cost_s)
         if move.kind is Kind.TURNS:
@@ -135,6 +135,8 @@ class Lab:
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
         if self.bench.catalog.cost(move.settings):
             self._start_interpreters(known)
+            if not move.is_bold:
+                spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - self.reserve_s(known)))
         return self.bench.run(spec, ahead=self._ahead(move, known))
 
     def _control(self, known: Known) -> Evidence:

@@ -48,7 +48,16 @@ def leaps(known: Known) -> Moves:
         return
     compiled = _standing(known, goal)
     if compiled not in (plain, known.stack) and not known.judge.knows(compiled):
-        yield Move(Kind.LEAP, compiled, POLICY.compiled_leap_gain, f"stack: {compiled}", known.stack)
+        yield Move(Kind.LEAP, compiled, _gain_of_compiling(known, compiled), f"stack: {compiled}", known.stack)
+
+
+def _gain_of_compiling(known: Known, settings: Settings) -> float:
+    """What is expected of those of a stack's settings that have it compiled."""
+    gain = 1.0
+    for candidate in known.plan.candidates:
+        if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
+            gain = max(gain, known.plan.expected_gain(candidate, settings.without(candidate.key), known.step_ms))
+    return max(gain, POLICY.drop_gain)
 
 
 def _wanted(known: Known, settings: Settings) -> Settings:
@@ -319,9 +328,12 @@ def repeats(known: Known) -> Moves:
 
 
 def turns(known: Known) -> Moves:
-    """The stack in turn with the baseline: the figure that is reported."""
-    stack = known.stack
-    if stack and not known.pending and known.usable(stack) and not known.judge.proven(stack):
+    """The stack in turn with the baseline: the figure that is reported. Not again where that has just failed."""
+    stack, runs = known.stack, known.judge.runs
+    failed = any(
+        runs[settings] and not runs[settings][-1].measured for settings in (stack, BASELINE) if settings in runs
+    )
+    if stack and not (known.pending or failed) and known.usable(stack) and not known.judge.proven(stack):
         yield Move(Kind.TURNS, stack, POLICY.proof, "stack, confirmed")
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.known import Evidence, Known, Move
 from advisor.experiment.moves import moves
 
 
@@ -44,9 +44,9 @@ def best(possible: Iterable[Move], known: Known, lab: Lab) -> Move | None:
 
 
 def rank(possible: Iterable[Move], known: Known, lab: Lab) -> list[Move]:
-    """The affordable moves, the largest expected gain for its cost first, a leap before all others."""
+    """The affordable moves, the largest expected gain for its cost first, a bold leap before all others."""
 
     def worth(move: Move) -> tuple[bool, float]:
-        return move.kind is Kind.LEAP, math.log(move.gain) / lab.cost_s(move, known)
+        return move.is_bold, math.log(move.gain) / lab.cost_s(move, known)
 
     return sorted((move for move in possible if lab.affords(move, known)), key=worth, reverse=True)

@@ -309,6 +309,12 @@ class Session:
     def _say_what_failed(self, known: Known) -> None:
         """Say of a stack of several settings that failed why it did: the search goes on with a weaker one."""
         for settings, runs in known.judge.runs.items():
+            if not settings and not runs[-1].measured:
+                self._warn(
+                    f"your own settings failed when they were measured again: {runs[-1].reason}; let the target be built "
+                    "and run any number of times",
+                    once="baseline",
+                )
             if len(settings) < 2:
                 continue
             if not runs[-1].measured:

@@ -74,9 +74,10 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
         bench.runner.open(old_spec, bench.listener(old_spec)) as old,
         bench.runner.open(new_spec, bench.listener(new_spec)) as new,
     ):
-        ended = old.wait_ready() or new.wait_ready()
-        if ended is not None:
-            return Evidence(runs=((settings, _checked(ended)),))
+        for values, trial in ((BASELINE, old), (settings, new)):
+            ended = trial.wait_ready()
+            if ended is not None:
+                return Evidence(runs=((values, _checked(ended)),))
         ready = bench.budget.spent_s
         bench.warming_up_s += ready - started
         outcome = _alternate(bench, old, new)
