@@ -311,8 +311,8 @@ class Session:
         for settings, runs in known.judge.runs.items():
             if not settings and not runs[-1].measured:
                 self._warn(
-                    f"your own settings failed when they were measured again: {runs[-1].reason}; let the target be built "
-                    "and run any number of times",
+                    f"your own settings failed when they were measured again: {runs[-1].reason}; "
+                    "let the target be built and run any number of times",
                     once="baseline",
                 )
             if len(settings) < 2:
