@@ -6,14 +6,16 @@ import pytest
 from facts import GIB, gpu_facts
 
 from advisor.catalog import load_catalog
+from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal, Yardstick
-from advisor.experiment.ranking import best_per_recipe, may_enter, recommend
+from advisor.experiment.ranking import best_per_recipe, fills_the_device, recommend
 from advisor.records import (
     BaselineRecord,
     Block,
     Candidate,
     Comparison,
+    Mode,
     Numerics,
     NumericsResult,
     Objective,
@@ -40,6 +42,12 @@ def record(recipe, value, rate, *, peak_bytes=10 * GIB):
     return TrialRecord(candidate, candidate.settings, result, comparison, samples_per_s=rate, step_ms=1e3 / rate)
 
 
+def recommended(records, yardstick, stack=None, **decisions):
+    """What is recommended under these decisions."""
+    consent = Consent(CATALOG, Mode.TRAIN, yardstick.goal.allow, decisions)
+    return recommend(FACTS, records, yardstick, stack or {}, consent)
+
+
 def names(records):
     return [found.candidate.name for found in records]
 
@@ -59,22 +67,22 @@ def test_what_is_not_faster_is_not_recommended():
 
 
 @pytest.mark.parametrize(("peak_gib", "fits"), [(80, True), (95, False)])
-def test_a_batch_that_fills_the_device_is_neither_recommended_nor_in_the_stack(peak_gib, fits):
+def test_a_batch_that_fills_the_device_is_not_recommended(peak_gib, fits):
     full = record("batch_size", 256, 200, peak_bytes=peak_gib * GIB)
-    consented = by(allow=Numerics.CHANGED)
-    assert may_enter(CATALOG, FACTS, full, consented, None) is fits
-    assert bool(recommend(CATALOG, FACTS, [full], consented, {})) is fits
+    assert fills_the_device(FACTS, full.settings, full.result) is not fits
+    assert bool(recommended([full], by(allow=Numerics.CHANGED))) is fits
     other = replace(full, candidate=Candidate("tf32", "precision.float32_matmul", "high"))
-    assert may_enter(CATALOG, FACTS, other, consented, None)
+    assert not fills_the_device(FACTS, other.candidate.settings, other.result)
 
 
-@pytest.mark.parametrize(("decision", "enters"), [(None, False), (Decision.ACCEPTED, True), (Decision.REJECTED, False)])
-def test_a_changed_recipe_needs_consent(decision, enters):
+def test_a_changed_recipe_needs_consent():
     changed = record("batch_size", 128, 180)
-    assert may_enter(CATALOG, FACTS, changed, by(), decision) is enters
-    [recommendation] = recommend(CATALOG, FACTS, [changed], by(), {"data.batch_size": 128})
+    [recommendation] = recommended([changed], by(), {"data.batch_size": 128})
     assert recommendation.needs_consent
     assert recommendation.in_stack
+    [allowed] = recommended([changed], by(allow=Numerics.CHANGED))
+    assert not allowed.needs_consent
+    assert not allowed.in_stack
 
 
 @pytest.mark.parametrize(
@@ -92,30 +100,56 @@ def test_a_changed_recipe_needs_consent(decision, enters):
 )
 def test_what_was_measured_decides_about_consent(numerics, allow, needs_consent):
     exact = replace(record("inplace_activations", True, 200), numerics=numerics)
-    [recommendation] = recommend(CATALOG, FACTS, [exact], by(allow=allow), {})
+    [recommendation] = recommended([exact], by(allow=allow))
     assert recommendation.needs_consent is needs_consent
 
 
 @pytest.mark.parametrize(
-    ("stack", "decision", "recommended"),
+    ("stack", "decisions", "shown"),
     [
-        pytest.param({"compile.mode": "default", "step.cuda_graph": True}, None, True, id="it stayed"),
-        pytest.param({"step.cuda_graph": True}, None, False, id="it did not stay"),
-        pytest.param({"compile.mode": "max-autotune", "step.cuda_graph": True}, None, False, id="another value stayed"),
-        pytest.param({"step.cuda_graph": True}, Decision.REJECTED, True, id="it was rejected"),
+        pytest.param({"compile.mode": "default", "step.cuda_graph": True}, {}, True, id="it stayed"),
+        pytest.param({"step.cuda_graph": True}, {}, False, id="it did not stay"),
+        pytest.param({"compile.mode": "max-autotune", "step.cuda_graph": True}, {}, False, id="another value stayed"),
+        pytest.param({"step.cuda_graph": True}, {"compile": Decision.REJECTED}, True, id="it was rejected"),
     ],
 )
-def test_what_the_stack_did_with_it_is_not_its_own_merit(stack, decision, recommended):
+def test_what_the_stack_did_with_it_is_not_its_own_merit(stack, decisions, shown):
     on_top = replace(record("compile", "default", 400), settings={"compile.mode": "default", "step.cuda_graph": True})
-    ranked = recommend(CATALOG, FACTS, [on_top], by(), stack, decision=lambda recipe: decision)
-    assert names(item.record for item in ranked) == ["compile=default"] * recommended
+    on_top = replace(on_top, contribution=Comparison(1.3, 1.25, 1.35, 0.005))
+    ranked = recommended([on_top], by(), stack, **decisions)
+    assert names(item.record for item in ranked) == ["compile=default"] * shown
+
+
+@pytest.mark.parametrize(("alone", "first"), [(1.4, "autocast=bfloat16"), (1.05, "compile=default")])
+def test_the_ranked_list_is_made_of_contributions_and_of_what_was_measured_alone(alone, first):
+    """What makes a stack of 4 times out of one of 3 gains a third: it is ranked by that, not by the stack's speed."""
+    on_top = replace(
+        record("compile", "default", 400),
+        settings={"compile.mode": "default", "step.cuda_graph": True},
+        contribution=Comparison(1.33, 1.30, 1.36, 0.005),
+    )
+    stack = {"compile.mode": "default", "step.cuda_graph": True}
+    ranked = recommended([on_top, record("autocast", "bfloat16", 100 * alone)], by(), stack)
+    assert names(item.record for item in ranked)[0] == first
+    assert len(ranked) == 2
+
+
+def test_a_member_of_the_stack_is_listed_though_its_contribution_is_within_the_noise():
+    whole = {"optimizer.implementation": "fused", "step.cuda_graph": True}
+    little = Comparison(1.0, 0.99, 1.01, 0.005)
+    member = replace(record("fused_optimizer", "fused", 300), settings=whole, contribution=little)
+    unknown = replace(record("step_graph", True, 300), settings=whole)
+    ranked = recommended([member, unknown, record("tf32", "high", 110)], by(), whole)
+    assert names(item.record for item in ranked)[0] == "tf32=high"
+    assert {item.record.candidate.recipe for item in ranked if item.in_stack} == {"fused_optimizer", "step_graph"}
+    assert names(item.record for item in recommended([member], by(), {})) == []
 
 
 def test_what_the_person_could_consent_to_is_recommended_though_it_may_not_stay_in_the_stack():
     settings = {"compile.mode": "default", "step.cuda_graph": True}
     fault = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.5, "")
     on_top = replace(record("compile", "default", 400), settings=settings, numerics=fault)
-    [recommendation] = recommend(CATALOG, FACTS, [on_top], by(), {"step.cuda_graph": True})
+    [recommendation] = recommended([on_top], by(), {"step.cuda_graph": True})
     assert recommendation.needs_consent
 
 
@@ -131,14 +165,14 @@ def test_with_memory_as_the_objective_savings_are_ranked_and_keep_the_speed():
         record("step_graph", True, 400, peak_bytes=12 * GIB),
         record("tf32", "high", 100),
     ]
-    ranked = recommend(CATALOG, FACTS, records, by(Objective.MEMORY), {})
+    ranked = recommended(records, by(Objective.MEMORY))
     assert names(item.record for item in ranked) == [
         "checkpointing=blocks",
         "autocast=bfloat16",
         "channels_last=channels_last",
     ]
     assert [item.rank for item in ranked] == [1, 2, 3]
-    patient = recommend(CATALOG, FACTS, records, by(Objective.MEMORY, keep_speed=0.6, allow=Numerics.CHANGED), {})
+    patient = recommended(records, by(Objective.MEMORY, keep_speed=0.6, allow=Numerics.CHANGED))
     assert names(item.record for item in patient)[0] == "optimizer_memory=adafactor"
 
 
@@ -149,22 +183,17 @@ def test_of_numbers_the_smallest_that_saves_nearly_as_much():
 
 
 @pytest.mark.parametrize("objective", Objective)
-def test_nothing_above_the_memory_limit_is_recommended_or_combined(objective):
+def test_nothing_above_the_memory_limit_is_recommended(objective):
     heavy = record("step_graph", True, 300, peak_bytes=12 * GIB)
     light = record("channels_last", "channels_last", 140, peak_bytes=9 * GIB)
-    limited = by(objective, memory_limit_bytes=11 * GIB)
-    assert not may_enter(CATALOG, FACTS, heavy, limited, None)
-    assert may_enter(CATALOG, FACTS, light, limited, None)
-    recommended = recommend(CATALOG, FACTS, [heavy, light], limited, {})
-    assert "step_graph=true" not in names(item.record for item in recommended)
+    found = names(item.record for item in recommended([heavy, light], by(objective, memory_limit_bytes=11 * GIB)))
+    assert "step_graph=true" not in found
+    assert ("channels_last=channels_last" in found) is (objective is not Objective.ENERGY)
 
 
-def test_where_the_baseline_is_above_the_limit_what_saves_may_be_combined_and_what_fits_is_recommended():
+def test_where_the_baseline_is_above_the_limit_what_saves_helps_and_what_fits_is_recommended():
     tight = by(memory_limit_bytes=6 * GIB)
     half_way = record("autocast", "bfloat16", 150, peak_bytes=8 * GIB)
     fits = record("checkpointing", "blocks", 80, peak_bytes=5 * GIB)
-    assert may_enter(CATALOG, FACTS, half_way, tight, None)
     assert names(best_per_recipe([half_way, fits], tight)) == ["autocast=bfloat16", "checkpointing=blocks"]
-    assert names(item.record for item in recommend(CATALOG, FACTS, [half_way, fits], tight, {})) == [
-        "checkpointing=blocks"
-    ]
+    assert names(item.record for item in recommended([half_way, fits], tight)) == ["checkpointing=blocks"]

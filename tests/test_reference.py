@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 from facts import GIB, cpu_facts, gpu_facts
 
+from advisor.catalog import load_catalog
+from advisor.experiment.baseline import REFERENCE, reference_spec
 from advisor.experiment.bench import Bench
 from advisor.experiment.budget import Budget
 from advisor.experiment.journal import Journal
 from advisor.experiment.numerics import Spread
-from advisor.experiment.reference import REFERENCE, reference_spec
 from advisor.experiment.request import Request
-from advisor.records import Block, Hardware, Outcome, TargetSpec, TrialResult
+from advisor.records import Block, Hardware, Outcome, TargetSpec, TrialKind, TrialResult
 from advisor.runner import Runner
 
 BASELINE = TrialResult(
@@ -31,11 +32,12 @@ def spec(tmp_path, monkeypatch):
     """The spec of the reference for these facts, this baseline and this spread."""
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
     request = Request(TargetSpec("t.py", str(tmp_path)))
+    journal = Journal.create(request)
 
     def made(facts=None, baseline=BASELINE, spread=None, *, budget_s=300.0, spent_s=0.0):
         clock = iter([0.0, *[spent_s] * 99])
         budget = Budget(budget_s, clock=lambda: next(clock))
-        bench = Bench(request, Runner(), budget, Journal.create(request), lambda event: None)
+        bench = Bench(request, Runner(), budget, journal, emit=lambda event: None, catalog=load_catalog())
         return reference_spec(bench, facts or gpu_facts(), baseline, spread or Spread())
 
     return made
@@ -43,9 +45,7 @@ def spec(tmp_path, monkeypatch):
 
 def test_the_reference_is_a_trial_of_the_users_own_settings(spec):
     made = spec()
-    assert (made.trial_id, made.settings, made.reference) == (REFERENCE, {}, True)
-    assert not made.inspect
-    assert not made.profile
+    assert (made.trial_id, made.settings, made.kind) == (REFERENCE, {}, TrialKind.REFERENCE)
     assert made.seed == made.stream_seed
 
 
