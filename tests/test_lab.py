@@ -1,0 +1,132 @@
+"""What the lab says of costs, of what fits into the budget, and of what is reserved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from facts import gpu_facts
+from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, known_of, result_at
+
+from advisor.experiment.bench import Bench
+from advisor.experiment.budget import Budget
+from advisor.experiment.journal import Journal
+from advisor.experiment.known import Kind, Move
+from advisor.experiment.lab import Lab
+from advisor.experiment.policy import POLICY
+from advisor.experiment.request import Request
+from advisor.records import TargetSpec, TrialKind
+from advisor.runner import Runner
+from advisor.settings import Settings
+
+STACK = Settings({**BF16.settings, **GRAPH.settings})
+WHOLE = STACK.merged(COMPILED.settings)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def lab(monkeypatch, tmp_path):
+    """A lab with a budget of 100 s, whose ordinary trials take 3 s and whose compilations took 20 s."""
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+    request = Request(TargetSpec("target.py", str(tmp_path)), budget_s=100.0)
+    clock = Clock()
+    budget = Budget(100.0, clock)
+    told = []
+    bench = Bench(request, Runner(), budget, Journal.create(request), emit=told.append, catalog=CATALOG)
+    budget.saw(3.0, Settings())
+    budget.saw(20.0, CATALOG.compiled_code(WHOLE), cost=1.0)
+    made = Lab(bench, told.append, consent=lambda consent: consent, report=lambda known: None)
+    made.clock, made.told = clock, told
+    return made
+
+
+def with_stack(settings, known=None):
+    known = known or known_of(gpu_facts())
+    return replace(known, judge=known.judge.with_run(settings, result_at(2.0)), stack=settings)
+
+
+def leap(settings, gain=1.5):
+    return Move(Kind.LEAP, settings, gain, "stack")
+
+
+def test_what_was_compiled_before_costs_less(lab):
+    known = known_of(gpu_facts())
+    assert lab.cost_s(leap(WHOLE), known) < 20.0
+    assert lab.cost_s(leap(WHOLE.without(BF16.key)), known) == 20.0
+    same_code = WHOLE.merged(FUSED.settings)
+    assert lab.cost_s(leap(same_code), known) == lab.cost_s(leap(WHOLE), known)
+
+
+def test_timing_kernels_and_fresh_interpreters_cost_more(lab):
+    known = known_of(gpu_facts())
+    lab.bench.budget.interpreter_s = 7.0
+    assert lab.cost_s(leap(Settings(CUDNN.settings)), known) > 3.0
+    fresh = Settings({"memory.allocator": "expandable_segments"})
+    assert lab.cost_s(leap(fresh), known) == 10.0
+
+
+def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(lab):
+    known = with_stack(STACK)
+    assert lab.reserve_s(known_of(gpu_facts())) == 0.0
+    assert lab.reserve_s(known) == 6.0
+    lab.bench.budget.saw(90.0, CATALOG.compiled_code(STACK.merged({"compile.mode": "default"})), cost=1.0)
+    slow = with_stack(WHOLE)
+    assert lab.reserve_s(slow) <= 20.0
+    proven = replace(known, judge=known.judge.with_in_turn(STACK))
+    assert lab.reserve_s(proven) == 0.0
+
+
+def test_nothing_is_reserved_for_turns_that_no_longer_fit(lab):
+    known = with_stack(STACK)
+    lab.clock.now = 95.0
+    assert lab.reserve_s(known) == 0.0
+    assert lab.affords(Move(Kind.ALONE, Settings(FUSED.settings), 1.01, "x"), known)
+
+
+def test_the_reserve_holds_against_all_but_a_bold_leap(lab):
+    known = with_stack(STACK)
+    lab.clock.now = 92.5
+    assert not lab.affords(Move(Kind.ALONE, Settings(FUSED.settings), 1.01, "x"), known)
+    assert lab.affords(Move(Kind.TURNS, STACK, 1.02, "turns"), known)
+    assert lab.affords(leap(Settings(FUSED.settings)), known)
+
+
+@pytest.mark.parametrize(("gain", "started"), [(POLICY.bold, True), (1.15, False)])
+def test_a_compilation_that_may_end_too_late_is_started_only_for_a_bold_leap(lab, gain, started):
+    lab.clock.now = 88.0
+    cold = WHOLE.without(BF16.key)
+    assert lab.affords(leap(cold, gain), known_of(gpu_facts())) is started
+
+
+def test_no_trial_may_run_much_longer_than_the_budget(lab):
+    lab.clock.now = 90.0
+    assert lab.bench.spec("x", WHOLE).timeout_s <= 12.0
+    lab.clock.now = 200.0
+    assert lab.bench.spec("x", {}).timeout_s <= 2.0
+
+
+def test_progress_counts_what_is_left_to_ask(lab):
+    lab.tell_progress(known_of(gpu_facts()))
+    event = lab.told[-1]
+    assert 0 <= event.share < 1
+    assert 0 < event.left_s <= 100.0
+
+
+def test_a_stage_is_told_once(lab):
+    lab.enter("search")
+    lab.enter("search")
+    lab.enter("alone")
+    assert [event.stage for event in lab.told] == ["search", "alone"]
+
+
+def test_kinds_of_trials_say_whether_they_describe_the_workload():
+    assert [kind for kind in TrialKind if kind.inspects] == [TrialKind.BASELINE, TrialKind.PROFILE]
+    assert known_of(gpu_facts()).plan.facts.workload.mode is Mode.TRAIN
+    assert not known_of(gpu_facts()).stack
+    assert Settings() == BASELINE
