@@ -8,9 +8,10 @@ import time
 
 import psutil
 import pytest
-from planted import TINY_TARGET
+from planted import TINY_TARGET, plant
 from test_runner import SOON_S, building, gone, spec_of
 
+from advisor.catalog import load_catalog
 from advisor.experiment.bench import Bench
 from advisor.experiment.budget import Budget
 from advisor.experiment.journal import Journal
@@ -20,10 +21,10 @@ from advisor.runner import Runner
 
 NOTES_ITS_PROCESS = "open(os.path.join(os.path.dirname(__file__), {!r}), 'a').write(f'{{os.getpid()}}\\n')"
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _fork_server():
-    Runner.prepare()
+pytestmark = pytest.mark.usefixtures("real_sessions")
+BUDGET_S = 200.0
+COMPILING = {"planted.compiling": True}
+LATER = {**COMPILING, "control.noop": True}
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_a_trial_that_pauses_times_nothing_before_it_is_told_to_go_on(specs):
 
 
 def test_what_is_compiled_beside_a_trial_has_ended_before_that_is_timed(specs, tmp_path):
-    trial = specs("trial", building("time.sleep(4)"))
+    trial = specs("trial", building("time.sleep(2)"))
     ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid") + "; time.sleep(600)"), kind=TrialKind.AHEAD)
     beside = []
 
@@ -74,7 +75,7 @@ def test_what_is_compiled_beside_a_trial_has_ended_before_that_is_timed(specs, t
 
 
 def test_both_run_at_the_same_time(specs, tmp_path):
-    trial = specs("trial", building("time.sleep(4)"))
+    trial = specs("trial", building("time.sleep(2)"))
     ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid")), kind=TrialKind.AHEAD)
     seen = []
 
@@ -91,7 +92,7 @@ def test_both_run_at_the_same_time(specs, tmp_path):
 
 def test_a_failure_of_what_is_compiled_ahead_is_nobodys(specs):
     ahead = specs("ahead", building("raise ValueError('not today')"), kind=TrialKind.AHEAD)
-    trial = specs("trial", building("time.sleep(4)"))
+    trial = specs("trial", building("time.sleep(2)"))
     result, early = Runner().run_in_company(trial, ahead, lambda message: None)
     assert result.measured
     assert (early.outcome, early.warmup_s) == (Outcome.FAILED, None)
@@ -138,13 +139,17 @@ else:
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
-    request = Request(TargetSpec("target.py", str(tmp_path), device="cpu"), budget_s=200.0)
-    return Bench(request, Runner(), Budget(200.0), Journal.create(request), lambda event: None)
+    monkeypatch.setattr("advisor.experiment.budget._LONGEST_MEASURE_S", 0.1)  # warming up takes no longer, then
+    plant(tmp_path / "recipes", "compiling", expensive=True)
+    recipes = (str(tmp_path / "recipes"),)
+    request = Request(TargetSpec("target.py", str(tmp_path), device="cpu"), budget_s=BUDGET_S, recipe_folders=recipes)
+    journal, catalog = Journal.create(request), load_catalog(recipes)
+    return Bench(request, Runner(), Budget(BUDGET_S), journal, emit=lambda event: None, catalog=catalog)
 
 
 def test_a_trial_that_had_too_little_memory_in_company_is_run_without(bench, tmp_path):
     (tmp_path / "target.py").write_text(building(NOT_ENOUGH_FOR_TWO), encoding="utf-8")
-    result = bench.run(bench.spec("compiles", {}), cost=1.0, ahead={"control.noop": True})
+    result = bench.run(bench.spec("compiles", COMPILING), ahead=LATER)
     assert result.measured, result
     assert (tmp_path / "second").exists()
     assert bench.budget.compile_s == result.wall_s, "a compilation takes what the second took"
@@ -167,12 +172,11 @@ def compile_once():
 def test_what_was_compiled_ahead_is_part_of_the_warm_up_that_is_told(bench, tmp_path, second_s):
     text = TINY_TARGET.replace("return 1.0 * x", "compile_once(); return 1.0 * x")
     (tmp_path / "target.py").write_text(f"SECOND_S = {second_s}\n{FILLS_A_CACHE}{text}", encoding="utf-8")
-    later = {"control.noop": True}
-    first = bench.run(bench.spec("first", {}), cost=1.0, ahead=later)
+    first = bench.run(bench.spec("first", COMPILING), ahead=LATER)
     spent_s = bench.warming_up_s
-    second = bench.run(bench.spec("second", later), cost=1.0)
+    second = bench.run(bench.spec("second", LATER))
     assert first.measured
     assert second.measured
     assert second.warmup_s > 1.4, "as long as it takes to compile"
     assert bench.warming_up_s - spent_s < 1.0, "which it took no more"
-    assert bench.run(bench.spec("third", {}), cost=1.0).warmup_s < 1.0
+    assert bench.run(bench.spec("third", COMPILING)).warmup_s < 1.0
