@@ -103,7 +103,6 @@ _SIGNAL_CHECK_S = 0.2
 _ALMOST = 0.99
 _LONGEST_NAMES = 50
 _STAGES = {
-    "loading": "loading the target",
     "baseline": "measuring the baseline",
     "leap": "measuring the usual stack",
     "instruments": "measuring noise and the profile",

@@ -12,6 +12,7 @@ from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -85,17 +86,16 @@ def sample_history() -> list[events.Event]:
         events.SourceRead(
             ("train.py", "data.py"), SAMPLE_FINDINGS, ("data.py cannot be parsed: line 3: invalid syntax",)
         ),
-        events.StageStarted("loading"),
-        events.FactsFound(facts),
         events.StageStarted("baseline"),
+        events.FactsFound(facts),
         events.TrialStarted("baseline", "/tmp/sample/baseline.log"),
         events.TrialActivity("baseline", "measuring"),
         events.BaselineMeasured(baseline),
         events.FactsFound(Facts(hardware, facts.workload, profile, facts.versions)),
         events.TrialsPlanned(tuple(trial.candidate for trial in trials), dict(_RESNET_SKIPPED)),
-        events.StageStarted("trials"),
+        events.StageStarted("alone"),
         *_told(trials),
-        events.StageStarted("stack"),
+        events.StageStarted("search"),
         *_resnet_combinations(),
         events.StackMeasured(_resnet_stack(baseline, confirmed=False)),
         events.StageStarted("confirmation"),
@@ -168,7 +168,7 @@ def failed_history() -> list[events.Event]:
     """A session whose target could not be loaded."""
     return [
         events.HardwareFound(_cpu()),
-        events.StageStarted("loading"),
+        events.StageStarted("baseline"),
         events.SessionFailed("mymodel has no 'build'", "It defines: make, train.", "", 3),
         events.SessionFinished(cancelled=False, session_s=1.4),
     ]
@@ -623,3 +623,33 @@ _TITLES = {
     "fused_optimizer": "Fused optimizer",
     "threads": "Number of CPU threads",
 }
+
+
+def on_the_stack(record: TrialRecord, contribution: Comparison | None = None) -> TrialRecord:
+    """The record as of a candidate that was measured with another setting: the whole of them is 9.87 times as fast."""
+    result = replace(record.result, peak_reserved_bytes=987 * 2**30, warmup_s=987.0, prepare_s=None)
+    return replace(
+        record,
+        settings={**record.settings, "other.setting": True},
+        comparison=Comparison(9.87, 9.8, 9.9, H200_NOISE),
+        contribution=contribution,
+        result=result,
+        step_ms=98.7,
+        samples_per_s=9876.0,
+        break_even_steps=987,
+        confirmed=True,
+    )
+
+
+CONTRIBUTION = Comparison(1.2, 1.15, 1.25, H200_NOISE)
+
+
+def stacked_state(contribution: Comparison | None = None) -> SessionState:
+    """The H200 session, whose channels_last was measured with another setting only."""
+    state = SessionState.of(sample_history())
+    name = "channels_last=channels_last"
+    record = state.trials[name] = on_the_stack(state.trials[name], contribution)
+    state.recommendations = tuple(
+        replace(item, record=record) if item.record.candidate.name == name else item for item in state.recommendations
+    )
+    return state

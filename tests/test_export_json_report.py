@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from sample_session import (
+    CONTRIBUTION,
     cancelled_history,
     cpu_history,
     cpu_request,
@@ -13,6 +14,7 @@ from sample_session import (
     failed_history,
     sample_history,
     sample_request,
+    stacked_state,
 )
 
 from advisor.experiment import events
@@ -93,6 +95,19 @@ def test_every_candidate_is_a_trial_and_the_baseline_is_not(full):
         "baseline_from_reference": None,
         "text": "the first 8 losses differ by 0.31 % at most",
     }
+
+
+def test_the_contribution_stands_beside_the_ratio_to_the_baseline():
+    def rows_of(contribution):
+        told = report(stacked_state(contribution), sample_request(), "0")
+        lists = told["trials"], told["recommendations"]
+        return [next(row for row in rows if row["recipe"] == "channels_last") for rows in lists]
+
+    for row in rows_of(CONTRIBUTION):
+        assert (row["speedup"], row["ci_low"], row["ci_high"]) == (9.87, 9.8, 9.9)
+        assert row["contribution"] == {"speedup": 1.2, "ci_low": 1.15, "ci_high": 1.25}
+        assert row["verdict"] == "faster"
+    assert [row["contribution"] for row in rows_of(None)] == [None, None]
 
 
 def test_a_failed_trial_has_its_reason_and_no_figures(full):

@@ -47,7 +47,7 @@ def test_settings_other_than_the_stack_do_not_claim_its_speedup(state):
 def test_an_unconfirmed_stack_says_so(state):
     unconfirmed = SessionState.of(sample_history())
     unconfirmed.stack = replace(unconfirmed.stack, confirmed=False)
-    assert "not confirmed" in settings_yaml(unconfirmed, unconfirmed.stack_settings)
+    assert "measured once" in settings_yaml(unconfirmed, unconfirmed.stack_settings)
 
 
 def test_before_there_is_anything(state):

@@ -7,13 +7,16 @@ from html.parser import HTMLParser
 
 import pytest
 from sample_session import (
+    CONTRIBUTION,
     cancelled_history,
     cpu_history,
     cpu_request,
     detailed_history,
     failed_history,
+    on_the_stack,
     sample_history,
     sample_request,
+    stacked_state,
 )
 
 from advisor.catalog import Catalog, load_catalog
@@ -207,7 +210,7 @@ def test_a_stack_that_is_not_faster_is_not_sold_as_one(catalog):
         "measurably faster."
     )
     assert "| no measurable difference |" in text
-    assert "in a trial of their own, not confirmed" in text
+    assert "Measured once, in a trial of their own" in text
 
 
 # --- all that a measurement can tell --------------------------------------------------------------------------
@@ -390,10 +393,19 @@ def test_what_trials_have_shown_besides_their_speed(told):
 
 def test_a_recommendation_measured_with_the_stack_says_so(detailed, catalog):
     first, *rest = detailed.recommendations
-    settings = {"compile.mode": "default", **first.record.settings}
-    detailed.recommendations = (replace(first, record=replace(first.record, settings=settings, confirmed=True)), *rest)
+    record = on_the_stack(first.record, CONTRIBUTION)
+    detailed.recommendations = (replace(first, record=record), *rest)
     row = table_rows(markdown_report(detailed, sample_request(), catalog), "Recommendations")[2]
-    assert row[-1] == "in the stack; measured with the stack, 2 settings together; in turn with the baseline"
+    assert row[3] == "1.20x (1.15–1.25) on the stack"
+    assert row[-1] == "in the stack; measured with the stack, 2 settings together"
+
+
+def test_what_was_only_measured_with_others_has_no_figures_of_its_own(catalog):
+    text = markdown_report(stacked_state(), sample_request(), catalog)
+    for section in ("Recommendations", "All trials"):
+        row = next(row for row in table_rows(text, section) if "`model.memory_format: channels_last`" in row)
+        assert "– in the stack" in row
+        assert not any("9.87" in cell or "98" in cell for cell in row)
 
 
 def test_waits_stand_with_the_habits(told):

@@ -14,13 +14,16 @@ from dataclasses import replace
 
 import pytest
 from sample_session import (
+    CONTRIBUTION,
     cancelled_history,
     cpu_history,
     cpu_request,
     detailed_history,
     failed_history,
+    on_the_stack,
     sample_history,
     sample_request,
+    stacked_state,
 )
 
 from advisor.catalog import load_catalog
@@ -68,7 +71,6 @@ def test_the_rest_that_is_told():
     text = "\n".join(progress_of(sample_history()))
     for words in (
         "1 x NVIDIA H200",
-        "loading the target",
         "ResNet, 25.6 M parameters, training on NVIDIA H200 (cuda:0)",
         "baseline: 26.3 ms per step, 2,433 samples/s",
         "bound by compute",
@@ -100,7 +102,7 @@ def test_many_skipped_candidates_are_counted():
     records = [
         TrialRecord(Candidate("num_workers", "data.num_workers", 2**power), {}, late) for power in range(0, 60, 3)
     ]
-    lines = progress_of([*map(events.TrialMeasured, records), events.StageStarted("stack")])
+    lines = progress_of([*map(events.TrialMeasured, records), events.StageStarted("search")])
     assert lines[0] == "[  0 %] 20 candidates  skipped: it is late"
     assert len(lines) == 2
 
@@ -116,6 +118,32 @@ def test_a_close_call_that_was_settled_is_a_line_of_its_own():
     told = next(event for event in sample_history() if isinstance(event, events.TrialMeasured))
     lines = progress_of([told, events.TrialMeasured(replace(told.record, confirmed=True))])
     assert lines[1].endswith("no measurable difference, in turn with the baseline")
+
+
+def test_what_a_candidate_contributes_to_the_stack_is_a_line_once_it_is_known():
+    record = next(event for event in sample_history() if isinstance(event, events.TrialMeasured)).record
+    told = [events.TrialMeasured(on_the_stack(record, known)) for known in (None, CONTRIBUTION, CONTRIBUTION)]
+    (line,) = progress_of(told)
+    assert line.endswith(f"{record.candidate.name}  1.20x (1.15–1.25) on the stack, faster")
+
+
+@pytest.mark.parametrize(
+    ("known", "shown"), [(CONTRIBUTION, "1.20x (1.15–1.25) on the stack"), (None, "– in the stack")]
+)
+def test_the_summary_shows_no_figure_of_the_whole_stack_as_a_candidates_own(known, shown):
+    summary = summary_of((), stacked_state(known))
+    ranked = section_of(summary, "Recommendations, best first")
+    assert f"channels_last=channels_last {shown} – – close" in ranked
+    assert "9.87" not in ranked
+    assert "987" not in ranked
+
+
+def test_a_stack_that_is_not_confirmed_was_measured_once():
+    state = SessionState.of(sample_history())
+    state.stack = replace(state.stack, confirmed=False)
+    summary = summary_of((), state)
+    assert "1.97x (1.96–1.98) faster, measured once" in section_of(summary, "Together")
+    assert "as fast on 1 x NVIDIA H200, measured once: " in section_of(summary, "Result")
 
 
 def test_a_warning_says_that_it_is_one():
@@ -512,7 +540,7 @@ def test_the_command_prints_a_failure_as_two_lines_after_the_progress(monkeypatc
 
 def test_a_session_that_ends_without_a_word_is_our_bug(capsys):
     with pytest.raises(AdvisorError) as caught:
-        run_headless(sample_request(), Outputs(), opener=Playback([events.StageStarted("loading")] * 2))
+        run_headless(sample_request(), Outputs(), opener=Playback([events.StageStarted("baseline")] * 2))
     assert caught.value.exit_code == ExitCode.BUG
 
 

@@ -9,7 +9,8 @@ import yaml
 
 import advisor
 from advisor.experiment.state import SessionState
-from advisor.formatting import format_interval, format_ms, format_pending, format_ratio
+from advisor.export.figures import effect_words, how_confirmed
+from advisor.formatting import format_interval, format_ms, format_pending
 from advisor.records import Hardware, StackRecord, TrialRecord, Value
 from advisor.settings import Settings
 

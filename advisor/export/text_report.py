@@ -20,6 +20,7 @@ from advisor.export.evidence import (
     sweep_section,
     waits_blocks,
 )
+from advisor.export.figures import MEASURED_ONCE, effect_words, own_figures, verdict_shown
 from advisor.export.markup import (
     Block,
     Bullets,

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from textual.content import Content
 
 from advisor.experiment.objective import Yardstick
+from advisor.export.figures import effect_words, own_figures, verdict_shown
 from advisor.formatting import format_bytes, format_bytes_change, format_change, format_ratio
 from advisor.records import Comparison, Objective, TrialRecord, TrialResult, Verdict
 
@@ -75,14 +76,29 @@ def effect_share(comparison: Comparison | None, widest: float) -> float:
 
 def widest_effect(records: Mapping[str, TrialRecord]) -> float:
     """The largest logarithm of a speed-up, at least that of 1.25x, so that small effects look small."""
-    sizes = [abs(math.log(max(item.comparison.speedup, 1e-6))) for item in records.values() if item.comparison]
+    effects = [own_figures(record).comparison for record in records.values()]
+    sizes = [abs(math.log(max(effect.speedup, 1e-6))) for effect in effects if effect]
     return max([math.log(1.25), *sizes])
 
 
-def mark(verdict: Verdict) -> Content:
-    """The verdict's symbol in its colour."""
-    symbol, colour = MARKS[verdict]
+def own_mark(record: TrialRecord) -> tuple[str, str]:
+    """The sign and the colour of what a candidate itself does; a neutral one where it ran with others only."""
+    shown = verdict_shown(record)
+    return MARKS[shown] if shown else ("★", "secondary")
+
+
+def mark(record: TrialRecord) -> Content:
+    """That sign in its colour."""
+    symbol, colour = own_mark(record)
     return Content.styled(symbol, f"${colour}")
+
+
+def own_effect(record: TrialRecord, by: Yardstick | None = None, *, short: bool = False) -> Content:
+    """What a candidate itself does by the objective; of one that was measured with others, to their speed."""
+    if record.alone:
+        return by_objective(record.result, record.comparison, by, short=short)
+    known = verdict_shown(record) not in (None, Verdict.NO_DIFFERENCE)
+    return Content.styled(effect_words(record), f"bold ${own_mark(record)[1]}" if known else DIM)
 
 
 def ratio(comparison: Comparison | None) -> Content:

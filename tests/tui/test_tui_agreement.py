@@ -1,11 +1,14 @@
 """What the app says in one place agrees with what happens, and with what it says in another."""
 
+# ruff: noqa: RUF001 - the en dash of an interval
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
 import tui_histories as histories
+from sample_session import CONTRIBUTION, stacked_state
 from textual.widgets import OptionList
 from textual.widgets._toast import Toast
 from tui_pilot import drive, screen_text, settle
@@ -16,7 +19,7 @@ from advisor.records import Outcome, StackRecord, TrialRecord, TrialResult
 from advisor.tui.context import Context
 from advisor.tui.help import help_sections
 from advisor.tui.result import result_of
-from advisor.tui.views.advice_text import nothing_helped
+from advisor.tui.views.advice_text import effect_facts, list_entry, nothing_helped
 from advisor.tui.views.overview_facts import headline
 from advisor.tui.views.trial_rows import STACK, build_rows, tally
 from advisor.tui.views.trial_text import selection_text
@@ -51,6 +54,40 @@ def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
     state.trials[histories.ZERO_GRAD.candidate.name] = histories.ZERO_GRAD
     assert headline(state).plain.startswith("Nothing that was tried is measurably faster.\n")
     assert nothing_helped(state).startswith("Nothing that was tried is measurably faster.")
+
+
+@pytest.mark.parametrize(
+    ("known", "shown", "signs"), [(CONTRIBUTION, "1.20x (1.15–1.25) on the stack", "▲"), (None, "– in the stack", "★")]
+)
+def test_no_figure_of_the_whole_stack_is_shown_as_a_candidates_own(context, known, shown, signs) -> None:
+    state = stacked_state(known)
+    name = "channels_last=channels_last"
+    (row,) = [row for row in build_rows(state, COLOURS) if row.key == name]
+    assert row.cells["effect"].plain == shown
+    assert row.cells["state"].plain == signs
+    assert {row.cells[column].plain for column in ("step", "memory", "start")} == {"–"}
+    item = next(item for item in state.recommendations if item.record.candidate.name == name)
+    entry = list_entry(item, None, state.yardstick, wide=True).plain
+    facts = "\n".join(f"{label} {text}" for label, text in effect_facts(item, replace(context, state=state)))
+    for told in (entry, facts, selection_text(name, state).plain):
+        assert shown in told
+        assert "98" not in told
+        assert "9.8" not in told
+
+
+def test_a_stack_that_is_not_confirmed_is_marked_wherever_its_figure_stands() -> None:
+    state = SessionState.of(histories.whole())
+    state.stack = replace(state.stack, confirmed=False)
+    (row,) = [row for row in build_rows(state, COLOURS) if row.key == STACK]
+    figures = (
+        row.cells["effect"],
+        headline(state),
+        selection_text(STACK, state),
+        far_text(state, working=False, wide=True),
+    )
+    assert all("measured once" in figure.plain for figure in figures)
+    state.stack = replace(state.stack, confirmed=True)
+    assert "measured once" not in headline(state).plain
 
 
 def test_a_stack_whose_settings_were_not_tried_alone_is_not_denied_by_the_advice() -> None:

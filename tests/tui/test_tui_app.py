@@ -497,7 +497,7 @@ async def test_gauges_that_fail_are_read_no_more() -> None:
 async def test_the_status_bar_says_what_runs() -> None:
     async def check(pilot, app, control) -> None:
         shown = "".join(str(part.content) for part in app.query_one(StatusBar).query(Static))
-        assert "Trying candidates" in shown
+        assert "Measuring settings alone" in shown
         assert "batch_size=256" in shown
         assert "62 %" in shown
         assert "about 1 min 14 s left" in shown

@@ -464,12 +464,11 @@ def start() -> list[Event]:
     hardware = Hardware(HOST, (H200,))
     return [
         events.HardwareFound(hardware),
-        events.StageStarted("loading"),
+        events.StageStarted("baseline"),
         READ,
         events.TrialStarted("baseline", ""),
         events.TrialActivity("baseline", "loading"),
         events.FactsFound(Facts(hardware, RESNET)),
-        events.StageStarted("baseline"),
         events.TrialActivity("baseline", "warming up"),
     ]
 
@@ -482,7 +481,7 @@ def to_trials() -> list[Event]:
         *start(),
         events.BaselineMeasured(BASELINE),
         events.FactsFound(Facts(hardware, RESNET, PROFILE, {"torch": "2.8.0"})),
-        events.StageStarted("trials"),
+        events.StageStarted("alone"),
         events.TrialsPlanned(tuple(record.candidate for record in RECORDS), SKIPPED, CONSENT),
         *(
             event

@@ -7,6 +7,7 @@ from textual.content import Content
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
+from advisor.export.figures import own_figures, verdict_shown
 from advisor.formatting import (
     format_break_even,
     format_bytes,
@@ -26,7 +27,7 @@ from advisor.report.pareto import front_of
 from advisor.roof import upper_bound
 from advisor.settings import Settings
 from advisor.tui.context import Context
-from advisor.tui.text import DIM, by_objective, mark, memory_against, ratio
+from advisor.tui.text import DIM, mark, memory_against, own_effect
 from advisor.tui.views.readings import energy_text, findings_of, remarks, trade_text, troubles_text
 from advisor.tui.widgets.fact_list import Fact
 
@@ -70,9 +71,9 @@ def _word(name: str, value: Value) -> str:
 def list_entry(item: Recommendation, decision: Decision | None, by: Yardstick | None, *, wide: bool) -> Content:
     """Two lines of the list: rank, mark, title; then the effect and what was decided, as a mark when not ``wide``."""
     record = item.record
-    first = Content.assemble((f"{item.rank:>2} ", DIM), mark(record.verdict), " ", (item.title, "bold"))
+    first = Content.assemble((f"{item.rank:>2} ", DIM), mark(record), " ", (item.title, "bold"))
     badge = _badge(item, decision)
-    effect = by_objective(record.result, record.comparison, by, short=True)
+    effect = own_effect(record, by, short=True)
     second = Content.assemble("     ", effect, "  ", badge if wide else badge[:1])
     return first + Content("\n") + second
 
@@ -98,48 +99,51 @@ def title_text(item: Recommendation, decision: Decision | None) -> Content:
 
 def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
     """Effect, memory, energy, numerics and cost of one recommendation, and what was found in the user's source."""
-    record, baseline = item.record, context.state.baseline
+    record, baseline = own_figures(item.record), context.state.baseline
     rows: list[Fact] = [*_goal(record, context), ("Effect", _effect(record)), *_how(record)]
-    rows += [*_bound(record, context), *_step(record, context)]
-    rows += [("Shown", text) for text in shown_by(record, context.state, context.catalog)]
+    rows += [*_bound(record, context), *(_step(record, context) if record.alone else [])]
+    rows += [("Shown", text) for text in shown_by(item.record, context.state, context.catalog)]
     beside = (
-        ("Memory", _memory(record, context)),
+        ("Memory", _memory(record, context) if record.alone else None),
         ("Trade", trade_text(record, baseline)),
         ("Energy", energy_text(record.result, baseline)),
         ("GPU", troubles_text(record.result.gpu)),
     )
     rows += [(label, text) for label, text in beside if text is not None]
-    rows += [*_numerics(record.numerics), ("Cost", _cost(record)), *remarks(record.result)]
+    cost: list[Fact] = [("Cost", _cost(record))] if record.alone else []
+    rows += [*_numerics(record.numerics), *cost, *remarks(record.result)]
     return [*rows, *findings_of(record.candidate.recipe, context.state.findings)]
 
 
 def _goal(record: TrialRecord, context: Context) -> list[Fact]:
     """What it does by an objective that is no speed."""
     by = context.state.yardstick
-    if by is None or by.goal.by_time:
+    if by is None or by.goal.by_time or not record.alone:
         return []
     return [("Goal", Content.styled(by.effect(record.result, record.comparison), "bold"))]
 
 
 def _effect(record: TrialRecord) -> Content:
-    comparison = record.comparison
-    if comparison is None:
+    comparison, shown = record.comparison, verdict_shown(record)
+    if not record.result.measured:
         return Content("not measured")
-    parts = [mark(record.verdict), Content(" "), ratio(comparison)]
-    if record.verdict is Verdict.NO_DIFFERENCE:
+    parts = [mark(record), Content(" "), own_effect(record)]
+    if shown is Verdict.NO_DIFFERENCE:
         parts.append(Content.styled(f"  {format_interval(comparison)}", DIM))
-    else:
-        parts.append(Content(f"  {record.verdict.value}"))
+    elif shown is not None:
+        parts.append(Content(f"  {shown.value}"))
     return Content("").join(parts)
 
 
 def _how(record: TrialRecord) -> list[Fact]:
     comparison = record.comparison
+    if not record.alone:
+        others = len(record.settings) - 1
+        told = "with it and without it" if comparison else "not measured without it yet"
+        return [("", Content.styled(f"together with {others} other setting{'s' * (others != 1)}, {told}", DIM))]
     if comparison is None:
         return []
     how = "in turn with the baseline" if comparison.paired or record.confirmed else "one trial"
-    if not record.alone:
-        how = f"on top of the stack, {how}"
     return [("", Content.styled(f"{how}, noise {format_noise(comparison.noise_floor)}", DIM))]
 
 

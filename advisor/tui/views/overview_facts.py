@@ -9,6 +9,7 @@ from textual.content import Content
 from advisor.experiment.objective import Goal
 from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
+from advisor.export.figures import MEASURED_ONCE
 from advisor.formatting import (
     format_bytes,
     format_count,
@@ -34,7 +35,7 @@ from advisor.records import (
 )
 from advisor.report.conclusions import candidates_tried
 from advisor.tui.context import Gauges
-from advisor.tui.text import DIM, by_objective, memory_against, meter, sparkline
+from advisor.tui.text import DIM, by_objective, memory_against, meter, own_effect, sparkline
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
 from advisor.tui.views.roof_text import roof_before_and_after
 from advisor.tui.widgets.fact_list import Fact
@@ -59,7 +60,7 @@ def headline(state: SessionState) -> Content:
     if state.baseline is None:
         runs = state.facts is not None or state.activity not in _LOADING
         waiting = "The baseline is being measured…" if runs else "The model is being loaded…"
-        return Content.assemble((waiting, "bold"), "\n", ("Trials begin once it stands.", DIM))
+        return Content.assemble((waiting, "bold"), "\n", ("Trials start after the baseline.", DIM))
     return _best_so_far(state)
 
 
@@ -73,7 +74,7 @@ def _pending_headline(stack: StackRecord) -> Content:
 
 def _stack_headline(stack: StackRecord, state: SessionState) -> Content:
     baseline = state.baseline
-    kind = "confirmed against the baseline" if stack.confirmed else "the best stack so far"
+    kind = "confirmed against the baseline" if stack.confirmed else f"the best stack so far, {MEASURED_ONCE}"
     count = len(stack.settings)
     effect = by_objective(stack.result, stack.comparison, state.yardstick)
     first = Content.assemble(
@@ -106,9 +107,9 @@ def _best_so_far(state: SessionState) -> Content:
     best = ranked[0]
     then = "Key 4 shows what it costs and the code." if over else "What helps is measured together afterwards."
     return Content.assemble(
-        by_objective(best.result, best.comparison, by),
+        own_effect(best, by),
         "  the best single setting: " if over else "  the best single setting so far: ",
-        (best.label, "bold"),
+        (best.candidate.name, "bold"),
         "\n",
         (then, DIM),
     )

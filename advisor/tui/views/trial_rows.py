@@ -10,6 +10,7 @@ from textual.content import Content
 
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.state import SessionState
+from advisor.export.figures import MEASURED_ONCE, effect_words, own_figures, verdict_shown
 from advisor.formatting import (
     format_bytes,
     format_ms,
@@ -19,7 +20,7 @@ from advisor.formatting import (
     format_seconds,
 )
 from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
-from advisor.tui.text import DIM, MARKS, bar, effect_share, widest_effect
+from advisor.tui.text import DIM, MARKS, bar, effect_share, own_mark, widest_effect
 
 BASELINE = "baseline"
 STACK = "stack"
@@ -100,7 +101,7 @@ def _stack_row(state: SessionState, colours: Colours, widest: float) -> Row:
     cells = {
         "state": _marked(Text("★", colours["accent"]), stack.result, colours, stack.numerics, in_turn=stack.confirmed),
         "name": _plain(f"stack of {count}", "bold"),
-        **_effect_cells(stack.comparison, colours, widest),
+        **_effect_cells(stack.comparison, colours, widest, then="" if stack.confirmed else f", {MEASURED_ONCE}"),
         **_measured_cells(stack.step_ms, stack.result, stack.numerics),
     }
     return _row(STACK, cells, stack.result.log_path)
@@ -115,7 +116,7 @@ def _candidate_row(name: str, state: SessionState, colours: Colours, widest: flo
         return _row(name, _waiting_cells(name, state), log_path)
     cells = _record_cells(record, colours, widest)
     if record.candidate.recipe in state.rejected:
-        cells["name"] = _plain(f"{record.label}, {Decision.REJECTED}", "dim")
+        cells["name"] = _plain(f"{name}, {Decision.REJECTED}", "dim")
     return _row(name, cells, log_path)
 
 
@@ -139,16 +140,20 @@ def _running_cells(name: str, activity: str, colours: Colours) -> dict[str, Text
 
 
 def _record_cells(record: TrialRecord, colours: Colours, widest: float) -> dict[str, Text]:
-    symbol, colour = MARKS[record.verdict]
+    symbol, colour = own_mark(record)
     style = colours[colour] if record.verdict is not Verdict.SKIPPED else "dim"
+    record = own_figures(record)
     cells = {
         "state": _marked(Text(symbol, style), record.result, colours, record.numerics, in_turn=record.confirmed),
-        "name": _plain(record.label, "dim" if record.verdict is Verdict.SKIPPED else ""),
+        "name": _plain(record.candidate.name, "dim" if record.verdict is Verdict.SKIPPED else ""),
     }
-    if record.comparison is None:
+    if not record.result.measured:
         return cells | {"effect": _plain(_reason(record.result), style)}
+    effect = _effect_cells(record.comparison, colours, widest)
+    if not record.alone:
+        effect["effect"] = _plain(effect_words(record), effect["effect"].style if effect else "dim")
     return cells | {
-        **_effect_cells(record.comparison, colours, widest),
+        **effect,
         **_measured_cells(record.step_ms, record.result, record.numerics),
     }
 
@@ -176,13 +181,13 @@ def _reason(result: TrialResult) -> str:
     return format_outcome(result)
 
 
-def _effect_cells(comparison: Comparison | None, colours: Colours, widest: float) -> dict[str, Text]:
+def _effect_cells(comparison: Comparison | None, colours: Colours, widest: float, *, then: str = "") -> dict[str, Text]:
     if comparison is None:
         return {}
     _, colour = MARKS[comparison.verdict]
     style = "dim" if comparison.verdict is Verdict.NO_DIFFERENCE else colours[colour]
     return {
-        "effect": _plain(format_ratio(comparison), style),
+        "effect": _plain(f"{format_ratio(comparison)}{then}", style),
         "bar": Text(bar(effect_share(comparison, widest), BAR_WIDTH), style),
     }
 
@@ -234,12 +239,13 @@ def tally(state: SessionState, *, wide: bool) -> Content:
     """How many were tried, and with what verdicts; in marks when not ``wide``."""
     records = state.trials.values()
     done = sum(record.verdict is not Verdict.SKIPPED for record in records)
+    verdicts = [verdict_shown(record) for record in records]
     total = len({*(item.name for item in state.planned), *state.trials})
     if not total:
         return Content.styled("Nothing has been tried yet.", DIM)
     parts = [Content.assemble((f"{done} of {total}", "bold"), " tried")]
     for verdict, word in ((Verdict.FASTER, "faster"), (Verdict.SLOWER, "slower"), (Verdict.FAILED, "failed")):
-        count = sum(record.verdict is verdict for record in records)
+        count = verdicts.count(verdict)
         if count:
             symbol, colour = MARKS[verdict]
             parts.append(Content.styled(f"{count} {word}" if wide else f"{symbol} {count}", f"${colour}"))

@@ -7,6 +7,7 @@ from textual.content import Content
 from advisor.catalog import Catalog
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.state import SessionState
+from advisor.export.figures import MEASURED_ONCE, own_figures, verdict_shown
 from advisor.formatting import (
     format_break_even,
     format_interval,
@@ -18,7 +19,7 @@ from advisor.formatting import (
 )
 from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report.conclusions import shown_by
-from advisor.tui.text import DIM, memory_against, ratio
+from advisor.tui.text import DIM, memory_against, own_effect, ratio
 from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s
 
@@ -64,23 +65,26 @@ def _stack_text(stack: StackRecord, baseline: BaselineRecord | None) -> Content:
     listed = ", ".join(format_setting(key, value) for key, value in stack.settings.items())
     if stack.pending:
         return _lines([Content.assemble(("stack  ", "bold"), (format_pending(stack), "$warning")), Content(listed)])
-    how = f"  measured {IN_TURN}" if stack.confirmed else "  one trial"
+    how = f"  measured {IN_TURN}" if stack.confirmed else f"  {MEASURED_ONCE}"
     head = Content.assemble(("stack  ", "bold"), ratio(stack.comparison), (how, DIM))
     return _lines([head, Content(listed), *_numerics_line(stack.numerics), *_beside(stack.result, baseline)])
 
 
 def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> Content:
     decision = state.decisions.get(record.candidate.recipe)
-    head = Content.assemble((record.label, "bold"), "  ", (f"you {decision} it  " if decision else "", "$accent"))
-    if record.comparison is None:
+    name = record.candidate.name if record.result.measured else record.label
+    head = Content.assemble((name, "bold"), "  ", (f"you {decision} it  " if decision else "", "$accent"))
+    if not record.result.measured:
         hint = record.result.hint or _how_to_go_on(record, state)
         lines = [head + Content.styled(format_outcome(record.result), "$warning"), Content.styled(hint, DIM)]
     else:
-        lines = [head + _effect(record), _costs(record, state.baseline)]
-        trade = trade_text(record, state.baseline)
+        own = own_figures(record)
+        lines = [head + _effect(own), _costs(own, state.baseline)]
+        trade = trade_text(own, state.baseline)
         lines += [] if trade is None else [trade]
         lines += [Content(text) for text in shown_by(record, state, catalog)]
-    return _lines([*lines, *_numerics_line(record.numerics), *_beside(record.result, state.baseline)])
+    result = own_figures(record).result
+    return _lines([*lines, *_numerics_line(record.numerics), *_beside(result, state.baseline)])
 
 
 def _how_to_go_on(record: TrialRecord, state: SessionState) -> str:
@@ -91,8 +95,8 @@ def _how_to_go_on(record: TrialRecord, state: SessionState) -> str:
 
 
 def _effect(record: TrialRecord) -> Content:
-    effect = ratio(record.comparison)
-    if record.verdict is Verdict.NO_DIFFERENCE:
+    effect = own_effect(record)
+    if verdict_shown(record) is Verdict.NO_DIFFERENCE:
         effect += Content.styled(f"  {format_interval(record.comparison)}", DIM)
     return effect + Content.styled(f"  {IN_TURN}" if record.confirmed else "", DIM)
 
@@ -100,7 +104,7 @@ def _effect(record: TrialRecord) -> Content:
 def _costs(record: TrialRecord, baseline: BaselineRecord | None) -> Content:
     old = baseline.result.peak_reserved_bytes if baseline else None
     cost = f"start-up {format_seconds(start_up_s(record.result))}"
-    if record.verdict is Verdict.FASTER:
+    if record.alone and record.verdict is Verdict.FASTER:
         cost += f", pays back {format_break_even(record.break_even_steps)}"
     return Content("  ").join(
         [

@@ -20,7 +20,6 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 COUNT_INTERVAL_S = 1.0
 STAGES = {
     "starting": "Starting",
-    "loading": "Loading the model",
     "baseline": "Measuring the baseline",
     "leap": "Measuring the usual stack",
     "instruments": "Measuring noise and the profile",
