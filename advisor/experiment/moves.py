@@ -306,8 +306,8 @@ def _is_next_rung(known: Known, candidate: Candidate) -> bool:
 def repeats(known: Known) -> Moves:
     """Another process where one of each has not decided: of what may be better than the stack, and of the stack."""
     judge = known.judge
-    nulls = [run for run in (*judge.baseline_runs, *judge.controls) if run.measured]
-    if Kind.CONTROL in known.done and len(nulls) < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
+    nulls = 1 + len(judge.runs.get(BASELINE, ())) + len(judge.controls)  # disturbed ones as well: the next may be too
+    if Kind.CONTROL in known.done and nulls < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
         yield Move(Kind.AGAIN, BASELINE, POLICY.drop_gain, "baseline, again")
     for rest in (known.stack.without(key) for key in known.stack):
         ran = len(judge.measured_runs(rest)) if rest else 0
