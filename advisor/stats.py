@@ -150,18 +150,22 @@ def student_factor(degrees: float, normal: float = _NORMAL_FACTOR) -> float:
 
 
 def runs_ratio_interval(
-    new: Sequence[Sequence[float]], old: Sequence[Sequence[float]], spread: ProcessSpread
+    new: Sequence[Sequence[float]],
+    old: Sequence[Sequence[float]],
+    spread: ProcessSpread,
+    old_spread: ProcessSpread | None = None,
 ) -> Interval:
     """As :func:`ratio_interval` for processes: ``new`` and ``old`` hold the block rates of one process each.
 
     Two sources of error add up: the blocks within a process, by the bootstrap's standard error of their median, and
-    the process itself, by the pooled ``spread``: one to three processes are too few to resample. The interval is normal
-    in the logarithm of the ratio, with Student's factor for the spread. A process counts once however many blocks it
-    has. Davison and Hinkley, Bootstrap Methods and their Application, section 3.8.
+    the process itself, by the pooled ``spread`` (``old_spread`` for the other side, where that is another): one to
+    three processes are too few to resample. The interval is normal in the logarithm of the ratio, with Student's factor
+    for the spread. A process counts once however many blocks it has. Davison and Hinkley, Bootstrap Methods and their
+    Application, section 3.8.
     """
     estimate = _middle([math.log(median(run)) for run in new]) - _middle([math.log(median(run)) for run in old])
     blocks = sum(_of_middle(side) * _median_error(tuple(run)) ** 2 / len(side) for side in (new, old) for run in side)
-    processes = spread.widened**2 * (_of_middle(new) + _of_middle(old))
+    processes = spread.widened**2 * _of_middle(new) + (old_spread or spread).widened ** 2 * _of_middle(old)
     half = _NORMAL_FACTOR * math.sqrt(blocks + processes)
     return math.exp(estimate), math.exp(estimate - half), math.exp(estimate + half)
 

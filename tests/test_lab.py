@@ -127,6 +127,3 @@ def test_a_stage_is_told_once(lab):
 
 def test_kinds_of_trials_say_whether_they_describe_the_workload():
     assert [kind for kind in TrialKind if kind.inspects] == [TrialKind.BASELINE, TrialKind.PROFILE]
-    assert known_of(gpu_facts()).plan.facts.workload.mode is Mode.TRAIN
-    assert not known_of(gpu_facts()).stack
-    assert Settings() == BASELINE

@@ -76,6 +76,11 @@ def prior_spread(facts: Facts) -> float:
     return _HOST_BOUND if busy is not None and busy < _BUSY else _DEVICE_BOUND
 
 
+def _is_captured(settings: Mapping[str, Value]) -> bool:
+    """Whether a step of these settings is a graph that is replayed, wholly or in large parts."""
+    return bool(settings.get("step.cuda_graph")) or settings.get("compile.mode") in ("reduce-overhead", "max-autotune")
+
+
 def rates(blocks: Sequence[Block]) -> list[float]:
     """Samples per second of each block."""
     return [block.samples_per_s for block in blocks]
@@ -143,9 +148,20 @@ class Judge:
     def process_spread(self) -> ProcessSpread:
         """How far processes of the same settings lie apart here, the control's and the baseline's above all."""
         nulls = [run for run in (*self.baseline_runs, *self.controls) if run.measured]
-        others = [self.measured_runs(settings) for settings in self.runs if settings]
+        others = [self.measured_runs(settings) for settings in self.runs if settings and not _is_captured(settings)]
         groups = [[speed(run)[1] for run in group] for group in (nulls, *others)]
         return process_spread(groups, prior=self.prior)
+
+    @cached_property
+    def _captured_spread(self) -> ProcessSpread:
+        """As :attr:`process_spread`, of captured steps: the host's noise does not reach a graph that is replayed."""
+        runs = [self.measured_runs(settings) for settings in self.runs if _is_captured(settings)]
+        prior = self.prior if self.prior == _FED else min(self.prior, _DEVICE_BOUND)
+        return process_spread([[speed(run)[1] for run in group] for group in runs], prior=prior)
+
+    def spread_of(self, settings: Mapping[str, Value]) -> ProcessSpread:
+        """How far processes of these settings lie apart."""
+        return self._captured_spread if _is_captured(settings) else self.process_spread
 
     @property
     def noise_floor(self) -> float:
@@ -246,7 +262,8 @@ class Judge:
 
     def contribution(self, whole: Mapping[str, Value], rest: Mapping[str, Value]) -> Comparison:
         """Samples per second of one combination over those of another; both were measured."""
-        return Comparison(*self._ratio(Settings(whole), Settings(rest)), self.noise_floor)
+        floor = max(noise_floor(self.spread_of(whole)), noise_floor(self.spread_of(rest)))
+        return Comparison(*self._ratio(Settings(whole), Settings(rest)), floor)
 
     def gain(self, new: Mapping[str, Value], old: Mapping[str, Value]) -> Gain:
         """How much better one measured combination is than another, by the goal; 1 is as good.
@@ -280,7 +297,7 @@ class Judge:
         return median(block.samples / block.steps for block in self.measured_runs(settings)[0].blocks)
 
     def _ratio(self, new: Settings, old: Settings) -> Interval:
-        return runs_ratio_interval(self._rates(new), self._rates(old), self.process_spread)
+        return runs_ratio_interval(self._rates(new), self._rates(old), self.spread_of(new), self.spread_of(old))
 
     def _rates(self, settings: Settings) -> list[list[float]]:
         runs = [rates(run.blocks) for run in self.measured_runs(settings)]
