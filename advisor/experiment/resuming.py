@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
-from advisor.experiment.judge import BASELINE, Beside
+from advisor.experiment.judge import BASELINE, Beside, prior_spread
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
@@ -24,7 +24,12 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
         return known
     present = known.judge.baseline
     facts = replace(past.facts, findings=known.plan.facts.findings)
-    judge = replace(known.judge, baseline=past.baseline.result).with_run(BASELINE, present)
+    judge = replace(
+        known.judge,
+        baseline=past.baseline.result,
+        prior=prior_spread(facts),
+        cpu_step_ms=past.baseline.cpu_step_ms,
+    )
     for event in history:
         if isinstance(event, RunMeasured):
             judge = judge.with_run(event.settings, event.result)
@@ -36,6 +41,10 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
             judge = judge.with_control(record.result)
         elif not judge.knows(record.settings):  # the journal of a version that told of records only
             judge = judge.with_run(record.settings, record.result)
+    for proven in (*ran, past.stack):
+        if proven is not None and proven.confirmed and not judge.proven(proven.settings):
+            judge = judge.with_in_turn(proven.settings)
+    judge = judge.with_run(BASELINE, present)
     plan = Plan.of(
         known.plan.catalog,
         known.plan.request,
@@ -54,4 +63,6 @@ def _done(past: SessionState, ran: Iterable[TrialRecord]) -> frozenset[Kind]:
     done = {Kind.CONTROL} if any(record.candidate.recipe == CONTROL for record in ran) else set[Kind]()
     if past.facts is not None and past.facts.profile is not None and past.facts.profile.operators:
         done.add(Kind.PROFILE)
+    if past.baseline is not None and past.baseline.cpu_step_ms is not None:
+        done.add(Kind.HOST)
     return frozenset(done)

@@ -169,7 +169,7 @@ class Session:
         known = Known.begin(plan, judge)
         if self._past is not None:
             known = take_over(known, self._past, self._past_events)
-            self._teller.knows_runs_of(known)
+            self._teller.has_told(self._past_events)
         self._known = known
         self._emit(events.FactsFound(known.plan.facts))
         self._bench.tell_how_it_builds()

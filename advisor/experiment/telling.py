@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from advisor.experiment import events
 from advisor.experiment.known import Kind, Known
@@ -34,10 +34,14 @@ class Teller:
         self.stack: StackRecord | None = None
         self._ranked: tuple[Recommendation, ...] = ()
 
-    def knows_runs_of(self, known: Known) -> None:
-        """Take the runs as told: a resumed session has them in its journal."""
-        self._runs = {settings: len(runs) for settings, runs in known.judge.runs.items()}
-        self._beside = set(known.judge.beside)
+    def has_told(self, history: Iterable[events.Event]) -> None:
+        """Take the runs of these events as told: a resumed session has them in its journal."""
+        for event in history:
+            if isinstance(event, events.RunMeasured):
+                settings = Settings(event.settings)
+                self._runs[settings] = self._runs.get(settings, 0) + 1
+            elif isinstance(event, events.TurnsMeasured):
+                self._beside.add(Settings(event.settings))
 
     def tell(self, known: Known) -> None:
         """Post what is new."""
