@@ -1,0 +1,135 @@
+"""The one rule of consent, case by case: what may be used without asking, and what waits for the person."""
+
+from __future__ import annotations
+
+import pytest
+
+from advisor.catalog import load_catalog
+from advisor.experiment.consent import Consent
+from advisor.experiment.control import REJECTED, Decision
+from advisor.records import Candidate, Mode, Numerics, NumericsResult
+
+CATALOG = load_catalog()
+ACCEPTED = Decision.ACCEPTED
+EXACT, CLOSE, CHANGED = Numerics
+GRADS = Candidate("zero_grad", "step.zero_grad", "manual")  # declares exact
+BF16 = Candidate("autocast", "precision.autocast", "bfloat16")  # declares close
+BATCH = Candidate("batch_size", "data.batch_size", 128)  # declares changed
+TOGETHER = {**GRADS.settings, **BF16.settings}
+
+
+def consent(allow=CLOSE, *, seen=None, **decisions):
+    return Consent(CATALOG, Mode.TRAIN, allow, decisions, seen or {})
+
+
+def measured(numerics, declared=CLOSE, *, as_baselines=False):
+    return NumericsResult(numerics, declared, 0.5, "the losses differ by a half", as_baselines=as_baselines)
+
+
+def test_the_candidates_declare_what_these_tests_take_them_for():
+    assert [CATALOG[c.recipe].numerics_of(c.value, Mode.TRAIN) for c in (GRADS, BF16, BATCH)] == [EXACT, CLOSE, CHANGED]
+
+
+# --- by what is declared --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allow", Numerics)
+@pytest.mark.parametrize(("candidate", "declared"), [(GRADS, EXACT), (BF16, CLOSE), (BATCH, CHANGED)])
+def test_what_declares_no_more_than_is_allowed_needs_no_word(allow, candidate, declared):
+    free = declared.severity <= allow.severity
+    assert consent(allow).permits(candidate.settings) is free
+    assert consent(allow).waits(candidate) is not free
+    assert consent(allow).exceeds(candidate, None) is not free
+    assert (f"{candidate.recipe} changes results" in consent(allow).why_not(candidate.settings)) is not free
+
+
+@pytest.mark.parametrize("allow", Numerics)
+def test_what_was_accepted_may_change_what_it_declares(allow):
+    agreed = consent(allow, batch_size=ACCEPTED, autocast=ACCEPTED)
+    for candidate in (BF16, BATCH):
+        assert agreed.permits(candidate.settings)
+        assert not agreed.waits(candidate)
+    assert agreed.permits({**BF16.settings, **BATCH.settings})
+
+
+def test_one_that_waits_keeps_all_of_its_company_waiting():
+    assert not consent(EXACT).permits(TOGETHER)
+    assert "autocast" in consent(EXACT).why_not(TOGETHER)
+    assert not consent(EXACT, zero_grad=ACCEPTED).permits(TOGETHER)
+    assert consent(EXACT, autocast=ACCEPTED).permits(TOGETHER)
+
+
+@pytest.mark.parametrize("allow", Numerics)
+def test_what_was_rejected_is_never_used(allow):
+    refused = consent(allow, zero_grad=Decision.REJECTED, autocast=ACCEPTED)
+    assert refused.why_not(GRADS.settings) == refused.why_not(TOGETHER) == REJECTED
+    assert refused.rejects("zero_grad")
+    assert not refused.rejects("autocast")
+    assert refused.permits(BF16.settings)
+
+
+def test_no_settings_need_no_consent():
+    assert consent(EXACT).permits({})
+
+
+def test_a_recipe_is_asked_in_the_mode_of_the_workload():
+    """Half-precision weights train something else; in inference they only round."""
+    half = Candidate("half_weights", "precision.weights", "bfloat16")
+    waits = [Consent(CATALOG, mode, CLOSE).waits(half) for mode in (Mode.TRAIN, Mode.INFER)]
+    assert waits == [True, False]
+
+
+# --- by what was measured -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allow", Numerics)
+@pytest.mark.parametrize("shown", Numerics)
+def test_what_was_measured_to_change_more_than_is_allowed_may_not_be_used(allow, shown):
+    """A recipe that declares exact: what it was seen to do decides."""
+    found = measured(shown, EXACT)
+    free = shown.severity <= allow.severity
+    assert consent(allow).permits(GRADS.settings, found) is free
+    assert consent(allow).exceeds(GRADS, found) is not free
+    if not free:
+        assert consent(allow).why_not(GRADS.settings, found) == f"the numerics are {shown}: {found.text}"
+
+
+def test_what_differs_no_more_than_two_baselines_do_counts_as_declared():
+    found = measured(CHANGED, EXACT, as_baselines=True)
+    assert consent(EXACT).permits(GRADS.settings, found)
+    assert not consent(EXACT).exceeds(GRADS, found)
+
+
+def test_a_measurement_does_not_excuse_what_is_declared():
+    """A larger batch whose first losses happen to be equal trains something else all the same."""
+    found = measured(EXACT, CHANGED)
+    assert not consent().permits(BATCH.settings, found)
+    assert consent().exceeds(BATCH, found)
+
+
+def test_accepting_a_recipe_covers_its_declaration_not_a_fault():
+    agreed = consent(EXACT, autocast=ACCEPTED)
+    assert agreed.permits(BF16.settings, measured(CLOSE))
+    assert not agreed.permits(BF16.settings, measured(CHANGED))
+    assert agreed.exceeds(BF16, measured(CLOSE)), "accepted or not: it is shown as what needed consent"
+
+
+def test_accepting_a_recipe_covers_what_it_was_seen_to_change():
+    """The person saw the measured class beside the recipe when they accepted it."""
+    agreed = consent(EXACT, seen={"autocast": CHANGED}, autocast=ACCEPTED)
+    assert agreed.permits(BF16.settings, measured(CHANGED))
+    assert agreed.permits(TOGETHER, measured(CHANGED))
+    assert not agreed.permits(GRADS.settings, measured(CHANGED)), "not what another recipe does"
+
+
+def test_what_was_seen_of_a_recipe_that_nobody_accepted_covers_nothing():
+    assert not consent(CLOSE, seen={"autocast": CHANGED}).permits(BF16.settings, measured(CHANGED))
+    other = consent(CLOSE, seen={"autocast": CHANGED}, zero_grad=ACCEPTED)
+    assert not other.permits(TOGETHER, measured(CHANGED))
+
+
+def test_consent_to_one_of_a_stack_covers_what_they_do_together():
+    agreed = consent(CLOSE, batch_size=ACCEPTED)
+    stack = {**BATCH.settings, **TOGETHER}
+    assert agreed.permits(stack, measured(CHANGED, CHANGED))
+    assert not consent(CLOSE).permits(stack, measured(CHANGED, CHANGED))
