@@ -51,6 +51,11 @@ class Run:
         """The names of the trials that were asked for, in their order."""
         return [event.name for event in self.posted(events.TrialStarted)]
 
+    @property
+    def order(self):
+        """The same, each once: a trial that something disturbed is repeated."""
+        return list(dict.fromkeys(self.started))
+
     def when(self, matches, act):
         """Have something done, in the session's own thread, once it posts an event that matches."""
         waiting = [act]
