@@ -92,7 +92,6 @@ class Recipe(ABC):
 
     ``ladder``: the values are tried in order until one is no better than those before it.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
-    ``fallback``: an expensive one that most often gains less than others of its kind, and waits for them.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
     ``times_kernels``: it has libraries time kernels in the first steps, beside which nothing else may run.
     ``saves_memory``: it is meant to lower the peak; with memory as the objective the search tries it first.
@@ -122,7 +121,6 @@ class Recipe(ABC):
     package: ClassVar[str] = ""
     ladder: ClassVar[bool] = False
     expensive: ClassVar[bool] = False
-    fallback: ClassVar[bool] = False
     habit: ClassVar[bool] = False
     times_kernels: ClassVar[bool] = False
     saves_memory: ClassVar[bool] = False

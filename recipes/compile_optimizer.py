@@ -74,7 +74,6 @@ class CompileOptimizer(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.STEP
     expensive = True
-    fallback = True
     phases = frozenset({Phase.OPTIMIZER})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

@@ -49,7 +49,6 @@ class FusePointwise(Recipe):
     stage = Stage.COMPILE
     saves_memory = True
     expensive = True
-    fallback = True
     # Expected speed-up: 1.58x and 1.43x on handwritten formulas, 0.78x on a served network (tests/gpu/RESULTS.md).
     gain = 1.1
 

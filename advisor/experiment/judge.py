@@ -286,14 +286,13 @@ class Judge:
         return self._faster(new, old)
 
     def _faster(self, new: Mapping[str, Value], old: Mapping[str, Value]) -> Gain:
-        """By samples per second; for latency by steps per second, so that a larger batch never counts as better."""
-        ratio, low, high = self._ratio(Settings(new), Settings(old))
+        """The ratio of samples per second; for latency that of steps per second."""
         factor = 1.0
         if self.goal.objective is Objective.LATENCY:
-            factor = self._samples_a_step(old) / self._samples_a_step(new)
-        return Gain(factor * ratio, factor * low, factor * high, 0.0)
+            factor = self._samples_per_step(old) / self._samples_per_step(new)
+        return Gain(*(factor * ratio for ratio in self._ratio(Settings(new), Settings(old))), floor=0.0)
 
-    def _samples_a_step(self, settings: Mapping[str, Value]) -> float:
+    def _samples_per_step(self, settings: Mapping[str, Value]) -> float:
         return median(block.samples / block.steps for block in self.measured_runs(settings)[0].blocks)
 
     def _ratio(self, new: Settings, old: Settings) -> Interval:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from advisor.experiment.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
-from advisor.experiment.ladder import goes_on
+from advisor.experiment.ladder import end_of_ladder, goes_on
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.weaken import weaker
-from advisor.records import Candidate, Outcome, Verdict
+from advisor.records import Candidate, Verdict
 from advisor.settings import Settings
 
 Moves = Iterator[Move]
@@ -350,11 +350,6 @@ def _end_of_ladder(known: Known, candidate: Candidate) -> str:
     rungs = [c for c in known.plan.candidates if c.recipe == candidate.recipe and not c.already_on]
     for rung in reversed(rungs[: rungs.index(candidate)]):
         record = known.record(rung)
-        if record is None:
-            continue
-        if record.result.outcome is Outcome.OUT_OF_MEMORY:
-            return f"{rung.name} ran out of memory, so larger values would too"
-        if not record.result.measured:
-            return f"{rung.name} failed: {record.result.reason}"
-        return f"{rung.name} was no better than the value before it"
+        if record is not None:
+            return end_of_ladder(record)
     return ""

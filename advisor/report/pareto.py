@@ -1,22 +1,26 @@
 """Speed against memory: all that was measured and is allowed, and the front. Pure functions of a session's state.
 
 A point is on the front when nothing is both as fast and as small: whoever wants it faster pays in memory, and whoever
-wants it smaller pays in time.
+wants it smaller pays in time. What one lucky run shows does not take the place of what more runs have shown.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal, Yardstick
 from advisor.experiment.ranking import CONTROL, fills_the_device
 from advisor.experiment.state import SessionState
-from advisor.records import ParetoPoint, StackRecord, TrialRecord, Verdict
+from advisor.records import Comparison, ParetoPoint, StackRecord, TrialRecord, Verdict
 from advisor.settings import Settings
 
 BASELINE = "baseline"
 STACK = "stack"
+# A point is better known than another when its interval is narrower than this share of the other's: that of two runs is
+# 0.78 of that of one.
+_NARROWER = 0.85
 
 
 def measured_points(state: SessionState) -> tuple[ParetoPoint, ...]:
@@ -40,12 +44,13 @@ def pareto_front(
     """The points that nothing else is both as fast as and as small as, the smallest first.
 
     Of points whose peaks differ by less than ``saving_floor`` the fastest stays, and a point has to be faster than all
-    smaller ones by more than ``noise_floor`` (both relative): what nobody can tell apart is not a choice.
+    smaller ones by more than ``noise_floor`` (both relative): what nobody can tell apart is not a choice. Beside a
+    better-known one a point is faster only when its whole interval is, and the better-known one stays in front of it.
     """
     front: list[ParetoPoint] = []
     smallest_bytes = 0  # of the points that the last one of the front stands for
     for point in sorted(points, key=_by_size):
-        if front and point.speedup <= (1 + noise_floor) * front[-1].speedup:
+        if not all(_is_choice_beside(point, smaller, noise_floor) for smaller in front):
             continue
         if front and point.peak_reserved_bytes <= (1 + saving_floor) * smallest_bytes:
             front[-1] = point
@@ -53,6 +58,32 @@ def pareto_front(
             front.append(point)
             smallest_bytes = point.peak_reserved_bytes
     return tuple(front)
+
+
+def _is_choice_beside(point: ParetoPoint, smaller: ParetoPoint, noise_floor: float) -> bool:
+    """Whether somebody who could have a smaller point may want this one for its speed."""
+    if _is_better_known(smaller, point):
+        return _lowest(point) > smaller.speedup and point.speedup > (1 + noise_floor) * smaller.speedup
+    if _is_better_known(point, smaller):
+        return _lowest(smaller) <= point.speedup
+    return point.speedup > (1 + noise_floor) * smaller.speedup
+
+
+def _is_better_known(one: ParetoPoint, other: ParetoPoint) -> bool:
+    """Whether one point was confirmed and the other was not, or more runs are behind it; the baseline has the most."""
+    if one.comparison is None or other.comparison is None:
+        return other.comparison is not None
+    if one.comparison.paired != other.comparison.paired:
+        return one.comparison.paired
+    return _width(one.comparison) < _NARROWER * _width(other.comparison)
+
+
+def _lowest(point: ParetoPoint) -> float:
+    return point.comparison.ci_low if point.comparison else 1.0
+
+
+def _width(comparison: Comparison) -> float:
+    return math.log(comparison.ci_high / comparison.ci_low)
 
 
 def front_of(state: SessionState) -> tuple[ParetoPoint, ...]:
