@@ -94,6 +94,69 @@ def test_one_point_is_its_own_front_and_nothing_has_none():
     assert least_memory([point(2.0, 8), alone]) == alone
 
 
+# --- what is better known ---------------------------------------------------------------------------------------
+
+
+def known(speedup, low, high, peak_bytes, name, *, confirmed=False):
+    comparison = Comparison(speedup, low, high, 0.005, paired=confirmed)
+    return ParetoPoint(name, {"a.b": name}, comparison, peak_bytes)
+
+
+CONFIRMED = known(2.0, 1.96, 2.04, 1000, "stack", confirmed=True)
+
+
+@pytest.mark.parametrize("peak_bytes", [900, 1000, 1100])
+@pytest.mark.parametrize(("low", "fastest"), [(1.9, "stack"), (1.99, "stack"), (2.05, "lucky")])
+def test_one_lucky_run_is_not_faster_than_what_was_confirmed(peak_bytes, low, fastest):
+    lucky = known(2.2, low, 2.5, peak_bytes, "lucky")
+    assert pareto_front([CONFIRMED, lucky], saving_floor=0.01)[-1].name == fastest
+
+
+def test_a_smaller_one_that_may_be_as_fast_stays_a_choice_beside_the_confirmed():
+    smaller = known(2.1, 1.8, 2.4, 600, "smaller")
+    assert [kept.name for kept in pareto_front([CONFIRMED, smaller], saving_floor=0.01)] == ["smaller", "stack"]
+
+
+def test_two_that_are_known_as_well_are_told_apart_by_their_speeds():
+    one, other = known(2.0, 1.8, 2.2, 1000, "one"), known(2.1, 1.9, 2.3, 1100, "other")
+    assert [kept.name for kept in pareto_front([one, other], noise_floor=0.02)] == ["one", "other"]
+    assert [kept.name for kept in pareto_front([one, other], noise_floor=0.1)] == ["one"]
+
+
+def test_more_runs_stand_against_one_as_what_was_confirmed_does():
+    often, once = known(2.0, 1.95, 2.05, 1000, "often"), known(2.1, 1.9, 2.3, 1000, "once")
+    assert [kept.name for kept in pareto_front([often, once])] == ["often"]
+
+
+@pytest.mark.parametrize(("low", "shown"), [(0.98, [BASELINE]), (1.02, [BASELINE, "larger"])])
+def test_the_baseline_is_better_known_than_anything(low, shown):
+    own, larger = ParetoPoint(BASELINE, {}, None, 1000), known(1.1, low, 1.2, 1200, "larger", confirmed=True)
+    assert [kept.name for kept in pareto_front([own, larger])] == shown
+
+
+uncertain = st.builds(
+    lambda speedup, below, above, peak_bytes, number, confirmed: known(
+        speedup, speedup / below, speedup * above, peak_bytes, str(number), confirmed=confirmed
+    ),
+    st.floats(0.5, 4),
+    st.floats(1.0, 1.5),
+    st.floats(1.0, 1.5),
+    st.integers(1, 50),
+    st.integers(),
+    st.just(False),
+)
+
+
+@given(st.lists(uncertain, max_size=10), st.floats(1.0, 3.0), st.integers(1, 50), floors)
+def test_nothing_takes_the_place_of_the_confirmed_unless_its_interval_lies_above(others, speedup, peak_bytes, floor):
+    stack = known(speedup, speedup / 1.02, speedup * 1.02, peak_bytes, "stack", confirmed=True)
+    front = pareto_front([*others, stack], saving_floor=floor[0], noise_floor=floor[1])
+    if front[-1] != stack:
+        assert any(other.comparison.ci_low > stack.speedup for other in front)
+    for other in front:
+        assert other.peak_reserved_bytes <= peak_bytes or other == stack or other.comparison.ci_low > stack.speedup
+
+
 # --- a session's points ---------------------------------------------------------------------------------------
 
 
@@ -134,6 +197,16 @@ def test_the_front_of_a_session_goes_from_the_smallest_to_the_fastest():
     assert [dict(kept.settings).get("memory.activation_checkpointing") for kept in front] == ["blocks", None]
     assert front[-1].name == STACK
     assert front[0].peak_reserved_bytes < front[1].peak_reserved_bytes
+
+
+@pytest.mark.parametrize("gib", [5.0, 5.47, 6.0])
+@pytest.mark.parametrize(("low", "fastest"), [(1.8, STACK), (2.1, "lucky")])
+def test_the_fastest_of_a_session_is_its_confirmed_stack(gib, low, fastest):
+    state = state_of()
+    comparison = Comparison(2.3, low, 2.6, 0.005)
+    settings = {"precision.autocast": "bfloat16", "a.b": 1}
+    state.apply(events.CombinationMeasured(ParetoPoint("lucky", settings, comparison, round(gib * GIB))))
+    assert front_of(state)[-1].name == fastest
 
 
 @pytest.mark.parametrize(("low", "chosen"), [(0.99, BASELINE), (1.05, "faster")])

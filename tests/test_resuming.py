@@ -1,0 +1,241 @@
+"""What a session that continues an interrupted one takes over from the events that the other has told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from facts import gpu_facts, profile_facts
+
+from advisor.catalog import load_catalog
+from advisor.experiment import events
+from advisor.experiment.consent import Consent
+from advisor.experiment.control import Decision
+from advisor.experiment.judge import BASELINE, Beside, Judge, prior_spread
+from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.moves import moves
+from advisor.experiment.plan import Plan
+from advisor.experiment.request import Request
+from advisor.experiment.resuming import take_over
+from advisor.experiment.state import SessionState
+from advisor.experiment.telling import Teller
+from advisor.records import (
+    Block,
+    Bottleneck,
+    Candidate,
+    Finding,
+    Mode,
+    Numerics,
+    OperatorRow,
+    Outcome,
+    TargetSpec,
+    TrialResult,
+)
+from advisor.settings import Settings
+
+CATALOG = load_catalog()
+FACTS = gpu_facts()
+PROFILED = gpu_facts(
+    profile=profile_facts(
+        operators=(OperatorRow("aten::addmm", 6.0, 1.0, 2.0),), bottleneck=Bottleneck.LAUNCH, device_busy_share=0.4
+    )
+)
+BF16 = Candidate("autocast", "precision.autocast", "bfloat16")
+FUSED = Candidate("fused_optimizer", "optimizer.implementation", "fused")
+GRADS = Candidate("zero_grad", "step.zero_grad", "manual")
+ALONE = Settings(BF16.settings)
+STACK = ALONE.merged(FUSED.settings)
+
+
+def result(step_ms, **changes):
+    blocks = tuple(Block(10, 80, 0.01 * step_ms * wobble) for wobble in (0.999, 1.0, 1.001, 1.0, 0.9995))
+    return TrialResult(Outcome.MEASURED, blocks=blocks, losses=(2.3, 2.2), batch_size=8, **changes)
+
+
+def beginning(step_ms=10.0, *, facts=FACTS, **decisions):
+    """What a session knows once its own baseline has been measured."""
+    consent = Consent(CATALOG, Mode.TRAIN, Numerics.CLOSE, decisions)
+    plan = Plan.of(CATALOG, Request(TargetSpec("made_up", ".")), facts, consent)
+    return Known.begin(plan, Judge(CATALOG, Mode.TRAIN, result(step_ms), prior=prior_spread(facts)))
+
+
+def told_by(*steps):
+    """The events of a session that took these moves and was then interrupted, and what it knew."""
+    told = []
+    teller, known = Teller(told.append), beginning()
+    told.append(events.FactsFound(FACTS))
+    teller.tell(known)
+    for move, evidence in steps:
+        known = known.after(move, evidence)
+        if evidence.facts is not None:
+            told.append(events.FactsFound(evidence.facts))
+        teller.tell(known)
+    return told, known
+
+
+def measured(kind, settings, step_ms, *, base=BASELINE, candidate=None, **changes):
+    """A move, and the one run that came of it."""
+    settings = Settings(settings)
+    run = result(step_ms, **changes)
+    return Move(kind, settings, 1.1, str(settings), base, candidate), Evidence(runs=((settings, run),))
+
+
+ALONE_RUN = measured(Kind.ALONE, ALONE, 6.0, candidate=BF16)
+LEAP = measured(Kind.LEAP, STACK, 5.0)
+CONTROL = Move(Kind.CONTROL, BASELINE, 1.0, "control=true"), Evidence(control=result(10.01))
+PROFILE = (
+    Move(Kind.PROFILE, BASELINE, 1.0, "baseline, instrumented"),
+    Evidence(runs=((BASELINE, result(10.02)),), facts=PROFILED),
+)
+HOST = Move(Kind.HOST, BASELINE, 1.0, "the same step on the CPU"), Evidence(cpu_step_ms=80.0)
+IN_TURN = (
+    Move(Kind.TURNS, STACK, 1.0, "stack, confirmed"),
+    Evidence(runs=((STACK, result(5.02)), (BASELINE, result(10.03)))),
+)
+SIDE_BY_SIDE = (
+    Move(Kind.TURNS, STACK, 1.0, "stack, confirmed"),
+    Evidence(beside=Beside(result(5.0).blocks, result(10.0).blocks, result(5.0))),
+)
+
+
+def resumed(told, **decisions):
+    return take_over(beginning(10.3, **decisions), SessionState.of(told), told)
+
+
+def apart_from_the_baseline(judge):
+    return {settings: runs for settings, runs in judge.runs.items() if settings}
+
+
+# --- what is taken over ---------------------------------------------------------------------------------------
+
+
+def test_every_run_is_taken_over_and_the_present_baseline_is_one_more():
+    told, before = told_by(ALONE_RUN, LEAP, CONTROL, PROFILE, IN_TURN)
+    after = resumed(told).judge
+    assert {key: runs for key, runs in after.runs.items() if key} == {
+        k: runs for k, runs in before.judge.runs.items() if k
+    }
+    assert after.runs[BASELINE] == (*before.judge.runs[BASELINE], beginning(10.3).judge.baseline)
+    assert after.baseline.blocks == before.judge.baseline.blocks
+    assert after.controls == before.judge.controls
+
+
+def test_runs_that_failed_are_not_tried_again():
+    failed = TrialResult(Outcome.OUT_OF_MEMORY, "it needs more than there is")
+    told, _ = told_by((LEAP[0], Evidence(runs=((STACK, failed),))))
+    after = resumed(told)
+    assert after.judge.knows(STACK)
+    assert after.judge.result(STACK) == failed
+    assert after.stack == BASELINE
+    assert all(move.settings != STACK for move in moves(after))
+
+
+def test_the_best_stack_is_the_stack_again():
+    told, before = told_by(ALONE_RUN, LEAP)
+    after = resumed(told)
+    assert after.stack == before.stack == STACK
+    assert not after.pending
+    assert after.judge.compare(STACK).speedup == pytest.approx(2.0, rel=0.05)
+
+
+@pytest.mark.parametrize("turns", [IN_TURN, SIDE_BY_SIDE], ids=["whole runs", "side by side"])
+def test_what_was_confirmed_stays_confirmed(turns):
+    told, before = told_by(LEAP, turns)
+    after = resumed(told)
+    assert before.judge.proven(STACK)
+    assert after.judge.proven(STACK)
+    assert after.judge.beside == before.judge.beside
+    assert Kind.TURNS not in {move.kind for move in moves(after)}
+    assert Kind.TURNS in {move.kind for move in moves(resumed(told_by(LEAP)[0]))}
+
+
+@pytest.mark.parametrize(
+    ("steps", "done"),
+    [
+        ((), set()),
+        ((CONTROL,), {Kind.CONTROL}),
+        ((PROFILE,), {Kind.PROFILE}),
+        ((CONTROL, PROFILE, HOST), {Kind.CONTROL, Kind.PROFILE, Kind.HOST}),
+    ],
+)
+def test_instruments_that_were_used_need_not_be_used_again(steps, done):
+    told, before = told_by(*steps)
+    after = resumed(told)
+    assert after.done == before.done == done
+    assert done.isdisjoint(move.kind for move in moves(after))
+    assert after.judge.cpu_step_ms == before.judge.cpu_step_ms
+
+
+def test_the_profile_says_again_what_is_worth_trying_and_how_much_noise_to_expect():
+    told, before = told_by(PROFILE)
+    after = resumed(told)
+    assert after.plan.facts.profile == PROFILED.profile
+    assert after.judge.prior == before.judge.prior == prior_spread(PROFILED) != prior_spread(FACTS)
+
+
+def test_what_was_in_question_on_top_of_the_stack_is_still_known():
+    on_top = measured(Kind.ADD, STACK.merged(GRADS.settings), 5.01, base=STACK, candidate=GRADS)
+    told, before = told_by(LEAP, on_top)
+    after = resumed(told)
+    assert after.tried[GRADS.name] == before.tried[GRADS.name]
+    assert after.record(GRADS).contribution.speedup == pytest.approx(before.record(GRADS).contribution.speedup)
+
+
+def test_what_the_person_rejected_meanwhile_is_not_in_the_stack():
+    told, _ = told_by(ALONE_RUN, measured(Kind.ALONE, FUSED.settings, 8.0, candidate=FUSED), LEAP)
+    after = resumed(told, fused_optimizer=Decision.REJECTED)
+    assert after.stack == ALONE
+
+
+# --- older and shorter journals -------------------------------------------------------------------------------
+
+
+def test_a_journal_of_records_only_is_taken_over_as_well():
+    """Versions before this one told of candidates and of nothing else."""
+    told, before = told_by(ALONE_RUN, CONTROL)
+    old = [event for event in told if not isinstance(event, (events.RunMeasured, events.TurnsMeasured))]
+    after = resumed(old)
+    assert after.judge.measured_runs(ALONE) == before.judge.measured_runs(ALONE)
+    assert after.judge.controls == before.judge.controls
+    assert after.done == {Kind.CONTROL}
+    assert after.stack == ALONE
+
+
+def test_what_was_skipped_was_not_tried():
+    told, _ = told_by()
+    Teller(told.append).skip(GRADS, "there was no time")
+    assert not resumed(told).judge.knows(GRADS.settings)
+
+
+@pytest.mark.parametrize("lost", [events.FactsFound, events.BaselineMeasured])
+def test_a_session_that_ended_before_its_baseline_leaves_nothing(lost):
+    told, _ = told_by(ALONE_RUN)
+    fresh = beginning(10.3)
+    left = [event for event in told if not isinstance(event, lost)]
+    assert take_over(fresh, SessionState.of(left), left) is fresh
+
+
+def test_findings_are_those_of_the_files_as_they_are_now():
+    told, _ = told_by()
+    finding = Finding("zero_grad", "train.py", 3, "zero_grad(set_to_none=False)", "it fills them", "drop it", "zeros")
+    told.append(events.FactsFound(replace(FACTS, findings=(finding,))))
+    assert SessionState.of(told).facts.findings == (finding,)
+    assert resumed(told).plan.facts.findings == ()
+
+
+# --- resuming twice -------------------------------------------------------------------------------------------
+
+
+def test_only_what_is_new_is_told_again_and_a_second_resumption_knows_all():
+    told, _ = told_by(ALONE_RUN, LEAP, CONTROL, SIDE_BY_SIDE)
+    known, more = resumed(told), []
+    teller = Teller(more.append)
+    teller.has_told(told)
+    teller.tell(known)
+    runs = [event for event in more if isinstance(event, (events.RunMeasured, events.TurnsMeasured))]
+    assert runs == [events.RunMeasured({}, beginning(10.3).judge.baseline)]
+    twice = take_over(beginning(10.4), SessionState.of([*told, *more]), [*told, *more])
+    assert twice.judge.runs[BASELINE] == (beginning(10.3).judge.baseline, beginning(10.4).judge.baseline)
+    assert apart_from_the_baseline(twice.judge) == apart_from_the_baseline(known.judge)
+    assert twice.judge.beside == known.judge.beside
+    assert twice.stack == known.stack
