@@ -7,7 +7,6 @@ four: where a result exceeds it, less memory comes first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -21,7 +20,7 @@ from advisor.formatting import (
     format_ratio,
 )
 from advisor.records import BaselineRecord, Comparison, Numerics, Objective, TrialResult, Verdict
-from advisor.stats import SMALLEST_NOISE_FLOOR, ratio_interval
+from advisor.stats import SMALLEST_NOISE_FLOOR
 
 DEFAULT_KEEP_SPEED = 0.9
 # Allocators round, and resident sets wander: a smaller share of the baseline's peak is no saving.
@@ -170,16 +169,6 @@ class Yardstick:
         """Whether a result is as fast as the objective asks: its whole interval lies above the share to keep."""
         return self.goal.objective is not Objective.MEMORY or comparison.ci_low >= self.goal.keep_speed
 
-    def too_slow(self, result: TrialResult, comparison: Comparison | None) -> bool:
-        """Whether settings save memory and cost too much speed: in company that is faster they may be welcome."""
-        saving = self.saving(result)
-        return comparison is not None and saving is not None and saving.proven and not self.keeps_speed(comparison)
-
-    def may_keep_speed(self, result: TrialResult, comparison: Comparison | None) -> bool:
-        """Whether settings save memory and nobody can tell yet whether they keep the speed that was asked for."""
-        open_yet = comparison is not None and comparison.ci_high >= self.goal.keep_speed
-        return open_yet and self.too_slow(result, comparison)
-
     def helps(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings are worth a place in a combination: better than the baseline beyond the noise.
 
@@ -207,42 +196,6 @@ class Yardstick:
         if gain is not None and gain.proven:
             return True, gain.ratio
         return False, comparison.speedup if comparison else 0.0
-
-    # --- one combination against another --------------------------------------------------------------------------
-
-    def beats(self, new: TrialResult, old: TrialResult, comparison: Comparison, *, margin: float = 1.0) -> bool:
-        """Whether a combination should take the place of another. ``comparison`` is the new one's with the baseline.
-
-        Of speeds the whole interval of their ratio must lie above ``margin``; of memory and energy the ratio must clear
-        the noise beside. With memory as the objective, of two that take as much the faster is better.
-        """
-        if not self.keeps_speed(comparison):
-            return False
-        smaller = _once(old.peak_reserved_bytes, new.peak_reserved_bytes, self.saving_floor)
-        if not self.goal.fits(old):
-            return self.goal.fits(new) or _clears(smaller, 1.0)
-        if not self.goal.fits(new):
-            return False
-        if self.goal.objective is Objective.MEMORY:
-            equal = smaller is not None and not smaller.lost
-            return _clears(smaller, margin) or (equal and self._faster(new, old, margin))
-        if self.goal.objective is Objective.ENERGY:
-            return _clears(_once(old.energy_j_per_sample, new.energy_j_per_sample, self.energy_floor), margin)
-        return self._faster(new, old, margin)
-
-    def speed_ratio(self, new: TrialResult, old: TrialResult) -> float:
-        """How many times as fast one result is as another, without a word on how certain that is."""
-        return ratio_interval(self._rates(new), self._rates(old))[0]
-
-    def _faster(self, new: TrialResult, old: TrialResult, margin: float) -> bool:
-        _, low, _ = ratio_interval(self._rates(new), self._rates(old))
-        return low > margin
-
-    def _rates(self, result: TrialResult) -> Sequence[float]:
-        """Steps per second for latency, else samples per second, of each block."""
-        if self.goal.objective is Objective.LATENCY:
-            return [1e3 / block.step_ms for block in result.blocks]
-        return [block.samples_per_s for block in result.blocks]
 
     # --- in words -------------------------------------------------------------------------------------------------
 
@@ -272,10 +225,6 @@ def _timed(comparison: Comparison, factor: float) -> Gain:
 def _once(old: float | None, new: float | None, floor: float) -> Gain | None:
     """The gain of a figure that is measured once a trial and should be low."""
     return Gain(old / new, old / new, old / new, floor) if old and new else None
-
-
-def _clears(gain: Gain | None, margin: float) -> bool:
-    return gain is not None and gain.proven and gain.ratio > margin
 
 
 def _samples_per_step(result: TrialResult) -> float:
