@@ -79,12 +79,8 @@ def test_a_stack_that_is_not_confirmed_is_marked_wherever_its_figure_stands() ->
     state = SessionState.of(histories.whole())
     state.stack = replace(state.stack, confirmed=False)
     (row,) = [row for row in build_rows(state, COLOURS) if row.key == STACK]
-    figures = (
-        row.cells["effect"],
-        headline(state),
-        selection_text(STACK, state),
-        far_text(state, working=False, wide=True),
-    )
+    assert row.cells["name"].plain.endswith(", once")
+    figures = (headline(state), selection_text(STACK, state), far_text(state, working=False, wide=True))
     assert all("measured once" in figure.plain for figure in figures)
     state.stack = replace(state.stack, confirmed=True)
     assert "measured once" not in headline(state).plain

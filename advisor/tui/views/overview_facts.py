@@ -74,7 +74,8 @@ def _pending_headline(stack: StackRecord) -> Content:
 
 def _stack_headline(stack: StackRecord, state: SessionState) -> Content:
     baseline = state.baseline
-    kind = "confirmed against the baseline" if stack.confirmed else f"the best stack so far, {MEASURED_ONCE}"
+    so_far = "" if state.finished else " so far"
+    kind = "confirmed against the baseline" if stack.confirmed else f"the best stack{so_far}, {MEASURED_ONCE}"
     count = len(stack.settings)
     effect = by_objective(stack.result, stack.comparison, state.yardstick)
     first = Content.assemble(

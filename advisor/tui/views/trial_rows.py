@@ -10,7 +10,7 @@ from textual.content import Content
 
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.state import SessionState
-from advisor.export.figures import MEASURED_ONCE, effect_words, own_figures, verdict_shown
+from advisor.export.figures import effect_words, own_figures, verdict_shown
 from advisor.formatting import (
     format_bytes,
     format_ms,
@@ -100,8 +100,8 @@ def _stack_row(state: SessionState, colours: Colours, widest: float) -> Row:
         return _row(STACK, {"state": Text("★", "dim"), "name": _plain(f"stack of {count}", "bold"), **reason}, "")
     cells = {
         "state": _marked(Text("★", colours["accent"]), stack.result, colours, stack.numerics, in_turn=stack.confirmed),
-        "name": _plain(f"stack of {count}", "bold"),
-        **_effect_cells(stack.comparison, colours, widest, then="" if stack.confirmed else f", {MEASURED_ONCE}"),
+        "name": _plain(f"stack of {count}{'' if stack.confirmed else ', once'}", "bold"),  # measured once: no room
+        **_effect_cells(stack.comparison, colours, widest),
         **_measured_cells(stack.step_ms, stack.result, stack.numerics),
     }
     return _row(STACK, cells, stack.result.log_path)
@@ -181,13 +181,13 @@ def _reason(result: TrialResult) -> str:
     return format_outcome(result)
 
 
-def _effect_cells(comparison: Comparison | None, colours: Colours, widest: float, *, then: str = "") -> dict[str, Text]:
+def _effect_cells(comparison: Comparison | None, colours: Colours, widest: float) -> dict[str, Text]:
     if comparison is None:
         return {}
     _, colour = MARKS[comparison.verdict]
     style = "dim" if comparison.verdict is Verdict.NO_DIFFERENCE else colours[colour]
     return {
-        "effect": _plain(f"{format_ratio(comparison)}{then}", style),
+        "effect": _plain(format_ratio(comparison), style),
         "bar": Text(bar(effect_share(comparison, widest), BAR_WIDTH), style),
     }
 
