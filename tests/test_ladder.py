@@ -27,18 +27,22 @@ def judge():
     return Judge(load_catalog(), Mode.TRAIN, at(100.0))
 
 
+def recorded(judge, candidate, rate):
+    """The record of a candidate that ran once, at this rate."""
+    return judge.with_run(candidate.settings, at(rate)).record(candidate, candidate.settings)
+
+
 def test_a_ladder_climbs_on_though_its_record_was_judged_again(judge):
     """A repeat of the baseline replaces every record; a value must not be compared with itself then."""
-    first = judge.record(UP[0], UP[0].settings, at(120.0))
-    second = judge.record(UP[1], UP[1].settings, at(121.0))
-    records = [judge.again(first)]
+    first, second = recorded(judge, UP[0], 120.0), recorded(judge, UP[1], 121.0)
+    records = [recorded(judge.with_run({}, at(100.0)), UP[0], 120.0)]
     assert climbs(first, records, UP, judge.baseline_rate)
     assert not climbs(second, records, UP, judge.baseline_rate)
 
 
 def test_a_ladder_that_leads_down_goes_on_while_it_gets_better(judge):
-    first = judge.record(DOWN[0], DOWN[0].settings, at(120.0))
-    better, worse = (judge.record(DOWN[1], DOWN[1].settings, at(rate)) for rate in (121.0, 119.0))
+    first = recorded(judge, DOWN[0], 120.0)
+    better, worse = (recorded(judge, DOWN[1], rate) for rate in (121.0, 119.0))
     assert climbs(better, [first], DOWN, judge.baseline_rate)
     assert not climbs(better, [first], UP, judge.baseline_rate), "one that leads up has passed its knee"
     assert not climbs(worse, [first], DOWN, judge.baseline_rate)

@@ -34,17 +34,17 @@ def leaps(known: Known) -> Moves:
     if known.pending:
         yield Move(Kind.LEAP, known.stack, POLICY.leap_gain, f"stack: {known.stack}")
         return
+    if any(_needs_explaining(known, settings) for settings in known.judge.runs):
+        return
     usual, compiles = _wanted(known, known.usual), _wanted(known, known.compiles)
     goal = _permitted(known, usual.merged(known.uncompiled))
-    if _needs_explaining(known, goal):
-        return
     plain = _standing(known, goal)
     complete = set(usual) <= set(known.stack)
     if not complete and not known.judge.knows(plain):
         yield Move(Kind.LEAP, plain, POLICY.leap_gain, f"stack: {plain}", known.stack)
         return
     goal = _permitted(known, plain.merged(compiles)) if compiles else plain
-    if _needs_explaining(known, goal) or _compiling_is_hopeless(known):
+    if _compiling_is_hopeless(known):
         return
     compiled = _standing(known, goal)
     if compiled not in (plain, known.stack) and not known.judge.knows(compiled):
@@ -52,12 +52,13 @@ def leaps(known: Known) -> Moves:
 
 
 def _gain_of_compiling(known: Known, settings: Settings) -> float:
-    """What is expected of those of a stack's settings that have it compiled."""
+    """What is expected of those of a stack's settings that have it compiled: less where the others only cost speed."""
     gain = 1.0
     for candidate in known.plan.candidates:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
             gain = max(gain, known.plan.expected_gain(candidate, settings.without(candidate.key), known.step_ms))
-    return max(gain, POLICY.drop_gain)
+    loses = known.judge.measured_runs(known.usual) and known.judge.gain(known.usual, BASELINE).lost
+    return max(min(gain, POLICY.timid) if loses else gain, POLICY.drop_gain)
 
 
 def _wanted(known: Known, settings: Settings) -> Settings:
@@ -74,8 +75,10 @@ def _compiling_is_hopeless(known: Known) -> bool:
 
 def _needs_explaining(known: Known, settings: Settings) -> bool:
     """Whether settings ran but differ too much, before the instruments have told rounding and dropout from faults."""
+    if len(settings) < 2 or {Kind.CONTROL, Kind.REFERENCE} <= known.done:
+        return False
     result = known.judge.result(settings)
-    if result is None or not result.measured or {Kind.CONTROL, Kind.REFERENCE} <= known.done:
+    if result is None or not result.measured:
         return False
     return not known.plan.consent.permits(settings, known.judge.numerics(settings, result))
 
@@ -99,8 +102,7 @@ def _permitted(known: Known, settings: Settings) -> Settings:
 
 def instruments(known: Known) -> Moves:
     """What tells noise, rounding and where the time goes: due once the leaps are done, or one differs too much."""
-    tried = [settings for settings in known.judge.runs if len(settings) > 1]
-    if any(_needs_explaining(known, settings) for settings in tried):
+    if any(_needs_explaining(known, settings) for settings in known.judge.runs):
         for kind in {Kind.CONTROL, Kind.REFERENCE} - known.done:
             yield Move(kind, BASELINE, POLICY.leap_gain, f"baseline, {kind}")
         return

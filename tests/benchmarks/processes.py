@@ -22,6 +22,8 @@ import psutil
 
 # Set, torch.cuda.is_available() asks NVML and leaves CUDA alone.
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+# What CUDA says in a fork of a process in which its driver was started.
+_SPOILED = "initialization error"
 # Seconds that a process may take to end after its answer, with its workers and compilers.
 ENDING_S = 5.0
 
@@ -44,8 +46,25 @@ def run_apart(
 ) -> Any:
     """Return the result of ``function`` from a process of its own, whose output goes to ``log``.
 
+    Where forks cannot use CUDA, since a library has started the driver in this process, it is run in a fresh one.
     Raises FailedError when it raises, dies, or takes longer than ``limit_s``.
     """
+    try:
+        return _run_once(function, *arguments, environment=environment, fresh=fresh, log=log, limit_s=limit_s)
+    except FailedError as error:
+        if fresh or _SPOILED not in str(error):
+            raise
+    return _run_once(function, *arguments, environment=environment, fresh=True, log=log, limit_s=limit_s)
+
+
+def _run_once(
+    function: Callable[..., Any],
+    *arguments: Any,
+    environment: Mapping[str, str],
+    fresh: bool,
+    log: Path,
+    limit_s: float,
+) -> Any:
     context = multiprocessing.get_context("spawn" if fresh else "fork")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(there, log, dict(environment), function, arguments))
