@@ -69,7 +69,7 @@ def points_of(context: Context) -> tuple[list[Point], list[tuple[float, float]],
         labels[settings] = _FRONT
     for item in reversed(state.recommendations):
         record = item.record
-        if record.comparison and record.result.peak_reserved_bytes:
+        if record.alone and record.comparison and record.result.peak_reserved_bytes:
             settings = Settings(record.settings)
             known[settings] = (record.result.peak_reserved_bytes, record.comparison.speedup)
             labels.pop(settings, None)
