@@ -290,7 +290,8 @@ class Judge:
         factor = 1.0
         if self.goal.objective is Objective.LATENCY:
             factor = self._samples_per_step(old) / self._samples_per_step(new)
-        return Gain(*(factor * ratio for ratio in self._ratio(Settings(new), Settings(old))), floor=0.0)
+        ratio, low, high = self._ratio(Settings(new), Settings(old))
+        return Gain(factor * ratio, factor * low, factor * high, 0.0)
 
     def _samples_per_step(self, settings: Mapping[str, Value]) -> float:
         return median(block.samples / block.steps for block in self.measured_runs(settings)[0].blocks)
