@@ -6,18 +6,14 @@ import json
 import shutil
 
 import pytest
-from planted import BLOCKS_TARGET, FAULTS, OVERFLOWING_TARGET, SCALED_LOSS_TARGET, TINY_TARGET, plant_numerics
+from planted import BLOCKS_TARGET, FAULTS, OVERFLOWING_TARGET, SCALED_LOSS_TARGET, TINY_TARGET
 from trial_numerics import NumericsBench
 
 from advisor.experiment import events
-from advisor.experiment.baseline import REFERENCE
-from advisor.experiment.journal import Journal
 from advisor.experiment.request import Request
-from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
-from advisor.records import Mode, Numerics, Outcome, TargetSpec, Verdict
-from advisor.runner import Runner
+from advisor.records import Mode, Numerics, Outcome, Verdict
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
 
@@ -196,32 +192,18 @@ def test_a_scaler_that_finds_no_scale_fails_the_trial(tmp_path_factory):
     assert "skipped every update" in record.result.reason
 
 
-# --- in a session ---------------------------------------------------------------------------------------------
+# --- in the report --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("session")
-    (folder / "target.py").write_text(BLOCKS_TARGET.format(dropout=0.0), encoding="utf-8")
-    recipes = (str(plant_numerics(folder / "recipes")),)
-    target = TargetSpec("target.py", str(folder), device="cpu")
-    request = Request(target, budget_s=60.0, only=("wrong_norm", "nothing"), recipe_folders=recipes)
-    told = []
-    Session(request, Runner(), told.append, Journal.create(request)).run()
-    return request, told
-
-
-def test_a_session_runs_the_reference_once_and_reports_what_it_showed(session):
-    request, told = session
-    started = [event.name for event in told if isinstance(event, events.TrialStarted)]
-    assert started.count(REFERENCE) == 1
-    assert not [event for event in told if isinstance(event, events.SessionFailed)]
+def test_the_report_has_what_the_reference_showed(blocks):
+    told = [events.BaselineMeasured(blocks.judge.baseline_record())]
+    told += [events.TrialMeasured(blocks.record(recipe)) for recipe in ("wrong_norm", "nothing")]
+    request = Request(blocks.target, recipe_folders=blocks.recipes)
     whole = json.loads(json.dumps(report(SessionState.of(told), request, "0"), allow_nan=False))
-    numerics = {trial["recipe"]: trial["numerics"] for trial in whole["trials"] if trial["numerics"]}
+    numerics = {trial["recipe"]: trial["numerics"] for trial in whole["trials"]}
     assert numerics["wrong_norm"]["class"] == "changed"
     assert numerics["wrong_norm"]["worse_than_declared"] is True
     assert numerics["wrong_norm"]["from_reference"] > 1e-4
     assert numerics["wrong_norm"]["baseline_from_reference"] < 1e-5
     assert numerics["nothing"]["class"] == "exact"
-    assert numerics["control"]["class"] == "exact"
-    assert numerics["control"]["baseline_from_reference"] is not None
+    assert numerics["nothing"]["baseline_from_reference"] is not None

@@ -80,7 +80,7 @@ def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("total_s", "pairs"), [(0.5 * TRIAL_S, 1), (4.5 * TRIAL_S, 2)], ids=["no time", "time for two"]
+    ("total_s", "pairs"), [(2.2 * TRIAL_S, 1), (4.5 * TRIAL_S, 2)], ids=["time for one", "time for two"]
 )
 def test_whole_trials_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path, total_s, pairs):
     bench = Bench(tmp_path, total_s)
