@@ -39,7 +39,8 @@ CATALOG = load_catalog()
 PATHS = {path.name.removesuffix(".json.gz"): path for path in stored()}
 TARGET = TargetSpec("made_up.py:build", ".")
 MOST_BYTES = 150_000
-FEWEST_MEASURED = 40
+# Combinations in a file: of the made-up ones, and of those that a GPU had 180 s for.
+FEWEST_MEASURED, FEWEST_RECORDED = 40, 15
 RECORDED_S = 320.0
 
 
@@ -77,7 +78,8 @@ def recorder_of(machine, out):
 def test_there_are_combinations_enough_in_a_small_file(landscape):
     predictor = Predictor(landscape, CATALOG)
     assert PATHS[landscape.name].stat().st_size <= MOST_BYTES
-    assert len(predictor.measured) >= FEWEST_MEASURED
+    fewest = FEWEST_MEASURED if landscape.name.startswith("synthetic") else FEWEST_RECORDED
+    assert len(predictor.measured) >= fewest
     assert any(compile_key(settings) is not None for settings in predictor.measured)
 
 
