@@ -33,7 +33,7 @@ from advisor.experiment.request import Request
 from advisor.hardware import inspect_hardware
 from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialKind, TrialResult, TrialSpec
 from advisor.runner import Runner
-from advisor.stats import noise_floor, ratio_interval
+from advisor.stats import largest_difference, ratio_interval
 
 MARKS = {"faster": "+", "slower": "-", "no measurable difference": "="}
 
@@ -91,7 +91,7 @@ class Alone:
             again = self.trial("baseline", self.on, seed=1 + number)
             judge.add_repeat(again)
             baselines.append(again if again.measured else baselines[-1])
-        floor = noise_floor([rate_of(after) / rate_of(before) for before, after in itertools.pairwise(baselines)])
+        floor = largest_difference([rate_of(after) / rate_of(before) for before, after in itertools.pairwise(baselines)])
         neighbours = itertools.pairwise(baselines)
         return [self.row(judge, *pair, near, floor) for pair, near in zip(tried, neighbours, strict=True)], floor
 
