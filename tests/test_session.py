@@ -73,7 +73,7 @@ def recipes(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, recipes):
     folder = tmp_path_factory.mktemp("finished")
-    return Run(folder, SLOW_TARGET, only=PLANTED, recipe_folders=recipes, budget_s=50.0).run()
+    return Run(folder, SLOW_TARGET, only=PLANTED, recipe_folders=recipes, budget_s=40.0).run()
 
 
 # --- a session from beginning to end --------------------------------------------------------------------------
