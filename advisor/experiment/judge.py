@@ -140,9 +140,10 @@ class Judge:
 
     @cached_property
     def baseline_runs(self) -> tuple[TrialResult, ...]:
-        """The measured runs of the baseline: the first, and the repeats that nothing disturbed."""
-        repeats = [run for run in self.runs.get(BASELINE, ()) if run.measured and not run.disturbed]
-        return (self.baseline, *repeats)
+        """The measured runs of the baseline: those that nothing disturbed, where there are two of them, else all."""
+        runs = (self.baseline, *(run for run in self.runs.get(BASELINE, ()) if run.measured))
+        calm = tuple(run for run in runs if not run.disturbed)
+        return calm if len(calm) > 1 else runs
 
     @cached_property
     def process_spread(self) -> ProcessSpread:

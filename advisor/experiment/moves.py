@@ -107,9 +107,9 @@ def instruments(known: Known) -> Moves:
             yield Move(kind, BASELINE, POLICY.leap_gain, f"baseline, {kind}")
         return
     if Kind.CONTROL not in known.done:
-        yield Move(Kind.CONTROL, BASELINE, 1.03, f"{CONTROL}=true")
+        yield Move(Kind.CONTROL, BASELINE, 1.04, f"{CONTROL}=true")
     if Kind.PROFILE not in known.done:
-        yield Move(Kind.PROFILE, BASELINE, 1.06, "baseline, instrumented")
+        yield Move(Kind.PROFILE, BASELINE, 1.08, "baseline, instrumented")
     if Kind.REFERENCE not in known.done:
         yield Move(Kind.REFERENCE, BASELINE, 1.02, "baseline in a higher precision")
     if Kind.HOST not in known.done and known.plan.facts.on_cuda:
@@ -309,8 +309,8 @@ def repeats(known: Known) -> Moves:
     """Another process where one of each has not decided: of what may be better than the stack, and of the stack."""
     judge = known.judge
     nulls = 1 + len(judge.runs.get(BASELINE, ())) + len(judge.controls)  # disturbed ones as well: the next may be too
-    if Kind.CONTROL in known.done and nulls < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
-        yield Move(Kind.AGAIN, BASELINE, POLICY.drop_gain, "baseline, again")
+    if 1 < nulls < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
+        yield Move(Kind.AGAIN, BASELINE, 1 + judge.noise_floor / 2, "baseline, again")
     for rest in (known.stack.without(key) for key in known.stack):
         ran = len(judge.measured_runs(rest)) if rest else 0
         if ran == 1 and known.usable(rest) and judge.gain(rest, known.stack).ratio >= POLICY.as_fast:
