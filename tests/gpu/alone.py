@@ -26,13 +26,14 @@ import yaml
 from advisor.catalog import load_catalog
 from advisor.experiment.bench import Bench
 from advisor.experiment.budget import Budget
-from advisor.experiment.confirmation import BLOCKS_PER_CANDIDATE, Confirmation, confirm_side_by_side
 from advisor.experiment.journal import Journal
 from advisor.experiment.judge import Judge, rates
 from advisor.experiment.request import Request
+from advisor.experiment.turns import side_by_side
 from advisor.hardware import inspect_hardware
-from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialKind, TrialResult, TrialSpec
+from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import Runner
+from advisor.settings import Settings
 from advisor.stats import largest_difference, ratio_interval
 
 MARKS = {"faster": "+", "slower": "-", "no measurable difference": "="}
@@ -57,7 +58,7 @@ class Alone:
     def run(self):
         judge, facts = self.baseline()
         proposals = self.catalog.propose(facts, only=self.options.only, skip=(*self.options.skip, "control"))
-        judge.add_control(self.trial("control", {**self.on, "control.noop": True}, seed=1))
+        judge = judge.with_control(self.trial("control", {**self.on, "control.noop": True}, seed=1))
         rows, floor = self.beside(judge, proposals) if self.options.beside else self.in_turn(judge, proposals)
         report = {"on": self.on, "noise_floor": floor, "rows": rows, "skipped": dict(proposals.skipped)}
         self.options.report.parent.mkdir(parents=True, exist_ok=True)
@@ -67,17 +68,19 @@ class Alone:
         """Rows of candidates that took turns with the baseline block by block, and the median of their noise floors."""
         request = Request(self.target, budget_s=100.0)
         journal = Journal(Path(self.folder.name, "beside.jsonl"), request)
-        bench = Bench(
-            request, self.runner, Budget(100.0), journal, lambda event: None, environment=self.catalog.environment
-        )
+        bench = Bench(request, self.runner, Budget(100.0), journal, emit=lambda event: None, catalog=self.catalog)
         rows, floors = [], []
         for candidate in self.in_time(proposals):
             bench.budget = Budget(request.budget_s)
-            evidence = confirm_side_by_side(bench, candidate.settings, name=candidate.name, pairs=BLOCKS_PER_CANDIDATE)
-            result = evidence if isinstance(evidence, TrialResult) else evidence.result
-            record = judge.record(candidate, candidate.settings, result)
-            if isinstance(evidence, Confirmation):
-                record = judge.confirm(record, evidence)
+            settings = Settings(candidate.settings)
+            evidence = side_by_side(bench, settings)
+            known = judge
+            for _, result in evidence.runs:
+                known = known.with_run(settings, result)
+            if evidence.beside is not None:
+                known = known.with_run(settings, evidence.beside.result).with_beside(settings, evidence.beside)
+            record = known.record(candidate, settings)
+            if record.comparison is not None:
                 floors.append(record.comparison.noise_floor)
             print(f"{time.monotonic() - self.started:5.0f} s  {candidate.name}: {record.verdict}", flush=True)
             rows.append(row_of(judge, record))
@@ -89,9 +92,9 @@ class Alone:
         for number, candidate in enumerate(self.in_time(proposals), 1):
             tried.append((candidate, self.trial(candidate.name, {**self.on, **candidate.settings})))
             again = self.trial("baseline", self.on, seed=1 + number)
-            judge.add_repeat(again)
             baselines.append(again if again.measured else baselines[-1])
-        floor = largest_difference([rate_of(after) / rate_of(before) for before, after in itertools.pairwise(baselines)])
+        pairs = itertools.pairwise(baselines)
+        floor = largest_difference([rate_of(after) / rate_of(before) for before, after in pairs])
         neighbours = itertools.pairwise(baselines)
         return [self.row(judge, *pair, near, floor) for pair, near in zip(tried, neighbours, strict=True)], floor
 
@@ -140,7 +143,8 @@ class Alone:
         return result
 
     def row(self, judge, candidate, result, neighbours, floor):
-        record = judge.record(candidate, {**self.on, **candidate.settings}, result)
+        settings = Settings({**self.on, **candidate.settings})
+        record = judge.with_run(settings, result).record(candidate, settings)
         if record.result.measured:
             beside = [rate for run in neighbours for rate in rates(run.blocks)]
             comparison = Comparison(*ratio_interval(rates(record.result.blocks), beside), floor)

@@ -151,7 +151,8 @@ def _record_cells(record: TrialRecord, colours: Colours, widest: float) -> dict[
         return cells | {"effect": _plain(_reason(record.result), style)}
     effect = _effect_cells(record.comparison, colours, widest)
     if not record.alone:
-        effect["effect"] = _plain(effect_words(record), effect["effect"].style if effect else "dim")
+        shown = str(effect["effect"].style) if effect else "dim"
+        effect["effect"] = _plain(effect_words(record), shown)
     return cells | {
         **effect,
         **_measured_cells(record.step_ms, record.result, record.numerics),
