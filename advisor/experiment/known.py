@@ -12,7 +12,7 @@ from advisor.experiment.judge import BASELINE, Beside, Judge, prior_spread
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
-from advisor.records import Candidate, Facts, Numerics, Objective, TrialRecord, TrialResult
+from advisor.records import Candidate, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
 from advisor.settings import Settings
 
 
@@ -125,6 +125,11 @@ class Known:
         if bounded and settings and not by.keeps_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
         return self.plan.consent.why_not(settings, self.judge.numerics(settings, result))
+
+    def numerics(self, settings: Settings) -> NumericsResult | None:
+        """What settings that ran were measured to change."""
+        result = self.judge.result(settings)
+        return self.judge.numerics(settings, result) if result is not None and result.measured else None
 
     def usable(self, settings: Settings) -> bool:
         """Whether settings ran, fit the memory limit, and change no more than is allowed or was consented to."""

@@ -32,6 +32,8 @@ _CORES_FOR_TWO = 8
 _CORES_BESIDE_IMPORTS = 4
 # Two that compile take about as much memory as two of the baseline, which may be this share of the device at most.
 _MEMORY_SHARE = 0.8
+# Trials before the turns take longer than expected as often as not. Unitless.
+_MARGIN = 1.2
 # Each interpreter that waits holds half a gigabyte of the host's memory.
 _MOST_INTERPRETERS = 4
 _STAGES = {
@@ -103,7 +105,7 @@ class Lab:
         needed_s = turns_s(self.bench, known.stack, side_by_side=self._beside(known, known.stack))
         if not self.bench.budget.allows(needed_s):
             return 0.0
-        return min(needed_s, POLICY.reserve_share * self.bench.budget.total_s)
+        return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
 
     def _beside(self, known: Known, settings: Settings) -> bool:
         result = known.judge.result(settings)

@@ -232,7 +232,7 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
     if not known.judge.measured_runs(alone):
         return 1.0
     comparison = known.judge.compare(alone)
-    if comparison.speedup < POLICY.hopeless:
+    if comparison.speedup < POLICY.hopeless or known.plan.consent.why_not(alone, known.numerics(alone)):
         return 1.0
     if comparison.verdict is Verdict.FASTER:
         return max(usual, comparison.ci_low)
