@@ -32,6 +32,8 @@ _CORES_FOR_TWO = 8
 _CORES_BESIDE_IMPORTS = 4
 # Two that compile take about as much memory as two of the baseline, which may be this share of the device at most.
 _MEMORY_SHARE = 0.8
+# A compilation of which little is expected is given up after this many times what it was expected to take.
+_PATIENCE = 2.0
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
 # Each interpreter that waits holds half a gigabyte of the host's memory.
@@ -138,7 +140,8 @@ class Lab:
         if self.bench.catalog.cost(move.settings):
             self._start_interpreters(known)
             if not move.is_bold:
-                spec = replace(spec, timeout_s=max(1.0, spec.timeout_s - self.reserve_s(known)))
+                limit_s = min(spec.timeout_s - self.reserve_s(known), _PATIENCE * self.cost_s(move, known))
+                spec = replace(spec, timeout_s=max(1.0, limit_s))
         return self.bench.run(spec, ahead=self._ahead(move, known))
 
     def _control(self, known: Known) -> Evidence:

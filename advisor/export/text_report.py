@@ -77,6 +77,7 @@ from advisor.records import (
 from advisor.report.conclusions import (
     Untried,
     candidates_tried,
+    count_untried,
     own_notes,
     roof_shares,
     stack_helps,
@@ -184,7 +185,7 @@ def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
     else:
         combined = "no settings were combined" if _nothing_combined(state) else f"together they {goal.not_better(2)}"
         result = f"{helping} of {count} {what} {goal.better(helping)}; {combined}"
-    missed = sum(len(group.candidates) for group in untried(state))
+    missed = count_untried(state)
     rest = f" {missed} {'more ' * bool(count)}could not be tried, with the reasons below." if missed else ""
     return f"{result}.{rest}"
 

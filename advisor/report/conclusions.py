@@ -107,6 +107,11 @@ def untried(state: SessionState) -> list[Untried]:
     ]
 
 
+def count_untried(state: SessionState) -> int:
+    """The number of single candidates that were planned and not tried."""
+    return sum(len(group.candidates) for group in untried(state))
+
+
 def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
     """The notes of a trial, such as graph breaks, without those that the baseline has as well."""
     known: Iterable[str] = state.baseline.result.notes if state.baseline else ()

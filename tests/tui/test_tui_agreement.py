@@ -54,6 +54,9 @@ def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
     state.trials[histories.ZERO_GRAD.candidate.name] = histories.ZERO_GRAD
     assert headline(state).plain.startswith("Nothing that was tried is measurably faster.\n")
     assert nothing_helped(state).startswith("Nothing that was tried is measurably faster.")
+    for text in (headline(state).plain, nothing_helped(state)):
+        assert "more could not be tried" in text, "one candidate was skipped for lack of time"
+        assert "--budget" in text
 
 
 @pytest.mark.parametrize(

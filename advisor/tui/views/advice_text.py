@@ -22,7 +22,7 @@ from advisor.formatting import (
     format_setting,
 )
 from advisor.records import NumericsResult, ParetoPoint, Phase, Recommendation, TrialRecord, Value, Verdict, text_of
-from advisor.report.conclusions import candidates_tried, shown_by
+from advisor.report.conclusions import candidates_tried, count_untried, shown_by
 from advisor.report.pareto import front_of
 from advisor.roof import upper_bound
 from advisor.settings import Settings
@@ -38,7 +38,9 @@ def nothing_helped(state: SessionState) -> str:
         return "No setting is recommended alone. View 3 shows the stack, which is measured as one; view 5 exports it."
     if not candidates_tried(state):
         return "No candidate was tried. View 3 says why not; a larger --budget is often enough."
-    return f"Nothing that was tried {state.goal.better()}. View 3 shows each attempt."
+    missed = count_untried(state)
+    rest = f" {missed} more could not be tried: a larger --budget is often enough." if missed else ""
+    return f"Nothing that was tried {state.goal.better()}.{rest} View 3 shows each attempt."
 
 
 def front_text(state: SessionState) -> Content:

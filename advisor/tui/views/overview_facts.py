@@ -33,7 +33,7 @@ from advisor.records import (
     Value,
     WorkloadFacts,
 )
-from advisor.report.conclusions import candidates_tried
+from advisor.report.conclusions import candidates_tried, count_untried
 from advisor.tui.context import Gauges
 from advisor.tui.text import DIM, by_objective, memory_against, meter, own_effect, sparkline
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
@@ -121,7 +121,10 @@ def _nothing_yet(state: SessionState, *, over: bool) -> Content:
     if over and not candidates_tried(state):
         head, rest = "No candidate was tried.", "Key 3 says why not; a larger --budget is often enough."
     elif over:
-        head, rest = f"Nothing that was tried {better}.", "Your settings are good as they are; key 3 shows each trial."
+        missed = count_untried(state)
+        good = "Your settings are good as they are; key 3 shows each trial."
+        more = f"{missed} more could not be tried; key 3 says why. A larger --budget is often enough."
+        head, rest = f"Nothing that was tried {better}.", more if missed else good
     elif state.trials:
         head, rest = f"Nothing {better} so far.", "Key 3 shows the trials live."
     else:
