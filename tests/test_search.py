@@ -424,3 +424,10 @@ def test_a_small_gain_joins_only_when_a_second_run_shows_it_too(second_run, join
     known, _ = found_by(speed)
     assert (CUDNN.key in known.stack) is joins
     assert runs.count(WHOLE.merged(CUDNN.settings)) > 1
+
+
+def test_a_setting_that_was_left_out_does_not_come_back_with_the_next_instrument():
+    known, _ = found_by(product(autocast=1.5, step_graph=1.5, compile_scope=1.2, channels_last=1.2))
+    assert FUSED.key in known.dropped
+    move = next(move for move in moves(replace(known, done=known.done - {Kind.HOST})) if move.kind is Kind.HOST)
+    assert known.after(move, FakeLab(EVERYTHING_HELPS).measure(move, known)).stack == known.stack

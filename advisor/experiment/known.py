@@ -221,7 +221,7 @@ class Known:
         return replace(self, judge=self.judge.without_runs(settings))
 
     def _with(self, move: Move, evidence: Evidence) -> Known:
-        judge, plan = self.judge, self.plan
+        judge = self.judge
         for settings, result in evidence.runs:
             judge = judge.with_run(settings, result)
         if evidence.beside is not None:
@@ -237,7 +237,7 @@ class Known:
         instruments = (Kind.CONTROL, Kind.PROFILE, Kind.REFERENCE, Kind.HOST)
         done = self.done | {move.kind} if move.kind in instruments else self.done
         tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
-        known = replace(self, judge=judge, plan=plan, done=done, tried=tried)
+        known = replace(self, judge=judge, done=done, tried=tried)
         return known._with_facts(evidence.facts) if evidence.facts is not None else known
 
     def _with_facts(self, facts: Facts) -> Known:
@@ -277,7 +277,9 @@ class Known:
         """The best of the stack and the leaps: noise, rounding or a decision may have made a leap usable."""
         best = BASELINE if self.pending else self.stack
         for goal in (self.usual, self.usual.merged(self.compiles)):
-            if goal and self.judge.measured_runs(goal) and self.usable(goal) and self.judge.gain(goal, best).ratio > 1:
+            if not goal or self.dropped.keys() & goal.keys() or not self.judge.measured_runs(goal):
+                continue
+            if self.usable(goal) and self.judge.gain(goal, best).ratio > 1:
                 best = goal
         return self._with_stack(best) if best and best != self.stack else self
 
