@@ -23,6 +23,7 @@ from advisor.hardware import inspect_hardware
 from advisor.headless import plain, print_summary, print_text, table
 from advisor.recipe import BOTH_MODES, Recipe, card
 from advisor.records import GpuInfo, Hardware, HostInfo, Mode, StackRecord, text_of
+from advisor.report.conclusions import candidates_tried, stack_helps
 
 _MODES = {mode: mode.value for mode in Mode}
 
@@ -183,8 +184,9 @@ def _result(state: SessionState) -> str:
         return format_pending(state.stack)
     if state.stack and state.stack.comparison and state.stack.settings:
         count = len(state.stack.settings)
-        return f"{_effect(state, state.stack)} with {count} setting{'' if count == 1 else 's'}"
-    return f"nothing {state.goal.better()}"
+        doubt = "" if stack_helps(state) else "undecided, "
+        return f"{doubt}{_effect(state, state.stack)} with {count} setting{'' if count == 1 else 's'}"
+    return f"nothing {state.goal.better()}" if candidates_tried(state) else "no candidate was tried"
 
 
 def _effect(state: SessionState, stack: StackRecord) -> str:

@@ -84,6 +84,7 @@ from advisor.records import (
 )
 from advisor.report.conclusions import (
     Untried,
+    candidates_tried,
     own_notes,
     roof_shares,
     shown_by,
@@ -339,7 +340,8 @@ class HeadlessReporter:
     @_lines.register
     def _(self, event: events.StackMeasured) -> Iterable[str]:
         if not event.record.settings:
-            return (f"together: nothing {self.state.goal.better()}",)
+            tried = bool(candidates_tried(self.state))
+            return (f"together: nothing {self.state.goal.better()}" if tried else "together: no candidate was tried",)
         return (f"together: {_settings_text(event.record)}  {_stack_effect(event.record, self.state.yardstick)}",)
 
     @_lines.register

@@ -9,6 +9,7 @@ from advisor.experiment.known import Known
 from advisor.experiment.policy import POLICY
 from advisor.formatting import format_bytes, format_percent, format_seconds
 from advisor.settings import Settings
+from advisor.stats import LARGEST_NOISE_FLOOR
 
 # Within this many times what comes before the first candidate, a session can try some and confirm what helps.
 _BUDGET_PER_START = 4
@@ -19,18 +20,20 @@ def of_noise(known: Known) -> str:
     floor = known.judge.noise_floor
     if floor <= POLICY.noisy:
         return ""
+    much = "more than" if floor >= LARGEST_NOISE_FLOOR else "about"
     cores = known.plan.facts.hardware.host.usable_cores
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     busy = f"; {load:.1f} programs at a time wanted one of its {cores} cores" if load > cores else ""
     return (
-        f"this machine is noisy: processes that run the same steps differ by about {format_percent(floor)}{busy}. "
+        f"this machine is noisy: processes that run the same steps differ by {much} {format_percent(floor)}{busy}. "
         "Intervals are as much wider; end other programs and run again for finer ones"
     )
 
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     """That the budget left no time to try anything, and what to give; empty when something was tried."""
-    if any(known.judge.runs[settings] for settings in known.judge.runs if settings) or not known.plan.candidates:
+    tried = any(known.judge.measured_runs(settings) for settings in known.judge.runs if settings)
+    if tried or not known.plan.candidates:
         return ""
     minutes = math.ceil(_BUDGET_PER_START * spent_s / 60)
     return (

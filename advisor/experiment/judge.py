@@ -50,6 +50,8 @@ BASELINE = Settings()
 # within 2 to 5 %, those that a loader feeds within 5 to 10 %.
 _DEVICE_BOUND, _HOST_BOUND, _FED, _ON_CPU = 0.01, 0.025, 0.04, 0.03
 _BUSY = 0.7
+# The same of runs that something from outside disturbed: on two loaded cores they took up to eight times as long.
+_DISTURBED = 0.7
 # Two live processes that take turns on one machine share its drift; what is left is where their memory lies.
 _BESIDE = ProcessSpread(0.012, 30.0)
 _BESIDE_FLOOR = 0.03
@@ -298,7 +300,15 @@ class Judge:
         return median(block.samples / block.steps for block in self.measured_runs(settings)[0].blocks)
 
     def _ratio(self, new: Settings, old: Settings) -> Interval:
-        return runs_ratio_interval(self._rates(new), self._rates(old), self.spread_of(new), self.spread_of(old))
+        return runs_ratio_interval(self._rates(new), self._rates(old), self._trust(new), self._trust(old))
+
+    def _trust(self, settings: Settings) -> ProcessSpread:
+        """How far processes of these settings lie apart, where something from outside disturbed all of them: far."""
+        runs = self.measured_runs(settings)
+        spread = self.spread_of(settings)
+        if runs and all(run.disturbed for run in runs):
+            return replace(spread, sigma=max(spread.sigma, _DISTURBED))
+        return spread
 
     def _rates(self, settings: Settings) -> list[list[float]]:
         runs = [rates(run.blocks) for run in self.measured_runs(settings)]

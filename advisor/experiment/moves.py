@@ -20,7 +20,7 @@ Moves = Iterator[Move]
 
 
 def moves(known: Known) -> Moves:
-    """Everything that could be measured next, in no order."""
+    """Everything that could be measured next; of moves that are worth as much the first is taken."""
     for kind in (leaps, instruments, drops, swaps, adds, alones, repeats, turns):
         yield from kind(known)
 
@@ -103,8 +103,9 @@ def _permitted(known: Known, settings: Settings) -> Settings:
 def instruments(known: Known) -> Moves:
     """What tells noise, rounding and where the time goes: due once the leaps are done, or one differs too much."""
     if any(_needs_explaining(known, settings) for settings in known.judge.runs):
-        for kind in {Kind.CONTROL, Kind.REFERENCE} - known.done:
-            yield Move(kind, BASELINE, POLICY.leap_gain, f"baseline, {kind}")
+        for kind in (Kind.CONTROL, Kind.REFERENCE):
+            if kind not in known.done:
+                yield Move(kind, BASELINE, POLICY.leap_gain, f"baseline, {kind}")
         return
     if Kind.CONTROL not in known.done:
         yield Move(Kind.CONTROL, BASELINE, 1.04, f"{CONTROL}=true")
@@ -317,7 +318,7 @@ def repeats(known: Known) -> Moves:
             yield Move(Kind.AGAIN, rest, POLICY.least_gain, f"again: {rest}")
         elif ran > 1 and len(judge.measured_runs(known.stack)) == 1:
             yield Move(Kind.AGAIN, known.stack, POLICY.least_gain, f"again: {known.stack}")
-    for settings in set(known.tried.values()):
+    for settings in dict.fromkeys(known.tried.values()):
         runs = judge.measured_runs(settings)
         if settings == known.stack or not runs or len(runs) >= POLICY.most_runs - 1 or not known.usable(settings):
             continue

@@ -19,8 +19,8 @@ class Policy:
     ``timid``: the most that is expected of compiling a stack that is slower than the baseline without it.
     ``least_gain``: what is expected to gain less than this is not worth a trial for the sake of the stack.
     ``information``: what a figure for the ranked list is worth, as a gain, where it cannot change the stack.
-    ``proof``: what measuring the stack in turn with the baseline is worth, as a gain: more than information, less than
-    any move that is expected to improve the stack.
+    ``proof``: what measuring the stack in turn with the baseline is worth, as a gain: more than information, and
+    about what leaving a setting out gains.
     ``drop_gain``: what leaving out a usual setting gains on average; cudnn.benchmark, which costs up to a fifth
     (ResNet-50 inference with a batch of 1: 0.44 and 0.37 ms), is why it is not smaller.
     ``hopeless``: a candidate whose trial alone was slower than this is not tried on the stack.

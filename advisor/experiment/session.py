@@ -33,7 +33,7 @@ from advisor.experiment.state import SessionState
 from advisor.experiment.telling import Teller
 from advisor.experiment.tolerance import own_rounding
 from advisor.hardware import inspect_hardware
-from advisor.records import Candidate, Facts, Finding, Mode, TrialResult
+from advisor.records import Candidate, Facts, Finding, Mode, Outcome, TrialResult
 from advisor.runner import Runner
 from advisor.settings import Settings
 from advisor.source import read_sources
@@ -321,7 +321,9 @@ class Session:
             if len(settings) < 2:
                 continue
             if not runs[-1].measured:
-                self._warn(f"together these fail: {settings}: {runs[-1].reason}", once=str(settings))
+                late = runs[-1].outcome is Outcome.TIMED_OUT
+                said = "there was too little time for these together" if late else "together these fail"
+                self._warn(f"{said}: {settings}: {runs[-1].reason}", once=str(settings))
             elif Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why != REJECTED:
                 self._warn(f"together these cannot be used: {settings}: {why}", once=str(settings))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from advisor.experiment import events
 from advisor.experiment.known import Kind, Known
@@ -16,6 +16,7 @@ from advisor.records import (
     StackRecord,
     TrialRecord,
     TrialResult,
+    Value,
 )
 from advisor.settings import Settings
 
@@ -132,11 +133,17 @@ class Teller:
             self._emit(events.StackMeasured(self.stack))
 
     def _tell_ranking(self, known: Known) -> None:
-        by, stack = known.judge.yardstick, self.stack.settings if self.stack else {}
+        by, stack = known.judge.yardstick, self._helping_stack(known)
         ranked = recommend(known.plan.facts, self.records.values(), by, stack, known.plan.consent)
         if ranked != self._ranked:
             self._ranked = ranked
             self._emit(events.Ranked(ranked))
+
+    def _helping_stack(self, known: Known) -> Mapping[str, Value]:
+        """The settings of the stack where it is better than the baseline beyond the noise; else none."""
+        stack = self.stack
+        helps = stack is not None and known.judge.yardstick.worth(stack.result, stack.comparison)
+        return stack.settings if stack is not None and helps else {}
 
 
 def _candidates(known: Known) -> list[Candidate]:

@@ -19,7 +19,7 @@ from advisor.export.files import read_exactly, write_atomically
 from advisor.formatting import format_pending
 from advisor.options import STANDARD_OUTPUT, Outputs
 from advisor.records import Mode, Value
-from advisor.report.conclusions import stack_helps
+from advisor.report.conclusions import candidates_tried, stack_helps
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,8 @@ def _remark(state: SessionState) -> str:
         return "" if stack_helps(state) else f", though together they {state.goal.not_better(2)}"
     if state.finished is None or state.finished.cancelled:
         return ", without settings: the session ended before any were measured together"
+    if not candidates_tried(state):
+        return ", without settings: no candidate was tried"
     return f", without settings: nothing that was measured together {state.goal.better()}"
 
 

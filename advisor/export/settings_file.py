@@ -12,6 +12,7 @@ from advisor.experiment.state import SessionState
 from advisor.export.figures import effect_words, how_confirmed
 from advisor.formatting import format_interval, format_ms, format_pending
 from advisor.records import Hardware, StackRecord, TrialRecord, Value
+from advisor.report.conclusions import candidates_tried
 from advisor.settings import Settings
 
 
@@ -64,7 +65,8 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
             yield f"step: {format_ms(state.baseline.step_ms)} before"
     elif not settings:
         measured = f"nothing that was measured together {state.goal.better()}"
-        yield f"no settings: {measured if stack and stack.result.measured else 'none were measured together'}"
+        known = stack and stack.result.measured and candidates_tried(state)
+        yield f"no settings: {measured if known else 'none were measured together'}"
     elif stack and stack.comparison and settings == stack.settings:
         if state.yardstick and not state.goal.by_time:
             yield f"objective {state.goal.objective}: {state.yardstick.effect(stack.result, stack.comparison)}"
