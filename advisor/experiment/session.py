@@ -212,9 +212,11 @@ class Session:
 
     def _too_late(self, known: Known, candidate: Candidate) -> str:
         """Why there was no time for a candidate, and what to do."""
-        for settings, runs in known.judge.runs.items():
-            if settings.get(candidate.key) == candidate.value and not runs[-1].measured:
-                return f"it was tried with others only, which failed: {runs[-1].reason}; raise --budget to try it alone"
+        together = [runs[-1] for s, runs in known.judge.runs.items() if s.get(candidate.key) == candidate.value]
+        if together:
+            failed = f"which failed: {together[-1].reason}"
+            came_to = "which were no better together" if any(run.measured for run in together) else failed
+            return f"it was tried with others only, {came_to}; raise --budget to try it alone"
         needed_s = self._bench.expected_s(candidate.settings)
         if not self._bench.budget.allows(needed_s):
             return f"it needs about {needed_s:.0f} s, more than the budget has left; raise --budget to try it"
