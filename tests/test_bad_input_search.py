@@ -143,7 +143,7 @@ def test_when_every_part_of_the_leap_fails_alone_too_that_is_said_plainly(tmp_pa
     for recipe in ("one", "two"):
         plant(tmp_path / "recipes", recipe, apply=RAISES, usual=True)
     recipes = (str(tmp_path / "recipes"),)
-    run = Run(tmp_path, THREE_PAUSES_TARGET, only=("one", "two"), recipe_folders=recipes, budget_s=6.0).run()
+    run = Run(tmp_path, THREE_PAUSES_TARGET, only=("one", "two"), recipe_folders=recipes, budget_s=25.0).run()
     assert not run.posted(events.SessionFailed)
     assert [run.state.trials[f"{recipe}=true"].verdict for recipe in ("one", "two")] == [Verdict.FAILED] * 2
     assert run.state.stack.settings == {}
