@@ -105,7 +105,7 @@ def test_waiting_candidates_follow_decisions_in_their_turn(tmp_path):
 
 
 def test_what_is_rejected_to_the_end_is_skipped_with_that_reason(tmp_path):
-    run = session_of(tmp_path, only=("first", "second"), budget_s=5.0)
+    run = session_of(tmp_path, only=("first", "second"), budget_s=12.0)
     decided(run, lambda event: isinstance(event, events.TrialsPlanned), "second", Decision.REJECTED)
     run.run()
     record = run.state.trials["second=true"]
@@ -118,7 +118,7 @@ def test_what_is_rejected_to_the_end_is_skipped_with_that_reason(tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    run = session_of(tmp_path_factory.mktemp("finished"), third="CHANGED", budget_s=15.0).run()
+    run = session_of(tmp_path_factory.mktemp("finished"), third="CHANGED", budget_s=30.0).run()
     assert run.state.stack.settings == {FIRST: True, SECOND: True}
     return run
 
