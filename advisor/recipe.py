@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
@@ -278,7 +277,6 @@ def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
     return None
 
 
-@cache
 def torch_is_older(than: tuple[int, int]) -> bool:
     """Whether the installed PyTorch is of an earlier version than this one. It is not imported."""
     return _numbers(version("torch")) < than

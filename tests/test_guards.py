@@ -497,7 +497,8 @@ def bench(tmp_path, monkeypatch):
     def make(*runs):
         said = []
         journal = Journal.create(sample_request())
-        return Bench(sample_request(), ScriptedRunner(*runs), Budget(600.0), journal, said.append), said
+        runner, budget = ScriptedRunner(*runs), Budget(600.0)
+        return Bench(sample_request(), runner, budget, journal, emit=said.append, catalog=load_catalog()), said
 
     return make
 
