@@ -94,7 +94,7 @@ def _shortest_s(baseline: TrialResult) -> float:
 
 
 def _free_bytes(facts: Facts) -> int:
-    """What the device had free before the session."""
+    """The device's free memory before the session, in bytes."""
     gpu = facts.hardware.gpu_by_uuid(facts.workload.device_uuid)
     if gpu is not None:
         return gpu.memory_total_bytes - gpu.memory_used_bytes

@@ -108,7 +108,7 @@ class Bench:
         )
 
     def expected_s(self, settings: Mapping[str, Value]) -> float:
-        """What a trial of these settings is expected to take."""
+        """The expected duration of a trial of these settings, in seconds."""
         code, cost = self.catalog.compiled_code(settings), self.catalog.cost(settings)
         expected_s = max(self.budget.expected_s(code, cost=cost), self.budget.expected_s())
         if any(recipe.times_kernels and value for recipe, value in self.catalog.in_order(settings)):

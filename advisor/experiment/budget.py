@@ -112,7 +112,7 @@ class Budget:
             self._walls.append(wall_s)
 
     def expected_s(self, code: Settings | None = None, *, cost: float = 0.0) -> float:
-        """What the next trial is expected to take; ``code`` and ``cost`` as in :meth:`saw`."""
+        """The expected duration of the next trial, in seconds; ``code`` and ``cost`` as in :meth:`saw`."""
         guess_s = max(2 * self.measure_s + 1, self.baseline_s or 0.0)
         ordinary_s = median(self._walls[-5:]) if self._walls else guess_s
         if not cost:
@@ -129,7 +129,7 @@ class Budget:
 
     @property
     def compile_s(self) -> float | None:
-        """What the longest first compilation has taken, relative to its cost; None before there was one."""
+        """Seconds of the longest first compilation, divided by its relative cost; None before there was one."""
         return max((walls[0] for walls in self._compiled.values()), default=None)
 
     def _cold_s(self, ordinary_s: float) -> float:

@@ -1,4 +1,4 @@
-"""What the person has to know to read a session's figures: noise, and a budget or a memory limit that nothing meets."""
+"""Warnings about a session's figures: noise, a budget that is too short, a memory limit that nothing meets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUDGET_PER_START = 4
 
 
 def of_noise(known: Known) -> str:
-    """How small an effect cannot be told from noise here, and what disturbs; empty on a quiet machine."""
+    """A warning of how far identical processes differ here, and of the load; empty on a quiet machine."""
     floor = known.judge.noise_floor
     if floor <= POLICY.noisy:
         return ""
