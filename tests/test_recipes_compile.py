@@ -33,7 +33,7 @@ from torch._dynamo.utils import counters
 from advisor.errors import UsageError
 from advisor.export.python_file import python_source
 from advisor.records import Mode
-from advisor.runtime.compilation import with_tensor_rates
+from advisor.runtime.optimizers import with_tensor_rates
 from advisor.runtime.step import make_step
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

@@ -17,12 +17,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from advisor.errors import UsageError
 from advisor.plan import StepPlan
 from advisor.portable.collector import Collector
-from advisor.rebuild import optimizer_implementation, optimizer_with
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.batches import copy_into, map_tensors, mover, signature_of, splitter
-from advisor.runtime.compilation import compiled, compiled_call, compiled_step, with_tensor_rates
+from advisor.runtime.compilation import compiled, compiled_call
 from advisor.runtime.loss import default_loss, form_that_works, takes_model
+from advisor.runtime.optimizers import capturable, compiled_step, updates_without_host, with_tensor_rates
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
 EAGER_STEPS_BEFORE_CAPTURE = 3
@@ -50,7 +50,7 @@ def finish_components(components: Components) -> None:
     if plan.compile_optimizer and components.optimizer is not None:
         components.optimizer = with_tensor_rates(components.optimizer, torch.device(plan.device))
     if plan.cuda_graph and plan.mode is Mode.TRAIN and components.optimizer is not None:
-        components.optimizer = _capturable(components.optimizer, torch.device(plan.device))
+        components.optimizer = capturable(components.optimizer, torch.device(plan.device))
 
 
 def tell_attention_apart() -> None:
@@ -284,7 +284,7 @@ class GraphedStep:
         self._static_batch: Any = None
         self._static_result: Any = None
         self._signature: tuple[Any, ...] = ()
-        self._update_inside = isinstance(step, TrainStep) and _updates_without_host(step.optimizer)
+        self._update_inside = isinstance(step, TrainStep) and updates_without_host(step.optimizer)
 
     def __call__(self, batch: Any) -> Any:
         """One step; replayed when the graph has been captured and the batch has its shapes."""
@@ -412,22 +412,3 @@ def grad_mode(name: str) -> AbstractContextManager[Any]:
         "inference_mode": torch.inference_mode,
     }
     return modes[name]()
-
-
-def _capturable(optimizer: Any, device: torch.device) -> Any:
-    """The optimizer in a form whose step needs no host: on-device step counts, learning rates in tensors."""
-    if "capturable" in optimizer.defaults:
-        changed = optimizer_with(optimizer, capturable=True)
-    elif optimizer_implementation(optimizer) == "fused":
-        changed = optimizer
-    else:
-        return optimizer
-    for group in changed.param_groups:
-        if not isinstance(group["lr"], torch.Tensor):
-            group["lr"] = torch.tensor(float(group["lr"]), device=device)
-    return changed
-
-
-def _updates_without_host(optimizer: Any) -> bool:
-    """Whether every hyper-parameter that schedules change is a tensor that a captured step reads anew."""
-    return all(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups)
