@@ -3,52 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from advisor.rebuild import optimizer_implementation, optimizer_with
+from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device, set_options, torch_class
+
+__all__ = ["TensorRates", "compiled_step", "make_capturable", "mark_stepped", "updates_without_host"]
 
 
-def compiled_step(optimizer: Any) -> Callable[[], Any]:
-    """The optimizer's step, compiled. PyTorch tutorials, Compiling the optimizer with torch.compile."""
-
-    def step() -> None:
-        optimizer.step()
-
-    return torch.compile(step)
-
-
-def with_tensor_rates(optimizer: Any, device: torch.device) -> Any:
-    """The optimizer with what changes between steps in tensors: a number would be compiled in, and again when changed.
-
-    On a GPU the step counts go to the device too, where the optimizer's class knows how. Of the classes that do not,
-    only SGD takes its learning rate as a tensor; the others keep a number, and a schedule makes them compile again.
-    """
-    capturable = "capturable" in optimizer.defaults
-    if capturable and device.type == "cuda":
-        optimizer = optimizer_with(optimizer, capturable=True)
-    if capturable or type(optimizer) is torch.optim.SGD:
-        for group in optimizer.param_groups:
-            if not isinstance(group["lr"], torch.Tensor):
-                group["lr"] = torch.tensor(float(group["lr"]), device=device)
-    return optimizer
-
-
-def capturable(optimizer: Any, device: torch.device) -> Any:
-    """The optimizer in a form whose step needs no host: on-device step counts, learning rates in tensors."""
-    if "capturable" in optimizer.defaults:
-        changed = optimizer_with(optimizer, capturable=True)
-    elif optimizer_implementation(optimizer) == "fused":
-        changed = optimizer
-    else:
-        return optimizer
-    for group in changed.param_groups:
-        if not isinstance(group["lr"], torch.Tensor):
-            group["lr"] = torch.tensor(float(group["lr"]), device=device)
-    return changed
+def make_capturable(optimizer: Any, device: torch.device) -> None:
+    """Let an optimizer count its steps on the device, so that its step needs no host; where its class knows how."""
+    if device.type == "cuda" and "capturable" in optimizer.defaults and torch_class(optimizer) is not None:
+        set_options(optimizer, capturable=True)
 
 
 def updates_without_host(optimizer: Any) -> bool:
-    """Whether every hyper-parameter that schedules change is a tensor that a captured step reads anew."""
-    return all(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups)
+    """Whether the optimizer's step can be captured: it counts on the device and reads its learning rate there."""
+    return torch_class(optimizer) is not None and all(map(on_device, optimizer.param_groups))
+
+
+def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
+    """The optimizer's step, compiled. PyTorch tutorials, Compiling the optimizer with torch.compile.
+
+    A learning rate that is a number would be compiled in, and again when it changes. Of the classes that cannot be
+    capturable, only SGD takes a tensor; the others keep a number, and a schedule makes them compile again.
+    """
+    takes_tensors = "capturable" in optimizer.defaults or torch_class(optimizer) is torch.optim.SGD
+    rates = TensorRates(optimizer, device) if takes_tensors else None
+
+    @torch.compile
+    def step() -> None:
+        optimizer.step()
+
+    def run() -> None:
+        with rates.inside() if rates is not None else nullcontext():
+            step()
+        mark_stepped(optimizer)
+
+    return run
