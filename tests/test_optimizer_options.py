@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from advisor.portable.optimizer_options import PlainState, TensorRates, mark_stepped, set_options
+from advisor.portable.optimizers import make_state_small, use_layer_rates
 from advisor.rebuild import optimizer_implementation
 
 FLAGS = {
@@ -184,6 +185,59 @@ def test_a_step_that_somebody_else_replaced_is_not_taken_for_pytorchs():
     optimizer.step = lambda: None
     with pytest.raises(ValueError, match="step of its own"):
         set_options(optimizer, fused=True)
+
+
+# --- another class --------------------------------------------------------------------------------------------
+
+
+def test_an_optimizer_of_another_class_is_still_the_one_that_others_hold():
+    model, seen = parts(), []
+    optimizer = torch.optim.AdamW([{"params": model.named_parameters(), "name": "all", "weight_decay": 0.2}], lr=0.1)
+    group = optimizer.param_groups[0]
+    optimizer.register_step_post_hook(lambda *_: seen.append("step"))
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    make_state_small(optimizer, "adafactor")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(model, optimizer, 1)
+        schedule.step()
+    assert type(optimizer) is torch.optim.Adafactor
+    assert optimizer.param_groups[0] is group
+    assert (group["name"], group["weight_decay"], group["initial_lr"], group["lr"]) == ("all", 0.2, 0.1, 0.05)
+    assert group["param_names"][0] == "0.weight"
+    assert "betas" not in group
+    assert seen == ["step"]
+    assert "row_var" in optimizer.state[model[0].weight]
+
+
+def test_it_trains_as_one_that_was_made_so():
+    expected, plain = made(torch.optim.Adafactor, weight_decay=0.01)
+    model, optimizer = made(torch.optim.AdamW)
+    make_state_small(optimizer, "adafactor")
+    train(expected, plain)
+    train(model, optimizer)
+    assert_same_weights(model, expected)
+    plain.load_state_dict(through_disk(optimizer.state_dict()))
+    optimizer.load_state_dict(plain.state_dict())
+
+
+def test_state_of_another_class_is_refused():
+    model, optimizer = made(torch.optim.AdamW)
+    train(model, optimizer, 1)
+    with pytest.raises(ValueError, match="has made steps"):
+        make_state_small(optimizer, "adafactor")
+    _, other = made(torch.optim.AdamW)
+    make_state_small(other, "adafactor")
+    with pytest.raises(ValueError, match="the checkpoint is of another optimizer than Adafactor"):
+        other.load_state_dict(optimizer.state_dict())
+
+
+def test_only_the_classes_that_it_is_for_become_another():
+    _, optimizer = made(Passing, scale=1.0)
+    with pytest.raises(ValueError, match="Passing is neither Adam nor AdamW"):
+        make_state_small(optimizer, "adafactor")
+    with pytest.raises(ValueError, match="Lamb takes the place of Adam"):
+        use_layer_rates(optimizer, "lamb")
 
 
 # --- saved and loaded -----------------------------------------------------------------------------------------
