@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import advisor
+from advisor.config_file import ConfigKind, read_config
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
@@ -492,33 +493,6 @@ def _request(target: str, options: argparse.Namespace, key_map: dict[str, str]) 
         key_map=key_map,
         scripts=tuple(options.script),
     )
-
-
-def read_config(path: str) -> dict[str, Any]:
-    """The user's YAML config. Raises UsageError when it cannot be read, is not YAML or is no mapping of names."""
-    import yaml
-
-    from advisor.settings import read_text
-
-    try:
-        data = yaml.safe_load(read_text(path))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that is none
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"{path} is not valid YAML: {reason}", "Mend the file and try again.") from error
-    if data is None:
-        return {}
-    other = next((key for key in data if not isinstance(key, str)), None) if isinstance(data, dict) else None
-    if other is not None:
-        raise UsageError(
-            f"{path} has the key {other!r} ({type(other).__name__}), and build(config) takes names only.",
-            "Put quotes around it, or rename it (YAML reads yes, no, on and off as booleans).",
-        )
-    if not isinstance(data, dict):
-        raise UsageError(
-            f"{path} holds a {type(data).__name__}, not a mapping of names to values.",
-            "--config is the YAML file that build(config) reads; write one `name: value` a line.",
-        )
-    return data
 
 
 def _check_recipes(
