@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +29,6 @@ YAML_FAILURES = (
 # A config with more values than this, aliases written out, is no config. Count; the largest found in public is 20,000.
 _MOST_VALUES = 1_000_000
 _EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
-
-
-class ConfigKind(StrEnum):
-    """The program that a config is for: each has its own words for a setting."""
-
-    HUGGINGFACE = "huggingface"
-    LIGHTNING = "lightning"
-    ACCELERATE = "accelerate"
-    TIMM = "timm"
-    ULTRALYTICS = "ultralytics"
-    MMENGINE = "mmengine"
-    HYDRA = "hydra"
-    DEEPSPEED = "deepspeed"
-    DETECTRON2 = "detectron2"
-    TORCHTITAN = "torchtitan"
-    PLAIN = "plain"
 
 
 class ConfigLoader(yaml.SafeLoader):
@@ -76,10 +59,12 @@ def _untagged(loader: _PlainLoader, suffix: str, node: yaml.Node) -> Any:
     return loader.construct_scalar(node)
 
 
+def _tuple(loader: _PlainLoader, node: Any) -> tuple[Any, ...]:
+    return tuple(loader.construct_sequence(node, deep=True))
+
+
 _PlainLoader.add_multi_constructor("!", _untagged)
-_PlainLoader.add_constructor(
-    "tag:yaml.org,2002:python/tuple", lambda loader, node: tuple(loader.construct_sequence(node, deep=True))
-)
+_PlainLoader.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
 
 
 def is_toml(path: str | Path) -> bool:
@@ -161,6 +146,12 @@ def _toml(text: str, source: str) -> dict[str, Any]:
         raise UsageError(f"{source} is not valid TOML: {reason(error)}", "Mend the file and try again.") from error
 
 
+def _values_in(value: Any) -> Sequence[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return value if isinstance(value, list | tuple) else ()
+
+
 def _check_recordable(data: Any, path: str) -> None:
     """Raise UsageError for a config that the session cannot record: one that contains itself, or has odd keys."""
     stack: list[tuple[Any, frozenset[int]]] = [(data, frozenset())]
@@ -168,7 +159,7 @@ def _check_recordable(data: Any, path: str) -> None:
     while stack:
         value, above = stack.pop()
         count += 1
-        children = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+        children = _values_in(value)
         if id(value) in above or count > _MOST_VALUES:
             raise UsageError(
                 f"{path} contains itself, or more than {_MOST_VALUES:,} values, through its anchors.",

@@ -121,7 +121,7 @@ def _checked_key(key: Any) -> str:
         raise UsageError(
             f"{key!r} is not a setting key.", "Keys look like `precision.autocast`; `perf-advisor recipes` lists them."
         )
-    return key
+    return str(key)
 
 
 def _checked_value(key: str, value: Any) -> Value:
