@@ -84,7 +84,7 @@ def _check_key_map(outputs: options.Outputs) -> None:
     from advisor.export.config_patch import check_key_map
     from advisor.export.files import read_exactly
 
-    check_key_map(read_exactly(outputs.config_path), outputs.key_map)
+    check_key_map(read_exactly(outputs.config_path), outputs.key_map, outputs.config_path)
 
 
 def _past(session_id: str, request: Request | None) -> PastSession:

@@ -6,6 +6,7 @@ Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes. 
 from advisor.records.hardware import GpuInfo, GpuProcess, GpuSample, Hardware, HostInfo
 from advisor.records.kinds import (
     Bottleneck,
+    ConfigKind,
     Mode,
     Numerics,
     Objective,
@@ -78,6 +79,7 @@ __all__ = [
     "ClockCheck",
     "Comparison",
     "Compiled",
+    "ConfigKind",
     "Facts",
     "Finding",
     "Finished",
