@@ -165,7 +165,7 @@ def _(invocation: options.ShowSessions) -> int:
     for past in list_sessions():
         state = SessionState.of(past.events)
         length = format_seconds(state.finished.session_s) if state.finished else MISSING
-        made.add_row(past.session_id, plain(past.request.target.target), _result(state), length)
+        made.add_row(past.session_id, plain(past.request.target.command), _result(state), length)
     if made.row_count:
         print_text(made, sys.stdout)
     else:
@@ -202,7 +202,7 @@ def _(invocation: options.Revisit) -> int:
     state, catalog = SessionState.of(past.events), _catalog_of(past.request)
     if invocation.show:
         file = sys.stderr if invocation.outputs.json_to_stdout else sys.stdout
-        print(f"Session {past.session_id}, {plain(past.request.target.target)}: {_result(state)}", file=file)
+        print(f"Session {past.session_id}, {plain(past.request.target.command)}: {_result(state)}", file=file)
         print_summary(state, file, catalog)
     outputs = _with_recorded_config(invocation.outputs, past.request)
     written = write_outputs(state, past.request, outputs, catalog)

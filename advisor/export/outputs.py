@@ -127,7 +127,7 @@ def yaml_text(state: SessionState, settings: dict[str, Value], request: Request)
     """The settings file: a flat YAML mapping with what was measured in comments."""
     from advisor.export.settings_file import settings_yaml
 
-    return settings_yaml(state, settings, target=request.target.target)
+    return settings_yaml(state, settings, target=request.target.command)
 
 
 def python_text(state: SessionState, settings: dict[str, Value], catalog: Catalog) -> str:

@@ -103,7 +103,7 @@ def html_report(state: SessionState, request: Request, catalog: Catalog) -> str:
 
 def _document(state: SessionState, request: Request, catalog: Catalog) -> Document:
     return Document(
-        f"perf-advisor: {request.target.target}",
+        f"perf-advisor: {request.target.command}",
         verdict(state),
         tuple(_sections(state, request, catalog)),
         f"Made by perf-advisor {advisor.__version__}.",
