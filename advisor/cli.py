@@ -126,14 +126,13 @@ def _takes_up(wanted: TargetSpec, measured: TargetSpec) -> bool:
 
 def _complain(message: str, hint: str, details: str = "") -> None:
     """What is wrong, and what to do: one line each; then the details, when there are some."""
-    print(f"perf-advisor: {_one_line(message)}", file=sys.stderr)
-    print(_one_line(hint), file=sys.stderr)
+    from advisor.formatting import plain, printable
+
+    message, hint = (plain(" ".join(text.split())) for text in (message, hint))
+    print(f"perf-advisor: {message}", file=sys.stderr)
+    print(hint, file=sys.stderr)
     if details:
-        print(details.rstrip(), file=sys.stderr)
-
-
-def _one_line(text: str) -> str:
-    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+        print(printable(details.rstrip()), file=sys.stderr)
 
 
 def _keep_traceback() -> str:

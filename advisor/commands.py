@@ -18,9 +18,9 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.export.recipe_table import numerics_text
-from advisor.formatting import MISSING, format_bytes, format_interval, format_pending, format_seconds
+from advisor.formatting import MISSING, format_bytes, format_interval, format_pending, format_seconds, plain, printable
 from advisor.hardware import inspect_hardware
-from advisor.headless import plain, print_summary, print_text, table
+from advisor.headless import print_summary, print_text, table
 from advisor.recipe import BOTH_MODES, Recipe, card
 from advisor.records import GpuInfo, Hardware, HostInfo, Mode, StackRecord, text_of
 from advisor.report.conclusions import candidates_tried, stack_helps
@@ -71,7 +71,7 @@ def _show_recipe(recipe: Recipe) -> None:
         "numerics": numerics_text(recipe, _MODES),
         "attacks": ", ".join(sorted(recipe.attacks)) or MISSING,
     }
-    print(card(recipe))
+    print(printable(card(recipe)))
     print()
     print_text(_pairs(facts.items()), sys.stdout)
 

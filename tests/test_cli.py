@@ -299,7 +299,12 @@ def test_an_interrupt_exits_130(monkeypatch):
 def test_an_error_of_the_target_has_its_details_after_the_two_lines(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_dispatch", raising(TargetError("no\nbuild", "define \x1b[31mit", "frame 1\nframe 2")))
     assert cli.main(["demo"]) == 3
-    assert capsys.readouterr().err.splitlines() == ["perf-advisor: no build", "define [31mit", "frame 1", "frame 2"]
+    assert capsys.readouterr().err.splitlines() == [
+        "perf-advisor: no build",
+        "define \\x1b[31mit",
+        "frame 1",
+        "frame 2",
+    ]
 
 
 # --- taking up a session --------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from advisor.experiment.state import SessionState
 from advisor.export import outputs as files
 from advisor.export.config_patch import diff
 from advisor.export.files import read_exactly, write_atomically
+from advisor.formatting import printable
 from advisor.hardware import sample_gpus
 from advisor.options import Outputs
 from advisor.runner import Runner
@@ -56,9 +57,9 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
 def _farewell(state: SessionState, request: Request, outputs: Outputs, result: AppResult) -> int:
     written = files.write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
     for line in (*result.lines, *written.sentences):
-        print(line)
+        print(printable(line))
     for line in (*result.error_lines, *(f"perf-advisor: {error.message}\n{error.hint}" for error in written.errors)):
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
     return int(written.errors[0].exit_code) if written.errors and not result.exit_code else result.exit_code
 
 
@@ -81,8 +82,9 @@ class FileExporter:
         text = self._text(format_id, state)
         config = self._outputs.config_path
         if format_id != "config" or config is None:
-            return text
-        return diff(read_exactly(config), text, Path(config).name) or "Nothing would change in the config.\n"
+            return printable(text)
+        changes = diff(read_exactly(config), text, Path(config).name)
+        return printable(changes) or "Nothing would change in the config.\n"
 
     def save(self, format_id: str, path: Path, state: SessionState) -> Path:
         """Write the file atomically. The user's own config is not overwritten: the patched one is a copy."""
