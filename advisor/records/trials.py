@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """What the user asked to measure: the target and the options that shape the workload."""
+    """What the user asked to measure: the target and the options that shape the workload.
+
+    ``arguments`` are the target's own, which follow its name in ``sys.argv``.
+    """
 
     target: str
     directory: str
@@ -46,6 +50,12 @@ class TargetSpec:
     batch_size: int | None = None
     input_shape: tuple[int, ...] | None = None
     config: dict[str, Any] | None = None
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The target as it stands on the command line: ``train.py:build -- --lr 0.1``."""
+        return " -- ".join(filter(None, (self.target, shlex.join(self.arguments))))
 
 
 @dataclass(frozen=True, slots=True)

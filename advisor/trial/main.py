@@ -23,6 +23,7 @@ from advisor.entrypoint import load_target, one_line, user_frames
 from advisor.errors import AdvisorError, TargetError
 from advisor.formatting import format_ms, format_percent
 from advisor.plan import StepPlan
+from advisor.printed import flush_streams
 from advisor.recipe import Components
 from advisor.records import (
     Activity,
@@ -107,8 +108,7 @@ def trial_main(
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = _result_of(error, channel)
     wall_s = time.perf_counter() - started
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     # User code may have left non-daemon threads; everything of the trial has been said.
     os._exit(0)
@@ -413,7 +413,7 @@ def _ran_out_of_memory(error: BaseException) -> bool:
 
 
 def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(Exception):  # standard error may be an object of the user's
         print(reason, details, sep="\n", file=sys.stderr)
     return TrialResult(outcome=outcome, reason=reason, hint=hint, details=details)
 
