@@ -3,6 +3,7 @@
 Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes. Nothing here imports torch.
 """
 
+from advisor.records.data import BatchPrint, DataPrint, PartPrint, varying
 from advisor.records.hardware import GpuInfo, GpuProcess, GpuSample, Hardware, HostInfo
 from advisor.records.kinds import (
     Bottleneck,
@@ -69,6 +70,7 @@ from advisor.records.workload import (
 __all__ = [
     "Activity",
     "BaselineRecord",
+    "BatchPrint",
     "Block",
     "BlockDone",
     "Bottleneck",
@@ -78,6 +80,7 @@ __all__ = [
     "ClockCheck",
     "Comparison",
     "Compiled",
+    "DataPrint",
     "Facts",
     "Finding",
     "Finished",
@@ -102,6 +105,7 @@ __all__ = [
     "OptimizerFacts",
     "Outcome",
     "ParetoPoint",
+    "PartPrint",
     "Phase",
     "Profile",
     "Profiled",
@@ -125,4 +129,5 @@ __all__ = [
     "Verdict",
     "WorkloadFacts",
     "text_of",
+    "varying",
 ]
