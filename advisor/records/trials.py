@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
+from advisor.records.data import DataPrint
 from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
 
 
@@ -130,7 +131,8 @@ class TrialResult:
     steps and after each; norms of another number of ``parameters`` are not compared.
     ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
     the updates that a gradient scaler skipped in the probe. ``energy_j_per_sample`` is what the whole GPU took while
-    the blocks were timed, its idle draw and the host's pauses included.
+    the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first batches of a
+    loader were; None where one batch is used again and again.
     """
 
     outcome: Outcome
@@ -160,6 +162,7 @@ class TrialResult:
     energy_j_per_sample: float | None = None
     gpu: GpuReadings | None = None
     log_path: str = ""
+    data: DataPrint | None = None
 
     @property
     def measured(self) -> bool:
