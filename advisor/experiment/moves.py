@@ -314,6 +314,8 @@ def alones(known: Known) -> Moves:
         alone = Settings(candidate.settings)
         if known.judge.knows(alone) or known.plan.consent.rejects(candidate.recipe):
             continue
+        if known.plan.needs_more_than_it_tells(candidate):
+            continue
         if not _is_next_rung(known, candidate) or known.plan.catalog.conflict(alone):
             continue
         usual = known.plan.expected_gain(candidate, BASELINE, known.judge.speed(BASELINE)[0])
@@ -385,6 +387,11 @@ def why_not(known: Known, candidate: Candidate) -> str:
     """Why a candidate was not tried, where it is not the time; empty where only that was missing."""
     if known.plan.consent.rejects(candidate.recipe):
         return known.plan.consent.why_not(candidate.settings)
+    if known.plan.needs_more_than_it_tells(candidate):
+        return (
+            "no speed-up is expected, and its trial starts Python and imports everything anew; "
+            f"add --only {candidate.recipe} to measure it"
+        )
     if not _is_next_rung(known, candidate):
         return _end_of_ladder(known, candidate)
     return ""
