@@ -27,14 +27,12 @@ VALUES: Mapping[str, tuple[tuple[Value, ...], str]] = {
     "compile.pointwise_only": ((True,), ""),
     "compile.scope": (("regional", "with_loss"), ""),
     "cpu.flush_denormal": ((True,), ""),
-    "cpu.threads": ((2,), ""),
     "data.device_prefetch": ((True,), "loader"),
     "data.non_blocking": ((True,), "step"),
     "data.num_workers": ((2,), "workers"),
     "data.persistent_workers": ((True,), "workers"),
     "data.pin_memory": ((True,), "loader"),
     "data.prefetch_factor": ((4,), "workers"),
-    "data.worker_threads": ((1,), "workers"),
     "host.gc": (("freeze", "scheduled"), "step"),
     "infer.grad": (("no_grad", "inference_mode"), "step"),
     "loop.empty_cache": (("every_step",), "step"),
@@ -64,9 +62,11 @@ LEFT_OUT: Mapping[str, str] = {
     "cpu.affinity": "moves the whole process",
     "cpu.allocator": "has to be in the environment before Python starts",
     "cpu.interop_threads": "can be set once in a process",
+    "cpu.threads": "changes the order of sums only, and waits for the machine's other load",
     "cpu.openmp": "has to be in the environment before Python starts",
     "data.batch_size": "changes what a step is",
     "data.multiprocessing_context": "starting a worker anew takes seconds; tests/test_recipes_workers.py",
+    "data.worker_threads": "starts workers anew, which takes seconds; tests/test_recipes_workers.py",
     "data.transforms_on_device": "needs torchvision's transforms; tests/test_recipes_transforms.py",
     "debug.switches": "a habit: it is measured, never advised",
     "loop.eval_grad": "a habit: it prices a validation step",
@@ -80,7 +80,6 @@ _WITH_WORKERS = {"data.num_workers": 1}
 _BESIDE: Mapping[str, Mapping[str, Value]] = {
     "data.persistent_workers": _WITH_WORKERS,
     "data.prefetch_factor": _WITH_WORKERS,
-    "data.worker_threads": _WITH_WORKERS,
     "data.device_prefetch": {"data.pin_memory": True},
     "precision.bf16_reduction": {"precision.autocast": "bfloat16"},
 }
@@ -93,6 +92,11 @@ class Case:
 
     name: str
     settings: Mapping[str, Value]
+
+    @property
+    def autocast(self) -> str:
+        """The type that the plain run computes in, too: autocast by hand is the plain form of the setting."""
+        return str(self.settings.get("precision.autocast", "none"))
 
     @property
     def compiles(self) -> bool:
@@ -194,14 +198,18 @@ _NOT_COMPARED = Tolerance(None, None, None, None)
 
 
 def tolerance_of(settings: Mapping[str, Value], mode: Mode) -> Tolerance:
-    """How far a run under these settings may be from the plain one, by what their recipes declare."""
-    declared = {CATALOG.by_key(key).numerics_of(value, mode) for key, value in settings.items()}
+    """How far a run under these settings may be from the plain one, by what their recipes declare.
+
+    The plain run has autocast as well where the settings have it: alone it changes nothing then, but beside others it
+    makes what they round differently count.
+    """
+    others = {key: value for key, value in settings.items() if key != "precision.autocast"}
+    declared = {CATALOG.by_key(key).numerics_of(value, mode) for key, value in others.items()}
     if Numerics.CHANGED in declared:
         return _NOT_COMPARED
     if Numerics.CLOSE not in declared:
         return _SAME
-    rounding = CATALOG.rounding(settings)
-    return _wider(_REORDERED, rounding)
+    return _wider(_REORDERED, CATALOG.rounding(settings))
 
 
 def _wider(base: Tolerance, rounding: float) -> Tolerance:

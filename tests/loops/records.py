@@ -47,10 +47,10 @@ class Record:
     crashed: str = ""
 
 
-def run_plain(loop: Loop, device: torch.device) -> Record:
-    """The record of a loop as written, on plain PyTorch."""
+def run_plain(loop: Loop, device: torch.device, autocast: str = "none") -> Record:
+    """The record of a loop as written, on plain PyTorch; its steps under autocast by hand if that is asked for."""
     notebook = Notebook()
-    return _recorded(loop, Run(device, notebook), notebook)
+    return _recorded(loop, Run(device, notebook, autocast), notebook)
 
 
 def run_tuned(loop: Loop, device: torch.device, settings: Mapping[str, Value], direction: str = "tuned") -> Record:
@@ -58,7 +58,8 @@ def run_tuned(loop: Loop, device: torch.device, settings: Mapping[str, Value], d
     notebook = Notebook()
     settings = {**settings, **loop.always}
     first, _, second = direction.partition(" to ")
-    kinds = {"plain": lambda: Run(device, notebook), "tuned": lambda: TunedRun(device, notebook, settings)}
+    autocast = str(settings.get("precision.autocast", "none"))
+    kinds = {"plain": lambda: Run(device, notebook, autocast), "tuned": lambda: TunedRun(device, notebook, settings)}
     run = kinds[first]()
     run.resumed = kinds[second]() if second else None
     return _recorded(loop, run, notebook)

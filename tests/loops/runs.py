@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -39,11 +39,13 @@ class Run:
     """A plain loop's calls, in plain PyTorch: what every tuned run is compared with.
 
     ``device`` is where the loop computes. ``resumed`` is the run that goes on from a checkpoint; None for this one.
+    ``autocast`` is the type that its own steps compute in, by hand: with float16 they scale gradients.
     """
 
-    def __init__(self, device: torch.device, notebook: Notebook) -> None:
+    def __init__(self, device: torch.device, notebook: Notebook, autocast: str = "none") -> None:
         self.device = device
         self.notebook = notebook
+        self.autocast = autocast
         self.resumed: Run | None = None
 
     @property
@@ -71,35 +73,60 @@ class Run:
         self, model: nn.Module, optimizer: Any, loss: Loss | None = None, *, clip_grad: float | None = None
     ) -> Callable[[Any], torch.Tensor]:
         """Return a plain training step."""
-        loss_of = plain_loss(loss)
         model.train()
+        if isinstance(optimizer, torch.optim.LBFGS):
+            return self._step_with_closure(model, optimizer, plain_loss(loss))
+        return PlainStep(self, model, optimizer, plain_loss(loss), clip_grad)
 
+    def _step_with_closure(self, model: nn.Module, optimizer: Any, loss: Loss) -> Callable[[Any], torch.Tensor]:
         def step(batch: Any) -> torch.Tensor:
             def closure() -> torch.Tensor:
                 optimizer.zero_grad()
-                value = loss_of(model, moved(batch, self.device))
+                value = loss(model, moved(batch, self.device))
                 value.backward()
                 return value
 
-            if isinstance(optimizer, torch.optim.LBFGS):
-                return optimizer.step(closure).detach()
-            value = closure()
-            if clip_grad is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), clip_grad)
-            optimizer.step()
-            return value.detach()
+            return optimizer.step(closure).detach()
 
         return step
+
+    def casting(self) -> AbstractContextManager[Any]:
+        """Return the context of a forward pass."""
+        if self.autocast == "none":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=getattr(torch, self.autocast))
 
     def infer(self, model: nn.Module) -> Callable[[Any], Any]:
         """Return a plain inference step: it runs in eval mode, and leaves every module in the mode that it had."""
 
         def step(inputs: Any) -> Any:
-            with evaluating(model), torch.no_grad():
+            with evaluating(model), torch.no_grad(), self.casting():
                 inputs = moved(inputs, self.device)
                 return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
         return step
+
+
+class PlainStep:
+    """A training step as people write it; with its scaler's state, which belongs in a checkpoint."""
+
+    def __init__(self, run: Run, model: nn.Module, optimizer: Any, loss: Loss, clip_grad: float | None) -> None:
+        self._run, self._model, self._optimizer, self._loss, self._clip = run, model, optimizer, loss, clip_grad
+        self.scaler = torch.amp.GradScaler(run.device.type, enabled=run.autocast == "float16")
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        """Run one step and return the detached loss."""
+        batch = moved(batch, self._run.device)
+        self._optimizer.zero_grad()
+        with self._run.casting():
+            value = self._loss(self._model, batch)
+        self.scaler.scale(value).backward()
+        if self._clip is not None:
+            self.scaler.unscale_(self._optimizer)
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
+        self.scaler.step(self._optimizer)
+        self.scaler.update()
+        return value.detach()
 
 
 class TunedRun(Run):

@@ -55,8 +55,9 @@ class Asked:
 def rows(loops: list[Loop], device: torch.device, asked: Asked) -> Iterator[Row]:
     """Run loops under their cases, one after the other."""
     for loop in loops:
+        plain_runs: dict[str, Record] = {}
         try:
-            plain = run_plain(loop, device)
+            plain = plain_runs["none"] = run_plain(loop, device)
         except pytest.skip.Exception as skipped:
             yield Row(loop.name, "", "", "skipped", (str(skipped),), 0.0)
             continue
@@ -66,6 +67,9 @@ def rows(loops: list[Loop], device: torch.device, asked: Asked) -> Iterator[Row]
         for case in cases_of(loop, device.type):
             if not asked.wants(case):
                 continue
+            if case.autocast not in plain_runs:
+                plain_runs[case.autocast] = run_plain(loop, device, case.autocast)
+            plain = plain_runs[case.autocast]
             for direction in loop.directions:
                 started = time.perf_counter()
                 if case.compiles:
