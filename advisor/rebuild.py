@@ -5,12 +5,15 @@ Nothing here changes the object it is given, and torch is imported only when a f
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from advisor.errors import RefusedError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,6 +118,15 @@ def _recent_options_of(loader: DataLoader[Any]) -> dict[str, Any]:
     if not getattr(loader, "in_order", True):
         options["in_order"] = False
     return options
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Turn a ValueError, with which ``portable/`` says why it changes nothing, into a RefusedError."""
+    try:
+        yield
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
 
 
 def expected_state_bytes(optimizer: Optimizer) -> int:

@@ -163,8 +163,8 @@ def test_groups_added_later_have_the_options():
 @pytest.mark.parametrize(
     ("optimizer", "changes", "message"),
     [
-        (lambda p: torch.optim.LBFGS(p), {"fused": True}, "LBFGS takes no option fused"),
-        (lambda p: torch.optim.RMSprop(p), {"fused": True}, "RMSprop takes no option fused"),
+        (torch.optim.LBFGS, {"fused": True}, "LBFGS takes no option fused"),
+        (torch.optim.RMSprop, {"fused": True}, "RMSprop takes no option fused"),
         (lambda p: OwnStep(p, lr=0.1), {"foreach": True}, "OwnStep has a step of its own"),
         (lambda p: torch.optim.Adam(p, foreach=True), {"fused": True}, "cannot be `True` together"),
         (lambda p: torch.optim.Adam(p, differentiable=True), {"fused": True}, "does not support `differentiable`"),
@@ -315,7 +315,7 @@ def test_a_checkpoint_of_other_groups_is_refused_as_ever():
 
 
 def test_saving_changes_nothing_in_the_optimizer():
-    model, optimizer = made(torch.optim.Adam, capturable=False)
+    _, optimizer = made(torch.optim.Adam, capturable=False)
     set_options(optimizer, capturable=True)
     optimizer.state_dict()["param_groups"][0]["lr"] = 7.0
     optimizer.state_dict()["state"].clear()

@@ -19,6 +19,8 @@ def set_options(optimizer: torch.optim.Optimizer, **changes: typing.Any) -> None
     option, where its constructor refuses it, or where the optimizer runs a step of its own.
     """
     base, name = torch_class(optimizer), type(optimizer).__name__
+    if not changes:
+        return
     if base is None:
         raise ValueError(f"{name} has a step of its own, which may not know the options of PyTorch's optimizers")
     unknown = [option for option in changes if option not in optimizer.defaults]
