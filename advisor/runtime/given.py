@@ -30,7 +30,7 @@ class Given:
         with_tensors = [model for model in models if next(chain(model.parameters(), model.buffers()), None) is not None]
         return cls(
             tuple(with_tensors or models),
-            tuple(item for item in once if isinstance(item, Optimizer)),
+            tuple(dict.fromkeys(_unwrapped(item) for item in once if isinstance(item, Optimizer))),
             tuple(item for item in once if isinstance(item, DataLoader)),
         )
 
@@ -40,6 +40,12 @@ class Given:
         if model is self.models[0]:
             found += [one for one in self.optimizers if not any(_trains(one, other) for other in self.models)]
         return found
+
+
+def _unwrapped(optimizer: Optimizer) -> Optimizer:
+    """The optimizer inside one that hands everything on to it, such as Accelerate's."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, Optimizer) else optimizer
 
 
 def _trains(optimizer: Optimizer, model: nn.Module) -> bool:
