@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from advisor.errors import RefusedError
 
+from advisor.errors import RefusedError
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
@@ -56,6 +58,15 @@ def loader_code(change: str = "loader_with", *, when: str = "", also: Sequence[s
 def worker_code(*, also: Sequence[str] = (), **changes: Any) -> str:
     """As :func:`loader_code`, for options that only a loader with workers takes."""
     return loader_code(when="loader.num_workers", also=also, **changes)
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Turn a ValueError, with which ``portable/`` says why it changes nothing, into a RefusedError."""
+    try:
+        yield
+    except ValueError as error:
+        raise RefusedError(str(error)) from error
 
 
 @contextlib.contextmanager

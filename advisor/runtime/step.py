@@ -22,7 +22,14 @@ from advisor.records import Mode
 from advisor.runtime.batches import copy_into, map_tensors, mover, signature_of, splitter
 from advisor.runtime.compilation import compiled, compiled_call
 from advisor.runtime.loss import default_loss, form_that_works, takes_model
-from advisor.runtime.optimizers import TensorRates, compiled_step, make_capturable, mark_stepped, updates_without_host
+from advisor.runtime.optimizers import (
+    TensorRates,
+    compiled_step,
+    make_capturable,
+    mark_stepped,
+    optimizers_in,
+    updates_without_host,
+)
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
 EAGER_STEPS_BEFORE_CAPTURE = 3
@@ -47,9 +54,15 @@ def finish_components(components: Components) -> None:
         if plan.attention_backend != "auto":
             tell_attention_apart()
         components.model = compiled(components.model, plan)
-    captured = plan.cuda_graph and plan.mode is Mode.TRAIN
-    if (captured or plan.compile_optimizer) and components.optimizer is not None:
-        make_capturable(components.optimizer, torch.device(plan.device))
+    settle_optimizers(components)
+
+
+def settle_optimizers(components: Components) -> None:
+    """What follows from the plan for the optimizers: where their step is compiled or captured, they ask no host."""
+    plan = components.plan
+    if plan.compile_optimizer or (plan.cuda_graph and plan.mode is Mode.TRAIN):
+        for optimizer in optimizers_in(components.optimizer):
+            make_capturable(optimizer, torch.device(plan.device))
 
 
 def tell_attention_apart() -> None:
@@ -96,10 +109,7 @@ class TrainStep:
         self._creation = _creation(plan)
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        # Looked up anew in each step: a scheduler that is made later puts its own in place of it.
-        self._optimizer_step = (
-            compiled_step(optimizer, self.device) if plan.compile_optimizer else lambda: optimizer.step()
-        )
+        self._compiled_step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None
         self._collect = _collector(plan)
         self._loss_sum: torch.Tensor | None = None
         self._accumulated = 0  # batches since the last update
@@ -176,7 +186,8 @@ class TrainStep:
             return
         if self.scaler is None:
             self._clip()
-            self._optimizer_step()
+            # Looked up anew: a scheduler that was made since puts its own in place of it.
+            (self._compiled_step or self.optimizer.step)()
         else:
             if self.plan.clip_norm is not None:
                 self.scaler.unscale_(self.optimizer)
