@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import nn
 
 from advisor.plan import AUTOTUNED_MATMULS, COMBO_KERNELS, StepPlan
+from advisor.portable.compiling import compiler_arguments
 from advisor.portable.regions import compile_blocks
 from advisor.records import Value
 
@@ -24,7 +24,7 @@ _OPTIONS: dict[str, tuple[Value, dict[str, str | bool]]] = {
 def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
     """The compiled model; with the scope ``regional`` the model itself, its blocks compiled in place.
 
-    What is compiled ``with_loss`` is compiled where model and loss meet, in the step: :func:`compiled_call`.
+    What is compiled ``with_loss`` is compiled where model and loss meet, in the step: ``portable/compiling.py``.
     """
     if plan.freezing:
         from torch._inductor import config
@@ -32,7 +32,7 @@ def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
         config.freezing = True
     if plan.compiles_loss:
         return model
-    options = _options(plan)
+    options = compiler_arguments(plan)
     if plan.compile_scope == "regional":
         compile_blocks(model, **options)
         return model
@@ -76,19 +76,3 @@ def as_written(model: nn.Module) -> nn.Module:
     if getattr(written, "_compiled_call_impl", None) is not None:
         written._compiled_call_impl = None
     return written
-
-
-def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
-    """A function of the step, compiled as the plan says."""
-    return torch.compile(call, **_options(plan))
-
-
-def _options(plan: StepPlan) -> dict[str, Any]:
-    dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
-    extras = plan.compiler_options
-    if not extras:
-        return {"mode": plan.compiles_with, "dynamic": dynamic}
-    from torch._inductor import list_mode_options
-
-    # torch.compile takes a mode or options, not both.
-    return {"options": {**list_mode_options(plan.compiles_with), **extras}, "dynamic": dynamic}

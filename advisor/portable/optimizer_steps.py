@@ -1,7 +1,5 @@
 """Optimizers as compiled and captured steps need them: no host in their step, learning rates in tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -9,8 +7,6 @@ from typing import Any
 import torch
 
 from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device, set_options, torch_class
-
-__all__ = ["TensorRates", "compiled_step", "make_capturable", "mark_stepped", "updates_without_host"]
 
 
 def make_capturable(optimizer: Any, device: torch.device) -> None:
@@ -20,7 +16,12 @@ def make_capturable(optimizer: Any, device: torch.device) -> None:
 
 
 def updates_without_host(optimizer: Any) -> bool:
-    """Whether the optimizer's step can be captured: it counts on the device and reads its learning rate there."""
+    """Whether the optimizer's step can be captured: it counts on the device and reads its learning rate there.
+
+    The hooks of a step are functions on the host, which a graph would leave out.
+    """
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        return False
     return torch_class(optimizer) is not None and all(map(on_device, optimizer.param_groups))
 
 
