@@ -69,15 +69,6 @@ def refusing() -> Iterator[None]:
         raise RefusedError(str(error)) from error
 
 
-@contextlib.contextmanager
-def refusing() -> Iterator[None]:
-    """Turn a ValueError, with which ``portable/`` says why it changes nothing, into a RefusedError."""
-    try:
-        yield
-    except ValueError as error:
-        raise RefusedError(str(error)) from error
-
-
 def expected_state_bytes(optimizer: Optimizer) -> int:
     """Bytes of state that an optimizer keeps once it has made a step; 0 where that cannot be told.
 
