@@ -63,6 +63,8 @@ class NumWorkers(Recipe):
         loader = facts.workload.loader
         if loader is None or loader.copy_problem:
             return cannot_be_copied(facts) or NO_LOADER
+        if loader.state_problem:
+            return Skip(loader.state_problem)
         if loader.iterable_dataset and not loader.divides_samples:
             # One worker yields them in their order.
             return Skip(_REPEATED) if loader.num_workers else little_time_in(facts, self.phases) or [1]

@@ -10,7 +10,7 @@ from advisor.portable.device_loader import DeviceLoader
 from advisor.records import BatchPrint
 from advisor.runtime.loader import batches_in, is_loader
 from advisor.trial.data_prints import print_of
-from advisor.trial.draws import begun_early, seed_host
+from advisor.trial.draws import begun_early, loader_failure, seed_host
 
 # Batches at the beginning of a trial whose prints are kept. A count: enough for two of each of two workers.
 _PRINTED = 4
@@ -43,6 +43,8 @@ class Feed:
         except StopIteration:
             self._iterator = iter(self._loader)
             batch = self._first_of_epoch()
+        except Exception as error:
+            raise loader_failure(error, self._served + 1) from error
         self._served += 1
         if self._seed is not None and self._served <= _PRINTED:
             self._prints.append(print_of(batch))
