@@ -27,6 +27,8 @@ from advisor.trial.data_prints import print_of
 # Batches that are drawn a second time, with other random numbers, to see what is random. A count.
 _DRAWN_AGAIN = 2
 _LIMIT_S = 10.0
+# Lines of a worker's traceback that are shown: the last two frames and the exception.
+_SHOWN_LINES = 7
 # Samplers and datasets within one another, at most.
 _DEEPEST = 5
 _LEADS_ON = ("dataset", "datasets", "sampler", "batch_sampler", "data_source")
@@ -89,9 +91,12 @@ def state_problem(loader: Any) -> str:
     """What of the program reading a sample changes, which a worker would change for itself; empty for nothing."""
     before, ends = _program_state(), []
     try:
-        for seed in (1, 2):
+        for seed in (1, 2):  # of the same samples
             with undisturbed(loader):
-                _drawn(loader, seed, 1, plan=None, limit_s=_LIMIT_S, workers=0)
+                reseeded = _reseeded(loader, seed)
+                if reseeded is loader:
+                    return ""
+                _drawn(reseeded, 0, 1, plan=None, limit_s=_LIMIT_S, workers=0)
                 ends.append(_host_states())
     except Exception:  # whatever reading the loader raises is told where its batches are used
         return ""
@@ -129,11 +134,11 @@ def loader_failure(error: BaseException, turn: int) -> TargetError:
     """What a loader raised in place of a batch, as an error that names the batch."""
     lines = str(error).strip().splitlines()
     # What a worker raised carries its traceback; the last line is what was wrong.
-    told = lines[-1] if any("Traceback" in line for line in lines) else one_line(error)
+    in_worker = any(line.startswith("Original Traceback") for line in lines)
     return TargetError(
-        f"the DataLoader failed at batch {turn}: {told}",
+        f"the DataLoader failed at batch {turn}: {lines[-1] if in_worker else one_line(error)}",
         "Check the dataset, the sampler and the collate function at the lines shown.",
-        user_frames(error),
+        "\n".join(lines[-_SHOWN_LINES:]) if in_worker else user_frames(error),
     )
 
 
