@@ -26,6 +26,7 @@ from advisor.errors import RefusedError
 from advisor.portable.loaders import divides_samples
 from advisor.rebuild import loader_with
 from advisor.runtime.tuning import Tuning
+from advisor.trial.data_prints import print_of
 
 
 class Numbers(Dataset):
@@ -198,6 +199,24 @@ class Stream(IterableDataset):
         return iter(torch.arange(12.0))
 
 
+class Planned(BatchSampler):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.plan = list(super().__iter__())
+
+    def __iter__(self):
+        return iter(self.plan)
+
+    def __len__(self):
+        return len(self.plan)
+
+
+def planned():
+    loader = DataLoader(Numbers(), batch_size=4)
+    object.__setattr__(loader, "batch_sampler", Planned(range(24), 4, False))
+    return loader
+
+
 REFUSED = {
     "a property": (lambda: Fixed(Numbers(), batch_size=4), {"data.num_workers": 2}, "Fixed decides on num_workers"),
     "a count": (lambda: Counted(Numbers(), batch_size=4), {"data.batch_size": 8}, "counts its batches itself"),
@@ -208,6 +227,7 @@ REFUSED = {
         {"data.batch_size": 8},
         "batch sampler of its own",
     ),
+    "a plan of batches": (planned, {"data.batch_size": 8}, "Planned forms its batches in its own way"),
     "a repeating sampler": (lambda: Endless(Numbers()), {"data.batch_size": 8}, "batch sampler of its own"),
     "epochs": (
         lambda: DataLoader(ToldOfEpochs(), num_workers=1),
@@ -336,6 +356,21 @@ def test_the_share_of_a_distributed_sampler_is_kept(change):
     assert [labels for _, labels in contents(changed)] == [[1, 3, 1, 3, 1, 3]] * 2
 
 
+class Backwards(BatchSampler):
+    def __iter__(self):
+        return iter(list(super().__iter__())[::-1])
+
+
+@both_ways
+def test_a_batch_sampler_of_another_class_keeps_it(change):
+    loader = DataLoader(Numbers(), batch_size=4)
+    object.__setattr__(loader, "batch_sampler", Backwards(range(24), 4, False))
+    changed = change("batch_size", 12, loader)
+    assert type(changed.batch_sampler) is Backwards
+    assert [inputs[0] for inputs, _ in contents(changed)] == [[12.0], [0.0]]
+    assert len(loader) == 6
+
+
 def test_a_class_of_its_own_gets_larger_batches():
     changed = applied("batch_size", 8, Sevens(Numbers(), batch_size=4))
     assert [len(inputs) for inputs, _ in changed] == [8, 8, 8]
@@ -352,3 +387,30 @@ def test_refusing_a_batch_size_changes_nothing_else():
     with pytest.raises(RefusedError):
         CATALOG["batch_size"].apply(parts, 4)
     assert (parts.batch_size, parts.data) == (2, loader)
+
+
+# --- loaders of frameworks ------------------------------------------------------------------------------------
+
+
+def of_accelerate():
+    data_loader = pytest.importorskip("accelerate.data_loader")
+    return data_loader.DataLoaderShard(Numbers(), batch_size=4)
+
+
+def of_timm():
+    return pytest.importorskip("timm.data.loader").MultiEpochsDataLoader(Numbers(), batch_size=4)
+
+
+def of_pyg():
+    loader = pytest.importorskip("torch_geometric.loader").DataLoader
+    data = pytest.importorskip("torch_geometric.data").Data
+    edges = torch.tensor([[0, 1], [1, 0]])
+    return loader([data(x=torch.full((2, 3), float(i)), edge_index=edges) for i in range(12)], batch_size=4)
+
+
+@pytest.mark.parametrize("make", [of_accelerate, of_timm, of_pyg])
+def test_loaders_of_frameworks_are_kept(make):
+    loader = make()
+    changed = applied("num_workers", 1, loader)
+    assert (type(changed), changed.num_workers) == (type(loader), 1)
+    assert list(map(print_of, changed)) == list(map(print_of, loader))
