@@ -72,7 +72,9 @@ class NumWorkers(Recipe):
             return _ladder(facts.workload.usable_cores)
         # From above: one worker alone often gains nothing, and says nothing of what several do.
         enough = int(min(_enough_workers(facts), facts.workload.usable_cores))
-        return little_time_in(facts, self.phases) or _ladder(enough)[::-1]
+        # Only one worker hands out the samples of an iterable dataset in their order.
+        values = _ladder(enough) if loader.iterable_dataset else _ladder(enough)[::-1]
+        return little_time_in(facts, self.phases) or values
 
     def accepts(self, value: Value) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0

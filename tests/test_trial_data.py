@@ -447,11 +447,10 @@ class Meddling(Images):
     ],
 )
 def test_a_dataset_that_meddles_with_the_program_is_found(meddle, named):
-    try:
-        problem = state_problem(DataLoader(Meddling(meddle), batch_size=2, shuffle=True))
-    finally:
-        torch.set_grad_enabled(True)
-        torch.set_default_dtype(torch.float32)
+    loader = DataLoader(Meddling(meddle), batch_size=2, shuffle=True)
+    first_batches(loader, SEED, 2)
+    problem = state_problem(loader)
+    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
     assert named in problem
     assert bool(problem) == bool(named)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 import sys
 import time
@@ -89,7 +90,7 @@ def look_at(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: 
 
 def state_problem(loader: Any) -> str:
     """What of the program reading a sample changes, which a worker would change for itself; empty for nothing."""
-    before, ends = _program_state(), []
+    before, ends = _program_state(), list[tuple[tuple[Any, ...], dict[str, Any]]]()
     try:
         for seed in (1, 2):  # of the same samples
             with undisturbed(loader):
@@ -97,11 +98,12 @@ def state_problem(loader: Any) -> str:
                 if reseeded is loader:
                     return ""
                 _drawn(reseeded, 0, 1, plan=None, limit_s=_LIMIT_S, workers=0)
-                ends.append(_host_states())
+                ends.append((_host_states(), _program_state()))
     except Exception:  # whatever reading the loader raises is told where its batches are used
         return ""
-    changed = [name for name, value in _program_state().items() if value != before[name]]
-    if torch.equal(ends[0][0], ends[1][0]) or ends[0][1] == ends[1][1]:
+    (one, after), (other, _) = ends
+    changed = [name for name, value in after.items() if value != before[name]]
+    if torch.equal(one[0], other[0]) or one[1] == other[1]:
         changed.append("random seed")
     if not changed:
         return ""
@@ -158,7 +160,7 @@ def begun_early(loader: Any) -> bool:
 
 @contextlib.contextmanager
 def undisturbed(loader: Any) -> Iterator[None]:
-    """Leave random numbers, samplers, datasets and their generators as they were before the block.
+    """Leave random numbers, samplers, datasets, their generators and the program's switches as they were.
 
     Attributes that a sampler or a dataset sets meanwhile are taken back, a file that it opens for itself too: workers
     that are forked later must not share it. What it changes in place stays changed.
@@ -167,10 +169,11 @@ def undisturbed(loader: Any) -> Iterator[None]:
     held = [(owner, dict(vars(owner))) for owner in owners]
     generators = [value for _, attributes in held for value in attributes.values()]
     states = [(generator, _state_of(generator)) for generator in generators]
-    host = _host_states()
+    host, program = _host_states(), _program_state()
     try:
         yield
     finally:
+        _restore_program(program)
         for owner, attributes in held:
             vars(owner).clear()
             vars(owner).update(attributes)
@@ -187,6 +190,14 @@ def _program_state() -> dict[str, Any]:
         "number of threads": torch.get_num_threads(),
         "working directory": str(Path.cwd()),
     }
+
+
+def _restore_program(state: dict[str, Any]) -> None:
+    torch.set_grad_enabled(state["gradient mode"])
+    torch.set_default_dtype(state["default type"])
+    if torch.get_num_threads() != state["number of threads"]:
+        torch.set_num_threads(state["number of threads"])
+    os.chdir(state["working directory"])
 
 
 def _overrides(loader: Any, method: str) -> bool:
