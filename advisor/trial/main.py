@@ -55,7 +55,7 @@ from advisor.trial.channel import Channel
 from advisor.trial.clock import StepClock, batch_samples, block_steps, measure
 from advisor.trial.clock_check import check_clocks
 from advisor.trial.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
-from advisor.trial.draws import check_batch_size, look_at, undisturbed
+from advisor.trial.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
 from advisor.trial.feed import Feed
 from advisor.trial.group import lead_own_group
 from advisor.trial.guards import Guards
@@ -198,6 +198,7 @@ class Trial:
             skipped_steps=probe.skipped_steps,
             notes=(
                 *_notes(warm, loop, clock),
+                *note_on(data),
                 *diverged,
                 *probe.scaler_notes(scale_of(step)),
                 *compilation_notes(warm_mark),
@@ -217,8 +218,6 @@ class Trial:
         self.channel.send(Activity(text))
 
     def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
-        if not batches:
-            raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
         with undisturbed(loop.data):
             facts = inspect_loop(loop, device, batches)
         self.channel.send(Inspected(facts, versions()))
@@ -226,6 +225,7 @@ class Trial:
     def _look_at(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
         """What the first batches are, for the comparison with those of other trials; in the baseline, all the facts."""
         if self.spec.kind.inspects:
+            check_batches(batches, of_loader=components.has_loader)
             self._inspect(loop, torch.device(components.plan.device), batches)
         if components.batch_size != loop.batch_size:
             check_batch_size(components.data)
