@@ -343,9 +343,20 @@ def detectron2(config: Config) -> Iterator[Phrase]:
 
 def deepspeed(config: Config) -> Iterator[Phrase]:
     """A config of DeepSpeed. Its ``bf16`` holds the weights in bfloat16, which is not autocast."""
-    yield from config.simply(
-        step__accumulate="gradient_accumulation_steps", data__batch_size="train_micro_batch_size_per_gpu"
-    )
+    names = {"step.accumulate": "gradient_accumulation_steps", "data.batch_size": "train_micro_batch_size_per_gpu"}
+    keys = tuple(key for key in names if key in config.settings)
+    total = config.get("train_batch_size")
+    now = [config.get(name) for name in names.values()]
+    new = [config.settings.get(key, value) for key, value in zip(names, now, strict=True)]
+    if not keys:
+        return
+    entries = tuple(config.entry(names[key], config.settings[key]) for key in keys)
+    if total is None:
+        yield Phrase(keys, entries)
+    elif all(isinstance(number, int) and number > 0 for number in (total, *now, *new)):
+        # DeepSpeed refuses a total that is not the product of the three.
+        processes = total // (now[0] * now[1])
+        yield Phrase(keys, (*entries, config.entry("train_batch_size", processes * new[0] * new[1])))
 
 
 _WORDS: Mapping[ConfigKind, Words] = {
