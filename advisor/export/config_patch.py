@@ -61,6 +61,7 @@ class Wanted:
     implied: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     along: Mapping[str, Value] = field(default_factory=dict)
     mode: Mode = Mode.TRAIN
+    on_cpu: bool = False
 
     @property
     def brought(self) -> dict[str, Value]:
@@ -188,7 +189,7 @@ def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phras
         document.tree,
         home_of(kind, document.tree),
         wanted.mode,
-        wanted.current,
+        wanted.on_cpu,
     )
     return [*words_of(kind)(config), *phrases_of_nodes(config)]
 
