@@ -19,9 +19,9 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.export.recipe_table import numerics_text
-from advisor.formatting import MISSING, format_bytes, format_interval, format_pending, format_seconds
+from advisor.formatting import MISSING, format_bytes, format_interval, format_pending, format_seconds, plain, printable
 from advisor.hardware import inspect_hardware
-from advisor.headless import plain, print_summary, print_text, table
+from advisor.headless import print_summary, print_text, table
 from advisor.recipe import BOTH_MODES, Recipe, card
 from advisor.records import GpuInfo, Hardware, HostInfo, Mode, StackRecord, text_of
 from advisor.report.conclusions import candidates_tried, stack_helps
@@ -72,7 +72,7 @@ def _show_recipe(recipe: Recipe) -> None:
         "numerics": numerics_text(recipe, _MODES),
         "attacks": ", ".join(sorted(recipe.attacks)) or MISSING,
     }
-    print(card(recipe))
+    print(printable(card(recipe)))
     print()
     print_text(_pairs(facts.items()), sys.stdout)
 
@@ -166,7 +166,7 @@ def _(invocation: options.ShowSessions) -> int:
     for past in list_sessions():
         state = SessionState.of(past.events)
         length = format_seconds(state.finished.session_s) if state.finished else MISSING
-        made.add_row(past.session_id, plain(past.request.target.target), _result(state), length)
+        made.add_row(past.session_id, plain(past.request.target.command), _result(state), length)
     if made.row_count:
         print_text(made, sys.stdout)
     else:
@@ -203,7 +203,7 @@ def _(invocation: options.Revisit) -> int:
     state, catalog = SessionState.of(past.events), _catalog_of(past.request)
     if invocation.show:
         file = sys.stderr if invocation.outputs.json_to_stdout else sys.stdout
-        print(f"Session {past.session_id}, {plain(past.request.target.target)}: {_result(state)}", file=file)
+        print(f"Session {past.session_id}, {plain(past.request.target.command)}: {_result(state)}", file=file)
         print_summary(state, file, catalog)
     outputs = _with_recorded_map(invocation.outputs, past.request)
     written = write_outputs(state, past.request, outputs, catalog)

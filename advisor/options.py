@@ -10,6 +10,7 @@ import difflib
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,6 +26,7 @@ from advisor.records import ConfigKind, Mode, Numerics, Objective, TargetSpec
 STANDARD_OUTPUT = "-"
 REPORT_SUFFIXES = (".md", ".html")
 TRACE_SUFFIXES = (".json", ".json.gz")
+_ENDS_OWN = "--"  # what follows is the target's own sys.argv
 
 _E = TypeVar("_E", bound=StrEnum)
 
@@ -111,6 +113,7 @@ and writes the settings that won.
   perf-advisor demo                    see it work on a built-in model
   perf-advisor mymodel:build           measure what build() in mymodel.py returns
   perf-advisor path/to/file.py:build   the same, by file
+  perf-advisor train.py:build -- ARGS  with arguments of its own in sys.argv
 
   perf-advisor recipes [ID]            the speed-ups it knows
   perf-advisor hardware                this machine
@@ -323,7 +326,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _measure_parser() -> _Parser:
-    parser = _Parser("perf-advisor", SHORT_HELP.rpartition("\n\n")[0], usage="perf-advisor TARGET [options]")
+    parser = _Parser(
+        "perf-advisor",
+        SHORT_HELP.rpartition("\n\n")[0],
+        usage="perf-advisor TARGET [options] [-- ARGUMENTS of the target]",
+    )
     parser.add_argument("target", nargs="?", metavar="TARGET", help="module:attr, path/file.py:attr, or demo")
     parser.add_argument("--version", action="version", version=f"perf-advisor {advisor.__version__}")
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
@@ -425,10 +432,11 @@ _OF_THE_REQUEST = (
 
 def _parse_measure(arguments: Sequence[str]) -> Measure:
     parser = _measure_parser()
-    options = parser.parse(arguments)
+    own, targets = _split(arguments)
+    options = parser.parse(own)
     target, resume = _target_and_resume(options.target, options.resume)
     if target is None:
-        _check_taken_up_as_it_was(parser, options)
+        _check_taken_up_as_it_was(parser, options, targets)
     key_map = {key: path for pairs in options.map for key, path in pairs.items()}
     _check_recipes(options.only, options.skip, key_map, options.recipes)
     if options.keep_speed is not None and options.objective is not Objective.MEMORY:
@@ -438,11 +446,19 @@ def _parse_measure(arguments: Sequence[str]) -> Measure:
         )
     outputs = _outputs(options, key_map)
     return Measure(
-        request=_request(target, options, key_map) if target else None,
+        request=_request(target, targets, options, key_map) if target else None,
         outputs=outputs,
         headless=options.headless or outputs.json_to_stdout,
         resume=resume,
     )
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The command line's own arguments, and those of the target: all that follows the first ``--``."""
+    if _ENDS_OWN not in arguments:
+        return list(arguments), ()
+    end = list(arguments).index(_ENDS_OWN)
+    return list(arguments[:end]), tuple(arguments[end + 1 :])
 
 
 def _target_and_resume(target: str | None, resume: str | None) -> tuple[str | None, str | None]:
@@ -468,18 +484,18 @@ def _target_and_resume(target: str | None, resume: str | None) -> tuple[str | No
     return target, resume
 
 
-def _check_taken_up_as_it_was(parser: _Parser, options: argparse.Namespace) -> None:
+def _check_taken_up_as_it_was(parser: _Parser, options: argparse.Namespace, arguments_of_target: Sequence[str]) -> None:
     """Raise UsageError for what would be ignored: without a target, a session goes on with its own options."""
     given = [name for name in _OF_THE_REQUEST if getattr(options, name) != parser.get_default(name)]
-    if given:
-        option = f"--{given[0].replace('_', '-')}"
+    if given or arguments_of_target:
+        option = f"--{given[0].replace('_', '-')}" if given else f"-- {shlex.join(arguments_of_target)}"
         raise UsageError(
             f"--resume without a target takes the session up as it was asked for, and {option} would change that.",
             f"Name its target too: `perf-advisor mymodel:build --resume {option} …`.",
         )
 
 
-def _request(target: str, options: argparse.Namespace, key_map: dict[str, str]) -> Request:
+def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespace, key_map: dict[str, str]) -> Request:
     from advisor.config_file import read_config
 
     spec = TargetSpec(
@@ -490,6 +506,7 @@ def _request(target: str, options: argparse.Namespace, key_map: dict[str, str]) 
         batch_size=options.batch_size,
         input_shape=options.input,
         config=read_config(options.config) if options.config else None,
+        arguments=arguments,
     )
     return Request(
         target=spec,

@@ -304,7 +304,12 @@ def test_an_interrupt_exits_130(monkeypatch):
 def test_an_error_of_the_target_has_its_details_after_the_two_lines(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_dispatch", raising(TargetError("no\nbuild", "define \x1b[31mit", "frame 1\nframe 2")))
     assert cli.main(["demo"]) == 3
-    assert capsys.readouterr().err.splitlines() == ["perf-advisor: no build", "define [31mit", "frame 1", "frame 2"]
+    assert capsys.readouterr().err.splitlines() == [
+        "perf-advisor: no build",
+        "define \\x1b[31mit",
+        "frame 1",
+        "frame 2",
+    ]
 
 
 # --- taking up a session --------------------------------------------------------------------------------------
@@ -321,6 +326,25 @@ def test_the_latest_session_of_a_target_is_taken_up(state):
     assert taken_up("--resume").session_id == first
     assert taken_up("mymodel:build", "--resume").session_id == first
     assert taken_up("--resume", first).request == sample_request()
+
+
+def test_the_arguments_of_a_target_are_kept(state, capsys):
+    asked = sample_request()
+    asked = replace(asked, target=replace(asked.target, arguments=("--lr", "0.1")))
+    first = record(cancelled_history(), asked)
+
+    def request_of(*arguments):
+        invocation = options.parse(arguments)
+        return cli._request_of(invocation.request, cli._past(invocation.resume, invocation.request))
+
+    assert request_of("--resume") == asked
+    assert request_of("mymodel:build", "--resume").target.arguments == ("--lr", "0.1")
+    assert request_of("mymodel:build", "--resume", first, "--", "--lr", "0.1").target.arguments == ("--lr", "0.1")
+    for session in ((), (first,)):
+        assert cli.main(["mymodel:build", "--resume", *session, "--", "--lr", "0.2"]) == 2
+        assert "mymodel:build -- --lr 0.2" in capsys.readouterr().err
+    assert cli.main(["sessions"]) == 0
+    assert "mymodel:build -- --lr 0.1" in capsys.readouterr().out
 
 
 def test_a_session_of_another_target_is_refused(state, capsys):

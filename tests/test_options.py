@@ -219,6 +219,26 @@ def test_resuming(arguments, target, resume):
     assert (invocation.request and invocation.request.target.target) == target
 
 
+@pytest.mark.parametrize(
+    ("arguments", "of_target"),
+    [
+        (["m:b"], ()),
+        (["m:b", "--"], ()),
+        (["m:b", "--budget", "90s", "--", "--lr", "0.1"], ("--lr", "0.1")),
+        (["train.py", "--", "--budget", "1", "--", "x"], ("--budget", "1", "--", "x")),
+    ],
+)
+def test_what_follows_two_dashes_is_the_targets(arguments, of_target):
+    spec = parse(arguments).request.target
+    assert spec.arguments == of_target
+    assert spec.command == (f"{spec.target} -- {' '.join(of_target)}" if of_target else spec.target)
+
+
+def test_the_targets_arguments_are_those_of_the_session_that_is_taken_up():
+    with pytest.raises(UsageError, match=r"and -- --lr 0\.2 would change that"):
+        parse(["--resume", "--", "--lr", "0.2"])
+
+
 @pytest.mark.parametrize("given", [("--budget", "90s"), ("--memory-limit", "1GiB"), ("--only", "compile")])
 def test_a_session_is_not_resumed_otherwise_than_it_was_asked_for(given):
     with pytest.raises(UsageError, match=f"and {given[0]} would change that"):

@@ -17,7 +17,7 @@ from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
-from advisor.formatting import format_pending
+from advisor.formatting import CONTROLS, format_pending
 from advisor.options import STANDARD_OUTPUT, Outputs
 from advisor.records import Mode, Value
 from advisor.report.conclusions import candidates_tried, stack_helps
@@ -150,7 +150,7 @@ def yaml_text(state: SessionState, settings: dict[str, Value], request: Request)
     """The settings file: a flat YAML mapping with what was measured in comments."""
     from advisor.export.settings_file import settings_yaml
 
-    return settings_yaml(state, settings, target=request.target.target)
+    return settings_yaml(state, settings, target=request.target.command)
 
 
 def python_text(state: SessionState, settings: dict[str, Value], catalog: Catalog) -> str:
@@ -172,7 +172,8 @@ def json_text(state: SessionState, request: Request, catalog: Catalog | None = N
     from advisor.export.json_report import report
 
     made = report(state, request, advisor.__version__, catalog)
-    return json.dumps(made, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(made, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", text)  # the same JSON, safe on a terminal
 
 
 def report_text(state: SessionState, request: Request, catalog: Catalog, *, html: bool) -> str:

@@ -3,6 +3,7 @@
 Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes. Nothing here imports torch.
 """
 
+from advisor.records.data import BatchPrint, DataPrint, PartPrint, varying
 from advisor.records.hardware import GpuInfo, GpuProcess, GpuSample, Hardware, HostInfo
 from advisor.records.kinds import (
     Bottleneck,
@@ -70,6 +71,7 @@ from advisor.records.workload import (
 __all__ = [
     "Activity",
     "BaselineRecord",
+    "BatchPrint",
     "Block",
     "BlockDone",
     "Bottleneck",
@@ -80,6 +82,7 @@ __all__ = [
     "Comparison",
     "Compiled",
     "ConfigKind",
+    "DataPrint",
     "Facts",
     "Finding",
     "Finished",
@@ -104,6 +107,7 @@ __all__ = [
     "OptimizerFacts",
     "Outcome",
     "ParetoPoint",
+    "PartPrint",
     "Phase",
     "Profile",
     "Profiled",
@@ -127,4 +131,5 @@ __all__ = [
     "Verdict",
     "WorkloadFacts",
     "text_of",
+    "varying",
 ]

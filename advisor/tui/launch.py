@@ -15,6 +15,7 @@ from advisor.experiment.state import SessionState
 from advisor.export import outputs as files
 from advisor.export.config_patch import diff
 from advisor.export.files import read_exactly, write_atomically
+from advisor.formatting import printable
 from advisor.hardware import sample_gpus
 from advisor.options import Outputs
 from advisor.runner import Runner
@@ -56,9 +57,9 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
 def _farewell(state: SessionState, request: Request, outputs: Outputs, result: AppResult) -> int:
     written = files.write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
     for line in (*result.lines, *written.sentences):
-        print(line)
+        print(printable(line))
     for line in (*result.error_lines, *(f"perf-advisor: {error.message}\n{error.hint}" for error in written.errors)):
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
     return int(written.errors[0].exit_code) if written.errors and not result.exit_code else result.exit_code
 
 
@@ -80,13 +81,13 @@ class FileExporter:
         """The file's text; for the config a unified diff."""
         config = self._outputs.config_path
         if format_id != "config" or config is None:
-            return self._text(format_id, state)
+            return printable(self._text(format_id, state))
         path = Path(_patched_format(config).default_name)
         exported = files.patched_config(state, self._outputs, self._recipes(), path)
         changes = diff(read_exactly(config), exported.patch.text, Path(config).name)
         beside = (f"The rest goes to {exported.rest_path}.",) if exported.rest_path else ()
         said = "".join(f"{line}\n" for line in (*exported.sentences, *beside, *exported.code))
-        return (changes or "Nothing would change in the config.\n") + (f"\n{said}" if said else "")
+        return printable((changes or "Nothing would change in the config.\n") + (f"\n{said}" if said else ""))
 
     def save(self, format_id: str, path: Path, state: SessionState) -> Path:
         """Write the file atomically. The user's own config is not overwritten: the patched one is a copy."""
