@@ -66,7 +66,8 @@ def _dispatch(invocation: options.Invocation) -> int:
 def _measure(invocation: options.Measure) -> int:
     _check_key_map(invocation.outputs)
     past = None if invocation.resume is None else _past(invocation.resume, invocation.request)
-    request = invocation.request or (past.request if past else None)
+    request = invocation.request.continuing(past.request) if invocation.request and past else invocation.request
+    request = request or (past.request if past else None)
     assert request is not None, "the options name a target or a session"
     if not invocation.headless and sys.stdin.isatty() and sys.stdout.isatty():
         from advisor.tui.launch import run_app

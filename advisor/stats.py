@@ -89,8 +89,8 @@ def paired_ratio_interval(
 class ProcessSpread:
     """How far processes that run the same program lie apart: the standard deviation of their logarithmic rates.
 
-    ``degrees`` are the degrees of freedom behind ``sigma``, which decide how wide an interval has to be. ``seen`` is the
-    standard deviation of the repeats alone, without what is known from other machines; 0 where nothing was repeated.
+    ``degrees`` are the degrees of freedom behind ``sigma``, which decide how wide an interval has to be. ``seen`` is
+    the standard deviation of the repeats alone, without what is known from other machines; 0 where none were.
     """
 
     sigma: float

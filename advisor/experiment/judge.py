@@ -204,6 +204,7 @@ class Judge:
             self.cpu_step_ms,
             memory_floor=_floor(Objective.MEMORY, later),
             energy_floor=_floor(Objective.ENERGY, undisturbed),
+            runs=1 + len(later),
         )
 
     @cached_property

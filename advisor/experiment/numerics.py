@@ -134,14 +134,14 @@ def compare_numerics(
     if not finite(baseline):
         what = "losses" if baseline.losses else "outputs"
         text = f"the baseline's own {what} are not finite: there is nothing to compare with"
-        return NumericsResult(declared, declared, None, text)
+        return NumericsResult(declared, declared, None, text, compared=False)
     if result.batch_size != baseline.batch_size:
         text = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
-        return NumericsResult(declared, declared, None, text)
+        return NumericsResult(declared, declared, None, text, compared=False)
     coarsest = max(rounding, own_rounding)
     deviations = _deviations(result, baseline, (coarsest, own_rounding), spread or Spread(), reference)
     if not deviations:
-        return NumericsResult(declared, declared, None, "nothing to compare")
+        return NumericsResult(declared, declared, None, "nothing to compare", compared=False)
     return _classified(max(deviations, key=lambda deviation: deviation.rank), declared, reference)
 
 
