@@ -56,8 +56,7 @@ class Consent:
     def exceeds(self, candidate: Candidate, measured: NumericsResult | None) -> bool:
         """Whether a candidate changes more than is allowed, by its declaration or as measured; accepted or not."""
         declared = self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
-        shown = measured.decisive if measured else declared
-        return max(declared.severity, shown.severity) > self.allow.severity
+        return declared.severity > self.allow.severity or (measured is not None and exceeds(measured, self.allow))
 
     def _limit(self, settings: Mapping[str, Value]) -> Numerics:
         """The worst class that these settings may be measured to have."""
@@ -66,3 +65,18 @@ class Consent:
             if self.accepts(recipe.id):
                 classes += [recipe.numerics_of(value, self.mode), self.seen.get(recipe.id, Numerics.EXACT)]
         return max(classes, key=lambda numerics: numerics.severity)
+
+
+def exceeds(numerics: NumericsResult, allow: Numerics) -> bool:
+    """Whether settings change more than is allowed, by their declaration or as measured."""
+    return max(numerics.declared.severity, numerics.decisive.severity) > allow.severity
+
+
+def may_use(decision: Decision | None, numerics: NumericsResult | None, allow: Numerics) -> bool:
+    """Whether a measured setting may be used: it was accepted, or nobody rejected it and it changes no more than that.
+
+    For who has a session's state, and no catalog.
+    """
+    if decision is not None:
+        return decision is Decision.ACCEPTED
+    return numerics is not None and not exceeds(numerics, allow)

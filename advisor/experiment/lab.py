@@ -224,11 +224,12 @@ class Lab:
 
     def tell(self, known: Known) -> Known:
         """Tell of what is known; returns it under the decisions that were taken meanwhile."""
+        self.tell_progress(known)  # first: the lines that are written of what is new carry it
         self._report(known)
         followed = known.under(self._consent(known.plan.consent))
         if followed is not known:
+            self.tell_progress(followed)
             self._report(followed)
-        self.tell_progress(followed)
         return followed
 
     def enter(self, stage: str) -> None:
