@@ -45,11 +45,11 @@ VALUES: Mapping[str, tuple[tuple[Value, ...], str]] = {
     "model.pad_to_multiple": ((8,), ""),
     "optimizer.class": (("lars", "lamb"), ""),
     "optimizer.implementation": (("fused", "foreach", "for-loop"), ""),
-    "optimizer.state": (("adafactor",), ""),
+    "optimizer.state": (("adafactor",), "adam"),
     "precision.autocast": (("bfloat16", "float16"), "step"),
     "precision.bf16_reduction": ((True,), "step"),
     "precision.float32_matmul": (("high", "medium"), ""),
-    "precision.weights": (("bfloat16", "float16"), "step"),
+    "precision.weights": (("bfloat16", "float16"), "step only_steps"),
     "step.clip_grad": (("foreach", "for-loop"), "step clip"),
     "step.create_on_device": ((True,), "step"),
     "step.cuda_graph": ((True,), "step"),
@@ -167,6 +167,8 @@ def _applies(key: str, value: Value, loop: Loop, device: str) -> bool:
         return False
     if key.startswith("optimizer.") and "any_optimizer" in loop.traits:
         return False
+    if key == "optimizer.class":
+        return {"lars": "sgd", "lamb": "adam"}[str(value)] in loop.traits
     if key == "compile.scope":
         return value == ("regional" if "step" not in loop.traits else value) and (
             value == "with_loss" or "blocks" in loop.traits
