@@ -12,8 +12,9 @@ from functools import singledispatchmethod
 from types import FrameType
 from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -66,6 +67,8 @@ from advisor.formatting import (
     format_seconds,
     format_setting,
     format_way,
+    plain,
+    printable,
 )
 from advisor.options import Outputs
 from advisor.records import (
@@ -358,11 +361,6 @@ class HeadlessReporter:
         return (f"{words} after {format_seconds(event.session_s)}",)
 
 
-def plain(text: str) -> str:
-    """Text of the user's as one line without control characters."""
-    return "".join(character if character.isprintable() else " " for character in text).rstrip()
-
-
 def hardware_line(hardware: Hardware) -> str:
     """The machine in one line: its GPUs, its processor."""
     host = hardware.host
@@ -448,11 +446,22 @@ def print_text(text: RenderableType, file: TextIO) -> None:
     width = None if file.isatty() else PLAIN_WIDTH
     console = Console(file=file, width=width, markup=False, emoji=False, highlight=False)
     if file.isatty():
-        console.print(text)
+        console.print(_Shown(text))
         return
     with console.capture() as capture:
-        console.print(text)
+        console.print(_Shown(text))
     file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+class _Shown:
+    """A text whose control characters are shown; rich's own, for colours, are not in the text."""
+
+    def __init__(self, text: RenderableType) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._text, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:

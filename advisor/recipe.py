@@ -178,6 +178,10 @@ class Recipe(ABC):
         """How long an expensive recipe's trial takes, relative to its usual value."""
         return 1.0
 
+    def implies(self, value: Value) -> Mapping[str, Value]:
+        """Other settings that a value brings with it where they are not set themselves."""
+        return {}
+
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         """Why ``value`` cannot be combined with these other settings, or None."""
         return None

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from advisor.catalog import Catalog
+from advisor.experiment.data import widened
 from advisor.experiment.numerics import Spread, compare_numerics, spread_between, why_unusable
 from advisor.experiment.objective import Gain, Goal, Yardstick, figure
 from advisor.records import (
@@ -396,13 +397,19 @@ class Judge:
         """The measured numerics of settings against the baseline, and what their recipes declare."""
         return compare_numerics(
             result,
-            self.baseline,
+            self._looked_at,
             self.declared(settings),
             rounding=self.catalog.rounding(settings),
             own_rounding=self.own_rounding,
             spread=self.spread,
             reference=self.reference,
         )
+
+    @cached_property
+    def _looked_at(self) -> TrialResult:
+        """The baseline's first run, whose data says what of it varies between runs of the baseline."""
+        others = [run.data for run in (*self.baseline_runs, *self.controls)]
+        return replace(self.baseline, data=widened(self.baseline.data, others))
 
     def _failed_numerics(self, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult | None:
         """The numerics of what failed by them; None for what failed otherwise, or not at all."""

@@ -213,7 +213,8 @@ class Lab:
         waiting = [
             candidate
             for candidate in known.plan.candidates
-            if known.plan.recipe(candidate).stage is Stage.ENVIRONMENT and not known.has_record(candidate)
+            if known.plan.recipe(candidate).stage is Stage.ENVIRONMENT
+            and not (known.has_record(candidate) or known.plan.needs_more_than_it_tells(candidate))
         ]
         for candidate in waiting[:_MOST_INTERPRETERS]:
             if not known.plan.consent.rejects(candidate.recipe):

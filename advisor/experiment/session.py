@@ -364,6 +364,7 @@ class Session:
             self._emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
 
     def _emit(self, event: events.Event) -> None:
+        event = events.printable_event(event)
         self._journal.record(event)
         self._post(event)
 

@@ -59,6 +59,7 @@ from advisor.formatting import (
     format_verdict,
     format_way,
     format_worth,
+    printable,
 )
 from advisor.records import (
     BaselineRecord,
@@ -93,17 +94,17 @@ from advisor.sweep import knee_of
 
 def markdown_report(state: SessionState, request: Request, catalog: Catalog) -> str:
     """The report of a session, also of one that has not ended, as Markdown."""
-    return markdown(_document(state, request, catalog))
+    return printable(markdown(_document(state, request, catalog)))
 
 
 def html_report(state: SessionState, request: Request, catalog: Catalog) -> str:
     """The same report as one HTML file that needs nothing else."""
-    return page(_document(state, request, catalog))
+    return printable(page(_document(state, request, catalog)))
 
 
 def _document(state: SessionState, request: Request, catalog: Catalog) -> Document:
     return Document(
-        f"perf-advisor: {request.target.target}",
+        f"perf-advisor: {request.target.command}",
         verdict(state),
         tuple(_sections(state, request, catalog)),
         f"Made by perf-advisor {advisor.__version__}.",

@@ -106,6 +106,22 @@ class Objective(StrEnum):
     ENERGY = "energy"
 
 
+class ConfigKind(StrEnum):
+    """The program that a config is for: each has its own words for a setting."""
+
+    HUGGINGFACE = "huggingface"
+    LIGHTNING = "lightning"
+    ACCELERATE = "accelerate"
+    TIMM = "timm"
+    ULTRALYTICS = "ultralytics"
+    MMENGINE = "mmengine"
+    HYDRA = "hydra"
+    DEEPSPEED = "deepspeed"
+    DETECTRON2 = "detectron2"
+    TORCHTITAN = "torchtitan"
+    PLAIN = "plain"
+
+
 def text_of(value: Value) -> str:
     """A setting's value as YAML spells it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

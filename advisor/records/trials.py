@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
+from advisor.records.data import DataPrint
 from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
 
 
@@ -37,7 +39,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """What the user asked to measure: the target and the options that shape the workload."""
+    """What the user asked to measure: the target and the options that shape the workload.
+
+    ``arguments`` are the target's own, which follow its name in ``sys.argv``.
+    """
 
     target: str
     directory: str
@@ -46,6 +51,12 @@ class TargetSpec:
     batch_size: int | None = None
     input_shape: tuple[int, ...] | None = None
     config: dict[str, Any] | None = None
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The target as it stands on the command line: ``train.py:build -- --lr 0.1``."""
+        return " -- ".join(filter(None, (self.target, shlex.join(self.arguments))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +131,8 @@ class TrialResult:
     steps and after each; norms of another number of ``parameters`` are not compared.
     ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
     the updates that a gradient scaler skipped in the probe. ``energy_j_per_sample`` is what the whole GPU took while
-    the blocks were timed, its idle draw and the host's pauses included.
+    the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first batches of a
+    loader were; None where one batch is used again and again.
     """
 
     outcome: Outcome
@@ -150,6 +162,7 @@ class TrialResult:
     energy_j_per_sample: float | None = None
     gpu: GpuReadings | None = None
     log_path: str = ""
+    data: DataPrint | None = None
 
     @property
     def measured(self) -> bool:

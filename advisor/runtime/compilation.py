@@ -1,4 +1,4 @@
-"""Compiling what the plan says: the model or its blocks, and the optimizer's step; and seeing what is compiled."""
+"""Compiling what the plan says, the model or its blocks; and seeing what is compiled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import nn
 
 from advisor.plan import AUTOTUNED_MATMULS, COMBO_KERNELS, StepPlan
 from advisor.portable.regions import compile_blocks
-from advisor.rebuild import optimizer_with
 from advisor.records import Value
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
@@ -93,28 +92,3 @@ def _options(plan: StepPlan) -> dict[str, Any]:
 
     # torch.compile takes a mode or options, not both.
     return {"options": {**list_mode_options(plan.compiles_with), **extras}, "dynamic": dynamic}
-
-
-def compiled_step(optimizer: Any) -> Callable[[], Any]:
-    """The optimizer's step, compiled. PyTorch tutorials, Compiling the optimizer with torch.compile."""
-
-    def step() -> None:
-        optimizer.step()
-
-    return torch.compile(step)
-
-
-def with_tensor_rates(optimizer: Any, device: torch.device) -> Any:
-    """The optimizer with what changes between steps in tensors: a number would be compiled in, and again when changed.
-
-    On a GPU the step counts go to the device too, where the optimizer's class knows how. Of the classes that do not,
-    only SGD takes its learning rate as a tensor; the others keep a number, and a schedule makes them compile again.
-    """
-    capturable = "capturable" in optimizer.defaults
-    if capturable and device.type == "cuda":
-        optimizer = optimizer_with(optimizer, capturable=True)
-    if capturable or type(optimizer) is torch.optim.SGD:
-        for group in optimizer.param_groups:
-            if not isinstance(group["lr"], torch.Tensor):
-                group["lr"] = torch.tensor(float(group["lr"]), device=device)
-    return optimizer

@@ -17,12 +17,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from advisor.errors import UsageError
 from advisor.plan import StepPlan
 from advisor.portable.collector import Collector
-from advisor.rebuild import optimizer_implementation, optimizer_with
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.batches import copy_into, map_tensors, mover, signature_of, splitter
-from advisor.runtime.compilation import compiled, compiled_call, compiled_step, with_tensor_rates
+from advisor.runtime.compilation import compiled, compiled_call
 from advisor.runtime.loss import default_loss, form_that_works, takes_model
+from advisor.runtime.optimizers import TensorRates, compiled_step, make_capturable, mark_stepped, updates_without_host
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
 EAGER_STEPS_BEFORE_CAPTURE = 3
@@ -47,10 +47,9 @@ def finish_components(components: Components) -> None:
         if plan.attention_backend != "auto":
             tell_attention_apart()
         components.model = compiled(components.model, plan)
-    if plan.compile_optimizer and components.optimizer is not None:
-        components.optimizer = with_tensor_rates(components.optimizer, torch.device(plan.device))
-    if plan.cuda_graph and plan.mode is Mode.TRAIN and components.optimizer is not None:
-        components.optimizer = _capturable(components.optimizer, torch.device(plan.device))
+    captured = plan.cuda_graph and plan.mode is Mode.TRAIN
+    if (captured or plan.compile_optimizer) and components.optimizer is not None:
+        make_capturable(components.optimizer, torch.device(plan.device))
 
 
 def tell_attention_apart() -> None:
@@ -97,7 +96,10 @@ class TrainStep:
         self._creation = _creation(plan)
         self._marks_steps = plan.compile_mode in _CUDA_GRAPH_MODES and plan.device_type == "cuda"
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._optimizer_step = compiled_step(optimizer) if plan.compile_optimizer else optimizer.step
+        # Looked up anew in each step: a scheduler that is made later puts its own in place of it.
+        self._optimizer_step = (
+            compiled_step(optimizer, self.device) if plan.compile_optimizer else lambda: optimizer.step()
+        )
         self._collect = _collector(plan)
         self._loss_sum: torch.Tensor | None = None
         self._accumulated = 0  # batches since the last update
@@ -284,7 +286,9 @@ class GraphedStep:
         self._static_batch: Any = None
         self._static_result: Any = None
         self._signature: tuple[Any, ...] = ()
-        self._update_inside = isinstance(step, TrainStep) and _updates_without_host(step.optimizer)
+        self._rates: TensorRates | None = None
+        if isinstance(step, TrainStep) and updates_without_host(step.optimizer):
+            self._rates = TensorRates(step.optimizer, step.device)
 
     def __call__(self, batch: Any) -> Any:
         """One step; replayed when the graph has been captured and the batch has its shapes."""
@@ -325,14 +329,17 @@ class GraphedStep:
         step = self.step
         if isinstance(step, TrainStep):
             step.optimizer.zero_grad(set_to_none=True)
+            if self._rates is not None:
+                self._rates.refresh()
         torch.cuda.synchronize(self.device)
         # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             if isinstance(step, TrainStep):
                 loss = step.loss(step.forward(self._static_batch), self._static_batch)
                 step.backward(loss)
-                if self._update_inside:
-                    step.update()
+                if self._rates is not None:
+                    with self._rates.inside():
+                        step.update()
                 self._static_result = loss.detach()
             else:
                 self._static_result = step.forward(self._static_batch)
@@ -340,8 +347,12 @@ class GraphedStep:
 
     def _replay(self) -> Any:
         assert self._graph is not None
+        if self._rates is not None:
+            self._rates.refresh()
         self._graph.replay()
-        if isinstance(self.step, TrainStep) and not self._update_inside:
+        if self._rates is not None:
+            mark_stepped(self._rates.optimizer)
+        elif isinstance(self.step, TrainStep):
             self.step.update()
         # The next replay overwrites the graph's own result.
         result = map_tensors(torch.clone, self._static_result)
@@ -412,22 +423,3 @@ def grad_mode(name: str) -> AbstractContextManager[Any]:
         "inference_mode": torch.inference_mode,
     }
     return modes[name]()
-
-
-def _capturable(optimizer: Any, device: torch.device) -> Any:
-    """The optimizer in a form whose step needs no host: on-device step counts, learning rates in tensors."""
-    if "capturable" in optimizer.defaults:
-        changed = optimizer_with(optimizer, capturable=True)
-    elif optimizer_implementation(optimizer) == "fused":
-        changed = optimizer
-    else:
-        return optimizer
-    for group in changed.param_groups:
-        if not isinstance(group["lr"], torch.Tensor):
-            group["lr"] = torch.tensor(float(group["lr"]), device=device)
-    return changed
-
-
-def _updates_without_host(optimizer: Any) -> bool:
-    """Whether every hyper-parameter that schedules change is a tensor that a captured step reads anew."""
-    return all(isinstance(group["lr"], torch.Tensor) for group in optimizer.param_groups)

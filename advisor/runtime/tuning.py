@@ -17,8 +17,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from advisor.catalog import Catalog, load_catalog
+from advisor.errors import RefusedError
+from advisor.formatting import format_setting
 from advisor.plan import StepPlan
-from advisor.recipe import Components
+from advisor.recipe import Components, Recipe
 from advisor.records import Mode, Value
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.compilation import as_written, compiled_as
@@ -114,7 +116,7 @@ class Tuning:
         # As in a trial: what the owner compiled is compiled behind the other settings, unless they say how.
         settings = Settings({**(own or {}), **self._settings_for(components, mode)})
         _warn_of_missing(self._catalog.environment(settings))
-        apply_settings(self._catalog, components, settings)
+        apply_settings(self._catalog, components, settings, refused=_warn_of_refusal)
         self._prepared[components.model] = components.plan
         return components
 
@@ -148,6 +150,11 @@ def _warn_of_missing(environment: Mapping[str, str]) -> None:
             f"some settings need environment variables from the start: run your script as `{assignments} python ...`",
             stacklevel=4,
         )
+
+
+def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
+    """What cannot be shown to do the same with these objects is left out: say which setting, and why."""
+    warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=5)
 
 
 def _only(objects: tuple[Any, ...], kind: type) -> Any:
