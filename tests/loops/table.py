@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -27,6 +27,7 @@ class Row:
     outcome: str
     details: tuple[str, ...]
     seconds: float
+    apart: Mapping[str, float] = field(default_factory=dict)
 
 
 def judged(loop: Loop, case: Case, direction: str, plain: Record, tuned: Record) -> tuple[str, tuple[str, ...]]:
@@ -39,20 +40,7 @@ def judged(loop: Loop, case: Case, direction: str, plain: Record, tuned: Record)
     return ("different", tuple(map(str, found))) if found else ("same", ())
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Which cases to run, and whether to say how far the runs are apart."""
-
-    case: str
-    eager: bool
-    figures: bool
-
-    def wants(self, case: Case) -> bool:
-        """Whether a case is among those to run."""
-        return self.case in case.name and not (self.eager and case.compiles)
-
-
-def rows(loops: list[Loop], device: torch.device, asked: Asked) -> Iterator[Row]:
+def rows(loops: list[Loop], device: torch.device, wanted: Callable[[Case], bool]) -> Iterator[Row]:
     """Run loops under their cases, one after the other."""
     for loop in loops:
         plain_runs: dict[str, Record] = {}
@@ -65,7 +53,7 @@ def rows(loops: list[Loop], device: torch.device, asked: Asked) -> Iterator[Row]
             yield Row(loop.name, "plain", "", "crashed", (plain.crashed or plain.refused,), 0.0)
             continue
         for case in cases_of(loop, device.type):
-            if not asked.wants(case):
+            if not wanted(case):
                 continue
             if case.autocast not in plain_runs:
                 plain_runs[case.autocast] = run_plain(loop, device, case.autocast)
@@ -76,9 +64,8 @@ def rows(loops: list[Loop], device: torch.device, asked: Asked) -> Iterator[Row]
                     torch._dynamo.reset()
                 tuned = run_tuned(loop, device, case.settings, direction)
                 outcome, details = judged(loop, case, direction, plain, tuned)
-                if asked.figures and not (tuned.crashed or tuned.refused):
-                    details = (str({k: f"{v:.1e}" for k, v in figures(plain, tuned).items()}), *details)
-                yield Row(loop.name, case.name, direction, outcome, details, time.perf_counter() - started)
+                apart = {} if tuned.crashed or tuned.refused else figures(plain, tuned)
+                yield Row(loop.name, case.name, direction, outcome, details, time.perf_counter() - started, apart)
 
 
 def main() -> None:
@@ -96,11 +83,16 @@ def main() -> None:
     loops = all_loops()
     chosen = [loops[name] for name in options.names] or list(loops.values())[first::every]
     counts: dict[str, int] = {}
-    asked = Asked(options.case, options.eager, options.figures)
-    for row in rows(chosen, torch.device(options.device), asked):
+
+    def wanted(case: Case) -> bool:
+        return options.case in case.name and not (options.eager and case.compiles)
+
+    for row in rows(chosen, torch.device(options.device), wanted):
         counts[row.outcome] = counts.get(row.outcome, 0) + 1
         direction = "" if row.direction == "tuned" else f" ({row.direction})"
         print(f"{row.loop:28} {row.case + direction:42} {row.outcome:10} {row.seconds:6.2f} s", flush=True)
+        if options.figures and row.apart:
+            print("   ", ", ".join(f"{kind} {figure:.1e}" for kind, figure in row.apart.items()))
         for detail in row.details[: options.details]:
             print(f"    {detail[:300]}", flush=True)
     print(f"\n{sum(counts.values())} cases: {counts}; {NOTHING.name} is the control", file=sys.stderr)
