@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from advisor.errors import RefusedError
 
-from advisor.errors import RefusedError
-
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
