@@ -158,6 +158,13 @@ def test_an_optimizer_that_cannot_be_changed_is_left_as_it_is_with_the_reason():
     assert (odd.param_groups[0]["foreach"], usual.param_groups[0]["foreach"]) == (None, True)
 
 
+def test_a_model_that_cannot_be_traced_is_left_as_it_is_with_the_reason():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model.register_forward_hook(lambda *_: None)
+    with pytest.warns(UserWarning, match=r"model.inplace_activations: true is left out: the model has forward hooks"):
+        Tuning({"model.inplace_activations": True}).prepare(model, adamw(model))
+
+
 # --- schedulers -----------------------------------------------------------------------------------------------
 
 

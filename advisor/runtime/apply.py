@@ -51,5 +51,4 @@ def apply_recipe(
         except (RefusedError, CannotTraceError) as error:
             if refused is None:
                 raise
-            traced = isinstance(error, CannotTraceError)
-            refused(recipe, value, RefusedError(f"the model {error}") if traced else error)
+            refused(recipe, value, error if isinstance(error, RefusedError) else RefusedError(f"the model {error}"))
