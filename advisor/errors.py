@@ -37,3 +37,12 @@ class TargetError(AdvisorError):
     """The target could not be loaded or its baseline failed."""
 
     exit_code = ExitCode.TARGET
+
+
+class RefusedError(AdvisorError, ValueError):
+    """A setting that would replace an object of the user's by one that does something else."""
+
+    exit_code = ExitCode.TARGET
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, "Leave the setting out for this object, or change what is named.")

@@ -91,24 +91,6 @@ def test_the_loop_of_the_documentation_trains(tmp_path, model):
     assert optimizer.param_groups[0]["foreach"] is True
 
 
-def test_a_model_that_is_compiled_already_is_tuned_inside_and_compiled_behind(model, monkeypatch):
-    compiled = torch.compile(model, mode="reduce-overhead")
-    modes = []
-    usual = torch.compile
-
-    def noted(inner, **options):
-        modes.append(options["mode"])
-        return usual(inner, **options)
-
-    monkeypatch.setattr(torch, "compile", noted)
-    for settings in ({}, {"compile.mode": "default"}):
-        prepared = Tuning({"model.memory_format": "channels_last", **settings}).prepare(compiled)
-        assert prepared._orig_mod is model
-        assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert modes == ["reduce-overhead", "default"]
-    assert Tuning({"compile.mode": "none"}).prepare(compiled) is model
-
-
 def test_without_settings_it_is_the_plain_loop_to_the_bit(model):
     plain, expected = copy.deepcopy(model), []
     optimizer, loss_function = optimizer_of(plain), nn.CrossEntropyLoss()
@@ -152,8 +134,8 @@ def test_a_file_from_a_gpu_works_on_the_cpu(model):
     assert torch.backends.cudnn.benchmark is False
 
 
-@pytest.mark.parametrize("objects", [lambda model: (model, model), lambda model: (optimizer_of(model),), lambda _: ()])
-def test_one_model_is_needed(model, objects):
+@pytest.mark.parametrize("objects", [lambda _: (loader(),), lambda model: (optimizer_of(model),), lambda _: ()])
+def test_a_model_is_needed(model, objects):
     with pytest.raises(TypeError, match=r"prepare\(\)"):
         Tuning({}).prepare(*objects(model))
 

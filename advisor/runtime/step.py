@@ -14,6 +14,7 @@ from advisor.portable.steps import InferStep, TrainStep, grad_mode, mover_of
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.compilation import compiled
+from advisor.runtime.optimizers import optimizers_in
 
 __all__ = ["GraphedStep", "InferStep", "Step", "TrainStep", "finish_components", "grad_mode", "make_step", "mover_of"]
 
@@ -27,9 +28,15 @@ def finish_components(components: Components) -> None:
         if plan.attention_backend != "auto":
             tell_attention_apart()
         components.model = compiled(components.model, plan)
-    captured = plan.cuda_graph and plan.mode is Mode.TRAIN
-    if (captured or plan.compile_optimizer) and components.optimizer is not None:
-        make_capturable(components.optimizer, torch.device(plan.device))
+    settle_optimizers(components)
+
+
+def settle_optimizers(components: Components) -> None:
+    """What follows from the plan for the optimizers: where their step is compiled or captured, they ask no host."""
+    plan = components.plan
+    if plan.compile_optimizer or (plan.cuda_graph and plan.mode is Mode.TRAIN):
+        for optimizer in optimizers_in(components.optimizer):
+            make_capturable(optimizer, torch.device(plan.device))
 
 
 def tell_attention_apart() -> None:

@@ -19,6 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from advisor.records import HabitRow, Profile
+from advisor.runtime.compilation import uncompiled
 from advisor.runtime.step import InferStep, TrainStep, grad_mode
 from advisor.trial.feed import Feed
 from advisor.trial.syncs import sync_places
@@ -150,10 +151,8 @@ def _seconds(call: Callable[[], Any], device: torch.device) -> float:
 
 def _uncompiled(step: TrainStep | InferStep) -> TrainStep | InferStep:
     """The step on the model as the user wrote it: the compiler would compile anew for each of the modes here."""
-    original = getattr(step.model, "_orig_mod", None)
     other = copy.copy(step)
-    if original is not None:
-        other.model = original
+    other.model = uncompiled(step.model)
     if isinstance(other, TrainStep):
         other._whole = None
     return other

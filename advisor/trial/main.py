@@ -23,12 +23,14 @@ from advisor.entrypoint import load_target, one_line, user_frames
 from advisor.errors import AdvisorError, TargetError
 from advisor.formatting import format_ms, format_percent
 from advisor.plan import StepPlan
+from advisor.printed import flush_streams
 from advisor.recipe import Components
 from advisor.records import (
     Activity,
     Block,
     BlockDone,
     Compiled,
+    DataPrint,
     Finished,
     Inspected,
     MeasureBlock,
@@ -53,6 +55,7 @@ from advisor.trial.channel import Channel
 from advisor.trial.clock import StepClock, batch_samples, block_steps, measure
 from advisor.trial.clock_check import check_clocks
 from advisor.trial.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
+from advisor.trial.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
 from advisor.trial.feed import Feed
 from advisor.trial.group import lead_own_group
 from advisor.trial.guards import Guards
@@ -108,8 +111,7 @@ def trial_main(
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = _result_of(error, channel)
     wall_s = time.perf_counter() - started
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     # User code may have left non-daemon threads; everything of the trial has been said.
     os._exit(0)
@@ -155,8 +157,7 @@ class Trial:
 
         batches = probe_batches(components.data, self.spec.seed, components.plan)
         loop.notes.extend(_settle_loss(step, batches))
-        if self.spec.kind.inspects:
-            self._inspect(loop, device, batches)
+        data = self._look_at(loop, components, batches)
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         probing = time.perf_counter()
@@ -168,7 +169,7 @@ class Trial:
         if self.spec.kind is TrialKind.PAUSING:
             self.channel.send(Compiled())
             self.channel.next_command()
-        feed = Feed(resident_data(components))
+        feed = Feed(resident_data(components), self.spec.seed)
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
         if self.spec.kind.inspects and probe.steps:
             self._refuse_hopeless(probe.seconds, probe.usual_step_s)
@@ -197,6 +198,7 @@ class Trial:
             skipped_steps=probe.skipped_steps,
             notes=(
                 *_notes(warm, loop, clock),
+                *note_on(data),
                 *diverged,
                 *probe.scaler_notes(scale_of(step)),
                 *compilation_notes(warm_mark),
@@ -204,6 +206,7 @@ class Trial:
             disturbed=guards.disturbed,
             energy_j_per_sample=guards.energy_j_per_sample(blocks),
             gpu=guards.gpu,
+            data=replace(data, fed=feed.prints) if data is not None else None,
         )
         if self.spec.kind is TrialKind.PROFILE:
             self._profile(step, feed, clock, blocks)
@@ -215,9 +218,18 @@ class Trial:
         self.channel.send(Activity(text))
 
     def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
-        if not batches:
-            raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
-        self.channel.send(Inspected(inspect_loop(loop, device, batches), versions()))
+        with undisturbed(loop.data):
+            facts = inspect_loop(loop, device, batches)
+        self.channel.send(Inspected(facts, versions()))
+
+    def _look_at(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
+        """What the first batches are, for the comparison with those of other trials; in the baseline, all the facts."""
+        if self.spec.kind.inspects:
+            check_batches(batches, of_loader=components.has_loader)
+            self._inspect(loop, torch.device(components.plan.device), batches)
+        if components.batch_size != loop.batch_size:
+            check_batch_size(components.data)
+        return look_at(components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects)
 
     def _components(self, loop: Loop, device: torch.device) -> Components:
         plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
@@ -423,7 +435,7 @@ def _ran_out_of_memory(error: BaseException) -> bool:
 
 
 def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(Exception):  # standard error may be an object of the user's
         print(reason, details, sep="\n", file=sys.stderr)
     return TrialResult(outcome=outcome, reason=reason, hint=hint, details=details)
 
