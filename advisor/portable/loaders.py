@@ -21,7 +21,7 @@ def loader_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
     not yield the same samples, or would take no notice of a change.
     """
     refuse_repeated_samples(loader, changes)
-    if changes.get("persistent_workers") and not loader.persistent_workers and hasattr(loader.dataset, "set_epoch"):
+    if changes.get("persistent_workers") and not loader.persistent_workers and hears_of_epochs(loader.dataset):
         raise ValueError("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
     changed = copy_with(loader, **changes)
     refuse_ignored_changes(loader, changed, changes)
@@ -30,8 +30,14 @@ def loader_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
 
 def with_workers(loader: typing.Any, num_workers: int) -> typing.Any:
     """A loader with this many workers, which live on between epochs unless the dataset has to hear of each epoch."""
-    stay = num_workers > 0 and not hasattr(loader.dataset, "set_epoch")
+    stay = num_workers > 0 and not hears_of_epochs(loader.dataset)
     return loader_with(loader, num_workers=num_workers, persistent_workers=stay)
+
+
+def hears_of_epochs(dataset: typing.Any) -> bool:
+    """Whether a dataset, or one within it, is told of each epoch by a call of its ``set_epoch``."""
+    inner = getattr(dataset, "__dict__", {}).get("dataset")
+    return hasattr(dataset, "set_epoch") or (inner is not None and hears_of_epochs(inner))
 
 
 def adjusted(change: typing.Callable[..., typing.Any], loader: typing.Any, **options: typing.Any) -> typing.Any:
@@ -116,7 +122,8 @@ def refuse_ignored_changes(loader: typing.Any, changed: typing.Any, changes: dic
     """Raise ValueError where the class of a loader has its own idea of what was changed."""
     name, wanted = type(loader).__name__, settled(loader, changes)
     for option in ("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor", "dataset"):
-        if option in wanted and getattr(changed, option) != wanted[option]:
+        held = getattr(changed, option)
+        if option in wanted and held is not wanted[option] and held != wanted[option]:
             raise ValueError(f"{name} decides on {option} itself")
     if "dataset" in changes or isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return
@@ -149,9 +156,12 @@ def divides_samples(loader: typing.Any) -> bool:
         seen.add(id(one))
         named = isinstance(one, types.CodeType) and "get_worker_info" in one.co_names
         # A pipe of PyTorch's that has the method is divided by the loader.
-        if named or one is torch.utils.data.get_worker_info or hasattr(one, "apply_sharding"):
+        if named or one is torch.utils.data.get_worker_info or hasattr(type(one), "apply_sharding"):
             return True
-        waiting += parts_with_code(one)
+        try:
+            waiting += parts_with_code(one)
+        except Exception:  # noqa: S112 - an object of any class may refuse to be looked through
+            continue
     return False
 
 
