@@ -18,6 +18,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     IterableDataset,
+    Subset,
     TensorDataset,
     get_worker_info,
 )
@@ -268,8 +269,9 @@ def test_so_does_the_exported_file(kind):
 
 
 @both_ways
-def test_workers_end_with_the_epoch_where_the_dataset_has_to_hear_of_it(change):
-    changed = change("num_workers", 1, DataLoader(ToldOfEpochs()))
+@pytest.mark.parametrize("dataset", [ToldOfEpochs(), Subset(ToldOfEpochs(), [0, 1])])
+def test_workers_end_with_the_epoch_where_the_dataset_has_to_hear_of_it(change, dataset):
+    changed = change("num_workers", 1, DataLoader(dataset))
     assert (changed.num_workers, changed.persistent_workers) == (1, False)
 
 
