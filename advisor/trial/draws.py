@@ -34,7 +34,7 @@ _SECOND_LOOK_S = 2.0
 _SHOWN_LINES = 7
 # Samplers and datasets within one another, at most.
 _DEEPEST = 5
-_LEADS_ON = ("dataset", "datasets", "sampler", "batch_sampler", "data_source")
+_LEADS_ON = ("dataset", "datasets", "sampler", "batch_sampler", "data_source", "indices")
 
 
 def first_batches(
