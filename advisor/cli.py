@@ -19,6 +19,7 @@ from advisor.errors import AdvisorError, ExitCode, UsageError
 if TYPE_CHECKING:
     from advisor.experiment.journal import PastSession
     from advisor.experiment.request import Request
+    from advisor.records import TargetSpec
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,7 +67,7 @@ def _dispatch(invocation: options.Invocation) -> int:
 def _measure(invocation: options.Measure) -> int:
     _check_key_map(invocation.outputs)
     past = None if invocation.resume is None else _past(invocation.resume, invocation.request)
-    request = invocation.request or (past.request if past else None)
+    request = _request_of(invocation.request, past)
     assert request is not None, "the options name a target or a session"
     if not invocation.headless and sys.stdin.isatty() and sys.stdout.isatty():
         from advisor.tui.launch import run_app
@@ -84,7 +85,14 @@ def _check_key_map(outputs: options.Outputs) -> None:
     from advisor.export.config_patch import check_key_map
     from advisor.export.files import read_exactly
 
-    check_key_map(read_exactly(outputs.config_path), outputs.key_map)
+    check_key_map(read_exactly(outputs.config_path), outputs.key_map, outputs.config_path)
+
+
+def _request_of(asked: Request | None, past: PastSession | None) -> Request | None:
+    """What to measure: as asked for now, and as the session that is taken up was asked wherever nothing is said."""
+    if asked is None or past is None:
+        return asked or (past.request if past else None)
+    return asked.continuing(past.request)
 
 
 def _past(session_id: str, request: Request | None) -> PastSession:
@@ -93,31 +101,37 @@ def _past(session_id: str, request: Request | None) -> PastSession:
 
     if request is None:
         return open_session(session_id or None)
-    target = request.target.target
+    wanted = request.target
     if session_id:
         past = open_session(session_id)
-        if past.request.target.target != target:
+        if not _takes_up(wanted, past.request.target):
             raise UsageError(
-                f"the session {past.session_id} measured {past.request.target.target}, not {target}.",
-                f"Leave the target out, or the session: `perf-advisor {target} --resume` takes up its latest.",
+                f"the session {past.session_id} measured {past.request.target.command}, not {wanted.command}.",
+                f"Leave the target out, or the session: `perf-advisor {wanted.target} --resume` takes up its latest.",
             )
         return past
     for past in list_sessions():
-        if past.request.target.target == target:
+        if _takes_up(wanted, past.request.target):
             return past
-    raise UsageError(f"there is no session of {target} to take up.", "`perf-advisor sessions` lists what there is.")
+    raise UsageError(
+        f"there is no session of {wanted.command} to take up.", "`perf-advisor sessions` lists what there is."
+    )
+
+
+def _takes_up(wanted: TargetSpec, measured: TargetSpec) -> bool:
+    """Whether a session of one target measures another; arguments that are left out are the session's."""
+    return wanted.target == measured.target and wanted.arguments in ((), measured.arguments)
 
 
 def _complain(message: str, hint: str, details: str = "") -> None:
     """What is wrong, and what to do: one line each; then the details, when there are some."""
-    print(f"perf-advisor: {_one_line(message)}", file=sys.stderr)
-    print(_one_line(hint), file=sys.stderr)
+    from advisor.formatting import plain, printable
+
+    message, hint = (plain(" ".join(text.split())) for text in (message, hint))
+    print(f"perf-advisor: {message}", file=sys.stderr)
+    print(hint, file=sys.stderr)
     if details:
-        print(details.rstrip(), file=sys.stderr)
-
-
-def _one_line(text: str) -> str:
-    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+        print(printable(details.rstrip()), file=sys.stderr)
 
 
 def _keep_traceback() -> str:

@@ -24,6 +24,7 @@ from advisor.adapters import adapt
 from advisor.adapters.normalise import normalise
 from advisor.adapters.torchvision import offline_options
 from advisor.errors import TargetError
+from advisor.printed import Printed
 from advisor.records import TargetSpec
 from advisor.runtime.loop import Loop
 
@@ -33,16 +34,31 @@ DEMO = "demo"
 DEFAULT_ATTRIBUTE = "build"
 _FRAMES_SHOWN = 3
 _NAMES_SHOWN = 20
+_USAGE_CODE = 2
+_LONGEST_SAID = 300
 
 
 def load_target(spec: TargetSpec) -> Loop:
     """Import the target, call it, and normalise what it returns. Raises TargetError with what to do."""
     module_name, attribute = parse_target(spec.target)
+    sys.argv = [_script(module_name, spec.directory), *spec.arguments]
     module = _import(module_name, spec.directory)
     found = _attribute(module, module_name, attribute)
     value = in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, module_name, attribute))
     adapted = adapt(module_name, attribute, value, spec)
     return in_user_code("normalising the workload", lambda: normalise(adapted, spec))
+
+
+def _script(module: str, directory: str) -> str:
+    """What ``sys.argv`` begins with when Python runs the target: its file, as far as that is known before importing."""
+    if _is_file(module):
+        return module
+    file = Path(directory, *module.split(".")).with_suffix(".py")
+    return str(file) if file.is_file() else module
+
+
+def _is_file(module: str) -> bool:
+    return module.endswith(".py") or "/" in module
 
 
 def parse_target(target: str) -> tuple[str, str]:
@@ -61,22 +77,30 @@ def parse_target(target: str) -> tuple[str, str]:
 
 def in_user_code(what: str, call: Callable[[], T]) -> T:
     """``call()``, with whatever it raises turned into a TargetError that shows where in the user's code it was."""
+    printed = Printed()
     try:
         return call()
     except (TargetError, KeyboardInterrupt):
         raise
     except SystemExit as error:
-        raise TargetError(
-            f"{what} called sys.exit({error.code!r}).",
-            "Move the call under `if __name__ == '__main__':`, so that the target can be imported and built.",
-            user_frames(error),
-        ) from error
+        raise _exited(what, error, printed.text()) from error
     except BaseException as error:
         raise TargetError(
             f"{what} failed: {one_line(error)}",
-            "Mend the code at the frames shown, then run again.",
+            "Fix the lines below, then run again.",
             user_frames(error),
         ) from error
+
+
+def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
+    """The error for code that leaves the process, with what it printed: a command line's parser says there why."""
+    said = printed.rstrip().rpartition("\n")[2].strip()[:_LONGEST_SAID]
+    message = f"{what} called sys.exit({error.code!r})"
+    message = f"{message}: {said.rstrip('.')}." if said else f"{message}."
+    hint = "Move the call under `if __name__ == '__main__':`, so that the target can be imported and built."
+    if error.code == _USAGE_CODE and said:  # as argparse and click do
+        hint = "Give the target its own arguments after --, as in `perf-advisor train.py:build -- --lr 0.1`."
+    return TargetError(message, hint, "\n".join(filter(None, (printed.rstrip(), user_frames(error)))))
 
 
 def one_line(error: BaseException) -> str:
@@ -101,7 +125,7 @@ def user_frames(error: BaseException) -> str:
 def _import(module: str, directory: str) -> ModuleType:
     if directory not in sys.path:
         sys.path.insert(0, directory)
-    if module.endswith(".py") or "/" in module:
+    if _is_file(module):
         return _import_file(Path(directory, module).resolve(), module)
     return in_user_code(f"importing {module}", lambda: _import_module(module))
 

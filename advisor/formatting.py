@@ -7,6 +7,7 @@ A missing number reads ``–``. A speed-up never stands without its interval, an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from advisor.records import (
@@ -24,6 +25,9 @@ from advisor.records import (
 )
 
 MISSING = "–"
+# What a terminal would obey (C0 without tab and line feed, C1), what hides or turns text (line separators, directions),
+# and halves of surrogate pairs, which no file can hold.
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _COUNTS = ("", "k", "M", "G", "T", "P", "E")
 _OUTCOMES = {
@@ -36,6 +40,21 @@ _OUTCOMES = {
     Outcome.CANCELLED: "cancelled",
     Outcome.SKIPPED: "skipped",
 }
+
+
+def printable(text: str) -> str:
+    """Text of the user's with its control characters shown, ESC as ``\\x1b``; tabs and ends of lines stay."""
+    return CONTROLS.sub(_shown, text)
+
+
+def plain(text: str) -> str:
+    """Text of the user's as one line, with its control characters shown."""
+    return printable(re.sub(r"[\t\r\n]", " ", text)).rstrip()
+
+
+def _shown(control: re.Match[str]) -> str:
+    number = ord(control[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 def format_ratio(comparison: Comparison | None) -> str:
@@ -179,6 +198,8 @@ def format_numerics(numerics: NumericsResult | None) -> str:
     """Measured numerics with the figure: ``exact``, ``close (3.1e-03)``, ``changed (0.2), declared close``."""
     if numerics is None:
         return MISSING
+    if not numerics.compared:
+        return f"not compared, declared {numerics.declared.value}"
     difference = f" ({format_difference(numerics.difference)})" if numerics.difference else ""
     declared = f", declared {numerics.declared.value}" if numerics.worse_than_declared else ""
     return f"{numerics.measured.value}{difference}{declared}"
@@ -188,6 +209,8 @@ def format_class(numerics: NumericsResult | None) -> str:
     """The measured class alone, beside the declared one where it is worse: ``close``, ``changed (declared close)``."""
     if numerics is None:
         return MISSING
+    if not numerics.compared:
+        return f"not compared (declared {numerics.declared.value})"
     declared = f" (declared {numerics.declared.value})" if numerics.worse_than_declared else ""
     return f"{numerics.measured.value}{declared}"
 
@@ -233,6 +256,13 @@ def format_names(candidates: Iterable[Candidate]) -> str:
     return ", ".join(
         f"{recipe} ({', '.join(group)})" if group[1:] else f"{recipe}={group[0]}" for recipe, group in values.items()
     )
+
+
+def format_repayment(steps: int | None) -> str:
+    """When a slower start has been made up for, as a phrase."""
+    if steps is None:
+        return "starts more slowly, and its steps are no faster"
+    return f"the slower start is made up for after {format_count(steps)} steps" if steps else "no start-up cost"
 
 
 def format_break_even(steps: int | None) -> str:

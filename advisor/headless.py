@@ -12,8 +12,9 @@ from functools import singledispatchmethod
 from types import FrameType
 from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -39,6 +40,7 @@ from advisor.export.figures import (
     energy_words,
     gpu_sentence,
     how_confirmed,
+    noise_words,
     own_figures,
     verdict_shown,
 )
@@ -47,7 +49,6 @@ from advisor.export.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
 from advisor.export.text_report import verdict
 from advisor.formatting import (
     MISSING,
-    format_break_even,
     format_bytes,
     format_bytes_change,
     format_change,
@@ -58,14 +59,16 @@ from advisor.formatting import (
     format_left,
     format_ms,
     format_names,
-    format_noise,
     format_numerics,
     format_outcome,
     format_percent,
     format_rate,
+    format_repayment,
     format_seconds,
     format_setting,
     format_way,
+    plain,
+    printable,
 )
 from advisor.options import Outputs
 from advisor.records import (
@@ -309,7 +312,7 @@ class HeadlessReporter:
             yield from event.facts.workload.notes
         profile = event.facts.profile
         if profile and profile.bottleneck:
-            yield f"bound by {profile.bottleneck}: {profile.evidence}"
+            yield f"{profile.bottleneck.kind_of_step}: {profile.evidence}"
 
     @_lines.register
     def _(self, event: events.BaselineMeasured) -> Iterable[str]:
@@ -356,11 +359,6 @@ class HeadlessReporter:
     def _(self, event: events.SessionFinished) -> Iterable[str]:
         words = "interrupted" if event.cancelled else "failed" if self.state.failure else "finished"
         return (f"{words} after {format_seconds(event.session_s)}",)
-
-
-def plain(text: str) -> str:
-    """Text of the user's as one line without control characters."""
-    return "".join(character if character.isprintable() else " " for character in text).rstrip()
 
 
 def hardware_line(hardware: Hardware) -> str:
@@ -426,8 +424,8 @@ def _workload_line(facts: Facts) -> str:
 
 def _baseline_line(baseline: BaselineRecord) -> str:
     step, rate = format_ms(baseline.step_ms), format_rate(baseline.samples_per_s)
-    memory, noise = format_bytes(baseline.result.peak_reserved_bytes), format_noise(baseline.noise_floor)
-    return f"{step} per step, {rate}, {memory} reserved, noise {noise}"
+    memory, noise = format_bytes(baseline.result.peak_reserved_bytes), noise_words(baseline)
+    return f"{step} per step, {rate}, {memory} reserved, {noise}"
 
 
 def _settings_text(stack: StackRecord) -> str:
@@ -448,11 +446,22 @@ def print_text(text: RenderableType, file: TextIO) -> None:
     width = None if file.isatty() else PLAIN_WIDTH
     console = Console(file=file, width=width, markup=False, emoji=False, highlight=False)
     if file.isatty():
-        console.print(text)
+        console.print(_Shown(text))
         return
     with console.capture() as capture:
-        console.print(text)
+        console.print(_Shown(text))
     file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+class _Shown:
+    """A text whose control characters are shown; rich's own, for colours, are not in the text."""
+
+    def __init__(self, text: RenderableType) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._text, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
@@ -549,10 +558,8 @@ def _remarks_of(record: TrialRecord, state: SessionState, catalog: Catalog) -> I
         yield f"unreliable (!): {record.result.disturbed}"
     if record.numerics and record.numerics.worse_than_declared:
         yield f"numerics {format_numerics(record.numerics)}: {record.numerics.text}"
-    if record.break_even_steps is None:
-        yield "its slower start never pays back"
-    elif record.break_even_steps:
-        yield f"its slower start pays back {format_break_even(record.break_even_steps)}"
+    if record.break_even_steps != 0:
+        yield format_repayment(record.break_even_steps)
     yield from shown_by(record, state, catalog)
     yield from own_notes(record.result, state)
 
@@ -628,7 +635,7 @@ def _trials(records: Iterable[TrialRecord], state: SessionState, catalog: Catalo
 
 def _result(record: TrialRecord, state: SessionState, catalog: Catalog) -> str:
     """A trial's effect, with the figure also inside the noise, and what else a person has to know of it."""
-    effect = trial_effect(record)
+    effect = trial_effect(record, state.yardstick)
     if verdict_shown(record) is Verdict.NO_DIFFERENCE:
         undecided = Verdict.NO_DIFFERENCE.value
         effect = effect.replace(undecided, f"{undecided}: {format_interval(record.own_effect)}", 1)

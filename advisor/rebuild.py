@@ -1,4 +1,4 @@
-"""Rebuilding a user's objects with one thing changed: DataLoaders, optimizers and batches.
+"""Rebuilding a user's objects with one thing changed, DataLoaders and batches; and what an optimizer offers.
 
 Nothing here changes the object it is given, and torch is imported only when a function runs.
 """
@@ -68,30 +68,6 @@ def refusing() -> Iterator[None]:
         raise RefusedError(str(error)) from error
 
 
-def optimizer_with(optimizer: Optimizer, **changes: Any) -> Optimizer:
-    """A new optimizer of the same class, with its groups and state, and these options changed in every group.
-
-    The state goes through ``load_state_dict``, so the ``step`` tensors land on the device that the new options need.
-    State tensors are shared with the old optimizer, which must not be used any more; so must no scheduler that was
-    built on it. Raises ValueError when the class does not take an option, or cannot be built from its defaults.
-    """
-    cls = type(optimizer)
-    accepted = _constructor_options(cls)
-    unknown = [name for name in changes if name not in accepted]
-    if unknown:
-        raise ValueError(f"{cls.__name__} takes no option {', '.join(unknown)}")
-    options = {name: value for name, value in optimizer.defaults.items() if name in accepted} | changes
-    try:
-        rebuilt = cls([{**group, **changes} for group in optimizer.param_groups], **options)
-    except TypeError as error:
-        raise ValueError(f"{cls.__name__} cannot be rebuilt from its options: {error}") from error
-    state = optimizer.state_dict()
-    for group in state["param_groups"]:
-        group.update(changes)
-    rebuilt.load_state_dict(state)
-    return rebuilt
-
-
 def expected_state_bytes(optimizer: Optimizer) -> int:
     """Bytes of state that an optimizer keeps once it has made a step; 0 where that cannot be told.
 
@@ -124,8 +100,14 @@ def _without_contents(parameter: Tensor) -> Tensor:
 
 
 def optimizer_implementations(cls: type) -> tuple[str, ...]:
-    """The implementations that an optimizer class offers, out of ``for-loop``, ``foreach`` and ``fused``."""
-    accepted = _constructor_options(cls)
+    """The implementations that an optimizer class offers, out of ``for-loop``, ``foreach`` and ``fused``.
+
+    A class with a step of its own offers that one only, whatever arguments it takes.
+    """
+    from advisor.portable.optimizer_options import class_of_step
+
+    base = class_of_step(cls)
+    accepted = inspect.signature(base).parameters if base is not None else ()
     return ("for-loop", *(name for name in ("foreach", "fused") if name in accepted))
 
 
@@ -138,19 +120,6 @@ def optimizer_implementation(optimizer: Optimizer) -> str:
     if foreach:
         return "foreach"
     return "for-loop" if foreach is False else "default"
-
-
-def _constructor_options(cls: type) -> frozenset[str]:
-    """The names of a constructor's arguments; through ``**kwargs``, those of the classes it derives from."""
-    names: set[str] = set()
-    for base in cls.__mro__:
-        if "__init__" not in vars(base):
-            continue
-        parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-        names |= {parameter.name for parameter in parameters}
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            break
-    return frozenset(names - {"self", "params"})
 
 
 def batch_size_of(batch: Any) -> int | None:

@@ -34,7 +34,7 @@ training on a single GPU, data preloading.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from advisor.loader_recipe import NO_LOADER, cannot_be_copied, little_time_in
 from advisor.recipe import Components, Recipe, Stage, gain_from
@@ -97,6 +97,9 @@ class NumWorkers(Recipe):
 
         if workload.has_loader:
             workload.data = loader_with_workers(workload.data, int(value))
+
+    def implies(self, value: Value) -> Mapping[str, Value]:
+        return {"data.persistent_workers": int(value) > 0}
 
     def code(self, value: Value) -> str:
         from advisor.rebuild import loader_code

@@ -29,7 +29,7 @@ GPU, data preloading.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from advisor.loader_recipe import NO_LOADER, cannot_be_copied
@@ -71,6 +71,9 @@ class PinMemory(Recipe):
         if workload.has_loader:
             workload.data = loader_with(workload.data, pin_memory=bool(value))
             workload.plan = replace(workload.plan, non_blocking=bool(value))
+
+    def implies(self, value: Value) -> Mapping[str, Value]:
+        return {"data.non_blocking": bool(value)}
 
     def code(self, value: Value) -> str:
         from advisor.rebuild import loader_code

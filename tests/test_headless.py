@@ -169,7 +169,7 @@ def test_text_of_the_user_is_one_line_and_never_markup():
     history = [events.TrialMeasured(TrialRecord(told.record.candidate, {}, result))]
     (line,) = progress_of(history)
     assert "failed: [red]bad shape[/]" in line
-    assert "\x1b" not in line
+    assert line.endswith(r"\x1b[31m")
     assert "[red]bad shape[/]" in summary_of(history)
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.config_file import read_config
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.experiment.request import Request
@@ -23,7 +24,6 @@ from advisor.options import (
     key_map_of,
     names_of,
     parse,
-    read_config,
     seconds_of,
     shape_of,
     share_of,
@@ -217,6 +217,26 @@ def test_resuming(arguments, target, resume):
     invocation = parse(arguments)
     assert invocation.resume == resume
     assert (invocation.request and invocation.request.target.target) == target
+
+
+@pytest.mark.parametrize(
+    ("arguments", "of_target"),
+    [
+        (["m:b"], ()),
+        (["m:b", "--"], ()),
+        (["m:b", "--budget", "90s", "--", "--lr", "0.1"], ("--lr", "0.1")),
+        (["train.py", "--", "--budget", "1", "--", "x"], ("--budget", "1", "--", "x")),
+    ],
+)
+def test_what_follows_two_dashes_is_the_targets(arguments, of_target):
+    spec = parse(arguments).request.target
+    assert spec.arguments == of_target
+    assert spec.command == (f"{spec.target} -- {' '.join(of_target)}" if of_target else spec.target)
+
+
+def test_the_targets_arguments_are_those_of_the_session_that_is_taken_up():
+    with pytest.raises(UsageError, match=r"and -- --lr 0\.2 would change that"):
+        parse(["--resume", "--", "--lr", "0.2"])
 
 
 @pytest.mark.parametrize("given", [("--budget", "90s"), ("--memory-limit", "1GiB"), ("--only", "compile")])

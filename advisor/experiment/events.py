@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
+from advisor.formatting import printable
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -13,6 +17,7 @@ from advisor.records import (
     Facts,
     Finding,
     Hardware,
+    Outcome,
     ParetoPoint,
     Recommendation,
     StackRecord,
@@ -84,10 +89,14 @@ class TrialsPlanned:
 
 @dataclass(frozen=True, slots=True)
 class TrialStarted:
-    """A trial process was asked for. ``name`` is a candidate's name, ``baseline``, or the stack's description."""
+    """A trial process was asked for. ``name`` is a candidate's name, ``baseline``, or the stack's description.
+
+    ``expected_s`` is what it is expected to take, in seconds; None where nothing is known yet.
+    """
 
     name: str
     log_path: str
+    expected_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,18 @@ class TrialActivity:
 
     name: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """The trial process has ended: how, and what one step took in it. Its verdict comes with the records."""
+
+    name: str
+    outcome: Outcome
+    reason: str = ""
+    step_ms: float | None = None
+    peak_reserved_bytes: int | None = None
+    wall_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +167,21 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The person accepted or rejected a recipe, or took that back (None). Posted from the thread that asked for it."""
+    """The person accepted or rejected a recipe, or took that back (None). Posted from the thread that asked for it.
+
+    Where only one of its values was accepted, that is ``value``.
+    """
 
     recipe: str
     decision: Decision | None
+    value: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The session waits before its next trial, since the person paused it; or it goes on."""
+
+    waiting: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +229,7 @@ Event = (
     | TrialsPlanned
     | TrialStarted
     | TrialActivity
+    | TrialEnded
     | RunMeasured
     | TurnsMeasured
     | TrialMeasured
@@ -204,8 +237,26 @@ Event = (
     | StackMeasured
     | Ranked
     | Decided
+    | Held
     | ProgressMade
     | Said
     | SessionFailed
     | SessionFinished
 )
+
+
+def printable_event(event: Event) -> Event:
+    """The event with the control characters in its texts shown: a target's words must not steer a terminal."""
+    values = msgspec.to_builtins(event)
+    shown = _printable(values)
+    return event if shown == values else msgspec.convert(shown, type(event))
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printable(item) for item in value]
+    return value

@@ -37,7 +37,7 @@ class _Kept:
 def workload_name(target: TargetSpec, facts: Facts) -> str:
     """What tells one workload from another: the target, the model, its batch, the device and PyTorch's version."""
     workload = facts.workload
-    parts = (target.directory, target.target, workload.mode, workload.model, str(workload.parameters))
+    parts = (target.directory, target.command, workload.mode, workload.model, str(workload.parameters))
     return " | ".join((*parts, workload.batch_text, workload.device_name, facts.versions.get("torch", "")))
 
 

@@ -52,6 +52,7 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "schema": SCHEMA,
         "version": version,
         "target": request.target.target,
+        "arguments": list(request.target.arguments),
         "objective": request.objective.value,
         "keep_speed": request.keep_speed if request.objective is Objective.MEMORY else None,
         "memory_limit_bytes": request.memory_limit_bytes,

@@ -7,6 +7,7 @@ from advisor.records.data import BatchPrint, DataPrint, PartPrint, varying
 from advisor.records.hardware import GpuInfo, GpuProcess, GpuSample, Hardware, HostInfo
 from advisor.records.kinds import (
     Bottleneck,
+    ConfigKind,
     Mode,
     Numerics,
     Objective,
@@ -80,6 +81,7 @@ __all__ = [
     "ClockCheck",
     "Comparison",
     "Compiled",
+    "ConfigKind",
     "DataPrint",
     "Facts",
     "Finding",

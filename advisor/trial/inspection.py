@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import sys
 from collections import Counter
@@ -16,6 +15,7 @@ from advisor.entrypoint import one_line
 from advisor.hardware import usable_cores
 from advisor.portable import checkpointing, conv_bias, fold_norm, inplace, padding, pointwise
 from advisor.portable.loaders import divides_samples, hears_of_epochs, loader_with
+from advisor.portable.optimizer_options import torch_class
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
 from advisor.rebuild import expected_state_bytes, optimizer_implementation, optimizer_implementations
@@ -288,7 +288,7 @@ def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
         name=type(optimizer).__name__,
         implementation=optimizer_implementation(optimizer),
         implementations=optimizer_implementations(type(optimizer)),
-        capturable="capturable" in inspect.signature(type(optimizer)).parameters,
+        capturable="capturable" in optimizer.defaults and torch_class(optimizer) is not None,
         tensors=sum(len(group["params"]) for group in optimizer.param_groups),
         state_bytes=expected_state_bytes(optimizer),
         builtin=type(optimizer).__module__.startswith("torch.optim"),

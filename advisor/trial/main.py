@@ -23,6 +23,7 @@ from advisor.entrypoint import load_target, one_line, user_frames
 from advisor.errors import AdvisorError, TargetError
 from advisor.formatting import format_ms, format_percent
 from advisor.plan import StepPlan
+from advisor.printed import flush_streams
 from advisor.recipe import Components
 from advisor.records import (
     Activity,
@@ -47,6 +48,7 @@ from advisor.runtime.apply import apply_settings
 from advisor.runtime.batches import mover
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
+from advisor.runtime.loss import LossError
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.stats import two_modes
 from advisor.trial.channel import Channel
@@ -109,8 +111,7 @@ def trial_main(
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = _result_of(error, channel)
     wall_s = time.perf_counter() - started
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     # User code may have left non-daemon threads; everything of the trial has been said.
     os._exit(0)
@@ -141,7 +142,7 @@ class Trial:
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # to start CUDA takes no memory that another trial could miss
         self.wait_for_memory()
-        loop.model.to(device).train(loop.mode is Mode.TRAIN)
+        _set_mode(loop.model.to(device), training=loop.mode is Mode.TRAIN)
         build_s = time.perf_counter() - started
         if self.spec.kind is TrialKind.REFERENCE:
             self._say("first steps in a higher precision")
@@ -349,6 +350,12 @@ def _device(name: str) -> torch.device:
     return device
 
 
+def _set_mode(model: torch.nn.Module, *, training: bool) -> None:
+    """Put a model into the mode of its loop, unless it is in it: its frozen layers keep theirs then."""
+    if model.training is not training:
+        model.train(training)
+
+
 def resident_data(components: Components) -> Any:
     """The data that the steps consume: a DataLoader as it is; one batch moved to the device once.
 
@@ -389,7 +396,10 @@ def _settle_loss(step: TrainStep | InferStep | GraphedStep, batches: list[Any]) 
     run = step.step if isinstance(step, GraphedStep) else step
     if not isinstance(run, TrainStep) or not batches:
         return []
-    found = run.settle_loss(run.to_device(batches[0]))
+    try:
+        found = run.settle_loss(run.to_device(batches[0]))
+    except LossError as error:
+        raise TargetError(error.message, error.hint) from error
     return [found] if found else []
 
 
@@ -425,7 +435,7 @@ def _ran_out_of_memory(error: BaseException) -> bool:
 
 
 def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(Exception):  # standard error may be an object of the user's
         print(reason, details, sep="\n", file=sys.stderr)
     return TrialResult(outcome=outcome, reason=reason, hint=hint, details=details)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from textual.widgets import Log
 
+from advisor.formatting import printable
+
 _TAIL_BYTES = 64 * 1024
 _MOST_LINES = 400
 # Escape sequences (colours, cursor moves, window titles) that compilers and progress bars write.
@@ -31,7 +33,7 @@ def read_tail(path: str) -> str:
 def clean(text: str) -> str:
     """Log text as it would stand in the end: carriage returns overwrite their line, escapes are gone."""
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
-    return "\n".join(_ESCAPES.sub("", line) for line in lines[-_MOST_LINES:]).strip("\n")
+    return printable("\n".join(_ESCAPES.sub("", line) for line in lines[-_MOST_LINES:])).strip("\n")
 
 
 class LogTail(Log):
