@@ -6,6 +6,7 @@ import functools
 import types
 import typing
 import warnings
+import weakref
 
 import torch
 
@@ -69,9 +70,50 @@ def copy_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
             vars(copied)[name] = types.MethodType(value.__func__, copied)
     if "dataset" in held:  # a loader that only wraps another one has no options of its own
         set_options(copied, settled(loader, changes))
+        keep_draws(copied, began=bool(changes.get("persistent_workers")) and not loader.persistent_workers)
     for name in iterators:
         vars(copied)[name] = None if name == "_iterator" else torch.utils.data.DataLoader.__iter__(copied)
     return copied
+
+
+class IteratorsOf:
+    """Makes the iterators of a loader whose workers live on though its owner's end with each epoch.
+
+    The loader's own iterator is made once, and draws a random number then. One that is made for each epoch draws one
+    each time, on which all later random numbers depend: the shuffling of the next epoch, dropout.
+    """
+
+    def __init__(self, loader: typing.Any) -> None:
+        self.loader = weakref.ref(loader)  # the loader holds this object
+
+    def __reduce__(self) -> typing.Any:
+        return IteratorsOf, (self.loader(),)
+
+    def __call__(self) -> typing.Any:
+        """The iterator that the loader's class makes, which draws in each epoch."""
+        loader: typing.Any = self.loader()
+        iterator = type(loader)._get_iterator(loader)
+        if hasattr(iterator, "_reset"):
+            iterator.__class__ = type(type(iterator).__name__, (DrawsEachEpoch, type(iterator)), {})
+        return iterator
+
+
+class DrawsEachEpoch:
+    """An iterator that draws in each epoch the random number that a new one would draw."""
+
+    def _reset(self, loader: typing.Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        super()._reset(loader, first_iter)  # type: ignore[misc]
+
+
+def keep_draws(copied: typing.Any, began: bool) -> None:
+    """Have a copied loader draw as its owner's does, when its workers ``began`` to live on, now or in a copy before."""
+    held = vars(copied).pop("_get_iterator", None)
+    if copied.persistent_workers and (began or isinstance(held, IteratorsOf)):
+        copied._get_iterator = IteratorsOf(copied)
+    elif held is not None and not isinstance(held, IteratorsOf):
+        copied._get_iterator = held
 
 
 def settled(loader: typing.Any, changes: dict[str, typing.Any]) -> dict[str, typing.Any]:
