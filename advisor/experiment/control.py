@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from advisor.experiment.verification import Exported
+    from advisor.records import StackRecord
 
 # Why a candidate is not tried, or a setting is not in the stack.
 REJECTED = "you rejected it"
@@ -17,7 +21,7 @@ class Decision(StrEnum):
 
 
 class SessionControl(Protocol):
-    """A session as a user interface sees it. ``run``, ``rework`` and ``retry`` block: call them in a thread.
+    """A session as a user interface sees it. ``run``, ``rework``, ``retry`` and ``verify`` block: call them in threads.
 
     ``cancel``, ``stop`` and ``decide`` may be called from any thread at any time.
     """
@@ -29,7 +33,7 @@ class SessionControl(Protocol):
         """End the running trial at once and the session with it; what was measured is kept."""
 
     def stop(self) -> None:
-        """End a running ``rework`` or ``retry`` at once; the session, and what was measured, stay as they are."""
+        """End a running ``rework``, ``retry`` or ``verify`` at once; the session and what was measured stay."""
 
     def decide(self, recipe_id: str, decision: Decision | None) -> None:
         """Record what the person said (None takes it back). A running session follows it at its next step.
@@ -42,3 +46,6 @@ class SessionControl(Protocol):
 
     def retry(self, name: str) -> None:
         """Run the trial of a candidate again, posting events."""
+
+    def verify(self, exported: Exported, stack: StackRecord) -> None:
+        """Time the target's loop with an exported file and without it, posting what came of it."""

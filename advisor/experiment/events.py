@@ -24,6 +24,7 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
     Value,
+    Verification,
 )
 
 
@@ -165,6 +166,13 @@ class ProgressMade:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportVerified:
+    """An exported file was applied to the target in a fresh process and timed in a plain loop."""
+
+    verification: Verification
+
+
+@dataclass(frozen=True, slots=True)
 class Said:
     """A plain sentence for the person: a problem, a decision. ``severity``: information, warning, error."""
 
@@ -209,6 +217,7 @@ Event = (
     | Ranked
     | Decided
     | ProgressMade
+    | ExportVerified
     | Said
     | SessionFailed
     | SessionFinished

@@ -32,13 +32,15 @@ from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.experiment.telling import Teller
 from advisor.experiment.tolerance import own_rounding
+from advisor.experiment.verification import Exported, verify
 from advisor.hardware import inspect_hardware
-from advisor.records import Candidate, Facts, Finding, Mode, Outcome, TrialResult
+from advisor.records import Candidate, Facts, Finding, Mode, Outcome, StackRecord, TrialResult
 from advisor.runner import Runner
 from advisor.settings import Settings
 from advisor.source import read_sources
 
 _REWORK = "rework"
+_VERIFY = "verify"
 
 
 class Session:
@@ -118,6 +120,10 @@ class Session:
         """Run a candidate's trial again."""
         if self._known is not None and name in self._teller.records:
             self._run_aside(name, lambda: self._retry(name))
+
+    def verify(self, exported: Exported, stack: StackRecord) -> None:
+        """Time the target's loop with an exported file and without it."""
+        self._run_aside(_VERIFY, lambda: self._emit(events.ExportVerified(verify(self._bench, exported, stack))))
 
     # --- the stages --------------------------------------------------------------------------------------------
 
