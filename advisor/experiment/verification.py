@@ -46,7 +46,6 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
     """Time the loop without the file and with it, A B B A as far as the limit allows."""
     started = time.monotonic()
     until = started + limit_s(stack)
-    bench.runner.forget_build()  # a fresh process loads the target anew
     runs: dict[bool, list[tuple[TrialResult, float]]] = {False: [], True: []}
     for tuned in (False, True, True, False):
         now = time.monotonic()

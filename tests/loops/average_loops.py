@@ -12,7 +12,7 @@ from loops.networks import EPOCHS, ConvNet, features, images, loader, mlp
 from loops.register import training
 
 
-@training("step", "loader", "convolution", "activation")
+@training("step", "loader", "convolution")
 def ema_by_hand(run):
     """A deep copy of the model that follows it, buffers too; it is the one that is validated and saved."""
     model = ConvNet().to(run.device)
@@ -105,7 +105,7 @@ def weights_replaced(run):
     return {"model": model, "optimizer": optimizer}
 
 
-@training("step", "loader", "convolution", "activation")
+@training("step", "loader", "convolution")
 def swa(run):
     """Stochastic weight averaging: SWALR in the last epochs, then the norms' statistics of the average."""
     model = ConvNet().to(run.device)

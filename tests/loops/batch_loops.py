@@ -40,7 +40,7 @@ def trained(run, model, batches, loss, *, lr=0.01, epochs=EPOCHS):
     return {"model": model, "optimizer": optimizer}
 
 
-@training("step", "loader", "workers")
+@training("step", "only_steps", "loader", "workers")
 def smaller_last_batch(run):
     """43 samples in batches of 8: the last batch has 3."""
     return trained(run, mlp(), loader(features(43)), nn.CrossEntropyLoss(), epochs=8)
@@ -57,7 +57,7 @@ class Streamed(IterableDataset):
             yield inputs[place], labels[place]
 
 
-@training("step", "loader", "workers")
+@training("step", "only_steps", "loader", "workers")
 def streaming(run):
     return trained(run, mlp(), DataLoader(Streamed(), batch_size=BATCH), nn.CrossEntropyLoss())
 
@@ -118,7 +118,7 @@ def padded(samples):
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
-@training("step", "loader", "workers")
+@training("step", "only_steps", "loader", "workers")
 def hugging_face_like(run):
     """Dict batches padded to the longest; the model computes its own loss."""
     return trained(run, WithOwnLoss(), loader(Sentences(), collate_fn=padded), None)
@@ -162,7 +162,7 @@ def packed(samples):
     return Pair(pack_sequence(sequences), torch.tensor([sample["labels"] for sample in samples]))
 
 
-@training("step", "loader", "workers")
+@training("step", "only_steps", "loader", "workers")
 def packed_sequences(run):
     """Packed sequences in a named tuple."""
 
@@ -224,7 +224,7 @@ def values_in_batches(run):
     return trained(run, mlp(), loader(features(), collate_fn=with_values), loss)
 
 
-@training("step", "loader", "workers")
+@training("step", "only_steps", "loader", "workers")
 def graphs(run):
     """PyTorch Geometric: a batch is an object, its sizes change."""
     pytest.importorskip("torch_geometric")

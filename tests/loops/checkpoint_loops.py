@@ -53,7 +53,7 @@ def resumed(run, model_of, optimizer_of, scheduler_of, *, loss, batch_of):
     return states
 
 
-@training("step", "convolution", "activation", resumes=True)
+@training("step", "convolution", resumes=True)
 def resume_adamw(run):
     return resumed(
         run,
@@ -69,7 +69,7 @@ def resume_adamw(run):
 def resume_sgd(run):
     return resumed(
         run,
-        lambda: ConvNet(bias=True),
+        lambda: ConvNet(common=True),
         lambda model: torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
         lambda optimizer: lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=51),
         loss=nn.CrossEntropyLoss(),

@@ -10,7 +10,7 @@ from loops.plain_loops import token_batch
 from loops.register import training
 
 
-@training("step", "loader", "convolution", "activation")
+@training("step", "loader", "convolution")
 def validation(run):
     """``eval()``, a pass over held-out data without gradients, ``train()``, in each epoch; two loaders."""
     model = ConvNet().to(run.device)
@@ -32,7 +32,7 @@ def validation(run):
     return {"model": model, "optimizer": optimizer}
 
 
-@training("step", "loader", "convolution", "activation")
+@training("step", "adam", "loader", "convolution")
 def validation_by_infer(run):
     """The same with the inference step; ``eval()`` and ``train()`` are called as before."""
     model = ConvNet().to(run.device)
@@ -49,7 +49,7 @@ def validation_by_infer(run):
     return {"model": model, "optimizer": optimizer}
 
 
-@training("step", "loader", "convolution", "activation")
+@training("step", "loader", "convolution")
 def infer_made_once(run):
     """The inference step is made beside the training step, and both are called in turn without switching modes."""
     model = ConvNet().to(run.device)

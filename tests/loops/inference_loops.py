@@ -12,14 +12,14 @@ from loops.register import inference
 def convnet(run):
     """A network whose norms have seen data."""
     torch.manual_seed(2)
-    model = ConvNet(bias=True).to(run.device)
+    model = ConvNet(common=True).to(run.device)
     with torch.no_grad():
         for _ in range(5):
             model(images().tensors[0].to(run.device))
     return model
 
 
-@inference("step", "convolution", "activation", "biased_norm")
+@inference("step", "only_steps", "convolution", "activation", "biased_norm")
 def one_by_one(run):
     """Batch size 1, each output used at once."""
     infer = run.infer(convnet(run))
@@ -28,7 +28,7 @@ def one_by_one(run):
     return {}
 
 
-@inference("step", "convolution", "activation", "biased_norm")
+@inference("step", "only_steps", "convolution", "activation", "biased_norm")
 def collected(run):
     """Outputs are kept in a list and put together in the end, as an evaluation does."""
     infer = run.infer(convnet(run))
@@ -48,7 +48,7 @@ def prepared_first(run):
     return {}
 
 
-@inference("step", "convolution", "activation")
+@inference("step", "only_steps", "convolution", "activation")
 def varying_shapes(run):
     """Image sizes and batch sizes vary; the last batch is smaller."""
     infer = run.infer(convnet(run))
@@ -61,7 +61,7 @@ def varying_shapes(run):
     return {}
 
 
-@inference("step", "attention", "blocks")
+@inference("step", "only_steps", "attention", "blocks")
 def tokens_one_by_one(run):
     """Greedy generation by the inference step, with input that grows."""
     torch.manual_seed(3)
@@ -75,7 +75,7 @@ def tokens_one_by_one(run):
     return {}
 
 
-@inference("step")
+@inference("step", "only_steps")
 def keyword_batches(run):
     """Dict batches without labels, an output with fields."""
     torch.manual_seed(4)
@@ -87,7 +87,7 @@ def keyword_batches(run):
     return {}
 
 
-@inference("step", "convolution", "activation")
+@inference("step", "only_steps", "convolution", "activation")
 def hooked_features(run):
     """Features taken by a hook, which is set before and removed after."""
     model, seen = convnet(run), []
@@ -101,7 +101,7 @@ def hooked_features(run):
     return {}
 
 
-@inference("step")
+@inference("step", "only_steps")
 def ensemble(run):
     """Two models served in turn."""
     models = []

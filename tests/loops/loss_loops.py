@@ -173,7 +173,7 @@ def distillation(run):
     return {"model": model, "optimizer": optimizer}
 
 
-@training("step", "loader")
+@training("step", "only_steps", "loader")
 def contrastive(run):
     """The model runs twice in one step, on two views."""
     model = mlp(outputs=8).to(run.device)

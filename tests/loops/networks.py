@@ -20,17 +20,22 @@ def mlp(inputs: int = FEATURES, outputs: int = CLASSES) -> nn.Sequential:
 
 
 class ConvNet(nn.Module):
-    """Convolutions and batch norms. ``bias``: the convolutions have one, which the norm behind takes off again."""
+    """Convolutions and batch norms.
 
-    def __init__(self, outputs: int = CLASSES, *, bias: bool = False) -> None:
+    ``common``: as most are written, with biases that the norms take off again, and with kinks (ReLU). Both let rounding
+    grow under Adam.
+    """
+
+    def __init__(self, outputs: int = CLASSES, *, common: bool = False) -> None:
         super().__init__()
+        bias, activation = common, nn.ReLU if common else nn.GELU
         self.features = nn.Sequential(
             nn.Conv2d(3, 8, 3, padding=1, bias=bias),
             nn.BatchNorm2d(8),
-            nn.ReLU(),
+            activation(),
             nn.Conv2d(8, 8, 3, padding=1, bias=bias),
             nn.BatchNorm2d(8),
-            nn.ReLU(),
+            activation(),
         )
         self.head = nn.Linear(8, outputs)
 
@@ -43,7 +48,7 @@ class Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
 
     def forward(self, x):

@@ -12,10 +12,10 @@ from loops.networks import BATCH, EPOCHS, LENGTH, SAMPLES, ConvNet, TinyGPT, fea
 from loops.register import training
 
 
-@training("step", "loader", "workers", "convolution", "activation", "biased_norm")
+@training("step", "only_steps", "loader", "workers", "convolution", "activation", "biased_norm")
 def plain(run):
     """The loop of PyTorch's tutorials."""
-    model = ConvNet(bias=True).to(run.device)
+    model = ConvNet(common=True).to(run.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
     model, optimizer, batches = run.prepare(model, optimizer, loader(images()))
     step = run.train_step(model, optimizer, nn.CrossEntropyLoss())
@@ -25,7 +25,7 @@ def plain(run):
     return {"model": model, "optimizer": optimizer}
 
 
-@training("loader", "workers", "convolution", "activation")
+@training("loader", "workers", "convolution")
 def own_step(run):
     """As written in most scripts; only ``prepare`` was added."""
     model = ConvNet().to(run.device)
@@ -44,7 +44,7 @@ def own_step(run):
     return {"model": model, "optimizer": optimizer}
 
 
-@training("step")
+@training("step", "only_steps")
 def one_batch(run):
     """Regression on all of the data at once, without a loader."""
     inputs, labels = (tensor.to(run.device) for tensor in features().tensors)
@@ -87,7 +87,7 @@ def nanogpt(run):
     return {"model": model, "optimizer": optimizer}
 
 
-@training("step", "attention", "blocks", "clip")
+@training("step", "only_steps", "attention", "blocks", "clip")
 def nanogpt_step(run):
     """The same with the step of ``train_step``: the learning rate is assigned before each call."""
     model = TinyGPT().to(run.device)
@@ -133,7 +133,7 @@ class Trainer:
         return torch.stack(losses).mean().item()
 
 
-@training("step", "loader")
+@training("step", "any_optimizer", "loader")
 def keras_like(run):
     """A Trainer class, a callback that halves the learning rate and one that stops."""
 
@@ -171,7 +171,7 @@ def accumulation(run):
     return {"model": model, "optimizer": optimizer}
 
 
-@training("step", "loader", "workers", "random")
+@training("step", "only_steps", "loader", "workers", "random")
 def dropout(run):
     """Random numbers are drawn in each step, beside the loader's shuffling."""
     model = nn.Sequential(mlp(outputs=16), nn.Dropout(0.2), nn.Linear(16, 4)).to(run.device)

@@ -37,7 +37,7 @@ def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-@training("step", "loader")
+@training("step", "adam", "loader")
 def one_cycle_adam(run):
     """OneCycleLR moves Adam's betas beside the learning rate."""
     return scheduled(
@@ -53,7 +53,7 @@ def one_cycle_sgd(run):
     return scheduled(run, sgd, lambda optimizer: lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=50))
 
 
-@training("step", "loader")
+@training("step", "sgd", "loader")
 def cyclic(run):
     """CyclicLR moves the momentum against the learning rate."""
     return scheduled(
@@ -61,7 +61,7 @@ def cyclic(run):
     )
 
 
-@training("step", "loader")
+@training("step", "adam", "loader")
 def warm_restarts(run):
     return scheduled(
         run,
@@ -150,7 +150,7 @@ class AssigningScheduler:
         return {name: value for name, value in vars(self).items() if name != "optimizer"}
 
 
-@training("step", "loader", "convolution", "activation")
+@training("step", "loader", "convolution")
 def assigning_scheduler(run):
     model = ConvNet().to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -167,7 +167,7 @@ def assigning_scheduler(run):
     return {"model": model, "optimizer": optimizer, "scheduler": scheduler}
 
 
-@training("step", "loader", "convolution", "activation")
+@training("step", "loader", "convolution")
 def timm_like(run):
     """timm's scheduler, mixup and averaged model, in the order of its training script."""
     timm_data = pytest.importorskip("timm.data")

@@ -23,6 +23,8 @@ from loops.runs import Note, Notebook, Run, TunedRun, copied
 # What a refusal of the product looks like: its own exception, or one that its own code raises with a sentence.
 _HOMES = (str(Path(advisor.__file__).parent), str(Path(advisor.__file__).parents[1] / "recipes"))
 _REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
+# How prepare() says that it leaves out a setting.
+_LEFT_OUT = " is left out: "
 # Warnings that say nothing about the loop: they come and go with versions, not with what the loop does.
 _UNRELATED = (
     "TF32",
@@ -43,6 +45,7 @@ class Record:
     states: Mapping[str, Any] = field(default_factory=dict)
     starts: Mapping[str, Mapping[str, torch.Tensor]] = field(default_factory=dict)
     warnings: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
     refused: str = ""
     crashed: str = ""
 
@@ -69,6 +72,7 @@ def _recorded(loop: Loop, run: Run, notebook: Notebook) -> Record:
     with state_put_back(), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         torch.set_num_threads(1)  # tiny tensors: more threads wait for one another
+        torch.backends.cudnn.allow_tf32 = False  # or every order of sums would round as TensorFloat-32 does
         _seed()
         try:
             left = loop.body(run)
@@ -79,7 +83,9 @@ def _recorded(loop: Loop, run: Run, notebook: Notebook) -> Record:
             return Record(refused=text) if _is_refusal(error) else Record(crashed=text)
         starts = {name: notebook.start_of(item) for name, item in left.items()}
         states = {name: copied(item.state_dict()) for name, item in left.items()}
-    return Record(notebook.notes, states, starts, frozenset(filter(None, map(_warning_text, seen))))
+    texts = frozenset(filter(None, map(_warning_text, seen)))
+    left_out = frozenset(text for text in texts if _LEFT_OUT in text)
+    return Record(notebook.notes, states, starts, texts - left_out, left_out)
 
 
 def _seed() -> None:
@@ -99,4 +105,4 @@ def _warning_text(warning: warnings.WarningMessage) -> str:
     text = " ".join(str(warning.message).split())
     if any(part in text for part in _UNRELATED):
         return ""
-    return re.sub(r"\d+(\.\d+)?", "N", f"{warning.category.__name__}: {text[:120]}")
+    return re.sub(r"\d+(\.\d+)?", "N", f"{warning.category.__name__}: {text[:160]}")

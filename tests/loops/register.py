@@ -28,6 +28,7 @@ MODULES = (
 # What a loop may be marked with.
 TRAITS = {
     "step": "its step comes from train_step or infer, so that settings of the step apply; else it uses prepare only",
+    "only_steps": "nothing but its steps calls the model, so that weights may have another type",
     "loader": "it prepares a DataLoader",
     "workers": "it is also run with worker processes",
     "convolution": "its model convolves images",
@@ -37,6 +38,8 @@ TRAITS = {
     "blocks": "its model repeats a block",
     "clip": "its step clips gradients",
     "random": "it draws random numbers on the device",
+    "adam": "its optimizer is Adam or AdamW, and may become another",
+    "sgd": "its optimizer is SGD, and may become another",
     "any_optimizer": "its optimizer is none of those that settings change",
     "framework": "a framework runs it, which costs a second a run",
 }

@@ -12,7 +12,7 @@ from loops.plain_loops import token_batch
 from loops.register import training
 
 
-@training("step", "loader", "convolution", "activation")
+@training("step", "loader", "convolution")
 def frozen_backbone(run):
     """A frozen backbone with its batch norms in eval mode, a new head that learns."""
     model = ConvNet().to(run.device)
@@ -28,7 +28,7 @@ def frozen_backbone(run):
     return {"model": model, "optimizer": optimizer}
 
 
-@training("step", "loader", "convolution", "activation")
+@training("step", "loader", "convolution")
 def unfrozen_later(run):
     """The backbone starts to learn after some epochs; the optimizer has had its parameters all along."""
     model = ConvNet().to(run.device)
@@ -46,7 +46,7 @@ def unfrozen_later(run):
     return {"model": model, "optimizer": optimizer}
 
 
-@training("step", "loader", "convolution", "activation")
+@training("step", "loader", "convolution")
 def group_added_later(run):
     """The backbone's parameters come into the optimizer, with a rate of their own, when it is unfrozen."""
     model = ConvNet().to(run.device)
