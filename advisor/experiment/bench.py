@@ -81,6 +81,7 @@ class Bench:
         self.measuring_s = 0.0
         self.warming_up_s = 0.0
         self.builds_anew = ""
+        self._repeats_help = True
         self._ahead: dict[Settings, _Ahead] = {}
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
@@ -156,15 +157,17 @@ class Bench:
         """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
 
         While one that compiles does so, the settings ``ahead`` are compiled too, for a later trial. A trial that was
-        disturbed from outside is repeated once; of two disturbed ones the faster is the less disturbed.
+        disturbed from outside is repeated once; of two disturbed ones the faster is the less disturbed. What disturbs
+        the repeat as well goes on, so that no other is repeated.
         """
         result = self._run_once(spec, ahead)
-        expected_s = self.expected_s(spec.settings)
-        if not result.disturbed or not self.budget.allows_repeat(expected_s):
+        expected_s = max(self.expected_s(spec.settings), result.wall_s or 0.0)
+        if not (result.disturbed and self._repeats_help and self.budget.allows_repeat(expected_s)):
             return result
         self.budget.repeated_s += expected_s
         self._emit(Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
         again = self._run_once(spec)
+        self._repeats_help = not again.disturbed
         return result if not again.measured else min(result, again, key=_unreliability)
 
     def _run_once(self, spec: TrialSpec, ahead: Mapping[str, Value] | None = None) -> TrialResult:
