@@ -12,7 +12,17 @@ from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.journal import Journal, list_sessions, open_session, sessions_folder
 from advisor.experiment.request import Request
-from advisor.records import Block, Candidate, Mode, Objective, Outcome, TargetSpec, TrialRecord, TrialResult, Verification
+from advisor.records import (
+    Block,
+    Candidate,
+    Mode,
+    Objective,
+    Outcome,
+    TargetSpec,
+    TrialRecord,
+    TrialResult,
+    Verification,
+)
 
 
 def runs_history():

@@ -158,17 +158,21 @@ def _exported(
         yield _Output("Patched config", path, lambda: exported.patch.text, _remark(state), exported.sentences, whole)
         if exported.rest_path:
             rest, rest_path = exported.patch.rest, str(exported.rest_path)
-            yield _Output("The rest", rest_path, lambda: yaml_text(state, rest, request), "", exported.code)
+            text = lambda: yaml_text(state, rest, request, beside=Path(path).name)  # noqa: E731
+            yield _Output("The rest", rest_path, text, more=exported.code)
     else:
         text = lambda: yaml_text(state, settings, request)  # noqa: E731
         yield _Output("Settings", path, text, _remark(state), exported=lambda: Exported(path))
 
 
-def yaml_text(state: SessionState, settings: dict[str, Value], request: Request) -> str:
-    """The settings file: a flat YAML mapping with what was measured in comments."""
+def yaml_text(state: SessionState, settings: dict[str, Value], request: Request, *, beside: str = "") -> str:
+    """The settings file: a flat YAML mapping with what was measured in comments.
+
+    ``beside`` is the patched config that says the other settings; empty where the file holds them all.
+    """
     from advisor.export.settings_file import settings_yaml
 
-    return settings_yaml(state, settings, target=request.target.command)
+    return settings_yaml(state, settings, target=request.target.command, beside=beside)
 
 
 def python_text(state: SessionState, settings: dict[str, Value], catalog: Catalog) -> str:

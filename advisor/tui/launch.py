@@ -106,7 +106,9 @@ class FileExporter:
         exported = files.patched_config(state, self._outputs, self._recipes(), path)
         write_atomically(path, exported.patch.text)
         if exported.rest_path:
-            write_atomically(exported.rest_path, files.yaml_text(state, exported.patch.rest, self._request))
+            write_atomically(
+                exported.rest_path, files.yaml_text(state, exported.patch.rest, self._request, beside=path.name)
+            )
         return path
 
     def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
