@@ -26,6 +26,7 @@ from advisor.experiment.journal import Journal, PastSession
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.experiment.verification import Exported, limit_s, may_be_verified
 from advisor.export.evidence import (
     bound_sentence,
     caveats,
@@ -43,6 +44,7 @@ from advisor.export.figures import (
     noise_words,
     own_figures,
     verdict_shown,
+    verified_words,
 )
 from advisor.export.outputs import Written, write_outputs
 from advisor.export.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
@@ -158,8 +160,8 @@ def run_headless(
     reporter = HeadlessReporter(sys.stderr)
     session = (opener or open_session)(request, past, reporter.handle)
     with _cancelled_by_signals(session, reporter.say):
-        _run_in_thread(session)
-        written = _report(reporter, request, outputs)
+        _run_in_thread(session.run)
+        written = _report(reporter, request, outputs, session)
     for line in _left_off(reporter.state):
         reporter.say(line)
     error = _failure(reporter.state) or next(iter(written.errors), None)
@@ -169,9 +171,9 @@ def run_headless(
     return ExitCode.INTERRUPTED if finished and finished.cancelled else ExitCode.OK
 
 
-def _run_in_thread(session: SessionControl) -> None:
-    """Run the session in a thread of its own, so that a signal never interrupts it half-way."""
-    worker = threading.Thread(target=session.run, name="session", daemon=True)
+def _run_in_thread(work: Callable[[], None]) -> None:
+    """Run a part of the session in a thread of its own, so that a signal never interrupts it half-way."""
+    worker = threading.Thread(target=work, name="session", daemon=True)
     worker.start()
     while worker.is_alive():  # where another thread takes a signal, only a wait that ends runs the handler
         worker.join(_SIGNAL_CHECK_S)
@@ -201,11 +203,18 @@ def _cancelled_by_signals(session: SessionControl, say: Callable[[str], None]) -
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs) -> Written:
+def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, session: SessionControl) -> Written:
     """The files first: whoever reads our output may leave."""
     state = reporter.state
     catalog = load_catalog(request.recipe_folders)
-    written = write_outputs(state, request, outputs, catalog)
+
+    def verify(exported: Exported) -> None:
+        stack = state.stack
+        if stack and may_be_verified(state) and outputs.verify:
+            reporter.say(f"verifying {exported.path} in a plain loop, {format_seconds(limit_s(stack))} at most")
+            _run_in_thread(lambda: session.verify(exported, stack))
+
+    written = write_outputs(state, request, outputs, catalog, verify)
     if state.baseline:
         print_summary(state, sys.stderr if outputs.json_to_stdout else sys.stdout, catalog)
     for sentence in written.sentences:
@@ -354,6 +363,10 @@ class HeadlessReporter:
     @_lines.register
     def _(self, event: events.Said) -> Iterable[str]:
         return (event.text if event.severity == "information" else f"{event.severity}: {event.text}",)
+
+    @_lines.register
+    def _(self, event: events.ExportVerified) -> Iterable[str]:
+        yield verified_words(event.verification)
 
     @_lines.register
     def _(self, event: events.SessionFinished) -> Iterable[str]:
@@ -609,10 +622,11 @@ def _stack(state: SessionState, stack: StackRecord) -> Group:
             f"numerics {format_numerics(stack.numerics)}",
         ]
     lines = [Text(plain(format_setting(key, value))) for key, value in stack.settings.items()]
+    verified = [Text(plain(f"the export: {verified_words(state.verification)}"))] if state.verification else []
     dropped = [Text(plain(f"left out: {name} ({reason})"), style="dim") for name, reason in stack.dropped.items()]
     shown = stack.comparison.verdict if stack.comparison else Verdict.FAILED
     style = _STYLES[Verdict.FASTER if stack_helps(state) else shown]
-    return Group(*lines, Text(plain(", ".join(figures)), style=style), *dropped)
+    return Group(*lines, Text(plain(", ".join(figures)), style=style), *verified, *dropped)
 
 
 def _others(state: SessionState) -> list[TrialRecord]:

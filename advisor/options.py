@@ -37,7 +37,7 @@ class Outputs:
 
     ``key_map`` names, for a setting's key, the dotted path of the entry in the user's config that holds it.
     ``trace_path`` is for the profile's Chrome trace, gzipped when it ends in .gz. ``config_kind`` is the program that
-    reads the config; None when its keys tell.
+    reads the config; None when its keys tell. ``verify``: the export is applied to the target and timed.
     """
 
     json_path: str | None = None
@@ -47,6 +47,7 @@ class Outputs:
     key_map: Mapping[str, str] = field(default_factory=dict)
     trace_path: str | None = None
     config_kind: ConfigKind | None = None
+    verify: bool = True
 
     @property
     def json_to_stdout(self) -> bool:
@@ -338,6 +339,11 @@ def _measure_parser() -> _Parser:
     parser.option(
         "--export", metavar="FILE", help="write the settings that won: YAML, .py, or with --config your file patched"
     )
+    parser.add_argument(
+        "--no-verify",
+        action="store_true",
+        help="do not time a plain loop with the exported file (up to 60 s)",
+    )
     parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
     parser.option(
         "--map",
@@ -584,6 +590,7 @@ def _outputs(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs
         key_map=key_map,
         trace_path=getattr(options, "trace", None),
         config_kind=getattr(options, "config_kind", None),
+        verify=not getattr(options, "no_verify", False),
     )
     check_outputs(outputs)
     return outputs

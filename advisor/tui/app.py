@@ -23,13 +23,14 @@ from advisor.catalog import Catalog
 from advisor.experiment.control import Decision, SessionControl
 from advisor.experiment.events import Event, ProgressMade, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
+from advisor.experiment.verification import may_be_verified
 from advisor.records import GpuSample
 from advisor.tui.actions import ACTIONS, VIEWS, bindings, find_view_action
 from advisor.tui.context import Context
 from advisor.tui.countdown import Countdown
 from advisor.tui.exporting import Exporter
 from advisor.tui.jobs import Job, Jobs
-from advisor.tui.messages import Decided, EventsWaiting, GaugesRead, RetryWanted
+from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, GaugesRead, RetryWanted
 from advisor.tui.pacing import Pace
 from advisor.tui.result import AppResult, bug_of, result_of
 from advisor.tui.theme import ADVISOR_THEME
@@ -255,6 +256,15 @@ class AdvisorApp(App[AppResult]):
         over = state.finished is not None and not state.finished.cancelled and state.failure is None
         if control and over and self._alive:
             self._jobs.add_later(Job(REWORK, control.rework), self._rework_delay_s)
+
+    @on(ExportSaved)
+    def _on_export_saved(self, message: ExportSaved) -> None:
+        """Time a plain loop with the file, after whatever is measured now."""
+        state, control, exporter = self.context.state, self.context.control, self.context.exporter
+        exported = exporter.to_verify(message.format_id, message.path, state) if may_be_verified(state) else None
+        if control is not None and exported is not None and state.stack is not None:
+            self._jobs.add(Job(f"Verifying {message.path.name}", partial(control.verify, exported, state.stack)))
+            self._draw()
 
     @on(RetryWanted)
     def _on_retry_wanted(self, message: RetryWanted) -> None:

@@ -43,6 +43,15 @@ class RetryWanted(Message):
         self.name = name
 
 
+class ExportSaved(Message):
+    """A file of the export view has been written."""
+
+    def __init__(self, format_id: str, path: Path) -> None:
+        super().__init__()
+        self.format_id = format_id
+        self.path = path
+
+
 class TraceSaved(Message):
     """The trace of the profiled steps has been copied to ``path``; without one, ``problem`` says why it was not."""
 

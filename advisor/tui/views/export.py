@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 from advisor.errors import AdvisorError
 from advisor.tui.context import Context
 from advisor.tui.exporting import ExportFormat
+from advisor.tui.messages import ExportSaved
 from advisor.tui.saving import free_path, is_file
 from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM
@@ -154,6 +155,7 @@ class ExportView(View):
             self.notify(str(error), title="Nothing was written", severity="error", timeout=10, markup=False)
         else:
             self.notify(str(written), title=f"{chosen.title} saved", markup=False)
+            self.post_message(ExportSaved(chosen.id, written))
             self._drawn = None
             self.show()
 
