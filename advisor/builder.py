@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import multiprocessing
 import os
 import signal
 import time
@@ -13,9 +12,11 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from advisor import fork_server, whereabouts
+from advisor.fork_server import CONTEXT
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
 
-_CONTEXT = multiprocessing.get_context("forkserver")
+TOO_LONG = "building the model takes too long"
 _LOOK_EVERY_S = 0.1
 # What the builder may take to try a fork after building. Seconds; at most 2 were measured on two busy cores.
 _TRIES_FORKS_WITHIN_S = 5.0
@@ -65,25 +66,43 @@ class ForkedTrial:
 
 
 class Builder:
-    """One builder process for one target. It forks one trial after another, and ends with the process that made it."""
+    """One builder process for one target. It forks one trial after another, and ends with the process that made it.
+
+    ``helpers`` are processes that building started and that left its group, such as a data server; None before a look.
+    """
 
     def __init__(self, target: TargetSpec, seed: int, log_path: str) -> None:
         self.target = target
         self.seed = seed
         self.usable = False
+        self._log_path = log_path
         self._trial: ForkedTrial | None = None
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
-        self._connection, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_enter, args=(target, seed, theirs, log_path), daemon=False)
-        self._process.start()
-        theirs.close()
-        atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
+        self._connection, self._theirs = CONTEXT.Pipe()
+        arguments = (target, seed, self._theirs, log_path)
+        self._process = CONTEXT.Process(target=_enter, args=arguments, daemon=False)
+        self.helpers: set[int] | None = None
 
-    def wait(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
-        """Wait until the target is built, ``timeout_s`` for that alone, and a fork of it has been tried.
+    @property
+    def pid(self) -> int | None:
+        """The id of its process, once it has one."""
+        return self._process.pid
 
-        Returns why no trial can be forked from it; empty when they can.
+    def build(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
+        """Start the process, and wait until the target is built and a fork of it has been tried.
+
+        ``timeout_s`` is for building alone. Returns why no trial can be forked from it; empty when they can.
         """
+        atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
+        try:
+            fork_server.start(self._process, cancelled)
+        except OSError as error:
+            return f"the process that builds the model did not start: {error}"
+        finally:
+            self._theirs.close()
+        return self._wait(timeout_s, cancelled)
+
+    def _wait(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
         until = time.monotonic() + timeout_s + _TRIES_FORKS_WITHIN_S
         with contextlib.suppress(EOFError, OSError):
             while time.monotonic() < until and not cancelled():
@@ -92,7 +111,9 @@ class Builder:
                     assert isinstance(ready, BuilderReady)
                     self.usable = not ready.problem
                     return ready.problem
-            return "building the model takes too long"
+            if self.pid is not None and not cancelled():
+                whereabouts.ask(self.pid, self._log_path)  # for who reads the log
+            return TOO_LONG
         return "the process that builds the model ended"
 
     def serves(self, spec: TrialSpec) -> bool:

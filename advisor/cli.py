@@ -8,16 +8,14 @@ from __future__ import annotations
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor import options
-from advisor.errors import AdvisorError, ExitCode, UsageError
+from advisor.interrupts import INTERRUPTS
+from advisor.streams import Streams
 
 if TYPE_CHECKING:
+    from advisor import options
     from advisor.experiment.journal import PastSession
     from advisor.experiment.request import Request
     from advisor.records import TargetSpec
@@ -25,9 +23,24 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``perf-advisor`` with these arguments (the process's own by default) and return its exit code."""
-    _accept_any_text()
+    with INTERRUPTS.handled(for_good=arguments is None):
+        if arguments is not None:
+            _accept_any_text()
+            return _guarded(arguments)
+        streams = Streams.taken()
+        code = _guarded(sys.argv[1:])
+        if problem := streams.problem():
+            _complain(f"standard output cannot be written: {problem}.", "Make room for it, or send it elsewhere.")
+            return code or 2
+        return code
+
+
+def _guarded(arguments: Sequence[str]) -> int:
+    """Run, and make an exit code of whatever goes wrong."""
+    from advisor.errors import AdvisorError, ExitCode
+
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        return _run(arguments)
     except AdvisorError as error:
         _complain(error.message, error.hint, error.details)
         return error.exit_code
@@ -37,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except Exception as error:
-        _complain(f"this is a bug of ours: {type(error).__name__}: {error}", _keep_traceback())
+        _complain(*_explained(error))
         return ExitCode.BUG
 
 
@@ -49,17 +62,22 @@ def _accept_any_text() -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    from advisor import options
+
     code = _dispatch(options.parse(arguments))
     sys.stdout.flush()  # here, where a reader that has left is no error
     return code
 
 
 def _dispatch(invocation: options.Invocation) -> int:
-    if isinstance(invocation, options.ShowHelp):
-        print(options.SHORT_HELP)
-        return ExitCode.OK
+    from advisor import options
+
     if isinstance(invocation, options.Measure):
         return _measure(invocation)
+    INTERRUPTS.at_once()
+    if isinstance(invocation, options.ShowHelp):
+        print(options.SHORT_HELP)
+        return 0
     from advisor import commands
 
     return commands.run(invocation)
@@ -91,6 +109,8 @@ def _check_key_map(outputs: options.Outputs) -> None:
 
 def _request_of(asked: Request | None, past: PastSession | None) -> Request | None:
     """What to measure: as asked for now, with the target's arguments of the session that is taken up."""
+    from dataclasses import replace
+
     if asked is None or past is None:
         return asked or (past.request if past else None)
     return replace(asked, target=replace(asked.target, arguments=past.request.target.arguments))
@@ -98,6 +118,7 @@ def _request_of(asked: Request | None, past: PastSession | None) -> Request | No
 
 def _past(session_id: str, request: Request | None) -> PastSession:
     """The session to take up: the one named, or the latest, of this target if there is one. Raises UsageError."""
+    from advisor.errors import UsageError
     from advisor.experiment.journal import list_sessions, open_session
 
     if request is None:
@@ -135,9 +156,16 @@ def _complain(message: str, hint: str, details: str = "") -> None:
         print(printable(details.rstrip()), file=sys.stderr)
 
 
+def _explained(error: Exception) -> tuple[str, str]:
+    """What an exception that nobody expected is to the person, and what to do."""
+    return f"this is a bug of ours: {type(error).__name__}: {error}", _keep_traceback()
+
+
 def _keep_traceback() -> str:
     """Write the traceback of the present exception to a file, and say where it is and what to do with it."""
     import tempfile
+    import traceback
+    from pathlib import Path
 
     from advisor.state_folder import state_folder
 
@@ -146,7 +174,8 @@ def _keep_traceback() -> str:
         path = folder / f"crash-{os.getpid()}.log"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            with path.open("x", encoding="utf-8", errors="backslashreplace") as file:  # never through a link
+                file.write(text)
         except OSError:
             continue
         return f"Please report it with the traceback in {path}."

@@ -555,11 +555,12 @@ def test_a_trial_that_was_cancelled_before_it_began_says_nothing_on_the_terminal
 
 INTERRUPTED_AT_ONCE = """
 import signal
-from advisor.runner import _CONTEXT, Runner
+from advisor.fork_server import CONTEXT
+from advisor.runner import Runner
 
 if __name__ == "__main__":
     Runner.prepare()
-    child = _CONTEXT.Process(target=signal.raise_signal, args=(signal.SIGINT,))
+    child = CONTEXT.Process(target=signal.raise_signal, args=(signal.SIGINT,))
     child.start()
     child.join()
     print(child.exitcode)

@@ -123,6 +123,8 @@ class Session:
 
     def _run(self) -> None:
         self._announce()
+        if self._closed:
+            raise SessionCancelledError
         hardware = inspect_hardware()
         self._emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)

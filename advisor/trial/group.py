@@ -14,3 +14,6 @@ def lead_own_group() -> None:
     if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
         os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # not the fork server's
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
