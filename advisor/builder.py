@@ -15,6 +15,7 @@ from pathlib import Path
 from advisor import fork_server, whereabouts
 from advisor.fork_server import CONTEXT
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
+from advisor.trial.channel import GarbageError, Inbox, send_message
 
 TOO_LONG = "building the model takes too long"
 _LOOK_EVERY_S = 0.1
@@ -31,10 +32,11 @@ class ForkedTrial:
     before this one has ended.
     """
 
-    def __init__(self, pid: int, connection: Connection) -> None:
+    def __init__(self, pid: int, connection: Connection, inbox: Inbox) -> None:
         self.pid = pid
         self.exitcode: int | None = None
         self._connection = connection
+        self._inbox = inbox
         self._ended = False
         self.reported = False
 
@@ -48,9 +50,9 @@ class ForkedTrial:
         if self._ended:
             return
         with contextlib.suppress(EOFError, OSError):
-            if not self._connection.poll(timeout):
+            message = self._inbox.next(timeout)
+            if message is None:
                 return
-            message = self._connection.recv()
             self.exitcode = message.exitcode if isinstance(message, ForkEnded) else None
         self._ended = True
 
@@ -79,6 +81,7 @@ class Builder:
         self._trial: ForkedTrial | None = None
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
         self._connection, self._theirs = CONTEXT.Pipe()
+        self._inbox = Inbox(self._connection)
         arguments = (target, seed, self._theirs, log_path)
         self._process = CONTEXT.Process(target=_enter, args=arguments, daemon=False)
         self.helpers: set[int] | None = None
@@ -106,9 +109,8 @@ class Builder:
         until = time.monotonic() + timeout_s + _TRIES_FORKS_WITHIN_S
         with contextlib.suppress(EOFError, OSError):
             while time.monotonic() < until and not cancelled():
-                if self._connection.poll(_LOOK_EVERY_S):
-                    ready = self._connection.recv()
-                    assert isinstance(ready, BuilderReady)
+                ready = self._inbox.next(_LOOK_EVERY_S)
+                if isinstance(ready, BuilderReady):
                     self.usable = not ready.problem
                     return ready.problem
             if self.pid is not None and not cancelled():
@@ -134,15 +136,17 @@ class Builder:
         except (EOFError, OSError):
             self.usable = False
             raise
-        assert isinstance(answer, Forked)
-        self._trial = ForkedTrial(answer.pid, self._connection)
+        if not isinstance(answer, Forked):
+            raise GarbageError("the builder does not answer as it should")
+        self._trial = ForkedTrial(answer.pid, self._connection, self._inbox)
         return self._trial
 
     def _answer(self) -> object:
         """The builder's next message. Raises OSError when it has none for long: it may have something to finish."""
-        if not self._connection.poll(_ANSWERS_WITHIN_S):
+        answer = self._inbox.next(_ANSWERS_WITHIN_S)
+        if answer is None:
             raise TimeoutError
-        return self._connection.recv()
+        return answer
 
     def join_reported(self, timeout: float) -> None:
         """Wait until a trial that has said its last word has ended, or so many seconds."""
@@ -164,6 +168,10 @@ class Builder:
 
 def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
     """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
-    from advisor.trial.builder import builder_main
-
+    try:
+        from advisor.trial.builder import builder_main
+    except BaseException as error:  # the first trial meets it too, and reports it
+        with contextlib.suppress(OSError):
+            send_message(connection, BuilderReady(f"PyTorch cannot be imported ({type(error).__name__})"))
+        return
     builder_main(target, seed, connection, log_path)

@@ -9,13 +9,16 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from advisor.hiding import hidden_library
 from advisor.interrupts import INTERRUPTS
 from advisor.streams import Streams
 
 if TYPE_CHECKING:
     from advisor import options
+    from advisor.errors import AdvisorError
     from advisor.experiment.journal import PastSession
     from advisor.experiment.request import Request
     from advisor.records import TargetSpec
@@ -50,8 +53,21 @@ def _guarded(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except Exception as error:
-        _complain(*_explained(error))
-        return ExitCode.BUG
+        explained = _explained(error)
+        _complain(explained.message, explained.hint)
+        return explained.exit_code
+
+
+def _explained(error: Exception) -> AdvisorError:
+    """What an exception that nobody expected is to the person; the last resort is a bug of ours."""
+    from advisor.errors import AdvisorError, UsageError, refusal_of
+
+    said = f"{type(error).__name__}: {error}"
+    if refused := refusal_of(error):
+        return refused
+    if hidden := hidden_library(dict.fromkeys((os.getcwd(), sys.path[0]))):  # noqa: PTH109 - it may be gone
+        return UsageError(f"{hidden}: {said}", "Rename it, and run again.")
+    return AdvisorError(f"this is a bug of ours: {said}", _keep_traceback())
 
 
 def _accept_any_text() -> None:
@@ -156,25 +172,18 @@ def _complain(message: str, hint: str, details: str = "") -> None:
         print(printable(details.rstrip()), file=sys.stderr)
 
 
-def _explained(error: Exception) -> tuple[str, str]:
-    """What an exception that nobody expected is to the person, and what to do."""
-    return f"this is a bug of ours: {type(error).__name__}: {error}", _keep_traceback()
-
-
 def _keep_traceback() -> str:
     """Write the traceback of the present exception to a file, and say where it is and what to do with it."""
-    import tempfile
     import traceback
-    from pathlib import Path
 
     from advisor.state_folder import state_folder
 
     text = traceback.format_exc()
-    for folder in (state_folder(), Path(tempfile.gettempdir())):
+    for folder in (state_folder(), Path("/tmp"), Path.home()):  # noqa: S108 - a file of its own, never through a link
         path = folder / f"crash-{os.getpid()}.log"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8", errors="backslashreplace") as file:  # never through a link
+            with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
         except OSError:
             continue

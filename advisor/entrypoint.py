@@ -147,6 +147,7 @@ def _import_file(path: Path, shown: str) -> ModuleType:
         raise TargetError(f"there is no file {shown}.", "Check the path; it is taken from the working directory.")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
+    _check_hides_nothing(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{shown} is not a Python file.", "Give a file whose name ends in .py.")
@@ -156,6 +157,15 @@ def _import_file(path: Path, shown: str) -> ModuleType:
     sys.modules[path.stem] = module
     in_user_code(f"importing {shown}", lambda: loader.exec_module(module))
     return module
+
+
+def _check_hides_nothing(path: Path) -> None:
+    """Raise TargetError for a file in whose place PyTorch has imported a library of the same name."""
+    imported = sys.modules.get(path.stem)
+    if imported is None or path.stem not in (*sys.stdlib_module_names, "torch", "torchvision", "numpy"):
+        return
+    if Path(getattr(imported, "__file__", None) or "").resolve() != path:
+        raise TargetError(f"{path} hides the library {path.stem!r}, which PyTorch imports.", "Rename the file.")
 
 
 def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:

@@ -70,6 +70,8 @@ def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False) -> Non
             prepare()
             _start(made, give_up)
         except (EOFError, OSError) as error:
+            if not give_up():
+                _kill()
             if last or give_up():
                 raise StartError(f"the fork server could not start a process: {_text_of(error)}") from error
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from advisor.records import (
     Candidate,
@@ -50,6 +51,17 @@ def printable(text: str) -> str:
 def plain(text: str) -> str:
     """Text of the user's as one line, with its control characters shown."""
     return printable(re.sub(r"[\t\r\n]", " ", text)).rstrip()
+
+
+def printable_in(value: Any) -> Any:
+    """Built-in values, such as JSON has, with the control characters in all their texts shown."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable_in(key): printable_in(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [printable_in(item) for item in value]
+    return value
 
 
 def _shown(control: re.Match[str]) -> str:

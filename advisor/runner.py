@@ -40,6 +40,7 @@ from advisor.records import (
     TrialResult,
     TrialSpec,
 )
+from advisor.trial.channel import GarbageError, Inbox
 
 _GRACE_S = 5.0
 _HINTS = {
@@ -173,6 +174,7 @@ class Trial:
         self._interpreters = interpreters
         self._process: BaseProcess | ForkedTrial | None = None
         self._connection: Connection | None = None
+        self._inbox: Inbox | None = None
         self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
         self._cancelled = False
         self._result: TrialResult | None = None
@@ -325,10 +327,17 @@ class Trial:
 
     def _read(self) -> TrialMessage | None:
         assert self._connection is not None
+        if self._inbox is None:
+            self._inbox = Inbox(self._connection)
         try:
-            message = cast("TrialMessage", self._connection.recv())
+            message = cast("TrialMessage | None", self._inbox.read())
+        except GarbageError as error:
+            self._result = self._ended(Outcome.CRASHED, str(error))
+            return None
         except (EOFError, OSError):
             self._result = self._death()
+            return None
+        if message is None:
             return None
         if isinstance(message, Finished):
             self._result = message.result
@@ -390,6 +399,8 @@ class Trial:
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
     """The child's first function."""
-    from advisor.trial.main import trial_main
+    from advisor.trial import importing
 
-    trial_main(spec, connection, asked_at)
+    main = importing.import_main(connection, spec.target.directory, spec.log_path)
+    if main is not None:
+        main.trial_main(spec, connection, asked_at)

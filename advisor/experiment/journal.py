@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -49,11 +50,10 @@ class Journal:
             path = _free_path(folder)
             journal = cls(path, request)
         except OSError as error:
-            raise UsageError(
-                f"the session's journal cannot be written to {folder}: {error.strerror}",
-                "Set PERF_ADVISOR_STATE to a folder that is writable.",
-            ) from error
-        journal._write({"schema": SCHEMA, "started": time.time(), "request": msgspec.to_builtins(request)})
+            raise _unwritable(folder, error.strerror) from error
+        problem = journal._write({"schema": SCHEMA, "started": time.time(), "request": msgspec.to_builtins(request)})
+        if problem:
+            raise _unwritable(folder, problem)
         return journal
 
     @property
@@ -66,23 +66,41 @@ class Journal:
         safe = "".join(c if c.isalnum() or c in "=-._" else "_" for c in trial)[:100]
         return str(self.path.with_suffix("") / f"{safe}.log")
 
-    def record(self, event: Event) -> None:
-        """Append an event, with the time in seconds since 1970, and flush it to the disk's cache."""
-        if not isinstance(event, _UNRECORDED):
-            at = round(time.time(), 3)
-            self._write({"event": type(event).__name__, "at": at, "data": msgspec.to_builtins(event)})
+    def record(self, event: Event) -> str:
+        """Append an event, with the time in seconds since 1970, and flush it to the disk's cache.
+
+        Returns why it could not be written, once; from then on nothing is.
+        """
+        if isinstance(event, _UNRECORDED):
+            return ""
+        at = round(time.time(), 3)
+        return self._write({"event": type(event).__name__, "at": at, "data": msgspec.to_builtins(event)})
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, line: dict[str, Any]) -> str:
         # The standard library writes NaN, which a diverged loss may be; msgspec would write null.
         text = json.dumps(line, separators=(",", ":")) + "\n"
         with self._lock:
-            if not self._file.closed:
+            if self._file.closed:
+                return ""
+            try:
                 self._file.write(text)
                 self._file.flush()
+            except OSError as error:  # such as a full disk; what is half written ends the file
+                with contextlib.suppress(OSError):
+                    self._file.close()
+                return error.strerror or str(error)
+        return ""
+
+
+def _unwritable(folder: Path, reason: str | None) -> UsageError:
+    return UsageError(
+        f"the session's journal cannot be written to {folder}: {reason}.",
+        "Make room, or set PERF_ADVISOR_STATE to a folder that is writable.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

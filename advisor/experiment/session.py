@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from advisor.catalog import Catalog, load_catalog
-from advisor.errors import AdvisorError, ExitCode
+from advisor.errors import AdvisorError, ExitCode, refusal_of
 from advisor.experiment import caveats, events
 from advisor.experiment.baseline import check_energy, first_run
 from advisor.experiment.bench import Bench, SessionCancelledError
@@ -346,18 +346,9 @@ class Session:
         except SessionCancelledError:
             cancelled = finishes
         except AdvisorError as error:
-            self.exit_code = error.exit_code
-            self._emit(events.SessionFailed(error.message, error.hint, error.details, int(error.exit_code)))
+            self._fail(error)
         except Exception as error:  # our own bug: the person sees it, and what was measured is kept
-            self.exit_code = ExitCode.BUG
-            self._emit(
-                events.SessionFailed(
-                    f"perf-advisor has a bug: {type(error).__name__}: {error}",
-                    "Please report it with the details; what was measured is kept.",
-                    traceback.format_exc(),
-                    int(ExitCode.BUG),
-                )
-            )
+            self._fail(refusal_of(error) or _bug(error))
         if cancelled:
             self.exit_code = ExitCode.INTERRUPTED
         if finishes:
@@ -365,10 +356,27 @@ class Session:
             budget = self._bench.budget
             self._emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
 
+    def _fail(self, error: AdvisorError) -> None:
+        self.exit_code = error.exit_code
+        self._emit(events.SessionFailed(error.message, error.hint, error.details, int(error.exit_code)))
+
     def _emit(self, event: events.Event) -> None:
         event = events.printable_event(event)
-        self._journal.record(event)
+        problem = self._journal.record(event)
         self._post(event)
+        if problem:
+            self._warn(
+                f"the journal cannot be written any more: {problem}; the session goes on without it"
+            )
+
+
+def _bug(error: Exception) -> AdvisorError:
+    """The error for what nobody expected; its exit code is that of a bug of ours."""
+    return AdvisorError(
+        f"perf-advisor has a bug: {type(error).__name__}: {error}",
+        "Please report it with the details; what was measured is kept.",
+        "".join(traceback.format_exception(error)),
+    )
 
 
 def _follows_decisions(move: Move, known: Known) -> bool:

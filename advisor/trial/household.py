@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import warnings
+from multiprocessing import forkserver
 from types import FrameType
 from typing import NoReturn
 
@@ -85,7 +86,7 @@ def _end_descendants() -> None:
         return
     for _ in range(_ROUNDS):
         with contextlib.suppress(psutil.Error):
-            left = psutil.Process().children(recursive=True)
+            left = [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
             if not left:
                 return
             for one in left:
@@ -95,3 +96,14 @@ def _end_descendants() -> None:
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
         time.sleep(_ROUND_S)
+
+
+def leave() -> None:
+    """Let go of the fork server, in a child that is about to run the user's code: what that writes must not reach it.
+
+    A target that uses this start method itself gets a fork server of its own, as in the user's program.
+    """
+    server = getattr(forkserver, "_forkserver")  # noqa: B009 - it has no public name
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = server._forkserver_address = server._forkserver_pid = None

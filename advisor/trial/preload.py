@@ -7,7 +7,9 @@ session, and so do its children until they lead a group of their own. ``trial/ho
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
+import importlib
 import signal
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -17,15 +19,28 @@ from advisor.trial import household  # noqa: E402
 
 household.keep()
 
-import torch  # noqa: E402
-import torch._dynamo  # noqa: E402 - every optimizer's constructor imports it: a second in each trial
-import torchvision  # noqa: E402, F401
+_MODULES = (
+    "torch",
+    "torch._dynamo",  # every optimizer's constructor imports it: a second in each trial
+    "torchvision",
+    "advisor.trial.main",
+)
 
-import advisor.trial.main  # noqa: E402, F401
-from advisor.catalog import load_catalog  # noqa: E402
 
-load_catalog()
-assert not torch.cuda.is_initialized(), "the fork server must not hold a CUDA context"
+def _import() -> None:
+    for module in _MODULES:
+        importlib.import_module(module)
+
+    import torch
+
+    from advisor.catalog import load_catalog
+
+    load_catalog()
+    assert not torch.cuda.is_initialized(), "the fork server must not hold a CUDA context"
+
+
+with contextlib.suppress(Exception):  # each trial meets it, and reports it
+    _import()
 household.keep_compiled_code()
 gc.collect()
 gc.freeze()  # until its first step a trial need not look at all that was imported here
