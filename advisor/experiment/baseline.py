@@ -46,7 +46,7 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
     spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S)
     spec = replace(spec, timeout_s=bench.budget.first_timeout_s)
     result = bench.run(spec)
-    if result.outcome is Outcome.FAILED and not bench.builds_anew:
+    if result.outcome in (Outcome.FAILED, Outcome.CRASHED) and not bench.builds_anew:
         # What fails in a fork may run in a process of its own; what fails there too is the target's fault.
         bench.build_anew(f"its first run failed in a process that was forked after building: {result.reason}")
         result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))

@@ -65,6 +65,7 @@ class Session:
         self._journal = journal
         self._past = SessionState.of(past.events) if past else None
         self._past_events = past.events if past else ()
+        self._damaged = past.damaged if past else 0
         self._lock = threading.Lock()
         self._closed = False
         self._aside = ""
@@ -141,6 +142,9 @@ class Session:
     def _announce(self) -> None:
         for problem in self.catalog.problems:
             self._warn(f"a recipe could not be loaded: {problem}")
+        if self._damaged:
+            lost = "1 line" if self._damaged == 1 else f"{self._damaged} lines"
+            self._warn(f"{lost} of the journal cannot be read; what stood there is measured again where it is needed")
         for recipe, decision in self.decisions().items():
             self._post(events.Decided(recipe, decision))  # in the journal already
         self._emit(events.GoalSet(self.request.goal))
@@ -365,9 +369,7 @@ class Session:
         problem = self._journal.record(event)
         self._post(event)
         if problem:
-            self._warn(
-                f"the journal cannot be written any more: {problem}; the session goes on without it"
-            )
+            self._warn(f"the journal cannot be written any more: {problem}; the session goes on without it")
 
 
 def _bug(error: Exception) -> AdvisorError:

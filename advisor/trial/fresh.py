@@ -64,7 +64,7 @@ def resume(handle: int, log_path: str) -> None:
     What was written to the log so far becomes the beginning of the trial's.
     """
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
-    from advisor.trial.main import trial_main
+    from advisor.trial import importing
 
     connection = Connection(handle)
     try:
@@ -73,7 +73,9 @@ def resume(handle: int, log_path: str) -> None:
         return  # nobody needs it any more
     with contextlib.suppress(FileNotFoundError):  # who asked has seen to it
         Path(log_path).replace(spec.log_path)
-    trial_main(spec, connection, asked_at)
+    main = importing.import_main(connection, spec.target.directory, spec.log_path)
+    if main is not None:
+        main.trial_main(spec, connection, asked_at)
 
 
 def _merged(wanted: dict[str, str]) -> dict[str, str]:

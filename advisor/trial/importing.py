@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,13 +18,20 @@ from advisor.trial.channel import send_message
 
 def import_main(connection: Connection, directory: str, log_path: str) -> ModuleType | None:
     """The module of a trial's stages, which imports PyTorch; None after the session was told why it cannot be had."""
+    preload = sys.modules.get("advisor.trial.preload")
+    failure: BaseException | None = preload.FAILURE if preload is not None else None
     try:
-        return importlib.import_module("advisor.trial.main")
+        if failure is None:
+            return importlib.import_module("advisor.trial.main")
     except BaseException as error:  # whatever a file of the user's does in place of a library
-        with contextlib.suppress(OSError):
-            Path(log_path).write_text(traceback.format_exc(), encoding="utf-8", errors="backslashreplace")
-            send_message(connection, Finished(unable(error, directory)))
-        return None
+        failure = error
+    assert failure is not None
+    result = unable(failure, directory)
+    with contextlib.suppress(OSError):
+        Path(log_path).write_text(result.details, encoding="utf-8", errors="backslashreplace")
+    with contextlib.suppress(OSError):
+        send_message(connection, Finished(result))
+    return None
 
 
 def unable(error: BaseException, directory: str) -> TrialResult:
@@ -35,4 +43,4 @@ def unable(error: BaseException, directory: str) -> TrialResult:
         reason, hint = f"PyTorch cannot be imported: {refused.message}", refused.hint
     elif hidden:
         reason, hint = f"{hidden}: {type(error).__name__}: {error}", "Rename it, and run again."
-    return TrialResult(Outcome.FAILED, reason, hint, traceback.format_exc())
+    return TrialResult(Outcome.FAILED, reason, hint, "".join(traceback.format_exception(error)))

@@ -7,7 +7,6 @@ session, and so do its children until they lead a group of their own. ``trial/ho
 from __future__ import annotations
 
 import atexit
-import contextlib
 import gc
 import importlib
 import signal
@@ -39,8 +38,11 @@ def _import() -> None:
     assert not torch.cuda.is_initialized(), "the fork server must not hold a CUDA context"
 
 
-with contextlib.suppress(Exception):  # each trial meets it, and reports it
+FAILURE: BaseException | None = None
+try:
     _import()
+except Exception as error:  # each trial reports it: PyTorch cannot be imported a second time after a failure
+    FAILURE = error
 household.keep_compiled_code()
 gc.collect()
 gc.freeze()  # until its first step a trial need not look at all that was imported here
