@@ -120,16 +120,14 @@ def _check_key_map(outputs: options.Outputs) -> None:
     from advisor.export.config_patch import check_key_map
     from advisor.export.files import read_exactly
 
-    check_key_map(read_exactly(outputs.config_path), outputs.key_map)
+    check_key_map(read_exactly(outputs.config_path), outputs.key_map, outputs.config_path)
 
 
 def _request_of(asked: Request | None, past: PastSession | None) -> Request | None:
-    """What to measure: as asked for now, with the target's arguments of the session that is taken up."""
-    from dataclasses import replace
-
+    """What to measure: as asked for now, and as the session that is taken up was asked wherever nothing is said."""
     if asked is None or past is None:
         return asked or (past.request if past else None)
-    return replace(asked, target=replace(asked.target, arguments=past.request.target.arguments))
+    return asked.continuing(past.request)
 
 
 def _past(session_id: str, request: Request | None) -> PastSession:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import singledispatch
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -206,7 +207,7 @@ def _(invocation: options.Revisit) -> int:
         file = sys.stderr if invocation.outputs.json_to_stdout else sys.stdout
         print(f"Session {past.session_id}, {plain(past.request.target.command)}: {_result(state)}", file=file)
         print_summary(state, file, catalog)
-    outputs = _with_recorded_config(invocation.outputs, past.request)
+    outputs = _with_recorded_map(invocation.outputs, past.request)
     written = write_outputs(state, past.request, outputs, catalog)
     for sentence in written.sentences:
         print(plain(sentence), file=sys.stderr)
@@ -215,11 +216,10 @@ def _(invocation: options.Revisit) -> int:
     return ExitCode.OK
 
 
-def _with_recorded_config(outputs: options.Outputs, request: Request) -> options.Outputs:
-    """The outputs, with the config that the session was given where the command line names none."""
-    if outputs.config_path is not None or request.config_path is None:
-        return outputs
-    return replace(outputs, config_path=request.config_path, key_map=request.key_map)
+def _with_recorded_map(outputs: options.Outputs, request: Request) -> options.Outputs:
+    """The outputs, with the --map that the session was given for the same config where the command line has none."""
+    same = outputs.config_path and request.config_path == str(Path(outputs.config_path).resolve())
+    return replace(outputs, key_map=request.key_map) if same and not outputs.key_map else outputs
 
 
 def _catalog_of(request: Request) -> Catalog:

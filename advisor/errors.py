@@ -40,6 +40,15 @@ class TargetError(AdvisorError):
     exit_code = ExitCode.TARGET
 
 
+class RefusedError(AdvisorError, ValueError):
+    """A setting that would replace an object of the user's by one that does something else."""
+
+    exit_code = ExitCode.TARGET
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, "Leave the setting out for this object, or change what is named.")
+
+
 # What the system may run out of or refuse, and what to do then.
 _REFUSED = {
     errno.EMFILE: "Allow the process more open files: `ulimit -n 4096`.",

@@ -22,7 +22,7 @@ from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.paths import exists, is_file, is_folder
-from advisor.records import Mode, Numerics, Objective, TargetSpec
+from advisor.records import ConfigKind, Mode, Numerics, Objective, TargetSpec
 
 STANDARD_OUTPUT = "-"
 REPORT_SUFFIXES = (".md", ".html")
@@ -37,7 +37,8 @@ class Outputs:
     """Where the results go. ``json_path`` may be ``-``; ``config_path`` is the user's own file, patched on export.
 
     ``key_map`` names, for a setting's key, the dotted path of the entry in the user's config that holds it.
-    ``trace_path`` is for the profile's Chrome trace, gzipped when it ends in .gz.
+    ``trace_path`` is for the profile's Chrome trace, gzipped when it ends in .gz. ``config_kind`` is the program that
+    reads the config; None when its keys tell.
     """
 
     json_path: str | None = None
@@ -46,6 +47,7 @@ class Outputs:
     config_path: str | None = None
     key_map: Mapping[str, str] = field(default_factory=dict)
     trace_path: str | None = None
+    config_kind: ConfigKind | None = None
 
     @property
     def json_to_stdout(self) -> bool:
@@ -337,15 +339,16 @@ def _measure_parser() -> _Parser:
     parser.option(
         "--export", metavar="FILE", help="write the settings that won: YAML, .py, or with --config your file patched"
     )
-    parser.option("--config", metavar="FILE", help="your YAML config, given to build(config)")
+    parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
     parser.option(
         "--map",
         metavar="KEY=PATH,…",
         action="append",
         default=[],
         read=key_map_of,
-        help="where your config holds a setting, as in precision.autocast=trainer.precision",
+        help="where your config holds a setting, as in data.num_workers=loader.workers",
     )
+    _add_config_kind(parser)
     parser.option("--report", metavar="FILE", read=report_path_of, help="write the report, .md or .html")
     parser.option(
         "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
@@ -392,6 +395,15 @@ def _measure_parser() -> _Parser:
     )
     parser.option("--resume", metavar="SESSION", nargs="?", const="", help="take up the latest session, or this one")
     return parser
+
+
+def _add_config_kind(parser: _Parser) -> None:
+    parser.option(
+        "--config-kind",
+        metavar="KIND",
+        read=choice_of(ConfigKind),
+        help=f"whose words your config is in, where its keys do not tell: {_alternatives(list(ConfigKind))}",
+    )
 
 
 def _add_recipe_folders(parser: _Parser) -> None:
@@ -485,6 +497,8 @@ def _check_taken_up_as_it_was(parser: _Parser, options: argparse.Namespace, argu
 
 
 def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespace, key_map: dict[str, str]) -> Request:
+    from advisor.config_file import read_config
+
     spec = TargetSpec(
         target=target,
         directory=str(Path.cwd()),
@@ -510,33 +524,6 @@ def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespac
         key_map=key_map,
         scripts=tuple(options.script),
     )
-
-
-def read_config(path: str) -> dict[str, Any]:
-    """The user's YAML config. Raises UsageError when it cannot be read, is not YAML or is no mapping of names."""
-    import yaml
-
-    from advisor.settings import read_text
-
-    try:
-        data = yaml.safe_load(read_text(path))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that is none
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"{path} is not valid YAML: {reason}", "Mend the file and try again.") from error
-    if data is None:
-        return {}
-    other = next((key for key in data if not isinstance(key, str)), None) if isinstance(data, dict) else None
-    if other is not None:
-        raise UsageError(
-            f"{path} has the key {other!r} ({type(other).__name__}), and build(config) takes names only.",
-            "Put quotes around it, or rename it (YAML reads yes, no, on and off as booleans).",
-        )
-    if not isinstance(data, dict):
-        raise UsageError(
-            f"{path} holds a {type(data).__name__}, not a mapping of names to values.",
-            "--config is the YAML file that build(config) reads; write one `name: value` a line.",
-        )
-    return data
 
 
 def _check_recipes(
@@ -588,6 +575,8 @@ def _outputs(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs
     config = getattr(options, "config", None)
     if key_map and not config:
         raise UsageError("--map says where a config holds a setting, but there is none.", "Name it with --config FILE.")
+    if getattr(options, "config_kind", None) and not config:
+        raise UsageError("--config-kind says what a config is for, but there is none.", "Name it with --config FILE.")
     outputs = Outputs(
         json_path=getattr(options, "json", None),
         export_path=getattr(options, "export", None),
@@ -595,6 +584,7 @@ def _outputs(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs
         config_path=config,
         key_map=key_map,
         trace_path=getattr(options, "trace", None),
+        config_kind=getattr(options, "config_kind", None),
     )
     check_outputs(outputs)
     return outputs
@@ -676,13 +666,12 @@ def _parse_export(arguments: Sequence[str]) -> Revisit:
     parser = _Parser("perf-advisor export", "Write the settings that a recorded session found.")
     parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
     parser.option("--export", metavar="FILE", default="tuned.yaml", help="where to (tuned.yaml if left out)")
-    parser.option("--config", metavar="FILE", help="your YAML config: write a patched copy of it instead")
+    parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.option("--map", metavar="KEY=PATH,…", action="append", default=[], read=key_map_of, help=argparse.SUPPRESS)
+    _add_config_kind(parser)
     options = parser.parse(arguments)
     key_map = {key: path for pairs in options.map for key, path in pairs.items()}
     _check_recipes((), (), key_map, ())
-    if options.config:
-        read_config(options.config)
     return Revisit(options.session, _outputs(options, key_map), show=False)
 
 

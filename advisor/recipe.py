@@ -181,6 +181,10 @@ class Recipe(ABC):
         """How long an expensive recipe's trial takes, relative to its usual value."""
         return 1.0
 
+    def implies(self, value: Value) -> Mapping[str, Value]:
+        """Other settings that a value brings with it where they are not set themselves."""
+        return {}
+
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         """Why ``value`` cannot be combined with these other settings, or None."""
         return None
@@ -204,7 +208,7 @@ class Recipe(ABC):
             return f"Found at {found[0].place}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].what}"
         profile = facts.profile
         if profile is not None and profile.bottleneck in self.attacks:
-            return f"The step is bound by {profile.bottleneck}: {profile.evidence}"
+            return f"The step is {profile.bottleneck.kind_of_step}: {profile.evidence}"
         return card_section(self, "Why it helps").partition("\n\n")[0].replace("\n", " ")
 
     def after(self, facts: Facts, record: TrialRecord) -> str:

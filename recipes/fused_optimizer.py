@@ -47,7 +47,7 @@ _FLAGS: dict[Value, dict[str, bool | None]] = {
 
 
 class FusedOptimizer(Recipe):
-    """The optimizer rebuilt with `fused` or `foreach` set, its state carried over."""
+    """`fused` or `foreach` set in the optimizer, in place."""
 
     id = "fused_optimizer"
     title = "Optimizer implementation"
@@ -89,25 +89,24 @@ class FusedOptimizer(Recipe):
         return max(fewest, gain_from(profile.share(Phase.OPTIMIZER) / 2)) if profile else fewest
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.rebuild import optimizer_implementations, optimizer_with
+        from advisor.portable.optimizer_options import set_options
+        from advisor.rebuild import optimizer_implementations, refusing
 
         if workload.optimizer is None:
             return
         offered = optimizer_implementations(type(workload.optimizer))
-        if value != "default" and value not in offered:
-            name = type(workload.optimizer).__name__
-            raise ValueError(f"{name} has no {value} implementation; it has {', '.join(offered)}")
-        flags = {name: flag for name, flag in _FLAGS[value].items() if name in offered}
-        workload.optimizer = optimizer_with(workload.optimizer, **flags)
+        with refusing():
+            if value != "default" and value not in offered:
+                name = type(workload.optimizer).__name__
+                raise ValueError(f"{name} has no {value} implementation; it has {', '.join(offered)}")
+            set_options(workload.optimizer, **{name: flag for name, flag in _FLAGS[value].items() if name in offered})
 
     def code(self, value: Value) -> str:
+        from advisor.portable import source
+
         flags = ", ".join(f'"{name}": {flag}' for name, flag in _FLAGS[value].items())
         return (
+            f"{source('optimizer_options')}\n\n"
             f"flags = {{{flags}}}\n"
-            "flags = {name: flag for name, flag in flags.items() if name in optimizer.defaults}\n"
-            "state = optimizer.state_dict()\n"
-            'for group in state["param_groups"]:\n'
-            "    group.update(flags)\n"
-            "optimizer = type(optimizer)([{**group, **flags} for group in optimizer.param_groups], **flags)\n"
-            "optimizer.load_state_dict(state)\n"
+            "set_options(optimizer, **{name: flag for name, flag in flags.items() if name in optimizer.defaults})\n"
         )

@@ -77,17 +77,19 @@ class LargeBatchOptimizer(Recipe):
         return value in ("default", "lars", "lamb")
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.optimizers import with_layer_rates
+        from advisor.portable.optimizers import use_layer_rates
+        from advisor.rebuild import refusing
 
         if value != "default" and workload.optimizer is not None:
-            workload.optimizer = with_layer_rates(workload.optimizer, str(value))
+            with refusing():
+                use_layer_rates(workload.optimizer, str(value))
 
     def code(self, value: Value) -> str:
         from advisor.portable import source
 
         if value == "default":
             return "# the optimizer stays as it is\n"
-        return f'{source("optimizers")}\n\noptimizer = with_layer_rates(optimizer, "{value}")\n'
+        return f'{source("optimizers")}\n\nuse_layer_rates(optimizer, "{value}")\n'
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value == "default":

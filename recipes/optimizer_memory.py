@@ -77,17 +77,19 @@ class OptimizerMemory(Recipe):
         return value in ("full", "adafactor", "8-bit")
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.optimizers import with_small_state
+        from advisor.portable.optimizers import make_state_small
+        from advisor.rebuild import refusing
 
         if value != "full" and workload.optimizer is not None:
-            workload.optimizer = with_small_state(workload.optimizer, str(value))
+            with refusing():
+                make_state_small(workload.optimizer, str(value))
 
     def code(self, value: Value) -> str:
         from advisor.portable import source
 
         if value == "full":
             return "# the optimizer keeps its whole state\n"
-        return f'{source("optimizers")}\n\noptimizer = with_small_state(optimizer, "{value}")\n'
+        return f'{source("optimizers")}\n\nmake_state_small(optimizer, "{value}")\n'
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value == "full":

@@ -14,7 +14,9 @@ from advisor import cli, options
 from advisor.catalog import load_catalog
 from advisor.errors import ExitCode, TargetError
 from advisor.experiment.journal import Journal
+from advisor.experiment.state import SessionState
 from advisor.recipe import HEADINGS
+from advisor.settings import Settings
 
 
 @pytest.fixture
@@ -237,14 +239,17 @@ def test_a_session_is_exported_into_a_config(command, tmp_path):
     assert (tmp_path / "train.yaml").read_text() == "# mine\namp: float32\n"
 
 
-def test_the_config_that_a_session_was_given_is_patched_unasked(command, tmp_path):
+def test_a_session_with_a_config_is_exported_as_settings_and_its_map_is_kept_for_the_config(command, tmp_path):
     config = tmp_path / "train.yaml"
     config.write_text("# mine\namp: float32\n")
     given = replace(sample_request(), config_path=str(config), key_map={"precision.autocast": "amp"})
     record(sample_history(), given)
     done = command("export", "--export", "new.yaml")
     assert done.returncode == 0, done.stderr
-    assert "# mine\namp: bfloat16\n" in (tmp_path / "new.yaml").read_text()
+    assert Settings.from_file(tmp_path / "new.yaml") == SessionState.of(sample_history()).stack_settings
+    done = command("export", "--export", "patched.yaml", "--config", "train.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "# mine\namp: bfloat16\n" in (tmp_path / "patched.yaml").read_text()
 
 
 def test_an_interrupted_session_exports_no_settings_and_says_so(command, tmp_path):

@@ -73,7 +73,7 @@ def test_the_rest_that_is_told():
         "1 x NVIDIA H200",
         "ResNet, 25.6 M parameters, training on NVIDIA H200 (cuda:0)",
         "baseline: 26.3 ms per step, 2,433 samples/s",
-        "bound by compute",
+        "compute-heavy: ",
         "9 candidates to try; 4 recipes skipped, with the reasons at the end",
         "cudnn_benchmark cost 11.9 s",
         "1.97x (1.96–1.98) faster, confirmed",
@@ -308,9 +308,9 @@ def test_the_marks_of_the_ranking_are_explained():
     assert "1.12x (1.11–1.13) *" in told
     assert "* measured again, in turn with the baseline" in told
     assert "channels_last=channels_last: unreliable (!): another process came" in told
-    assert "its slower start pays back after 1,200 steps" in told
+    assert "the slower start is made up for after 1,200 steps" in told
     assert "channels_last=channels_last: 2 graph breaks: call to print" in told
-    assert "batch_size=128: its slower start never pays back" in told
+    assert "batch_size=128: starts more slowly, and its steps are no faster" in told
 
 
 def test_batch_sizes_are_a_table_with_the_knee():

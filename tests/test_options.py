@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.config_file import read_config
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.experiment.request import Request
@@ -23,7 +24,6 @@ from advisor.options import (
     key_map_of,
     names_of,
     parse,
-    read_config,
     seconds_of,
     shape_of,
     share_of,

@@ -33,7 +33,6 @@ from torch._dynamo.utils import counters
 from advisor.errors import UsageError
 from advisor.export.python_file import python_source
 from advisor.records import Mode
-from advisor.runtime.compilation import with_tensor_rates
 from advisor.runtime.step import make_step
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -288,15 +287,7 @@ def test_a_schedule_does_not_compile_the_optimizer_again(optimizer, eager_backen
         schedule.step()
         losses_of(step, 1)
     assert counters["frames"]["total"] == compiled
-    assert components.optimizer.param_groups[0]["lr"].item() == pytest.approx(0.05 / 16)
-
-
-def test_rates_that_the_class_takes_as_numbers_only_stay_numbers():
-    model = nn.Linear(2, 2)
-    kept = with_tensor_rates(torch.optim.Adagrad(model.parameters(), lr=0.1), torch.device("cpu"))
-    assert kept.param_groups[0]["lr"] == 0.1
-    changed = with_tensor_rates(torch.optim.SGD(model.parameters(), lr=0.1), torch.device("cpu"))
-    assert isinstance(changed.param_groups[0]["lr"], torch.Tensor)
+    assert components.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 / 16)
 
 
 def test_the_optimizers_code_trains(eager_backend):

@@ -20,7 +20,7 @@ from typing import Any, get_args
 import msgspec
 
 from advisor.errors import UsageError
-from advisor.experiment.events import Event, ProgressMade, TrialActivity
+from advisor.experiment.events import Event, Held, ProgressMade, TrialActivity
 from advisor.experiment.request import Request
 from advisor.state_folder import state_folder
 
@@ -30,7 +30,7 @@ _UNREADABLE = (OSError, LookupError, TypeError, ValueError, OverflowError, Recur
 _LOCK = "lock"
 _LONGEST_PID = 20
 # Of interest only while they happen.
-_UNRECORDED = (ProgressMade, TrialActivity)
+_UNRECORDED = (Held, ProgressMade, TrialActivity)
 
 
 def sessions_folder() -> Path:

@@ -7,19 +7,23 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import advisor
 from advisor.catalog import Catalog
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.export.files import read_exactly, write_atomically
+from advisor.export.files import write_atomically
 from advisor.formatting import CONTROLS, format_pending
 from advisor.options import STANDARD_OUTPUT, Outputs
 from advisor.records import Mode, Value
 from advisor.report.conclusions import candidates_tried, stack_helps
+
+if TYPE_CHECKING:
+    from advisor.export.patched_config import ExportedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,16 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """One file to write: ``content`` makes what it holds at its turn, ``remark`` adds to the sentence about it."""
+    """One file to write: ``content`` makes what it holds at its turn, ``remark`` adds to the sentence about it.
+
+    ``more`` are the lines after that sentence.
+    """
 
     what: str
     path: str
     content: Callable[[], str | bytes]
     remark: str = ""
+    more: tuple[str, ...] = ()
 
 
 def write_outputs(state: SessionState, request: Request, outputs: Outputs, catalog: Catalog) -> Written:
@@ -47,7 +55,7 @@ def write_outputs(state: SessionState, request: Request, outputs: Outputs, catal
     """
     sentences: list[str] = []
     errors: list[AdvisorError] = []
-    wanted = list(_wanted(state, request, outputs, catalog))
+    wanted = _planned(state, request, outputs, catalog, errors)
     for output in sorted(wanted, key=lambda output: output.path == STANDARD_OUTPUT):  # its reader may have left
         try:
             _write(output.path, output.content())
@@ -55,12 +63,23 @@ def write_outputs(state: SessionState, request: Request, outputs: Outputs, catal
             errors.append(error)
             continue
         if output.path != STANDARD_OUTPUT:
-            sentences.append(f"{output.what} written to {output.path}{output.remark}.")
+            sentences += [f"{output.what} written to {output.path}{output.remark}.", *output.more]
     if state.baseline is None and (outputs.export_path or outputs.report_path):
         sentences.append("Nothing was measured, so there are no settings and no report to write.")
     if outputs.trace_path and not _trace_of(state):
         sentences.append("The session ended before its profile, so there is no trace to write.")
     return Written(tuple(sentences), tuple(errors))
+
+
+def _planned(
+    state: SessionState, request: Request, outputs: Outputs, catalog: Catalog, errors: list[AdvisorError]
+) -> list[_Output]:
+    """The files to write. An export that cannot be planned is an error, and keeps no other from being written."""
+    try:
+        return list(_wanted(state, request, outputs, catalog))
+    except AdvisorError as error:
+        errors.append(error)
+        return list(_wanted(state, request, replace(outputs, export_path=None), catalog))
 
 
 def settings_to_export(state: SessionState) -> dict[str, Value]:
@@ -78,8 +97,7 @@ def _wanted(state: SessionState, request: Request, outputs: Outputs, catalog: Ca
     if state.baseline is None:
         return
     if outputs.export_path:
-        what, text = _settings(state, request, outputs, catalog)
-        yield _Output(what, outputs.export_path, text, _remark(state))
+        yield from _exported(state, request, outputs, catalog, outputs.export_path)
     if outputs.report_path:
         html = Path(outputs.report_path).suffix.lower() == ".html"
         yield _Output("Report", outputs.report_path, lambda: report_text(state, request, catalog, html=html))
@@ -111,16 +129,21 @@ def _remark(state: SessionState) -> str:
     return f", without settings: nothing that was measured together {state.goal.better()}"
 
 
-def _settings(
-    state: SessionState, request: Request, outputs: Outputs, catalog: Catalog
-) -> tuple[str, Callable[[], str]]:
-    """What the export is called, and how its text is made: a Python file, the patched config, or settings."""
+def _exported(
+    state: SessionState, request: Request, outputs: Outputs, catalog: Catalog, path: str
+) -> Iterator[_Output]:
+    """The settings that won: as a Python file, in the user's config and a file for the rest, or as they are."""
     settings = settings_to_export(state)
-    if Path(outputs.export_path or "").suffix.lower() == ".py":
-        return "Python file", lambda: python_text(state, settings, catalog)
-    if outputs.config_path:
-        return "Patched config", lambda: patched_text(state, settings, outputs)
-    return "Settings", lambda: yaml_text(state, settings, request)
+    if Path(path).suffix.lower() == ".py":
+        yield _Output("Python file", path, lambda: python_text(state, settings, catalog), _remark(state))
+    elif outputs.config_path:
+        exported = patched_config(state, outputs, catalog, Path(path))
+        yield _Output("Patched config", path, lambda: exported.patch.text, _remark(state), exported.sentences)
+        if exported.rest_path:
+            rest, rest_path = exported.patch.rest, str(exported.rest_path)
+            yield _Output("The rest", rest_path, lambda: yaml_text(state, rest, request), "", exported.code)
+    else:
+        yield _Output("Settings", path, lambda: yaml_text(state, settings, request), _remark(state))
 
 
 def yaml_text(state: SessionState, settings: dict[str, Value], request: Request) -> str:
@@ -137,12 +160,11 @@ def python_text(state: SessionState, settings: dict[str, Value], catalog: Catalo
     return python_source(catalog, settings, state.facts.workload.mode if state.facts else Mode.TRAIN)
 
 
-def patched_text(state: SessionState, settings: dict[str, Value], outputs: Outputs) -> str:
-    """The user's config with the settings in it, every other character as it was."""
-    from advisor.export.config_patch import patch_config
+def patched_config(state: SessionState, outputs: Outputs, catalog: Catalog, path: Path) -> ExportedConfig:
+    """The user's config with the settings in it, for a file of this path. Raises UsageError."""
+    from advisor.export.patched_config import patched_for
 
-    current = state.facts.workload.current if state.facts else {}
-    return patch_config(read_exactly(outputs.config_path or ""), settings, current, outputs.key_map).text
+    return patched_for(state, settings_to_export(state), outputs, catalog, path)
 
 
 def json_text(state: SessionState, request: Request, catalog: Catalog | None = None) -> str:

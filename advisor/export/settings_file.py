@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Mapping
 
-import yaml
-
 import advisor
+from advisor.config_file import dumped
 from advisor.experiment.state import SessionState
 from advisor.export.figures import effect_words, how_confirmed
 from advisor.formatting import format_interval, format_ms, format_pending
@@ -89,7 +88,7 @@ def _solo_effects(state: SessionState) -> dict[tuple[str, Value], TrialRecord]:
 
 
 def _entry(key: str, value: Value, effects: Mapping[tuple[str, Value], TrialRecord]) -> str:
-    line = yaml.safe_dump({key: value}, width=10_000).rstrip("\n")
+    line = dumped({key: value}, width=10_000).rstrip("\n")
     trial = effects.get((key, value))
     if trial is None or trial.comparison is None or "\n" in line:
         return line

@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from advisor.catalog import Catalog
-from advisor.errors import UsageError
-from advisor.recipe import Components
+from advisor.errors import RefusedError, UsageError
+from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Value
+from advisor.runtime.optimizers import Together
 from advisor.runtime.step import finish_components
 
 
-def apply_settings(catalog: Catalog, components: Components, settings: Mapping[str, Value]) -> None:
+def apply_settings(
+    catalog: Catalog,
+    components: Components,
+    settings: Mapping[str, Value],
+    *,
+    refused: Callable[[Recipe, Value, RefusedError], None] | None = None,
+) -> None:
     """Change ``components`` (and the process's global flags) as the settings say.
 
-    Raises UsageError when two settings cannot be combined or one is unknown; whatever a recipe raises passes through.
+    A setting whose recipe refuses these objects is left out where ``refused`` is given, which is told. Raises
+    UsageError when two settings cannot be combined or one is unknown; whatever else a recipe raises passes through.
     """
     catalog.check(settings)
     reason = catalog.conflict(settings)
     if reason:
         raise UsageError(f"these settings cannot be combined: {reason}.", "Leave one of them out.")
     for recipe, value in catalog.in_order(settings):
-        recipe.apply(components, value)
+        apply_recipe(recipe, components, value, refused)
     finish_components(components)
+
+
+def apply_recipe(
+    recipe: Recipe,
+    components: Components,
+    value: Value,
+    refused: Callable[[Recipe, Value, RefusedError], None] | None,
+) -> None:
+    """Apply one setting; one about the optimizer to each of several that has not had it yet."""
+    parts = [components]
+    if recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together):
+        parts = [replace(components, optimizer=optimizer) for optimizer in components.optimizer.fresh]
+    for part in parts:
+        try:
+            recipe.apply(part, value)
+        except RefusedError as error:
+            if refused is None:
+                raise
+            refused(recipe, value, error)

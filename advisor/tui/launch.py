@@ -79,25 +79,36 @@ class FileExporter:
 
     def preview(self, format_id: str, state: SessionState) -> str:
         """The file's text; for the config a unified diff."""
-        text = self._text(format_id, state)
         config = self._outputs.config_path
         if format_id != "config" or config is None:
-            return printable(text)
-        changes = diff(read_exactly(config), text, Path(config).name)
-        return printable(changes) or "Nothing would change in the config.\n"
+            return printable(self._text(format_id, state))
+        path = Path(_patched_format(config).default_name)
+        exported = files.patched_config(state, self._outputs, self._recipes(), path)
+        changes = diff(read_exactly(config), exported.patch.text, Path(config).name)
+        beside = (f"The rest goes to {exported.rest_path}.",) if exported.rest_path else ()
+        said = "".join(f"{line}\n" for line in (*exported.sentences, *beside, *exported.code))
+        return printable((changes or "Nothing would change in the config.\n") + (f"\n{said}" if said else ""))
 
     def save(self, format_id: str, path: Path, state: SessionState) -> Path:
         """Write the file atomically. The user's own config is not overwritten: the patched one is a copy."""
         config = self._outputs.config_path
         if config is not None and path.resolve() == Path(config).resolve():
             raise UsageError(f"{path.name} is your own config.", "Give the copy another name.")
+        if format_id == "config":
+            return self._save_config(path, state)
         write_atomically(path, self._text(format_id, state))
+        return path
+
+    def _save_config(self, path: Path, state: SessionState) -> Path:
+        """The patched config, and beside it the settings file for what it has no place for."""
+        exported = files.patched_config(state, self._outputs, self._recipes(), path)
+        write_atomically(path, exported.patch.text)
+        if exported.rest_path:
+            write_atomically(exported.rest_path, files.yaml_text(state, exported.patch.rest, self._request))
         return path
 
     def _text(self, format_id: str, state: SessionState) -> str:
         settings = files.settings_to_export(state)
-        if format_id == "config":
-            return files.patched_text(state, settings, self._outputs)
         if format_id == "settings":
             return files.yaml_text(state, settings, self._request)
         if format_id == "python":

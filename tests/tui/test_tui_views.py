@@ -85,7 +85,7 @@ async def test_the_overview_compares_clocks() -> None:
         await pilot.press("end")
         await settle(pilot)
         shown = screen_text(app)
-        assert "wait each step" in shown
+        assert "synchronised every step" in shown
         assert "34.1 ms" in shown
         assert "timed the launches, not the work" in shown
 
@@ -102,7 +102,7 @@ async def test_panels_without_anything_to_say_are_not_there() -> None:
 
 def test_on_the_cpu_there_are_no_events_of_a_device() -> None:
     rows = dict(clock_facts(ClockCheck(naive_ms=4.62, synchronized_ms=4.58, block_ms=4.6)))
-    assert list(rows) == ["no waiting", "wait each step", "in blocks"]
+    assert list(rows) == ["unsynchronised", "synchronised every step", "reported"]
     assert clock_facts(None) == []
 
 
@@ -121,9 +121,9 @@ def test_the_roof_before_is_that_of_the_baseline_beside_the_stack(state) -> None
 
 def test_present_settings_are_listed_where_they_are_not_at_their_default(state) -> None:
     rows = dict(workload_facts(state.facts, {"data.num_workers": 0}))
-    assert rows["Current"].plain == "precision.float32_matmul: highest, 1 more at PyTorch's default"
+    assert rows["Settings"].plain == "precision.float32_matmul: highest, the other 1 at PyTorch's default"
     every = {"data.num_workers": 0, "precision.float32_matmul": "highest"}
-    assert dict(workload_facts(state.facts, every))["Current"].plain == "2 at PyTorch's default"
+    assert dict(workload_facts(state.facts, every))["Settings"].plain == "all 2 at PyTorch's default"
 
 
 def test_a_cpu_that_is_faster_is_told() -> None:
@@ -252,7 +252,7 @@ async def test_a_broad_profile_shows_all_panels_and_the_key_goes_through_them() 
         await pilot.press("2")
         await settle(pilot)
         shown = screen_text(app)
-        for text in ("Waits and habits", "Distance to the roof", "GPU busy", "Tensor", "1,042 a step", "19.0 ms"):
+        for text in ("Waits and habits", "Efficiency", "GPU busy", "Tensor", "1,042 a step", "19.0 ms"):
             assert text in shown, shown
         focused = []
         for _ in range(3):

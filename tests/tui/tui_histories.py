@@ -451,7 +451,7 @@ def recommendations(records: Iterable[TrialRecord] = CHOSEN) -> tuple[Recommenda
             rank,
             record,
             TITLES.get(record.candidate.recipe, record.candidate.recipe),
-            "The step is bound by compute: the GPU is busy 96 % of the step.",
+            "The step is compute-heavy: the GPU is busy 96 % of the step.",
             record.numerics is not None and record.numerics.measured is Numerics.CHANGED,
             record.candidate.recipe in STACKED,
         )

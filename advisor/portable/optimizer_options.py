@@ -1,0 +1,236 @@
+"""Options of an optimizer, changed in place: schedulers, hooks and references to it go on working."""
+
+import contextlib
+import inspect
+import typing
+
+import torch
+from torch.optim.optimizer import _device_dtype_check_for_fused
+
+# State that PyTorch's optimizers count steps with. It stands on the device where the step asks no host.
+COUNTERS = frozenset({"step", "mu_product", "eta", "mu"})
+
+
+def set_options(optimizer: torch.optim.Optimizer, **changes: typing.Any) -> None:
+    """Change options such as ``fused``, ``foreach`` and ``capturable`` of an optimizer of PyTorch's, in every group.
+
+    Afterwards it steps as one that was constructed with them. What it saves stays what a plain loop saves and loads,
+    and loading does not undo the change. Raises ValueError, and changes nothing, where the class takes no such
+    option, where its constructor refuses it, or where the optimizer runs a step of its own.
+    """
+    base, name = torch_class(optimizer), type(optimizer).__name__
+    if not changes:
+        return
+    if base is None:
+        raise ValueError(f"{name} has a step of its own, which may not know the options of PyTorch's optimizers")
+    unknown = [option for option in changes if option not in optimizer.defaults]
+    if unknown:
+        raise ValueError(f"{name} takes no option {', '.join(unknown)}")
+    try:
+        flags = [flags_of(base, {**group, **changes}) for group in optimizer.param_groups]
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{name} cannot be changed: {error}") from error
+    kept = PlainState.of(optimizer)
+    kept.remember(optimizer, changes)
+    for options in (optimizer.defaults, *optimizer.param_groups):
+        options.update(changes)
+    for flag in ("_step_supports_amp_scaling", "_need_device_dtype_check_for_fused"):
+        vars(optimizer).pop(flag, None)
+        vars(optimizer).update({flag: True} if any(flag in found for found in flags) else {})
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            settle_state(optimizer.state.get(parameter, {}), parameter, on_device(group))
+
+
+def follow_layout(optimizer: typing.Any) -> None:
+    """Give an optimizer's state the memory layout that its parameters have now, and whatever it loads later.
+
+    Fused kernels read parameters, gradients and state side by side in memory. What is saved is contiguous.
+    """
+    for one in getattr(optimizer, "optimizers", [optimizer]):
+        PlainState.of(one).contiguous = True
+        for group in one.param_groups:
+            for parameter in group["params"]:
+                settle_state(one.state.get(parameter, {}), parameter, on_device(group))
+
+
+def torch_class(optimizer: torch.optim.Optimizer) -> typing.Any:
+    """The class of PyTorch's whose step an optimizer runs; None for a step of somebody else's."""
+    replaced = vars(optimizer).get("step")
+    if replaced is not None and not hasattr(replaced, "_wrapped_by_lr_sched"):
+        return None
+    return class_of_step(type(optimizer))
+
+
+def class_of_step(cls: type) -> typing.Any:
+    """The class of PyTorch's that a class of optimizers inherits its step from; None where it has its own."""
+    owners = [next((base for base in cls.__mro__ if name in vars(base)), object) for name in ("step", "_init_group")]
+    ours = owners[0].__module__.startswith("torch.optim") and owners[0] is not torch.optim.Optimizer
+    return owners[0] if ours and (owners[1] is object or owners[1].__module__.startswith("torch.optim")) else None
+
+
+def flags_of(base: typing.Any, group: dict[str, typing.Any]) -> set[str]:
+    """The attributes that a constructor sets for a group's options. Raises what it raises."""
+    if group.get("fused"):
+        kinds = {(parameter.device, parameter.dtype): parameter for parameter in group["params"]}
+        for parameter in kinds.values():
+            _device_dtype_check_for_fused(parameter, cuda_unsupported=base is torch.optim.Adagrad)
+    taken = inspect.signature(base).parameters
+    options = {name: value for name, value in group.items() if name in taken and name != "params"}
+    return set(vars(base([torch.zeros(1)], **options)))
+
+
+def on_device(group: typing.Mapping[str, typing.Any]) -> bool:
+    """Whether a group's steps are counted on the device of its parameters."""
+    return bool(group.get("fused") or group.get("capturable"))
+
+
+def settle_state(state: dict[typing.Any, typing.Any], parameter: torch.Tensor, there: bool) -> None:
+    """Bring a parameter's state to where its step reads it: counters to a device, the rest into its memory layout."""
+    place_counters(state, parameter.device, there)
+    for name, value in state.items():
+        if type(value) is torch.Tensor and value.shape == parameter.shape and value.stride() != parameter.stride():
+            state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
+
+
+def place_counters(state: dict[typing.Any, typing.Any], device: torch.device, there: bool) -> None:
+    """Bring the counters of a parameter's state to its device, or to the host."""
+    for name in COUNTERS & state.keys():
+        if isinstance(state[name], torch.Tensor):
+            state[name] = state[name].to(device, torch.float32) if there else state[name].cpu()
+
+
+class PlainState:
+    """An optimizer's options as its owner gave them: hooks that save those, and that keep the present ones in loading.
+
+    State that exists when another is loaded keeps its tensors, which a captured step goes on to read.
+    """
+
+    def __init__(self) -> None:
+        self.defaults: dict[str, typing.Any] = {}
+        self.groups: list[dict[str, typing.Any]] = []
+        self.present: dict[torch.Tensor, dict[str, typing.Any]] = {}
+        self.contiguous = False
+
+    @classmethod
+    def of(cls, optimizer: torch.optim.Optimizer) -> "PlainState":
+        """The record of an optimizer; made, with its hooks, when there is none yet."""
+        for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
+            if isinstance(owner := getattr(hook, "__self__", None), cls):
+                return owner
+        made = cls()
+        optimizer.register_state_dict_post_hook(made.save)
+        optimizer.register_load_state_dict_pre_hook(made.before_loading)
+        optimizer.register_load_state_dict_post_hook(made.after_loading)
+        return made
+
+    def remember(self, optimizer: torch.optim.Optimizer, changes: typing.Iterable[str]) -> None:
+        """Note the owner's values of what is about to be changed for the first time."""
+        for name in changes:
+            self.defaults.setdefault(name, optimizer.defaults[name])
+        for place, group in enumerate(optimizer.param_groups):
+            if place == len(self.groups):
+                self.groups.append({})
+            for name in changes:
+                self.groups[place].setdefault(name, group[name])
+
+    def plain(self, place: int) -> dict[str, typing.Any]:
+        """The owner's options of a group. One that was added later has those of the constructor."""
+        return {**self.defaults, **(self.groups[place] if place < len(self.groups) else {})}
+
+    def save(self, optimizer: torch.optim.Optimizer, saved: dict[str, typing.Any]) -> dict[str, typing.Any]:
+        """What a plain optimizer would save; it shares tensors with this one, as usual."""
+        groups = [{**group, **self.plain(place)} for place, group in enumerate(saved["param_groups"])]
+        state = dict(saved["state"])
+        for group, own in zip(groups, optimizer.param_groups, strict=True):
+            for key, parameter in zip(group["params"], own["params"], strict=True):
+                if key in state:
+                    state[key] = dict(state[key])
+                    place_counters(state[key], parameter.device, on_device(group))
+                    if self.contiguous:
+                        kept = [(name, value) for name, value in state[key].items() if type(value) is torch.Tensor]
+                        state[key].update((name, value.contiguous()) for name, value in kept)
+        return {**saved, "state": state, "param_groups": groups}
+
+    def before_loading(self, optimizer: torch.optim.Optimizer, loaded: dict[str, typing.Any]) -> dict[str, typing.Any]:
+        """What is loaded, with the present options in place of those that it was saved with."""
+        if len(loaded["param_groups"]) != len(optimizer.param_groups):
+            return loaded  # PyTorch says what is wrong
+        self.present = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+        self.groups = [{n: group.get(n, self.defaults[n]) for n in self.defaults} for group in loaded["param_groups"]]
+        pairs = zip(loaded["param_groups"], optimizer.param_groups, strict=True)
+        groups = [{**group, **{name: own[name] for name in self.defaults}} for group, own in pairs]
+        return {**loaded, "param_groups": groups}
+
+    def after_loading(self, optimizer: torch.optim.Optimizer) -> None:
+        """Put what was loaded into the tensors that held the state before."""
+        present, self.present = self.present, {}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                settle_state(state, parameter, on_device(group))
+                for name, before in present.get(parameter, {}).items():
+                    if is_alike(before, state.get(name)):
+                        state[name] = before.copy_(state[name])
+
+
+def is_alike(one: object, other: object) -> bool:
+    """Whether both are plain tensors of the same shape, type and device, so that one can take the other's values."""
+    if type(one) is not torch.Tensor or type(other) is not torch.Tensor:
+        return False
+    kinds = [(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.layout) for tensor in (one, other)]
+    return kinds[0] == kinds[1]
+
+
+class TensorRates:
+    """Learning rates that are numbers for the loop and tensors for a compiled or captured step.
+
+    A number would become part of such a step. Outside it the groups hold what the loop and its schedulers put there.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        self.optimizer = optimizer
+        self.device = device
+        self.tensors: list[torch.Tensor] = []
+        self.seen: list[object] = []
+
+    def refresh(self) -> None:
+        """Copy the rates that have changed into the tensors. Nothing asks the device."""
+        for place, group in enumerate(self.optimizer.param_groups):
+            rate = group["lr"]
+            now = (rate, rate._version) if isinstance(rate, torch.Tensor) else rate
+            if place == len(self.tensors):
+                self.tensors.append(torch.as_tensor(rate, dtype=torch.float32).to(self.device).clone())
+                self.seen.append(now)
+            elif not same_rate(now, self.seen[place]):
+                copied = self.tensors[place]
+                copied.copy_(rate.detach().view(())) if isinstance(rate, torch.Tensor) else copied.fill_(rate)
+                self.seen[place] = now
+
+    @contextlib.contextmanager
+    def inside(self) -> typing.Iterator[None]:
+        """Inside this context the groups hold the tensors."""
+        self.refresh()
+        groups = list(self.optimizer.param_groups)
+        rates = [group["lr"] for group in groups]
+        try:
+            for group, tensor in zip(groups, self.tensors, strict=True):
+                group["lr"] = tensor
+            yield
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+
+def same_rate(one: typing.Any, other: typing.Any) -> bool:
+    """Whether two rates, each a number or a tensor with its version, are the same."""
+    if isinstance(one, tuple) or isinstance(other, tuple):
+        both = isinstance(one, tuple) and isinstance(other, tuple)
+        return both and one[0] is other[0] and one[1] == other[1]
+    return bool(one == other)
+
+
+def mark_stepped(optimizer: torch.optim.Optimizer) -> None:
+    """Let schedulers know of a step that ran without ``optimizer.step()``: they warn when they come first."""
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        vars(optimizer)["_opt_called"] = True
