@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -111,3 +112,26 @@ def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, numb
     assert process.returncode == 130, printed
     assert "Traceback" not in printed
     assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True, printed
+
+
+def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    command = [sys.executable, "-m", "advisor", "target.py", "--json", "out.json", "--device", "cpu"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(command[0], command, {**os.environ, "PERF_ADVISOR_STATE": str(tmp_path / "s"), "TERM": "xterm"})
+    shown, asked, until = b"", False, time.monotonic() + SOON_S
+    while time.monotonic() < until:
+        try:
+            shown += os.read(terminal, 65536)
+        except OSError:
+            break
+        if not asked and b"Overview" in shown:
+            asked = True
+            os.kill(pid, signal.SIGTERM)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 130, shown[-2000:]
+    assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"\x1b[?1049h")
+    assert b"Traceback" not in shown
+    assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True
