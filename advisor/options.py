@@ -21,6 +21,7 @@ import advisor
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.paths import exists, is_file, is_folder
 from advisor.records import ConfigKind, Mode, Numerics, Objective, TargetSpec
 
 STANDARD_OUTPUT = "-"
@@ -254,13 +255,13 @@ def trace_path_of(text: str) -> str:
 
 
 def _folder_of(text: str) -> str:
-    if not Path(text).is_dir():
+    if not is_folder(text):
         raise UsageError(f"the folder {text} does not exist.", "Name a folder of recipe files (.py).")
     return str(Path(text).resolve())
 
 
 def _script_of(text: str) -> str:
-    if not Path(text).is_file():
+    if not is_file(text):
         raise UsageError(f"there is no file {text}.", "Name the script that trains, .py or .ipynb.")
     return str(Path(text).resolve())
 
@@ -440,7 +441,7 @@ def _parse_measure(arguments: Sequence[str]) -> Measure:
     parser = _measure_parser()
     own, targets = _split(arguments)
     options = parser.parse(own)
-    target, resume = _target_and_resume(options.target, options.resume)
+    target, resume = _target_and_resume(options.target or None, options.resume)
     if target is None:
         _check_taken_up_as_it_was(parser, options, targets)
     key_map = {key: path for pairs in options.map for key, path in pairs.items()}
@@ -616,12 +617,20 @@ def check_outputs(outputs: Outputs) -> None:
 
 
 def _check_writable(option: str, path: Path) -> None:
-    if path.is_dir():
+    if is_folder(path):
         raise UsageError(f"{option}: {path} is a folder.", "Name a file in it.")
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         raise UsageError(f"{option}: the folder {path.parent} does not exist.", "Make it first, or name another file.")
-    replaced = path.is_file() or not path.exists()  # unlike a device or a pipe, such as /dev/stderr
-    if (replaced and not os.access(path.parent, os.W_OK)) or (path.exists() and not os.access(path, os.W_OK)):
+    replaced = is_file(path) or not exists(path)  # unlike a device or a pipe, such as /dev/stderr
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        allowed = True
+    except (OSError, ValueError):  # no file can have that name
+        allowed = False
+    else:
+        allowed = not exists(path) or os.access(path, os.W_OK)
+    if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
         raise UsageError(f"{option}: {path} cannot be written.", "Name a file that you may write.")
 
 

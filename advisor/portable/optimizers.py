@@ -37,7 +37,9 @@ def use_layer_rates(optimizer: torch.optim.Optimizer, kind: str) -> None:
         "lamb": (ADAM_KIN, "Lamb", ("lr", "betas", "eps", "weight_decay")),
     }[kind]
     if type(optimizer) not in kin:
-        raise ValueError(f"{name} takes the place of {kin[0].__name__}, and the optimizer is {type(optimizer).__name__}")
+        raise ValueError(
+            f"{name} takes the place of {kin[0].__name__}, and the optimizer is {type(optimizer).__name__}"
+        )
     become(optimizer, first_found(("timm.optim",), name), options)
 
 

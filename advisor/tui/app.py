@@ -6,6 +6,7 @@ Threads only post messages; the handlers here, in the UI thread, change the stat
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -50,6 +51,7 @@ SESSION_GROUP = "session"
 MEASURING = "Measuring"
 REWORK = "Measuring the stack again"
 STOP_WAIT_S = 2.0
+BEGINS_WITHIN_S = 5.0
 GAUGE_INTERVAL_S = 1.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and what is drawn takes time from what is measured
 MOST_TOASTS = 3
@@ -391,6 +393,16 @@ class AdvisorApp(App[AppResult]):
         self._take_events()
         result = result_of(self.context.state, self._kept_at)
         self.exit(result, return_code=result.exit_code)
+
+    def leave_soon(self) -> None:
+        """Leave as by the key, for a signal: safe in its handler, and before the app has begun."""
+        threading.Thread(target=self._leave_from_outside, name="leave", daemon=True).start()
+
+    def _leave_from_outside(self) -> None:
+        until = time.monotonic() + BEGINS_WITHIN_S
+        while not self._alive and time.monotonic() < until:
+            time.sleep(0.02)
+        self.call_later(self.action_quit)
 
     async def _stop_session(self) -> None:
         if self.context.control is None:

@@ -15,10 +15,11 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError
+from advisor.paths import is_file
 from advisor.tui.context import Context
 from advisor.tui.exporting import ExportFormat
 from advisor.tui.messages import ExportSaved
-from advisor.tui.saving import free_path, is_file
+from advisor.tui.saving import free_path
 from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM
 from advisor.tui.views.base import View
