@@ -10,7 +10,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,10 +89,10 @@ def _check_key_map(outputs: options.Outputs) -> None:
 
 
 def _request_of(asked: Request | None, past: PastSession | None) -> Request | None:
-    """What to measure: as asked for now, with the target's arguments of the session that is taken up."""
+    """What to measure: as asked for now, and as the session that is taken up was asked wherever nothing is said."""
     if asked is None or past is None:
         return asked or (past.request if past else None)
-    return replace(asked, target=replace(asked.target, arguments=past.request.target.arguments))
+    return asked.continuing(past.request)
 
 
 def _past(session_id: str, request: Request | None) -> PastSession:

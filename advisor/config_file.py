@@ -43,14 +43,18 @@ for _reader_or_writer in (ConfigLoader, _Dumper):
     _reader_or_writer.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
-class _PlainLoader(ConfigLoader):
+class TagsAsWritten(ConfigLoader):
     """Takes what stands behind a tag such as ``!include`` as it is written: nothing is included or made.
 
     Tags that make Python objects are refused, but for tuples.
     """
 
 
-def _untagged(loader: _PlainLoader, suffix: str, node: yaml.Node) -> Any:
+class TagsIgnored(ConfigLoader):
+    """Takes whatever a tag stands before for nothing: null."""
+
+
+def _untagged(loader: TagsAsWritten, suffix: str, node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
         return loader.construct_mapping(node, deep=True)
     if isinstance(node, yaml.SequenceNode):
@@ -59,12 +63,15 @@ def _untagged(loader: _PlainLoader, suffix: str, node: yaml.Node) -> Any:
     return loader.construct_scalar(node)
 
 
-def _tuple(loader: _PlainLoader, node: Any) -> tuple[Any, ...]:
+def _tuple(loader: TagsAsWritten, node: Any) -> tuple[Any, ...]:
     return tuple(loader.construct_sequence(node, deep=True))
 
 
-_PlainLoader.add_multi_constructor("!", _untagged)
-_PlainLoader.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
+TagsAsWritten.add_multi_constructor("!", _untagged)
+TagsAsWritten.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
+
+
+TagsIgnored.add_constructor(None, lambda loader, node: None)
 
 
 def is_toml(path: str | Path) -> bool:
@@ -72,18 +79,17 @@ def is_toml(path: str | Path) -> bool:
     return Path(path).suffix.lower() == ".toml"
 
 
-def parsed(text: str, source: str, *, tags: bool = False) -> Any:
+def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) -> Any:
     """What a YAML, JSON or TOML text holds; ``source`` is the file's name, whose ending tells which.
 
-    With ``tags``, what is behind an unknown YAML tag (``!include``) is read as though the tag were not there.
-    Raises UsageError when the text cannot be read.
+    ``loader`` says what becomes of YAML's tags. Raises UsageError when the text cannot be read.
     """
     if is_toml(source):
         return _toml(text, source)
     try:
         if Path(source).suffix.lower() == ".json" and (found := _json(text)) is not None:
             return found
-        return yaml.load(text, Loader=_PlainLoader if tags else ConfigLoader)  # noqa: S506 - both are safe loaders
+        return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
     except YAML_FAILURES as error:
         raise UsageError(f"{source} is not valid YAML: {reason(error)}", "Mend the file and try again.") from error
 
@@ -95,7 +101,7 @@ def dumped(data: Any, **options: Any) -> str:
 
 def read_config(path: str) -> dict[str, Any]:
     """The user's config, for ``build(config)``. Raises UsageError when it cannot be read or is no mapping of names."""
-    data = parsed(read_text(path), path, tags=True)
+    data = parsed(read_text(path), path, TagsAsWritten)
     if data is None:
         return {}
     if not isinstance(data, dict):

@@ -87,7 +87,7 @@ def in_user_code(what: str, call: Callable[[], T]) -> T:
     except BaseException as error:
         raise TargetError(
             f"{what} failed: {one_line(error)}",
-            "Mend the code at the frames shown, then run again.",
+            "Fix the lines below, then run again.",
             user_frames(error),
         ) from error
 

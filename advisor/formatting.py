@@ -198,6 +198,8 @@ def format_numerics(numerics: NumericsResult | None) -> str:
     """Measured numerics with the figure: ``exact``, ``close (3.1e-03)``, ``changed (0.2), declared close``."""
     if numerics is None:
         return MISSING
+    if not numerics.compared:
+        return f"not compared, declared {numerics.declared.value}"
     difference = f" ({format_difference(numerics.difference)})" if numerics.difference else ""
     declared = f", declared {numerics.declared.value}" if numerics.worse_than_declared else ""
     return f"{numerics.measured.value}{difference}{declared}"
@@ -207,6 +209,8 @@ def format_class(numerics: NumericsResult | None) -> str:
     """The measured class alone, beside the declared one where it is worse: ``close``, ``changed (declared close)``."""
     if numerics is None:
         return MISSING
+    if not numerics.compared:
+        return f"not compared (declared {numerics.declared.value})"
     declared = f" (declared {numerics.declared.value})" if numerics.worse_than_declared else ""
     return f"{numerics.measured.value}{declared}"
 
@@ -252,6 +256,13 @@ def format_names(candidates: Iterable[Candidate]) -> str:
     return ", ".join(
         f"{recipe} ({', '.join(group)})" if group[1:] else f"{recipe}={group[0]}" for recipe, group in values.items()
     )
+
+
+def format_repayment(steps: int | None) -> str:
+    """When a slower start has been made up for, as a phrase."""
+    if steps is None:
+        return "starts more slowly, and its steps are no faster"
+    return f"the slower start is made up for after {format_count(steps)} steps" if steps else "no start-up cost"
 
 
 def format_break_even(steps: int | None) -> str:

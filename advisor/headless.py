@@ -40,6 +40,7 @@ from advisor.export.figures import (
     energy_words,
     gpu_sentence,
     how_confirmed,
+    noise_words,
     own_figures,
     verdict_shown,
 )
@@ -48,7 +49,6 @@ from advisor.export.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
 from advisor.export.text_report import verdict
 from advisor.formatting import (
     MISSING,
-    format_break_even,
     format_bytes,
     format_bytes_change,
     format_change,
@@ -59,11 +59,11 @@ from advisor.formatting import (
     format_left,
     format_ms,
     format_names,
-    format_noise,
     format_numerics,
     format_outcome,
     format_percent,
     format_rate,
+    format_repayment,
     format_seconds,
     format_setting,
     format_way,
@@ -312,7 +312,7 @@ class HeadlessReporter:
             yield from event.facts.workload.notes
         profile = event.facts.profile
         if profile and profile.bottleneck:
-            yield f"bound by {profile.bottleneck}: {profile.evidence}"
+            yield f"{profile.bottleneck.kind_of_step}: {profile.evidence}"
 
     @_lines.register
     def _(self, event: events.BaselineMeasured) -> Iterable[str]:
@@ -424,8 +424,8 @@ def _workload_line(facts: Facts) -> str:
 
 def _baseline_line(baseline: BaselineRecord) -> str:
     step, rate = format_ms(baseline.step_ms), format_rate(baseline.samples_per_s)
-    memory, noise = format_bytes(baseline.result.peak_reserved_bytes), format_noise(baseline.noise_floor)
-    return f"{step} per step, {rate}, {memory} reserved, noise {noise}"
+    memory, noise = format_bytes(baseline.result.peak_reserved_bytes), noise_words(baseline)
+    return f"{step} per step, {rate}, {memory} reserved, {noise}"
 
 
 def _settings_text(stack: StackRecord) -> str:
@@ -558,10 +558,8 @@ def _remarks_of(record: TrialRecord, state: SessionState, catalog: Catalog) -> I
         yield f"unreliable (!): {record.result.disturbed}"
     if record.numerics and record.numerics.worse_than_declared:
         yield f"numerics {format_numerics(record.numerics)}: {record.numerics.text}"
-    if record.break_even_steps is None:
-        yield "its slower start never pays back"
-    elif record.break_even_steps:
-        yield f"its slower start pays back {format_break_even(record.break_even_steps)}"
+    if record.break_even_steps != 0:
+        yield format_repayment(record.break_even_steps)
     yield from shown_by(record, state, catalog)
     yield from own_notes(record.result, state)
 
@@ -637,7 +635,7 @@ def _trials(records: Iterable[TrialRecord], state: SessionState, catalog: Catalo
 
 def _result(record: TrialRecord, state: SessionState, catalog: Catalog) -> str:
     """A trial's effect, with the figure also inside the noise, and what else a person has to know of it."""
-    effect = trial_effect(record)
+    effect = trial_effect(record, state.yardstick)
     if verdict_shown(record) is Verdict.NO_DIFFERENCE:
         undecided = Verdict.NO_DIFFERENCE.value
         effect = effect.replace(undecided, f"{undecided}: {format_interval(record.own_effect)}", 1)

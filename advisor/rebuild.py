@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from advisor.errors import RefusedError
 
+from advisor.errors import RefusedError
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer

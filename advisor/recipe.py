@@ -205,7 +205,7 @@ class Recipe(ABC):
             return f"Found at {found[0].place}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].what}"
         profile = facts.profile
         if profile is not None and profile.bottleneck in self.attacks:
-            return f"The step is bound by {profile.bottleneck}: {profile.evidence}"
+            return f"The step is {profile.bottleneck.kind_of_step}: {profile.evidence}"
         return card_section(self, "Why it helps").partition("\n\n")[0].replace("\n", " ")
 
     def after(self, facts: Facts, record: TrialRecord) -> str:

@@ -149,6 +149,13 @@ class Runner:
             trial.cancel()
         self.interpreters.close()
 
+    def skip(self) -> None:
+        """End every live trial at once; trials asked for later are started."""
+        with self._lock:
+            live = list(self._live)
+        for trial in live:
+            trial.cancel()
+
     def resume(self) -> None:
         """Allow trials again after :meth:`cancel`."""
         with self._lock:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from advisor.config_file import dumped, is_toml, parsed, read_text
+from advisor.config_file import TagsIgnored, dumped, is_toml, parsed, read_text
 from advisor.errors import UsageError
 from advisor.records import Value, text_of
 
@@ -78,7 +78,7 @@ class Settings(Mapping[str, Value]):
 
         Raises UsageError when the text is not YAML, or holds anything but settings.
         """
-        data = parsed(text, source)
+        data = _read(text, source)
         if isinstance(data, Mapping) and SECTION in data:
             data = _dotted(data[SECTION]) if is_toml(source) else data[SECTION]
         elif isinstance(data, Mapping) and data and not any(map(_is_key, data)):
@@ -99,6 +99,17 @@ class Settings(Mapping[str, Value]):
     def from_file(cls, path: str | Path) -> Settings:
         """Settings from a YAML file. Raises UsageError when it cannot be read or holds anything else."""
         return cls.from_yaml(read_text(path), source=str(path))
+
+
+def _read(text: str, source: str) -> Any:
+    """What a text holds. Of a config with a section of ours, tags elsewhere are no matter."""
+    try:
+        return parsed(text, source)
+    except UsageError:
+        config = parsed(text, source, TagsIgnored)
+        if isinstance(config, Mapping) and SECTION in config:
+            return config
+        raise
 
 
 def _dotted(section: Any) -> Any:

@@ -68,8 +68,12 @@ class ChannelsLast(Recipe):
     def apply(self, workload: Components, value: Value) -> None:
         import torch
 
+        from advisor.portable.optimizer_options import follow_layout
+
         name = "contiguous_format" if value == "contiguous" else str(value)
         workload.model = workload.model.to(memory_format=getattr(torch, name))
+        if workload.optimizer is not None:
+            follow_layout(workload.optimizer)
         workload.plan = replace(workload.plan, memory_format="none" if value == "contiguous" else str(value))
 
     def code(self, value: Value) -> str:

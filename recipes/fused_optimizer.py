@@ -90,17 +90,16 @@ class FusedOptimizer(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.optimizer_options import set_options
-        from advisor.rebuild import optimizer_implementations
+        from advisor.rebuild import optimizer_implementations, refusing
 
         if workload.optimizer is None:
             return
         offered = optimizer_implementations(type(workload.optimizer))
-        if value != "default" and value not in offered:
-            name = type(workload.optimizer).__name__
-            raise ValueError(f"{name} has no {value} implementation; it has {', '.join(offered)}")
-        flags = {name: flag for name, flag in _FLAGS[value].items() if name in offered}
-        if flags:
-            set_options(workload.optimizer, **flags)
+        with refusing():
+            if value != "default" and value not in offered:
+                name = type(workload.optimizer).__name__
+                raise ValueError(f"{name} has no {value} implementation; it has {', '.join(offered)}")
+            set_options(workload.optimizer, **{name: flag for name, flag in _FLAGS[value].items() if name in offered})
 
     def code(self, value: Value) -> str:
         from advisor.portable import source

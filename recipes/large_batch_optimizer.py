@@ -78,9 +78,11 @@ class LargeBatchOptimizer(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.optimizers import use_layer_rates
+        from advisor.rebuild import refusing
 
         if value != "default" and workload.optimizer is not None:
-            use_layer_rates(workload.optimizer, str(value))
+            with refusing():
+                use_layer_rates(workload.optimizer, str(value))
 
     def code(self, value: Value) -> str:
         from advisor.portable import source

@@ -63,6 +63,8 @@ class NumWorkers(Recipe):
         loader = facts.workload.loader
         if loader is None or loader.copy_problem:
             return cannot_be_copied(facts) or NO_LOADER
+        if loader.state_problem:
+            return Skip(loader.state_problem)
         if loader.iterable_dataset and not loader.divides_samples:
             # One worker yields them in their order.
             return Skip(_REPEATED) if loader.num_workers else little_time_in(facts, self.phases) or [1]
@@ -70,7 +72,9 @@ class NumWorkers(Recipe):
             return _ladder(facts.workload.usable_cores)
         # From above: one worker alone often gains nothing, and says nothing of what several do.
         enough = int(min(_enough_workers(facts), facts.workload.usable_cores))
-        return little_time_in(facts, self.phases) or _ladder(enough)[::-1]
+        # Only one worker hands out the samples of an iterable dataset in their order.
+        values = _ladder(enough) if loader.iterable_dataset else _ladder(enough)[::-1]
+        return little_time_in(facts, self.phases) or values
 
     def accepts(self, value: Value) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0

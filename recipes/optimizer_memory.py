@@ -78,9 +78,11 @@ class OptimizerMemory(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.optimizers import make_state_small
+        from advisor.rebuild import refusing
 
         if value != "full" and workload.optimizer is not None:
-            make_state_small(workload.optimizer, str(value))
+            with refusing():
+                make_state_small(workload.optimizer, str(value))
 
     def code(self, value: Value) -> str:
         from advisor.portable import source

@@ -33,7 +33,7 @@ HISTORIES = {
     "failed": failed_history,
     "cancelled": cancelled_history,
 }
-UNRECORDED = (events.ProgressMade, events.TrialActivity)
+UNRECORDED = (events.Held, events.ProgressMade, events.TrialActivity)
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from torch import nn
 from advisor.portable.optimizer_options import PlainState, TensorRates, mark_stepped, set_options
 from advisor.portable.optimizers import make_state_small, use_layer_rates
 from advisor.rebuild import optimizer_implementation
+from advisor.runtime.tuning import Tuning
 
 FLAGS = {
     "fused": {"fused": True, "foreach": False},
@@ -163,8 +164,8 @@ def test_groups_added_later_have_the_options():
 @pytest.mark.parametrize(
     ("optimizer", "changes", "message"),
     [
-        (lambda p: torch.optim.LBFGS(p), {"fused": True}, "LBFGS takes no option fused"),
-        (lambda p: torch.optim.RMSprop(p), {"fused": True}, "RMSprop takes no option fused"),
+        (torch.optim.LBFGS, {"fused": True}, "LBFGS takes no option fused"),
+        (torch.optim.RMSprop, {"fused": True}, "RMSprop takes no option fused"),
         (lambda p: OwnStep(p, lr=0.1), {"foreach": True}, "OwnStep has a step of its own"),
         (lambda p: torch.optim.Adam(p, foreach=True), {"fused": True}, "cannot be `True` together"),
         (lambda p: torch.optim.Adam(p, differentiable=True), {"fused": True}, "does not support `differentiable`"),
@@ -315,12 +316,52 @@ def test_a_checkpoint_of_other_groups_is_refused_as_ever():
 
 
 def test_saving_changes_nothing_in_the_optimizer():
-    model, optimizer = made(torch.optim.Adam, capturable=False)
+    _, optimizer = made(torch.optim.Adam, capturable=False)
     set_options(optimizer, capturable=True)
     optimizer.state_dict()["param_groups"][0]["lr"] = 7.0
     optimizer.state_dict()["state"].clear()
     assert optimizer.param_groups[0]["capturable"] is True
     assert optimizer.param_groups[0]["lr"] == 0.05
+
+
+def images():
+    torch.manual_seed(0)
+    return nn.Conv2d(3, 8, 3)
+
+
+def train_on_images(model, optimizer, steps=2):
+    batch = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["fused by its owner", "fused by a setting"])
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_fused_step_over_weights_of_another_layout_finds_its_state(own, loaded):
+    expected = images()
+    plain = torch.optim.AdamW(expected.parameters(), lr=0.01, fused=own or None)
+    train_on_images(expected, plain)
+    saved = through_disk([expected.state_dict(), plain.state_dict()])
+    train_on_images(expected, plain)
+
+    model = images()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=own or None)
+    settings = {"model.memory_format": "channels_last"} | ({} if own else {"optimizer.implementation": "fused"})
+    if loaded:
+        model, optimizer = Tuning(settings).prepare(model, optimizer)
+        model.load_state_dict(saved[0])
+        optimizer.load_state_dict(saved[1])
+    else:
+        train_on_images(model, optimizer)
+        model, optimizer = Tuning(settings).prepare(model, optimizer)
+    train_on_images(model, optimizer)
+    assert optimizer.param_groups[0]["fused"] is True
+    assert_same_weights(model, expected)
+    saved = optimizer.state_dict()["state"][0]
+    assert saved["exp_avg"].is_contiguous()
+    assert optimizer.state[model.weight]["exp_avg"].stride() == model.weight.stride()
 
 
 # --- learning rates in tensors --------------------------------------------------------------------------------

@@ -158,7 +158,8 @@ def test_workers_are_not_tried_where_they_cannot_help():
         "data wait is 0.3 % of the step"
     )
     assert "does not come from a DataLoader" in reason("num_workers", cpu_facts())
-    assert "iterable dataset" in reason("num_workers", cpu_facts(loader=loader_facts(iterable_dataset=True)))
+    several = loader_facts(iterable_dataset=True, num_workers=2)
+    assert "shard the dataset by get_worker_info()" in reason("num_workers", cpu_facts(loader=several))
 
 
 def test_workers_that_are_on_are_measured_off():

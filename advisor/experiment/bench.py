@@ -10,9 +10,10 @@ from statistics import median
 
 from advisor.catalog import Catalog
 from advisor.experiment.budget import Budget
-from advisor.experiment.events import Event, Said, TrialActivity, TrialStarted
+from advisor.experiment.events import Event, Held, Said, TrialActivity, TrialEnded, TrialStarted
 from advisor.experiment.journal import Journal
 from advisor.experiment.request import Request
+from advisor.experiment.steering import Steering
 from advisor.records import (
     Activity,
     Inspected,
@@ -67,8 +68,10 @@ class Bench:
         *,
         emit: Callable[[Event], None],
         catalog: Catalog,
+        steering: Steering | None = None,
     ) -> None:
         self.request = request
+        self.steering = steering or Steering()
         self.runner = runner
         self.budget = budget
         self.catalog = catalog
@@ -165,7 +168,9 @@ class Bench:
         return result if not again.measured else min(result, again, key=_unreliability)
 
     def _run_once(self, spec: TrialSpec, ahead: Mapping[str, Value] | None = None) -> TrialResult:
-        self.announce(spec)
+        self.hold()
+        first = spec.kind.inspects and self.budget.baseline_s is None
+        self.announce(spec, None if first else self.expected_s(spec.settings))
         cost = self.catalog.cost(spec.settings)
         if not (cost or spec.kind.inspects):
             spec = replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
@@ -178,9 +183,9 @@ class Bench:
                 result = self.runner.run(spec, self.listener(spec))
         else:
             result = self.runner.run(spec, self.listener(spec))
-        if result.outcome is Outcome.CANCELLED:
-            raise SessionCancelledError
+        result = self.checked(result)
         wall_s = self.budget.spent_s - started
+        self.tell_end(spec, result, wall_s)
         self._account(spec, result, wall_s, cost)
         return replace(result, wall_s=wall_s, warmup_s=self._with_what_was_ahead(spec, result))
 
@@ -225,9 +230,32 @@ class Bench:
         """Where the session's time went so far."""
         return TimeSpent(self.measuring_s, self.warming_up_s, self.budget.spent_s)
 
-    def announce(self, spec: TrialSpec) -> None:
-        """Tell the outside that a trial was asked for."""
-        self._emit(TrialStarted(spec.trial_id, spec.log_path))
+    def hold(self) -> None:
+        """Wait while the person has paused the session; that time does not count."""
+        if self.steering.paused:
+            with self.budget.standing_still():
+                self.steering.hold(lambda waiting: self._emit(Held(waiting)))
+
+    def checked(self, result: TrialResult) -> TrialResult:
+        """A trial's result; of one that was ended from outside, that the person skipped it.
+
+        Raises SessionCancelledError when it was the session that was ended.
+        """
+        if result.outcome is not Outcome.CANCELLED:
+            return result
+        if self.runner.cancelled:
+            raise SessionCancelledError
+        return replace(result, outcome=Outcome.SKIPPED, reason=self.steering.why_skipped)
+
+    def announce(self, spec: TrialSpec, expected_s: float | None) -> None:
+        """Tell the outside that a trial was asked for, and how long it is expected to take."""
+        self._emit(TrialStarted(spec.trial_id, spec.log_path, expected_s))
+
+    def tell_end(self, spec: TrialSpec, result: TrialResult, wall_s: float) -> None:
+        """Tell the outside how a trial ended."""
+        step_ms = median(block.step_ms for block in result.blocks) if result.measured else None
+        peak = result.peak_reserved_bytes
+        self._emit(TrialEnded(spec.trial_id, result.outcome, result.reason, step_ms, peak, wall_s))
 
     def listener(self, spec: TrialSpec) -> Callable[[TrialMessage], None]:
         """What a trial's messages do: activities are passed on, facts and profiles are kept."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
+from advisor.records import Value
+
 # Why a candidate is not tried, or a setting is not in the stack.
 REJECTED = "you rejected it"
 
@@ -17,9 +19,9 @@ class Decision(StrEnum):
 
 
 class SessionControl(Protocol):
-    """A session as a user interface sees it. ``run``, ``rework`` and ``retry`` block: call them in a thread.
+    """A session as a user interface sees it. ``run``, ``rework``, ``retry`` and ``try_more`` block: use a thread.
 
-    ``cancel``, ``stop`` and ``decide`` may be called from any thread at any time.
+    Everything else may be called from any thread at any time.
     """
 
     def run(self) -> None:
@@ -31,10 +33,26 @@ class SessionControl(Protocol):
     def stop(self) -> None:
         """End a running ``rework`` or ``retry`` at once; the session, and what was measured, stay as they are."""
 
-    def decide(self, recipe_id: str, decision: Decision | None) -> None:
+    def skip(self) -> None:
+        """End the running trial; the session goes on without it. Nothing before the baseline is measured."""
+
+    def pause(self) -> None:
+        """Start no further trial until ``go_on``; the one that runs goes on to its end. The budget waits too."""
+
+    def go_on(self) -> None:
+        """Go on after ``pause``."""
+
+    def extend(self, seconds: float) -> None:
+        """Give a running session this much more time."""
+
+    def finish(self) -> None:
+        """End the running trial and the search; the session closes with what it has, as when its time is over."""
+
+    def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
         """Record what the person said (None takes it back). A running session follows it at its next step.
 
-        It ends a running ``rework``, which is out of date by it: call that again.
+        With a ``value`` only that one of the recipe's values is accepted. A decision ends a running ``rework``, which
+        is out of date by it: call that again.
         """
 
     def rework(self) -> None:
@@ -42,3 +60,6 @@ class SessionControl(Protocol):
 
     def retry(self, name: str) -> None:
         """Run the trial of a candidate again, posting events."""
+
+    def try_more(self, seconds: float | None = None) -> None:
+        """After the session: search on for this long, or for as long as the session had, posting events."""

@@ -17,6 +17,7 @@ from advisor.records import (
     Facts,
     Finding,
     Hardware,
+    Outcome,
     ParetoPoint,
     Recommendation,
     StackRecord,
@@ -88,10 +89,14 @@ class TrialsPlanned:
 
 @dataclass(frozen=True, slots=True)
 class TrialStarted:
-    """A trial process was asked for. ``name`` is a candidate's name, ``baseline``, or the stack's description."""
+    """A trial process was asked for. ``name`` is a candidate's name, ``baseline``, or the stack's description.
+
+    ``expected_s`` is what it is expected to take, in seconds; None where nothing is known yet.
+    """
 
     name: str
     log_path: str
+    expected_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,18 @@ class TrialActivity:
 
     name: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """The trial process has ended: how, and what one step took in it. Its verdict comes with the records."""
+
+    name: str
+    outcome: Outcome
+    reason: str = ""
+    step_ms: float | None = None
+    peak_reserved_bytes: int | None = None
+    wall_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +167,21 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The person accepted or rejected a recipe, or took that back (None). Posted from the thread that asked for it."""
+    """The person accepted or rejected a recipe, or took that back (None). Posted from the thread that asked for it.
+
+    Where only one of its values was accepted, that is ``value``.
+    """
 
     recipe: str
     decision: Decision | None
+    value: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The session waits before its next trial, since the person paused it; or it goes on."""
+
+    waiting: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +229,7 @@ Event = (
     | TrialsPlanned
     | TrialStarted
     | TrialActivity
+    | TrialEnded
     | RunMeasured
     | TurnsMeasured
     | TrialMeasured
@@ -208,6 +237,7 @@ Event = (
     | StackMeasured
     | Ranked
     | Decided
+    | Held
     | ProgressMade
     | Said
     | SessionFailed

@@ -15,14 +15,14 @@ from typing import Any, get_args
 import msgspec
 
 from advisor.errors import UsageError
-from advisor.experiment.events import Event, ProgressMade, TrialActivity
+from advisor.experiment.events import Event, Held, ProgressMade, TrialActivity
 from advisor.experiment.request import Request
 from advisor.state_folder import state_folder
 
 SCHEMA = 1
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
 # Of interest only while they happen.
-_UNRECORDED = (ProgressMade, TrialActivity)
+_UNRECORDED = (Held, ProgressMade, TrialActivity)
 
 
 def sessions_folder() -> Path:

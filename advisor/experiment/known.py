@@ -204,7 +204,7 @@ class Known:
 
     def under(self, consent: Consent) -> Known:
         """What is known under other decisions: what was rejected is out of the stack, which may have to be measured."""
-        if consent.decisions == self.plan.consent.decisions:
+        if consent.decided == self.plan.consent.decided:
             return self
         known = replace(self, plan=replace(self.plan, consent=replace(consent, seen=self._seen())))
         gone = [key for key in self.stack if self._rejects(consent, key)]
@@ -302,7 +302,7 @@ class Known:
             alone = len(move.settings) <= 1
             return known if alone else known._without(candidate.key, f"together with the others it fails: {why}")
         gain = known.judge.gain(move.settings, known.stack)
-        accepted = known.plan.consent.accepts(candidate.recipe)
+        accepted = known.plan.consent.accepts(candidate.recipe, candidate.value)
         margin = known.plan.recipe(candidate).replacement_margin if candidate.key in known.stack else 1.0
         joins = accepted and not gain.lost and _holds(move.settings, known.stack)
         if joins or (gain.proven and gain.low > margin and not known.needs_another_run(move.settings)):
@@ -322,7 +322,7 @@ class Known:
         gone = [key for key in self.stack if key not in move.settings]
         if move.base != self.stack or not self.usable(move.settings):
             return self
-        if any(self.plan.consent.accepts(self.plan.catalog.by_key(key).id) for key in gone):
+        if any(self.plan.consent.accepts(self.plan.catalog.by_key(key).id, self.stack[key]) for key in gone):
             return self
         gain = self.judge.gain(move.settings, self.stack)
         clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler

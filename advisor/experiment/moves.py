@@ -246,7 +246,7 @@ def adds(known: Known) -> Moves:
         if _was_tried(known, candidate) or not _is_next_rung(known, candidate) or _displaces(known, settings):
             continue
         gain = _gain_on_top(known, candidate)
-        if known.plan.consent.accepts(candidate.recipe):
+        if known.plan.consent.accepts(candidate.recipe, candidate.value):
             gain = POLICY.leap_gain
         elif _is_cheaper_alone(known, candidate):
             continue

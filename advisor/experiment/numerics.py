@@ -135,7 +135,7 @@ def compare_numerics(
     coarsest = max(rounding, own_rounding)
     deviations = _deviations(result, baseline, (coarsest, own_rounding), spread or Spread(), reference)
     if not deviations:
-        return NumericsResult(declared, declared, None, "nothing to compare")
+        return NumericsResult(declared, declared, None, "nothing to compare", compared=False)
     found = _classified(max(deviations, key=lambda deviation: deviation.rank), declared, reference)
     data = compare_data(result.data, baseline.data)
     if data is not None and found.measured is Numerics.EXACT:
@@ -151,10 +151,10 @@ def _without_comparing(result: TrialResult, baseline: TrialResult, declared: Num
     if not finite(baseline):
         what = "losses" if baseline.losses else "outputs"
         text = f"the baseline's own {what} are not finite: there is nothing to compare with"
-        return NumericsResult(declared, declared, None, text)
+        return NumericsResult(declared, declared, None, text, compared=False)
     if result.batch_size != baseline.batch_size:
         text = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
-        return NumericsResult(declared, declared, None, text)
+        return NumericsResult(declared, declared, None, text, compared=False)
     data = compare_data(result.data, baseline.data)
     return NumericsResult(Numerics.CHANGED, declared, None, data.text) if data and not data.rounded else None
 

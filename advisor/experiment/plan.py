@@ -192,7 +192,7 @@ class Plan:
         return limit is not None and peak is not None and peak > limit
 
     def needs_more_than_it_tells(self, candidate: Candidate) -> bool:
-        """Whether a trial of a candidate needs a fresh interpreter, seconds of imports, and is expected to gain nothing.
+        """Whether a candidate is expected to gain nothing, and its trial has to import everything anew.
 
         Who names it with ``--only`` wants the figure all the same.
         """

@@ -30,15 +30,16 @@ from advisor.experiment.request import Request
 from advisor.experiment.resuming import take_over
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
+from advisor.experiment.steering import ENDED, SKIPPED, Steering
 from advisor.experiment.telling import Teller
 from advisor.experiment.tolerance import own_rounding
 from advisor.hardware import inspect_hardware
-from advisor.records import Candidate, Facts, Finding, Mode, Outcome, TrialResult
+from advisor.records import Candidate, Facts, Finding, Mode, Outcome, TrialResult, Value
 from advisor.runner import Runner
 from advisor.settings import Settings
 from advisor.source import read_sources
 
-_REWORK = "rework"
+_REWORK, _MORE = "rework", "more"
 
 
 class Session:
@@ -69,13 +70,16 @@ class Session:
         self._closed = False
         self._aside = ""
         self.exit_code = ExitCode.OK
-        self._decisions = Decisions(self._past.decisions if self._past else {})
+        self._decisions = Decisions(*((self._past.decisions, self._past.accepted_values) if self._past else ()))
+        self._steering = Steering()
         budget = Budget(request.budget_s, clock)
-        self._bench = Bench(request, runner, budget, journal, emit=self._emit, catalog=self.catalog)
+        self._bench = Bench(
+            request, runner, budget, journal, emit=self._emit, catalog=self.catalog, steering=self._steering
+        )
         self._teller = Teller(self._emit)
         self._lab = Lab(self._bench, self._emit, consent=self._consented, report=self._report)
         self._known: Known | None = None
-        self._found: dict[frozenset[tuple[str, Decision]], Known] = {}
+        self._found: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
         self._said: set[str] = set()
 
     # --- what a user interface calls ---------------------------------------------------------------------------
@@ -89,18 +93,47 @@ class Session:
         with self._lock:
             self._closed = True
         self._runner.cancel()
+        self._steering.go_on()
 
     def stop(self) -> None:
         """End a running ``rework`` or ``retry``; nothing else changes."""
         with self._lock:
             if self._aside:
                 self._runner.cancel()
+                self._steering.go_on()
 
-    def decide(self, recipe_id: str, decision: Decision | None) -> None:
-        """Record what the person said of a recipe; a rework that does not know of it yet is ended."""
-        if not self._decisions.take(recipe_id, decision):
+    def skip(self) -> None:
+        """End the running trial only; nothing before the baseline is measured, which all else needs."""
+        if self._known is not None:
+            self._runner.skip()
+
+    def pause(self) -> None:
+        """Start no further trial until :meth:`go_on`."""
+        self._steering.pause()
+
+    def go_on(self) -> None:
+        """Go on after :meth:`pause`."""
+        self._steering.go_on()
+
+    def extend(self, seconds: float) -> None:
+        """Give the session this much more time."""
+        self._bench.budget.extended_s += seconds
+        if self._known is not None:
+            self._lab.tell_progress(self._known)
+
+    def finish(self) -> None:
+        """End the running trial and the search; what is known is reported as at the end of any session."""
+        if self._known is None:
+            self.cancel()
             return
-        self._emit(events.Decided(recipe_id, decision))
+        self._steering.end()
+        self._runner.skip()
+
+    def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
+        """Record what the person said of a recipe; a rework that does not know of it yet is ended."""
+        if not self._decisions.take(recipe_id, decision, value):
+            return
+        self._emit(events.Decided(recipe_id, decision, value))
         with self._lock:
             if self._aside == _REWORK:
                 self._runner.cancel()
@@ -118,6 +151,11 @@ class Session:
         """Run a candidate's trial again."""
         if self._known is not None and name in self._teller.records:
             self._run_aside(name, lambda: self._retry(name))
+
+    def try_more(self, seconds: float | None = None) -> None:
+        """Search on after the session, for this long or as long as it had."""
+        if self._known is not None:
+            self._run_aside(_MORE, lambda: self._try_more(seconds))
 
     # --- the stages --------------------------------------------------------------------------------------------
 
@@ -156,7 +194,7 @@ class Session:
         """What is known once the baseline is measured; of a session that is continued, all that it measured too."""
         hints = hints_for(workload_name(self.request.target, facts))
         self._prepare_budget(facts, hints)
-        consent = Consent(self.catalog, facts.workload.mode, self.request.allow, self._decisions.all())
+        consent = self._consented(Consent(self.catalog, facts.workload.mode, self.request.allow))
         judge = Judge(
             self.catalog,
             facts.workload.mode,
@@ -188,7 +226,7 @@ class Session:
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
         """Search from a state; what was found is kept for when the same decisions come back."""
         known = search(known, self._lab, wanted=wanted)
-        self._known = self._found[frozenset(known.plan.consent.decisions.items())] = known
+        self._known = self._found[known.plan.consent.decided] = known
 
     def _conclude(self, known: Known) -> None:
         """Say what was left out and why, what limits the figures, and leave hints for the next session."""
@@ -197,7 +235,7 @@ class Session:
         self._keep_hints(known)
         budget = self._bench.budget
         for warning in (
-            caveats.of_the_budget(known, budget.spent_s, budget.total_s),
+            caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s),
             caveats.of_the_limit(known),
         ):
             if warning:
@@ -212,6 +250,8 @@ class Session:
 
     def _too_late(self, known: Known, candidate: Candidate) -> str:
         """Why there was no time for a candidate, and what to do."""
+        if self._steering.ending:
+            return ENDED
         together = [runs[-1] for s, runs in known.judge.runs.items() if s.get(candidate.key) == candidate.value]
         if together:
             failed = f"which failed: {together[-1].reason}"
@@ -263,15 +303,26 @@ class Session:
             self._found[self._decided] = self._known
         self._teller.tell(self._begun)
 
-    def _begin_anew(self) -> None:
-        """Give what is measured after the session as much time as the session had."""
-        self._bench.budget = self._bench.budget.renewed()
+    def _try_more(self, seconds: float | None) -> None:
+        self._begin_anew(seconds)
+        before = self._begun
+        self._search(self._lab.tell(before))
+        if self._begun.judge.runs == before.judge.runs:
+            self._emit(events.Said("nothing is left to try that fits into that time"))
+        self._skip_the_rest(self._begun)
+        self._lab.enter("done")
+
+    def _begin_anew(self, seconds: float | None = None) -> None:
+        """Give what is measured after the session as much time as the session had, or so much."""
+        self._steering.begin_anew()
+        self._bench.budget = self._bench.budget.renewed(seconds)
 
     def _tell_refused(self, known: Known) -> None:
         """Why something that the person accepted is not in the stack all the same."""
         for recipe, decision in known.plan.consent.decisions.items():
             key = self.catalog[recipe].key
-            if decision is Decision.ACCEPTED and key not in known.stack:
+            wanted = known.plan.consent.values.get(recipe, known.stack.get(key))
+            if decision is Decision.ACCEPTED and (key not in known.stack or known.stack[key] != wanted):
                 why = known.dropped.get(key, "alone it is not faster, or it needs more memory than there is")
                 self._warn(f"{recipe} is accepted, but not in the stack: {why}")
 
@@ -296,11 +347,11 @@ class Session:
         return self._known
 
     @property
-    def _decided(self) -> frozenset[tuple[str, Decision]]:
-        return frozenset(self._decisions.all().items())
+    def _decided(self) -> frozenset[tuple[str, Decision, Value | None]]:
+        return self._consented(self._begun.plan.consent).decided
 
     def _consented(self, consent: Consent) -> Consent:
-        return replace(consent, decisions=self._decisions.all())
+        return replace(consent, decisions=self._decisions.all(), values=self._decisions.values())
 
     def _report(self, known: Known) -> None:
         """Tell what is new; a session that is cancelled goes on from here."""
@@ -320,7 +371,7 @@ class Session:
                     "let the target be built and run any number of times",
                     once="baseline",
                 )
-            if len(settings) < 2:
+            if len(settings) < 2 or runs[-1].reason in (SKIPPED, ENDED):
                 continue
             if not runs[-1].measured:
                 late = runs[-1].outcome is Outcome.TIMED_OUT
@@ -363,9 +414,18 @@ class Session:
             budget = self._bench.budget
             self._emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
 
+    def _spoils_the_record(self, event: events.Event) -> bool:
+        """Whether an event would turn the record of a session that was complete into one that was not."""
+        complete = self._past is not None and self._past.finished is not None and not self._past.finished.cancelled
+        ends_badly = isinstance(event, events.SessionFailed) or (
+            isinstance(event, events.SessionFinished) and (event.cancelled or self.exit_code is not ExitCode.OK)
+        )
+        return complete and ends_badly
+
     def _emit(self, event: events.Event) -> None:
         event = events.printable_event(event)
-        self._journal.record(event)
+        if not self._spoils_the_record(event):
+            self._journal.record(event)
         self._post(event)
 
 
@@ -375,7 +435,7 @@ def _follows_decisions(move: Move, known: Known) -> bool:
         return True
     if move.candidate is None:
         return False
-    return known.plan.consent.accepts(move.candidate.recipe) or (
+    return known.plan.consent.accepts(move.candidate.recipe, move.candidate.value) or (
         move.kind is Kind.ADD and known.plan.is_usual(move.candidate)
     )
 

@@ -50,7 +50,7 @@ class Patch:
 class Wanted:
     """What a config is to say, and what is known of the loop that it is for.
 
-    ``implied``: what the settings bring with them, as ``data.num_workers`` brings workers that persist. ``along``: what
+    ``implied``: what settings bring with them, as ``data.num_workers`` brings workers that persist. ``along``: what
     the measured loop had anyway of the same kind. Both are written where there is a place for them. ``current`` holds
     the user's present values: a word is only replaced by its name where the config says the same word.
     """
@@ -58,14 +58,23 @@ class Wanted:
     settings: Mapping[str, Value]
     current: Mapping[str, Value] = field(default_factory=dict)
     key_map: Mapping[str, str] = field(default_factory=dict)
-    implied: Mapping[str, Value] = field(default_factory=dict)
+    implied: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     along: Mapping[str, Value] = field(default_factory=dict)
     mode: Mode = Mode.TRAIN
+    on_cpu: bool = False
+
+    @property
+    def brought(self) -> dict[str, Value]:
+        """What the settings bring with them, beside themselves."""
+        found: dict[str, Value] = {}
+        for key in self.settings:
+            found |= self.implied.get(key, {})
+        return {key: value for key, value in found.items() if key not in self.settings}
 
     @property
     def everything(self) -> dict[str, Value]:
         """All that may be said: the settings win."""
-        return {**self.along, **self.implied, **self.settings}
+        return {**self.along, **self.brought, **self.settings}
 
 
 def patch_config(
@@ -89,10 +98,10 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     writer = _Writer(document)
     _write_mapped(writer, wanted, kind)
     for phrase in _phrases(document, wanted, kind):
-        if not any(key in writer.said or _in_section(document, key) for key in phrase.keys):
+        if all(writer.is_open(key) for key in phrase.keys):
             writer.say(phrase)
-    for key, value in {**wanted.implied, **wanted.settings}.items():
-        if key not in writer.said and not _in_section(document, key) and _is_alone(key, wanted.settings):
+    for key, value in {**wanted.brought, **wanted.settings}.items():
+        if writer.is_open(key) and _is_alone(key, wanted.settings):
             entries = entries_for(key, value, document.tree, wanted.current)
             if entries:
                 writer.say(Phrase((key,), entries))
@@ -146,6 +155,11 @@ class _Writer:
         self.said: dict[str, str] = {}
         self.remarks: list[str] = []
         self._taken: set[Path] = set()
+        self._blocked: set[str] = set()
+
+    def is_open(self, key: str) -> bool:
+        """Whether a setting still looks for its place: one whose place cannot be changed does not."""
+        return key not in self.said and key not in self._blocked and not _in_section(self.document, key)
 
     def say(self, phrase: Phrase) -> None:
         """Write what a phrase needs written, or note what is in the way."""
@@ -153,6 +167,7 @@ class _Writer:
         obstacle = next(filter(None, (self.document.obstacle(entry.path) for entry in entries)), "")
         if obstacle:
             self.remarks.append(f"{', '.join(phrase.keys)}: the config's {obstacle}")
+            self._blocked.update(phrase.keys)
             return
         if any(entry.path in self._taken for entry in entries):
             return
@@ -174,16 +189,18 @@ def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phras
         document.tree,
         home_of(kind, document.tree),
         wanted.mode,
-        wanted.current,
+        wanted.on_cpu,
     )
     return [*words_of(kind)(config), *phrases_of_nodes(config)]
 
 
 def _rest(writer: _Writer, wanted: Wanted) -> dict[str, Value]:
-    """What was not said. What a setting implies goes with it: it is not lost where the config says the setting."""
+    """What was not said, and what a setting brings with it where the config says that setting alone."""
     left = {key: value for key, value in wanted.settings.items() if key not in writer.said}
-    brought = {key: value for key, value in wanted.implied.items() if key not in writer.said}
-    return {**left, **brought} if not left.keys() >= wanted.settings.keys() else left
+    for key, brought in wanted.implied.items():
+        if key in writer.said:
+            left |= {other: value for other, value in brought.items() if other not in (*writer.said, *wanted.settings)}
+    return left
 
 
 def _is_alone(key: str, settings: Mapping[str, Value]) -> bool:

@@ -14,6 +14,7 @@ from advisor.formatting import (
     format_count,
     format_energy,
     format_ms,
+    format_noise,
     format_percent,
     format_rate,
     format_ratio,
@@ -107,6 +108,13 @@ def effect_words(record: TrialRecord, figure: Callable[[Comparison | None], str]
     return f"{figure(record.contribution)} on the stack" if record.contribution else f"{MISSING} in the stack"
 
 
+def noise_words(baseline: BaselineRecord) -> str:
+    """The noise floor as a phrase; before anything was repeated it is not known."""
+    if baseline.runs < 2:
+        return "noise not measured yet"
+    return f"noise {format_noise(baseline.noise_floor)}"
+
+
 def how_confirmed(stack: StackRecord) -> str:
     """How sure the stack's figure is: ``confirmed`` in turn with the baseline, or ``measured once``."""
     return "confirmed" if stack.confirmed else MEASURED_ONCE
@@ -156,7 +164,7 @@ def _calls(profile: Profile) -> Iterator[Figure]:
     calling = overhead_share(profile)
     if calling is not None:
         count = format_count(profile.calls_per_step)
-        yield Figure("Operator calls", "Calls", f"of the step or more for calling {count} operators", calling)
+        yield Figure("Launch overhead, at least", "Launches", f"of the step at least ({count} operators)", calling)
 
 
 def ceiling_figures(ceilings: Ceilings) -> list[Figure]:

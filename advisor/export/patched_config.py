@@ -62,15 +62,11 @@ def patched_for(
 def _wanted(state: SessionState, settings: Mapping[str, Value], outputs: Outputs, catalog: Catalog) -> Wanted:
     facts = state.facts.workload if state.facts else None
     current = facts.current if facts else {}
-    implied = {
-        other: brought
-        for recipe, value in catalog.in_order(settings)
-        for other, brought in recipe.implies(value).items()
-        if other not in settings
-    }
+    implied = {recipe.key: recipe.implies(value) for recipe, value in catalog.in_order(settings)}
     loads = any(key in settings for key in LOADER_KEYS)
     along = {key: current[key] for key in LOADER_KEYS if loads and key in current}
-    return Wanted(settings, current, outputs.key_map, implied, along, facts.mode if facts else Mode.TRAIN)
+    mode, on_cpu = (facts.mode, facts.device_type == "cpu") if facts else (Mode.TRAIN, False)
+    return Wanted(settings, current, outputs.key_map, implied, along, mode, on_cpu)
 
 
 def _rest_path(export: Path) -> Path:

@@ -52,6 +52,7 @@ if optimizer is not None and device.type == "cuda":
 AS_WRITTEN = """
 # A model that is compiled already is compiled anew.
 model = getattr(model, "_orig_mod", model)
+model._compiled_call_impl = None
 """
 
 TELL_ATTENTION_APART = """

@@ -75,5 +75,5 @@ def compile_source(
     if scope == "with_loss":
         return f"@torch.compile({options})\n{_COMPILED_LOSS}"
     if scope == "regional":
-        return f"{source('blocks', 'regions')}\n\ncompile_blocks(model, {options})\n"
-    return f"model = torch.compile(model, {options})\n"
+        return f"{source('blocks', 'compiled_module', 'regions')}\n\ncompile_blocks(model, {options})\n"
+    return f"{source('compiled_module')}\n\ncompile_in_place(model, {options})\n"

@@ -1,6 +1,7 @@
 """A DataLoader with some of its options changed: a copy that keeps its class and all that it holds."""
 
 import collections.abc
+import copy
 import functools
 import types
 import typing
@@ -76,10 +77,7 @@ def settled(loader: typing.Any, changes: dict[str, typing.Any]) -> dict[str, typ
     elif options.get("prefetch_factor", loader.prefetch_factor) is None:
         options["prefetch_factor"] = 2  # PyTorch's default for workers
     if "batch_size" in options:
-        refuse_own_batches(loader)
-        options["batch_sampler"] = torch.utils.data.BatchSampler(
-            loader.sampler, options["batch_size"], loader.drop_last
-        )
+        options["batch_sampler"] = resized_batches(loader, options["batch_size"])
     return {"num_workers": workers, **options}
 
 
@@ -92,12 +90,18 @@ def set_options(loader: typing.Any, options: dict[str, typing.Any]) -> None:
             raise ValueError(f"{type(loader).__name__} decides on {name} itself") from error
 
 
-def refuse_own_batches(loader: typing.Any) -> None:
-    """Raise ValueError for a loader whose batches are not formed by its batch size."""
+def resized_batches(loader: typing.Any, size: int) -> typing.Any:
+    """The loader's batch sampler for batches of this size. Raises ValueError where the size does not decide on them."""
     if loader.batch_size is None and loader.batch_sampler is None:
         raise ValueError("the loader does not form batches (batch_size=None): change the batch size in the dataset")
-    if loader.batch_size is None or type(loader.batch_sampler) is not torch.utils.data.BatchSampler:
+    if loader.batch_size is None or not isinstance(loader.batch_sampler, torch.utils.data.BatchSampler):
         raise ValueError("the loader has a batch sampler of its own: change the batch size there")
+    resized = copy.copy(loader.batch_sampler)
+    resized.batch_size = size
+    plain = torch.utils.data.BatchSampler(loader.sampler, size, loader.drop_last)
+    if length_of(resized) != length_of(plain):
+        raise ValueError(f"{type(resized).__name__} forms its batches in its own way: change the batch size there")
+    return resized
 
 
 def refuse_repeated_samples(loader: typing.Any, changes: dict[str, typing.Any]) -> None:

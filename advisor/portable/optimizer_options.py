@@ -19,6 +19,8 @@ def set_options(optimizer: torch.optim.Optimizer, **changes: typing.Any) -> None
     option, where its constructor refuses it, or where the optimizer runs a step of its own.
     """
     base, name = torch_class(optimizer), type(optimizer).__name__
+    if not changes:
+        return
     if base is None:
         raise ValueError(f"{name} has a step of its own, which may not know the options of PyTorch's optimizers")
     unknown = [option for option in changes if option not in optimizer.defaults]
@@ -37,7 +39,19 @@ def set_options(optimizer: torch.optim.Optimizer, **changes: typing.Any) -> None
         vars(optimizer).update({flag: True} if any(flag in found for found in flags) else {})
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            place_counters(optimizer.state.get(parameter, {}), parameter.device, on_device(group))
+            settle_state(optimizer.state.get(parameter, {}), parameter, on_device(group))
+
+
+def follow_layout(optimizer: typing.Any) -> None:
+    """Give an optimizer's state the memory layout that its parameters have now, and whatever it loads later.
+
+    Fused kernels read parameters, gradients and state side by side in memory. What is saved is contiguous.
+    """
+    for one in getattr(optimizer, "optimizers", [optimizer]):
+        PlainState.of(one).contiguous = True
+        for group in one.param_groups:
+            for parameter in group["params"]:
+                settle_state(one.state.get(parameter, {}), parameter, on_device(group))
 
 
 def torch_class(optimizer: torch.optim.Optimizer) -> typing.Any:
@@ -71,6 +85,14 @@ def on_device(group: typing.Mapping[str, typing.Any]) -> bool:
     return bool(group.get("fused") or group.get("capturable"))
 
 
+def settle_state(state: dict[typing.Any, typing.Any], parameter: torch.Tensor, there: bool) -> None:
+    """Bring a parameter's state to where its step reads it: counters to a device, the rest into its memory layout."""
+    place_counters(state, parameter.device, there)
+    for name, value in state.items():
+        if type(value) is torch.Tensor and value.shape == parameter.shape and value.stride() != parameter.stride():
+            state[name] = torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
+
+
 def place_counters(state: dict[typing.Any, typing.Any], device: torch.device, there: bool) -> None:
     """Bring the counters of a parameter's state to its device, or to the host."""
     for name in COUNTERS & state.keys():
@@ -88,6 +110,7 @@ class PlainState:
         self.defaults: dict[str, typing.Any] = {}
         self.groups: list[dict[str, typing.Any]] = []
         self.present: dict[torch.Tensor, dict[str, typing.Any]] = {}
+        self.contiguous = False
 
     @classmethod
     def of(cls, optimizer: torch.optim.Optimizer) -> "PlainState":
@@ -124,6 +147,9 @@ class PlainState:
                 if key in state:
                     state[key] = dict(state[key])
                     place_counters(state[key], parameter.device, on_device(group))
+                    if self.contiguous:
+                        kept = [(name, value) for name, value in state[key].items() if type(value) is torch.Tensor]
+                        state[key].update((name, value.contiguous()) for name, value in kept)
         return {**saved, "state": state, "param_groups": groups}
 
     def before_loading(self, optimizer: torch.optim.Optimizer, loaded: dict[str, typing.Any]) -> dict[str, typing.Any]:
@@ -142,7 +168,7 @@ class PlainState:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
-                place_counters(state, parameter.device, on_device(group))
+                settle_state(state, parameter, on_device(group))
                 for name, before in present.get(parameter, {}).items():
                     if is_alike(before, state.get(name)):
                         state[name] = before.copy_(state[name])
@@ -152,7 +178,8 @@ def is_alike(one: object, other: object) -> bool:
     """Whether both are plain tensors of the same shape, type and device, so that one can take the other's values."""
     if type(one) is not torch.Tensor or type(other) is not torch.Tensor:
         return False
-    return (one.shape, one.dtype, one.device, one.layout) == (other.shape, other.dtype, other.device, other.layout)
+    kinds = [(tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.layout) for tensor in (one, other)]
+    return kinds[0] == kinds[1]
 
 
 class TensorRates:

@@ -14,7 +14,8 @@ EIGHT_BIT_PACKAGES = ("bitsandbytes.optim", "torchao.optim")
 def make_state_small(optimizer: torch.optim.Optimizer, kind: str) -> None:
     """Give Adam or AdamW less state: ``adafactor`` keeps rows and columns of a moment, ``8-bit`` both in 8 bits.
 
-    Raises ValueError for another optimizer and one that has made a step, and ImportError when no package with 8-bit optimizers is installed.
+    Raises ValueError for another optimizer and one that has made a step, and ImportError when no package with 8-bit
+    optimizers is installed.
     """
     if type(optimizer) not in ADAM_KIN:
         raise ValueError(f"{type(optimizer).__name__} is neither Adam nor AdamW, whose state could be made smaller")
@@ -36,7 +37,9 @@ def use_layer_rates(optimizer: torch.optim.Optimizer, kind: str) -> None:
         "lamb": (ADAM_KIN, "Lamb", ("lr", "betas", "eps", "weight_decay")),
     }[kind]
     if type(optimizer) not in kin:
-        raise ValueError(f"{name} takes the place of {kin[0].__name__}, and the optimizer is {type(optimizer).__name__}")
+        raise ValueError(
+            f"{name} takes the place of {kin[0].__name__}, and the optimizer is {type(optimizer).__name__}"
+        )
     become(optimizer, first_found(("timm.optim",), name), options)
 
 

@@ -5,6 +5,7 @@ import typing
 import torch
 
 from advisor.portable.blocks import repeated_blocks
+from advisor.portable.compiled_module import compile_in_place
 
 
 def compile_blocks(model: torch.nn.Module, **options: typing.Any) -> None:
@@ -20,16 +21,3 @@ def compile_blocks(model: torch.nn.Module, **options: typing.Any) -> None:
     config.recompile_limit = max(config.recompile_limit, 2 * len(blocks))
     for block in blocks:
         compile_in_place(block, **options)
-
-
-def compile_in_place(block: torch.nn.Module, **options: typing.Any) -> None:
-    """Compile a module and keep its identity and the names of its parameters."""
-    if not type(block).forward.__module__.startswith("torch.nn."):
-        block.compile(**options)
-        return
-
-    # block.compile() would do nothing here: Dynamo skips PyTorch's own frames unless they are called from another.
-    def call(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
-        return block._call_impl(*args, **kwargs)
-
-    block._compiled_call_impl = torch.compile(call, **options)

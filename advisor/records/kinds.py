@@ -75,7 +75,7 @@ class Verdict(StrEnum):
 
 
 class Bottleneck(StrEnum):
-    """What the step is bound by."""
+    """What limits the speed of a step."""
 
     INPUT = "input"
     LAUNCH = "host launches"
@@ -83,6 +83,21 @@ class Bottleneck(StrEnum):
     COMPUTE = "compute"
     COPY = "host-to-device copies"
     COMMUNICATION = "communication"
+
+    @property
+    def kind_of_step(self) -> str:
+        """What such a step is called: ``compute-heavy``."""
+        return _KINDS_OF_STEPS[self]
+
+
+_KINDS_OF_STEPS = {
+    Bottleneck.INPUT: "input-bound",
+    Bottleneck.LAUNCH: "launch-bound",
+    Bottleneck.MEMORY: "memory-bound",
+    Bottleneck.COMPUTE: "compute-heavy",
+    Bottleneck.COPY: "copy-bound",
+    Bottleneck.COMMUNICATION: "communication-bound",
+}
 
 
 class Phase(StrEnum):

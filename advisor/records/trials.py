@@ -200,7 +200,8 @@ class NumericsResult:
 
     ``from_reference`` is the relative difference from the same steps in a higher precision, and
     ``baseline_from_reference`` the baseline's; None where there is no such reference. ``as_baselines`` when two runs of
-    the baseline differ about as much: then nothing speaks against the class that the recipe declares.
+    the baseline differ about as much: then nothing speaks against the class that the recipe declares. ``compared`` is
+    False where nothing could be: then ``measured`` is what the recipe declares.
     """
 
     measured: Numerics
@@ -210,6 +211,7 @@ class NumericsResult:
     from_reference: float | None = None
     baseline_from_reference: float | None = None
     as_baselines: bool = False
+    compared: bool = True
 
     @property
     def worse_than_declared(self) -> bool:
@@ -337,7 +339,8 @@ class BaselineRecord:
     """The user's own settings, measured. ``cpu_step_ms`` is the same step on the CPU, when a GPU session tried that.
 
     ``noise_floor``, ``memory_floor`` and ``energy_floor`` are the relative differences in speed, in peak memory and in
-    energy that identical runs showed; the last two are 0 where there was one run only.
+    energy that identical runs showed; the last two are 0 where there was one run only. ``runs`` is how many there were:
+    of one run the noise floor is what other machines showed.
     """
 
     result: TrialResult
@@ -347,6 +350,7 @@ class BaselineRecord:
     cpu_step_ms: float | None = None
     memory_floor: float = 0.0
     energy_floor: float = 0.0
+    runs: int = 2
 
 
 @dataclass(frozen=True, slots=True)

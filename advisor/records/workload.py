@@ -17,7 +17,7 @@ class LoaderFacts:
     ``transforms_problem`` says why. ``copy_problem`` says why the loader cannot be made again with other options, and
     ``pinning_problem`` why pinning its memory would not reach the batches' tensors; empty for nothing.
     ``divides_samples``: the samples of an iterable dataset are divided among workers. ``hears_of_epochs``: the dataset
-    has ``set_epoch``.
+    has ``set_epoch``. ``state_problem`` says what of the whole program reading a sample changes; empty for nothing.
     """
 
     batch_size: int | None
@@ -36,6 +36,7 @@ class LoaderFacts:
     pinning_problem: str = ""
     divides_samples: bool = False
     hears_of_epochs: bool = False
+    state_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from advisor.catalog import Catalog
 from advisor.errors import RefusedError, UsageError
-from advisor.recipe import Components, Recipe
+from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Value
+from advisor.runtime.optimizers import Together
 from advisor.runtime.step import finish_components
 
 
@@ -28,10 +30,24 @@ def apply_settings(
     if reason:
         raise UsageError(f"these settings cannot be combined: {reason}.", "Leave one of them out.")
     for recipe, value in catalog.in_order(settings):
+        apply_recipe(recipe, components, value, refused)
+    finish_components(components)
+
+
+def apply_recipe(
+    recipe: Recipe,
+    components: Components,
+    value: Value,
+    refused: Callable[[Recipe, Value, RefusedError], None] | None,
+) -> None:
+    """Apply one setting; one about the optimizer to each of several that has not had it yet."""
+    parts = [components]
+    if recipe.stage is Stage.OPTIMIZER and isinstance(components.optimizer, Together):
+        parts = [replace(components, optimizer=optimizer) for optimizer in components.optimizer.fresh]
+    for part in parts:
         try:
-            recipe.apply(components, value)
+            recipe.apply(part, value)
         except RefusedError as error:
             if refused is None:
                 raise
             refused(recipe, value, error)
-    finish_components(components)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
 
 from advisor.plan import AUTOTUNED_MATMULS, COMBO_KERNELS, StepPlan
+from advisor.portable.compiled_module import compile_in_place
+from advisor.portable.compiling import compiler_arguments
 from advisor.portable.regions import compile_blocks
 from advisor.records import Value
 
@@ -22,9 +24,9 @@ _OPTIONS: dict[str, tuple[Value, dict[str, str | bool]]] = {
 
 
 def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
-    """The compiled model; with the scope ``regional`` the model itself, its blocks compiled in place.
+    """The model, compiled in place; with the scope ``regional`` its blocks are.
 
-    What is compiled ``with_loss`` is compiled where model and loss meet, in the step: :func:`compiled_call`.
+    What is compiled ``with_loss`` is compiled where model and loss meet, in the step: ``portable/compiling.py``.
     """
     if plan.freezing:
         from torch._inductor import config
@@ -32,13 +34,29 @@ def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
         config.freezing = True
     if plan.compiles_loss:
         return model
-    options = _options(plan)
+    options = compiler_arguments(plan)
     if plan.compile_scope == "regional":
         compile_blocks(model, **options)
         return model
-    # Module.compile() would keep the model's identity, but leaves a bare nn.Sequential uncompiled: Dynamo skips
-    # the frames of torch.nn, and only torch.compile(module) wraps them.
-    return cast("nn.Module", torch.compile(model, **options))
+    compile_in_place(model, **options)
+    if plan.freezing:
+        model.register_load_state_dict_post_hook(_forget_constants)
+    return model
+
+
+def _forget_constants(*_: object) -> None:
+    """Have everything compiled anew: the weights that were loaded are constants of the code."""
+    torch.compiler.reset()
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether calling a model runs compiled code."""
+    return hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """A model as it is written, beside the compiled one: both share all parts."""
+    return copy.copy(getattr(model, "_orig_mod", model)) if is_compiled(model) else model
 
 
 def compiled_as(model: nn.Module) -> dict[str, Value] | None:
@@ -78,17 +96,8 @@ def as_written(model: nn.Module) -> nn.Module:
     return written
 
 
-def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
-    """A function of the step, compiled as the plan says."""
-    return torch.compile(call, **_options(plan))
-
-
-def _options(plan: StepPlan) -> dict[str, Any]:
-    dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
-    extras = plan.compiler_options
-    if not extras:
-        return {"mode": plan.compiles_with, "dynamic": dynamic}
-    from torch._inductor import list_mode_options
-
-    # torch.compile takes a mode or options, not both.
-    return {"options": {**list_mode_options(plan.compiles_with), **extras}, "dynamic": dynamic}
+def accept_wrapped_names(_: nn.Module, loaded: dict[str, Any], prefix: str, *__: object) -> None:
+    """A hook that lets a model load what its wrapper by torch.compile saved: it takes the prefix off the names."""
+    wrapped = f"{prefix}_orig_mod."
+    for name in [name for name in loaded if name.startswith(wrapped)]:
+        loaded[prefix + name.removeprefix(wrapped)] = loaded.pop(name)

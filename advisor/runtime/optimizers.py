@@ -1,45 +1,78 @@
-"""Optimizers as compiled and captured steps need them: no host in their step, learning rates in tensors."""
+"""Several optimizers of one model, as recipes and the plan see them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 import torch
 
-from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device, set_options, torch_class
 
-__all__ = ["TensorRates", "compiled_step", "make_capturable", "mark_stepped", "updates_without_host"]
+class Together:
+    """The optimizers of one model as recipes for the model see them: all groups, all state.
 
-
-def make_capturable(optimizer: Any, device: torch.device) -> None:
-    """Let an optimizer count its steps on the device, so that its step needs no host; where its class knows how."""
-    if device.type == "cuda" and "capturable" in optimizer.defaults and torch_class(optimizer) is not None:
-        set_options(optimizer, capturable=True)
-
-
-def updates_without_host(optimizer: Any) -> bool:
-    """Whether the optimizer's step can be captured: it counts on the device and reads its learning rate there."""
-    return torch_class(optimizer) is not None and all(map(on_device, optimizer.param_groups))
-
-
-def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
-    """The optimizer's step, compiled. PyTorch tutorials, Compiling the optimizer with torch.compile.
-
-    A learning rate that is a number would be compiled in, and again when it changes. Of the classes that cannot be
-    capturable, only SGD takes a tensor; the others keep a number, and a schedule makes them compile again.
+    ``fresh`` are those that no setting about optimizers has been applied to.
     """
-    takes_tensors = "capturable" in optimizer.defaults or torch_class(optimizer) is torch.optim.SGD
-    rates = TensorRates(optimizer, device) if takes_tensors else None
 
-    @torch.compile
-    def step() -> None:
-        optimizer.step()
+    def __init__(self, optimizers: Sequence[Any], fresh: Sequence[Any]) -> None:
+        self.optimizers = list(optimizers)
+        self.fresh = list(fresh)
 
-    def run() -> None:
-        with rates.inside() if rates is not None else nullcontext():
-            step()
-        mark_stepped(optimizer)
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of all."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
-    return run
+    @property
+    def state(self) -> _States:
+        """The state of all."""
+        return _States([optimizer.state for optimizer in self.optimizers])
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The options of the first."""
+        return self.optimizers[0].defaults  # type: ignore[no-any-return]
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """The state dicts of all."""
+        return [optimizer.state_dict() for optimizer in self.optimizers]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        """Give each its own."""
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
+
+
+class _States(MutableMapping[torch.Tensor, Any]):
+    """Several optimizers' states as one; each parameter has its state in one of them at most."""
+
+    def __init__(self, states: Sequence[Any]) -> None:
+        self.states = states
+
+    def _holder(self, parameter: torch.Tensor) -> Any:
+        holder = next((state for state in self.states if parameter in state), None)
+        if holder is None:
+            raise KeyError(parameter)
+        return holder
+
+    def __getitem__(self, parameter: torch.Tensor) -> Any:
+        return self._holder(parameter)[parameter]
+
+    def __setitem__(self, parameter: torch.Tensor, state: Any) -> None:
+        self._holder(parameter)[parameter] = state
+
+    def __delitem__(self, parameter: torch.Tensor) -> None:
+        del self._holder(parameter)[parameter]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (parameter for state in self.states for parameter in state)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.states))
+
+
+def optimizers_in(optimizer: Any) -> list[Any]:
+    """The single optimizers behind what a workload has as its optimizer."""
+    if isinstance(optimizer, Together):
+        return optimizer.optimizers
+    return [] if optimizer is None else [optimizer]

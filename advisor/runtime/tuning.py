@@ -10,23 +10,28 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import RefusedError
 from advisor.formatting import format_setting
 from advisor.plan import StepPlan
-from advisor.recipe import Components, Recipe
+from advisor.portable.steps import start_training
+from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Mode, Value
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.compilation import as_written, compiled_as
+from advisor.runtime.apply import apply_recipe, apply_settings
+from advisor.runtime.compilation import accept_wrapped_names, as_written, compiled_as
+from advisor.runtime.given import Given
 from advisor.runtime.loader import loop_loader
-from advisor.runtime.step import Step, make_step
+from advisor.runtime.optimizers import Together, optimizers_in
+from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step, settle_optimizers
 from advisor.settings import Settings
+
+# Settings for both modes that change a model for good when it is prepared for inference.
+_DIFFERS_IN_INFERENCE = frozenset({"precision.float8"})
 
 
 class Tuning:
@@ -41,6 +46,7 @@ class Tuning:
         self._catalog = catalog or load_catalog()
         self._catalog.check(self.settings)
         self._prepared: WeakKeyDictionary[nn.Module, StepPlan] = WeakKeyDictionary()
+        self._tuned: WeakSet[Any] = WeakSet()
 
     @classmethod
     def from_file(cls, path: str | Path) -> Tuning:
@@ -48,23 +54,74 @@ class Tuning:
         return cls(Settings.from_file(path))
 
     def prepare(self, *objects: Any) -> Any:
-        """Apply the settings to a model, an optimizer and a DataLoader, and return them in the order given.
+        """Apply the settings to models, optimizers and DataLoaders, and return all objects in the order given.
 
-        The order and the meaning are those of Accelerate's ``prepare``: any of the objects but the model may be left
-        out; one object is returned bare. What comes back replaces what was given: make learning-rate schedulers for
-        the optimizer that comes back. The model stays on its device; a compiled one is wrapped, and the model given
-        still holds the same parameters, so checkpoints are best saved from that.
+        The order and the meaning are those of Accelerate's ``prepare``: any number of each, but one model at least;
+        what settings are not about comes back as it is, and one object comes back bare. Models and optimizers are
+        changed in place and stay the same objects, with their hooks, so schedulers made before or after work on.
+        State dicts keep the names and the values of a plain loop. Each optimizer goes with the model whose parameters
+        it holds; with an optimizer all models are prepared for training. The first loader is the one that trains: the
+        others keep their batch size. A setting that cannot be shown to do the same for an object is left out for it
+        with a warning. Models stay on their devices.
         """
-        model = _only(objects, nn.Module)
-        if model is None:
+        given = Given.of(objects)
+        if not given.models and (given.optimizers or not given.loaders or not self._prepared):
             raise TypeError("prepare() needs the model: tuning.prepare(model, optimizer, loader)")
-        optimizer = _only(objects, torch.optim.Optimizer)
-        loader = _only(objects, DataLoader)
-        components = self._apply(model, optimizer, loader, Mode.INFER if optimizer is None else Mode.TRAIN)
-        data = loop_loader(components.data, components.plan)
-        back = {id(model): components.model, id(optimizer): components.optimizer, id(loader): data}
+        mode = Mode.TRAIN if given.optimizers else Mode.INFER
+        loaders = list(given.loaders)
+        back: dict[int, Any] = {}
+        plan = None if given.models else next(iter(self._prepared.values()))
+        for model in given.models:
+            first = loaders.pop(0) if loaders and plan is None else None
+            components = self._prepare_model(model, given.optimizers_of(model), first, mode)
+            if plan is not None:  # what the first loader was prepared for goes for its batches in every step
+                components.plan = replace(components.plan, non_blocking=plan.non_blocking)
+            plan = self._prepared[components.model] = components.plan
+            back |= {id(model): components.model, id(first): loop_loader(components.data, plan)}
+            if len(trained := given.optimizers_of(model)) == 1:
+                back.setdefault(id(trained[0]), optimizers_in(components.optimizer)[0])
+        for loader in loaders:
+            assert plan is not None
+            components = Components(None, None, loader, replace(plan, device_transform=None), loader.batch_size)
+            self._apply_again(components, lambda recipe: _is_for_any_loader(recipe) and recipe.key != "data.batch_size")
+            back[id(loader)] = loop_loader(components.data, components.plan)
         prepared = tuple(back.get(id(item), item) for item in objects)
         return prepared[0] if len(prepared) == 1 else prepared
+
+    def _prepare_model(self, model: nn.Module, optimizers: list[Any], loader: Any, mode: Mode) -> Components:
+        """A model with its optimizers; of one that is prepared already only what is new."""
+        fresh = [optimizer for optimizer in optimizers if optimizer not in self._tuned]
+        self._tuned.update(fresh)
+        optimizer = optimizers[0] if optimizers == fresh and len(fresh) == 1 else Together(optimizers, fresh)
+        written = getattr(model, "_orig_mod", model) if compiled_as(model) else model
+        present = self._prepared.get(written)
+        if present is None or (present.mode is not mode and mode is Mode.TRAIN):
+            if present is not None:
+                self._check_trainable(model, present)
+            return self._apply(model, optimizer if optimizers else None, loader, mode)
+        components = Components(written, optimizer, loader, present, getattr(loader, "batch_size", None))
+        self._apply_again(
+            components, lambda recipe: recipe.stage is Stage.OPTIMIZER or (loader and _is_for_any_loader(recipe))
+        )
+        settle_optimizers(components)
+        return components
+
+    def _apply_again(self, components: Components, wanted: Callable[[Recipe], object]) -> None:
+        """Some of the settings, for objects that come after the first."""
+        for recipe, value in self._catalog.in_order(self._settings_for(components, Mode(components.plan.mode))):
+            if wanted(recipe):
+                apply_recipe(recipe, components, value, _warn_of_refusal)
+
+    def _check_trainable(self, model: nn.Module, plan: StepPlan) -> None:
+        """Raise RuntimeError for a model that settings for inference have changed for good."""
+        settings = self._settings_for(Components(model, None, None, plan), Mode.INFER)
+        for recipe, value in self._catalog.in_order(settings):
+            only_inference = Mode.TRAIN not in recipe.modes or recipe.key in _DIFFERS_IN_INFERENCE
+            if recipe.stage is Stage.MODEL and only_inference and value != recipe.default:
+                raise RuntimeError(
+                    f"this model was prepared for inference, and {format_setting(recipe.key, value)} has changed its "
+                    "layers: build it anew, and prepare it with its optimizer before you infer with it"
+                )
 
     def train_step(
         self,
@@ -73,12 +130,19 @@ class Tuning:
         loss: Callable[..., Any] | None = None,
         *,
         clip_grad: float | None = None,
-    ) -> Step:
+    ) -> TrainStep | GraphedStep:
         """A callable ``step(batch) -> detached loss``: moving the batch, autocast, scaler, zero_grad and graph inside.
 
         ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; ``clip_grad`` is the norm that gradients are
-        clipped to before the update. Pass what ``prepare`` returned. The model is put into training mode now, once: a
-        loop that validates in between switches with ``eval()`` and ``train()``.
+        clipped to before the update. Pass what ``prepare`` returned. A model that is not in training mode is put into
+        it now, once; afterwards the mode is the loop's: one that validates in between switches with ``eval()`` and
+        ``train()``, or evaluates with the step of ``infer``, which leaves the mode as it is.
+
+        The step's ``scaler`` is the gradient scaler of float16 training, None without one. Its ``state_dict()`` and
+        ``load_state_dict()`` hold what a checkpoint needs beside the model and the optimizer: the scaler's state, and
+        how many batches of an update are in. A step in a CUDA graph notices what changes between calls and runs eagerly
+        or captures anew (:class:`~advisor.portable.graphed.GraphedStep`); Python numbers that the loss reaches only
+        through other functions are not seen: keep such a number in a tensor and change it in place.
         """
         plan = self._plan_of(model)
         if plan.mode is not Mode.TRAIN:
@@ -86,25 +150,35 @@ class Tuning:
                 "this model was prepared for inference: pass the optimizer too, `model, optimizer = "
                 "tuning.prepare(model, optimizer)`, and train with the one that comes back"
             )
-        model.train()
-        return make_step(Components(model, optimizer, None, replace(plan, clip_norm=clip_grad)), loss)
+        start_training(model)
+        step = make_step(Components(model, optimizer, None, replace(plan, clip_norm=clip_grad)), loss)
+        assert not isinstance(step, InferStep)
+        return step
 
-    def infer(self, model: nn.Module) -> Step:
-        """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet."""
-        model.eval()
+    def infer(self, model: nn.Module) -> InferStep | GraphedStep:
+        """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet.
+
+        A step evaluates whatever mode the model is in. A model that is being trained gets its mode back after each
+        call, every layer its own; any other one is put into evaluation mode for good. What a step returns is the
+        caller's: no later call changes it.
+        """
         plan = self._prepared.get(model)
+        if plan is None or plan.mode is not Mode.TRAIN:
+            model.eval()
         if plan is None:
             components = self._apply(model, None, None, Mode.INFER)
         else:
             components = self._for_inference(Components(model, None, None, plan))
-        return make_step(components, None)
+        step = make_step(components, None)
+        assert not isinstance(step, TrainStep)
+        return step
 
     def _for_inference(self, components: Components) -> Components:
-        """A prepared model's components for an inference step: after training, what concerns inference only is new."""
+        """A prepared model's components for an inference step; of one that is trained only the step is another."""
         if components.plan.mode is Mode.TRAIN:
             components.plan = replace(components.plan, mode=Mode.INFER)
             for recipe, value in self._catalog.in_order(self._settings_for(components, Mode.INFER)):
-                if Mode.TRAIN not in recipe.modes:
+                if Mode.TRAIN not in recipe.modes and recipe.stage is Stage.STEP:
                     recipe.apply(components, value)
         return components
 
@@ -112,6 +186,8 @@ class Tuning:
         plan = StepPlan(mode=mode, device=str(_device_of(model)))
         own = compiled_as(model)
         written = as_written(model) if own else model
+        if written is not model:
+            written.register_load_state_dict_pre_hook(accept_wrapped_names)
         components = Components(written, optimizer, loader, plan, getattr(loader, "batch_size", None))
         # As in a trial: what the owner compiled is compiled behind the other settings, unless they say how.
         settings = Settings({**(own or {}), **self._settings_for(components, mode)})
@@ -157,11 +233,8 @@ def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
     warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=5)
 
 
-def _only(objects: tuple[Any, ...], kind: type) -> Any:
-    found = [item for item in objects if isinstance(item, kind)]
-    if len(found) > 1:
-        raise TypeError(f"prepare() takes one {kind.__name__}; it was given {len(found)}")
-    return found[0] if found else None
+def _is_for_any_loader(recipe: Recipe) -> bool:
+    return recipe.key.startswith("data.")
 
 
 def _device_of(model: nn.Module) -> torch.device:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.errors import RefusedError
+from advisor.entrypoint import one_line, user_frames
+from advisor.errors import RefusedError, TargetError
 from advisor.plan import StepPlan
 from advisor.portable.loaders import copy_with
 from advisor.records import DataPrint, varying
+from advisor.runtime.batches import describe, tensors_of
 from advisor.runtime.loader import loop_loader
 from advisor.trial.data_prints import print_of
 
 # Batches that are drawn a second time, with other random numbers, to see what is random. A count.
 _DRAWN_AGAIN = 2
 _LIMIT_S = 10.0
+# Lines of a worker's traceback that are shown: the last two frames and the exception.
+_SHOWN_LINES = 7
 # Samplers and datasets within one another, at most.
 _DEEPEST = 5
 _LEADS_ON = ("dataset", "datasets", "sampler", "batch_sampler", "data_source")
@@ -47,6 +53,22 @@ def first_batches(
         return _drawn(data, seed, count, plan=plan, limit_s=limit_s, workers=1)
 
 
+def check_batches(batches: list[Any], *, of_loader: bool) -> None:
+    """Raise TargetError where there is nothing in the first batches that a step could be run on."""
+    if not batches:
+        raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
+    for turn, batch in enumerate(batches, 1):
+        which = f"batch {turn} of the DataLoader" if of_loader else "the batch"
+        tensors = list(tensors_of(batch))
+        if batch is None or (isinstance(batch, Mapping | list | tuple) and not batch):
+            raise TargetError(f"{which} is empty ({batch!r}).", "Check the collate function: it has to return samples.")
+        if tensors and not any(tensor.numel() for tensor in tensors):
+            raise TargetError(
+                f"{which} holds no sample: {describe(batch)}.",
+                "Give batches of at least one sample; leave out the empty ones in the sampler or the collate function.",
+            )
+
+
 def look_at(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: bool) -> DataPrint | None:
     """The prints of a loader's first batches; None for what is no loader.
 
@@ -66,6 +88,37 @@ def look_at(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: 
     return DataPrint(probed, random=random_places, loose=loose)
 
 
+def state_problem(loader: Any) -> str:
+    """What of the program reading a sample changes, which a worker would change for itself; empty for nothing."""
+    before, ends = _program_state(), list[tuple[tuple[Any, ...], dict[str, Any]]]()
+    try:
+        for seed in (1, 2):  # of the same samples
+            with undisturbed(loader):
+                reseeded = _reseeded(loader, seed)
+                if reseeded is loader:
+                    return ""
+                _drawn(reseeded, 0, 1, plan=None, limit_s=_LIMIT_S, workers=0)
+                ends.append((_host_states(), _program_state()))
+    except Exception:  # whatever reading the loader raises is told where its batches are used
+        return ""
+    (one, after), (other, _) = ends
+    changed = [name for name, value in after.items() if value != before[name]]
+    if torch.equal(one[0], other[0]) or one[1] == other[1]:
+        changed.append("random seed")
+    if not changed:
+        return ""
+    return f"reading a sample changes the program's {' and '.join(changed)}; a worker would change only its own"
+
+
+def note_on(data: DataPrint | None) -> list[str]:
+    """What a person should know of how the data of trials are compared."""
+    places = (*data.random, *data.loose) if data is not None else ()
+    if not places:
+        return []
+    named = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
+    return [f"random augmentation: the contents of {named} are not compared between loaders"]
+
+
 def check_batch_size(data: Any) -> None:
     """Raise RefusedError for a loader whose class does not read its samples by its batch size."""
     if not isinstance(data, DataLoader) or not any(_overrides(data, name) for name in ("__iter__", "_get_iterator")):
@@ -77,6 +130,18 @@ def check_batch_size(data: Any) -> None:
         next(iter(_copied(loader, 0)), None)
     if not sizes:
         raise RefusedError(f"{type(data).__name__} reads its samples in its own way: data.batch_size changes nothing")
+
+
+def loader_failure(error: BaseException, turn: int) -> TargetError:
+    """What a loader raised in place of a batch, as an error that names the batch."""
+    lines = str(error).strip().splitlines()
+    # What a worker raised carries its traceback; the last line is what was wrong.
+    in_worker = any(line.startswith("Original Traceback") for line in lines)
+    return TargetError(
+        f"the DataLoader failed at batch {turn}: {lines[-1] if in_worker else one_line(error)}",
+        "Check the dataset, the sampler and the collate function at the lines shown.",
+        "\n".join(lines[-_SHOWN_LINES:]) if in_worker else user_frames(error),
+    )
 
 
 def seed_host(seed: int) -> None:
@@ -95,7 +160,7 @@ def begun_early(loader: Any) -> bool:
 
 @contextlib.contextmanager
 def undisturbed(loader: Any) -> Iterator[None]:
-    """Leave random numbers, samplers, datasets and their generators as they were before the block.
+    """Leave random numbers, samplers, datasets, their generators and the program's switches as they were.
 
     Attributes that a sampler or a dataset sets meanwhile are taken back, a file that it opens for itself too: workers
     that are forked later must not share it. What it changes in place stays changed.
@@ -104,16 +169,35 @@ def undisturbed(loader: Any) -> Iterator[None]:
     held = [(owner, dict(vars(owner))) for owner in owners]
     generators = [value for _, attributes in held for value in attributes.values()]
     states = [(generator, _state_of(generator)) for generator in generators]
-    host = _host_states()
+    host, program = _host_states(), _program_state()
     try:
         yield
     finally:
+        _restore_program(program)
         for owner, attributes in held:
             vars(owner).clear()
             vars(owner).update(attributes)
         for generator, state in states:
             _restore(generator, state)
         _restore_host(host)
+
+
+def _program_state() -> dict[str, Any]:
+    """What user code may switch for the whole program."""
+    return {
+        "gradient mode": torch.is_grad_enabled(),
+        "default type": torch.get_default_dtype(),
+        "number of threads": torch.get_num_threads(),
+        "working directory": str(Path.cwd()),
+    }
+
+
+def _restore_program(state: dict[str, Any]) -> None:
+    torch.set_grad_enabled(state["gradient mode"])
+    torch.set_default_dtype(state["default type"])
+    if torch.get_num_threads() != state["number of threads"]:
+        torch.set_num_threads(state["number of threads"])
+    os.chdir(state["working directory"])
 
 
 def _overrides(loader: Any, method: str) -> bool:
@@ -161,10 +245,13 @@ def _drawn(data: Any, seed: int, count: int, *, plan: StepPlan | None, limit_s: 
     loader = _copied(data, workers)  # after the seed: some begin to read as soon as they are made
     started = time.perf_counter()
     batches = []
-    for batch in itertools.islice(loop_loader(loader, plan) if plan else loader, count):
-        batches.append(batch)
-        if time.perf_counter() - started > limit_s:
-            break
+    try:
+        for batch in itertools.islice(loop_loader(loader, plan) if plan else loader, count):
+            batches.append(batch)
+            if time.perf_counter() - started > limit_s:
+                break
+    except Exception as error:
+        raise loader_failure(error, len(batches) + 1) from error
     return batches
 
 

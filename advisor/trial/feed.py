@@ -10,7 +10,7 @@ from advisor.portable.device_loader import DeviceLoader
 from advisor.records import BatchPrint
 from advisor.runtime.loader import batches_in, is_loader
 from advisor.trial.data_prints import print_of
-from advisor.trial.draws import begun_early, seed_host
+from advisor.trial.draws import begun_early, loader_failure, seed_host
 
 # Batches at the beginning of a trial whose prints are kept. A count: enough for two of each of two workers.
 _PRINTED = 4
@@ -26,6 +26,7 @@ class Feed:
         self._data = data
         self._seed = seed
         self._prints: list[BatchPrint] = []
+        self._printed = _PRINTED if seed is not None and _in_order(data) else 0
         self._loader: Any = data if is_loader(data) else None
         self._iterator: Iterator[Any] | None = None
         self._served = 0
@@ -43,19 +44,17 @@ class Feed:
         except StopIteration:
             self._iterator = iter(self._loader)
             batch = self._first_of_epoch()
+        except Exception as error:
+            raise loader_failure(error, self._served + 1) from error
         self._served += 1
-        if self._seed is not None and self._served <= _PRINTED:
+        if self._served <= self._printed:
             self._prints.append(print_of(batch))
         return batch
 
     @property
     def prints(self) -> tuple[BatchPrint, ...]:
         """The first batches that the loop got; none where their order depends on more than the seed."""
-        loader = self._loader.loader if isinstance(self._loader, DeviceLoader) else self._loader
-        if loader is None or begun_early(loader):
-            return ()
-        in_order = getattr(loader, "in_order", True) or loader.num_workers <= 1
-        return tuple(self._prints) if in_order else ()
+        return tuple(self._prints)
 
     def _first_of_epoch(self) -> Any:
         assert self._iterator is not None
@@ -94,3 +93,11 @@ class Feed:
             return 1
         epoch = batches_in(self._loader)
         return epoch if epoch and epoch <= most_steps else max(1, min(workers, most_steps))
+
+
+def _in_order(data: Any) -> bool:
+    """Whether a loader's batches come in an order that the seed decides as the loop begins."""
+    loader = data.loader if isinstance(data, DeviceLoader) else data
+    if not is_loader(data) or begun_early(loader):
+        return False
+    return bool(getattr(loader, "in_order", True) or loader.num_workers <= 1)

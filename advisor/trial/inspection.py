@@ -25,6 +25,7 @@ from advisor.runtime.loader import batches_in
 from advisor.runtime.loop import Loop
 from advisor.structure import block_counts
 from advisor.trial.data_prints import pinning_problem
+from advisor.trial.draws import state_problem
 from advisor.trial.memory import device_uuid
 from advisor.trial.pickling import pickle_problem
 
@@ -326,4 +327,5 @@ def _loader_facts(loop: Loop, batch: Any, *, on_cuda: bool) -> LoaderFacts | Non
         pinning_problem=pinning_problem(batch),
         divides_samples=iterable and divides_samples(loader),
         hears_of_epochs=hasattr(loader.dataset, "set_epoch"),
+        state_problem="" if loader.num_workers else state_problem(loader),
     )

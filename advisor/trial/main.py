@@ -48,13 +48,14 @@ from advisor.runtime.apply import apply_settings
 from advisor.runtime.batches import mover
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
+from advisor.runtime.loss import LossError
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.stats import two_modes
 from advisor.trial.channel import Channel
 from advisor.trial.clock import StepClock, batch_samples, block_steps, measure
 from advisor.trial.clock_check import check_clocks
 from advisor.trial.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
-from advisor.trial.draws import check_batch_size, look_at, undisturbed
+from advisor.trial.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
 from advisor.trial.feed import Feed
 from advisor.trial.group import lead_own_group
 from advisor.trial.guards import Guards
@@ -141,7 +142,7 @@ class Trial:
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # to start CUDA takes no memory that another trial could miss
         self.wait_for_memory()
-        loop.model.to(device).train(loop.mode is Mode.TRAIN)
+        _set_mode(loop.model.to(device), training=loop.mode is Mode.TRAIN)
         build_s = time.perf_counter() - started
         if self.spec.kind is TrialKind.REFERENCE:
             self._say("first steps in a higher precision")
@@ -197,6 +198,7 @@ class Trial:
             skipped_steps=probe.skipped_steps,
             notes=(
                 *_notes(warm, loop, clock),
+                *note_on(data),
                 *diverged,
                 *probe.scaler_notes(scale_of(step)),
                 *compilation_notes(warm_mark),
@@ -216,8 +218,6 @@ class Trial:
         self.channel.send(Activity(text))
 
     def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
-        if not batches:
-            raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
         with undisturbed(loop.data):
             facts = inspect_loop(loop, device, batches)
         self.channel.send(Inspected(facts, versions()))
@@ -225,6 +225,7 @@ class Trial:
     def _look_at(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
         """What the first batches are, for the comparison with those of other trials; in the baseline, all the facts."""
         if self.spec.kind.inspects:
+            check_batches(batches, of_loader=components.has_loader)
             self._inspect(loop, torch.device(components.plan.device), batches)
         if components.batch_size != loop.batch_size:
             check_batch_size(components.data)
@@ -349,6 +350,12 @@ def _device(name: str) -> torch.device:
     return device
 
 
+def _set_mode(model: torch.nn.Module, *, training: bool) -> None:
+    """Put a model into the mode of its loop, unless it is in it: its frozen layers keep theirs then."""
+    if model.training is not training:
+        model.train(training)
+
+
 def resident_data(components: Components) -> Any:
     """The data that the steps consume: a DataLoader as it is; one batch moved to the device once.
 
@@ -389,7 +396,10 @@ def _settle_loss(step: TrainStep | InferStep | GraphedStep, batches: list[Any]) 
     run = step.step if isinstance(step, GraphedStep) else step
     if not isinstance(run, TrainStep) or not batches:
         return []
-    found = run.settle_loss(run.to_device(batches[0]))
+    try:
+        found = run.settle_loss(run.to_device(batches[0]))
+    except LossError as error:
+        raise TargetError(error.message, error.hint) from error
     return [found] if found else []
 
 

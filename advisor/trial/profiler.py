@@ -12,6 +12,7 @@ from advisor.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Phase, Profile
 from advisor.roof import step_roof_share
 from advisor.runtime.batches import tensors_of
+from advisor.runtime.compilation import is_compiled
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.bottleneck import judge
 from advisor.trial.ceilings import machine_ceilings
@@ -143,7 +144,7 @@ def _host_to_device_bytes(step: TrainStep | InferStep, feed: Feed) -> int | None
 
 def _is_compiled(step: TrainStep | InferStep) -> bool:
     """Whether the operators that run are not those of the model's code."""
-    return step.plan.compiles_with != "none" or hasattr(step.model, "_orig_mod")
+    return step.plan.compiles_with != "none" or is_compiled(step.model)
 
 
 def _runs_tf32(device: torch.device, *, convolving: bool) -> bool:

@@ -8,7 +8,8 @@ from textual.notifications import SeverityLevel
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.formatting import format_ms, format_noise, format_outcome, format_ratio, format_seconds
+from advisor.export.figures import noise_words
+from advisor.formatting import format_ms, format_outcome, format_ratio, format_seconds
 from advisor.records import Outcome, TrialRecord, Verdict
 
 _QUIET = {Outcome.CANCELLED, Outcome.SKIPPED}
@@ -31,7 +32,7 @@ def toast_for(event: events.Event, before: SessionState) -> Toast | None:
     """The toast of an event, given the state just before it; None for the many that only change a view."""
     match event:
         case events.BaselineMeasured(baseline) if before.baseline is None:
-            text = f"{format_ms(baseline.step_ms)} a step, noise {format_noise(baseline.noise_floor)}"
+            text = f"{format_ms(baseline.step_ms)} a step, {noise_words(baseline)}"
             return Toast("Baseline measured", text)
         case events.StackMeasured(record) if record.confirmed and record.comparison and record.settings:
             by = before.yardstick

@@ -18,8 +18,8 @@ _CLUES: Mapping[ConfigKind, tuple[str, str]] = {
         """per_device_train_batch_size per_device_eval_batch_size num_train_epochs model_name_or_path
         gradient_checkpointing dataloader_num_workers dataloader_pin_memory lr_scheduler_type save_strategy
         eval_strategy evaluation_strategy save_total_limit report_to push_to_hub torch_compile torch_compile_mode
-        do_train do_eval ddp_find_unused_parameters overwrite_output_dir remove_unused_columns load_best_model_at_end base_model
-        micro_batch_size sequence_len sample_packing lora_target_modules hub_model_id""",
+        do_train do_eval ddp_find_unused_parameters overwrite_output_dir remove_unused_columns load_best_model_at_end
+        base_model micro_batch_size sequence_len sample_packing lora_target_modules hub_model_id""",
         """learning_rate warmup_ratio warmup_steps weight_decay bf16 fp16 tf32 optim output_dir logging_steps
         save_steps eval_steps max_steps seed gradient_accumulation_steps max_grad_norm run_name num_epochs
         flash_attention""",
@@ -64,7 +64,8 @@ _CLUES: Mapping[ConfigKind, tuple[str, str]] = {
 # Arguments of Lightning's Trainer that no other kind of mapping under `trainer:` has.
 _TRAINER_NAMES = """max_epochs accelerator devices precision accumulate_grad_batches gradient_clip_val strategy
     log_every_n_steps max_steps val_check_interval limit_train_batches limit_val_batches enable_checkpointing
-    num_sanity_val_steps check_val_every_n_epoch detect_anomaly enable_progress_bar benchmark inference_mode num_nodes"""
+    num_sanity_val_steps check_val_every_n_epoch detect_anomaly enable_progress_bar benchmark inference_mode
+    num_nodes"""
 _TRAINER = frozenset(_TRAINER_NAMES.split())
 # A mapping of these names is not a mapping of some other program's arguments.
 _NESTED = ("training_args", "training_arguments", "training", "train", "trainer", "args", "train_args")
@@ -102,8 +103,8 @@ def _score(kind: ConfigKind, tree: Mapping[str, Any]) -> int:
 def _points(kind: ConfigKind, mapping: Any) -> int:
     if not isinstance(mapping, dict):
         return 0
-    strong, weak = (clues.split() for clues in _CLUES[kind])
-    return _STRONG * sum(name in mapping for name in strong) + sum(name in mapping for name in weak)
+    strong, weak = (sum(name in mapping for name in clues.split()) for clues in _CLUES[kind])
+    return _STRONG * strong + weak if strong else 0
 
 
 def _of_lightning(tree: Mapping[str, Any]) -> int:

@@ -59,7 +59,7 @@ _FAMILIES: tuple[Mapping[str, Scalar], ...] = (
     {"none": "float", "float16": "half", "bfloat16": "bfloat16"},
     {"none": "none", "float16": "float16", "bfloat16": "bfloat16"},
 )
-_OF_LIGHTNING = {"32": "none", "16": "float16", "bf16": "bfloat16"}
+_OF_LIGHTNING = {"32": "none", "16": "float16"}
 _DTYPES = ("precision.autocast", "precision.weights")
 
 

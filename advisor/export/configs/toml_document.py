@@ -8,7 +8,7 @@ from typing import Any
 
 from advisor.config_file import parsed
 from advisor.errors import UsageError
-from advisor.export.configs.document import Path, Scalar, is_index, is_interpolation
+from advisor.export.configs.document import Path, Scalar, is_index, is_interpolation, same_value
 
 
 class TomlDocument:

@@ -7,7 +7,7 @@ mmengine 0.10; ``tests/test_config_frameworks.py`` loads what is written with ea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from advisor.export.configs.document import Path, Scalar, at
@@ -44,14 +44,14 @@ class Phrase:
 class Config:
     """What a phrase may depend on: the wanted settings, what the config holds, and where the arguments are in it.
 
-    ``current``: the settings of the user's loop without any of these.
+    ``on_cpu``: the loop was measured on a CPU.
     """
 
     settings: Mapping[str, Value]
     tree: Mapping[str, Any]
     home: Path = ()
     mode: Mode = Mode.TRAIN
-    current: Mapping[str, Value] = field(default_factory=dict)
+    on_cpu: bool = False
 
     def get(self, *path: str) -> Any:
         """What the config says under a key of the framework; None where it says nothing."""
@@ -94,16 +94,17 @@ def huggingface(config: Config) -> Iterator[Phrase]:
     dtype = settings.get("precision.autocast")
     if dtype is not None:
         wanted, other = {"bfloat16": ("bf16", "fp16"), "float16": ("fp16", "bf16")}.get(str(dtype), (None, None))
-        wanted_on = config.entry(wanted, True) if wanted else config.off("bf16")
-        yield Phrase(("precision.autocast",), (wanted_on, config.off(other or "fp16")))
+        on = config.entry(wanted, True) if wanted else config.off("bf16")
+        # Transformers refuses mixed precision on a machine without a GPU that is not said to be one.
+        on_cpu = (config.entry("use_cpu", True),) if wanted and config.on_cpu else ()
+        yield Phrase(("precision.autocast",), (on, config.off(other or "fp16"), *on_cpu))
     if settings.get("precision.float32_matmul") in ("high", "highest"):
         on_gpu = settings["precision.float32_matmul"] == "high"
         yield Phrase(("precision.float32_matmul",), (config.entry("tf32", on_gpu),))
     checkpointing = settings.get("memory.activation_checkpointing")
     if checkpointing in ("none", "blocks"):
-        yield Phrase(
-            ("memory.activation_checkpointing",), (config.entry("gradient_checkpointing", checkpointing == "blocks"),)
-        )
+        name = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
+        yield Phrase(("memory.activation_checkpointing",), (config.entry(name, checkpointing == "blocks"),))
     mode = settings.get("compile.mode")
     if mode == "none":
         off = (config.off("torch_compile_mode", None), config.off("torch_compile_backend", None))
@@ -343,9 +344,20 @@ def detectron2(config: Config) -> Iterator[Phrase]:
 
 def deepspeed(config: Config) -> Iterator[Phrase]:
     """A config of DeepSpeed. Its ``bf16`` holds the weights in bfloat16, which is not autocast."""
-    yield from config.simply(
-        step__accumulate="gradient_accumulation_steps", data__batch_size="train_micro_batch_size_per_gpu"
-    )
+    names = {"step.accumulate": "gradient_accumulation_steps", "data.batch_size": "train_micro_batch_size_per_gpu"}
+    keys = tuple(key for key in names if key in config.settings)
+    total = config.get("train_batch_size")
+    now = [config.get(name) for name in names.values()]
+    new = [config.settings.get(key, value) for key, value in zip(names, now, strict=True)]
+    if not keys:
+        return
+    entries = tuple(config.entry(names[key], config.settings[key]) for key in keys)
+    if total is None:
+        yield Phrase(keys, entries)
+    elif all(isinstance(number, int) and number > 0 for number in (total, *now, *new)):
+        # DeepSpeed refuses a total that is not the product of the three.
+        processes = total // (now[0] * now[1])
+        yield Phrase(keys, (*entries, config.entry("train_batch_size", processes * new[0] * new[1])))
 
 
 _WORDS: Mapping[ConfigKind, Words] = {

@@ -57,7 +57,7 @@ class AdviceView(View):
                 yield Static(id="advice-why", markup=False)
                 yield Static("The code", classes="section")
                 yield Static(id="advice-code", markup=False)
-                yield Static("The card", classes="section")
+                yield Static("About this setting", classes="section")
                 yield Static(id="advice-card", markup=False)
             with Vertical(id="plot-panel", classes="panel"):
                 yield Vertical(id="plot")

@@ -9,7 +9,6 @@ from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.export.figures import own_figures, verdict_shown
 from advisor.formatting import (
-    format_break_even,
     format_bytes,
     format_difference,
     format_interval,
@@ -18,6 +17,7 @@ from advisor.formatting import (
     format_numerics,
     format_percent,
     format_rate,
+    format_repayment,
     format_seconds,
     format_setting,
 )
@@ -95,7 +95,7 @@ def title_text(item: Recommendation, decision: Decision | None) -> Content:
     setting = format_setting(item.record.candidate.key, item.record.candidate.value)
     lines = [Content.assemble((item.title, "bold"), "  ", _badge(item, decision)), Content.styled(setting, "$primary")]
     if item.needs_consent and decision is not Decision.ACCEPTED:
-        lines.append(Content.styled("Needs your consent: it changes what is computed.", "$warning"))
+        lines.append(Content.styled("Opt-in: it changes results; press a to allow it.", "$warning"))
     return Content("\n").join(lines)
 
 
@@ -196,8 +196,8 @@ def _cost(record: TrialRecord) -> Content:
     result = record.result
     words = f"warm-up {format_seconds(result.warmup_s)}"
     if result.prepare_s:
-        words += f", applying {format_seconds(result.prepare_s)}"
-    back = f"; pays back {format_break_even(record.break_even_steps)}" if record.verdict is Verdict.FASTER else ""
+        words += f", preparing {format_seconds(result.prepare_s)}"
+    back = f"; {format_repayment(record.break_even_steps)}" if record.verdict is Verdict.FASTER else ""
     return Content.assemble(words, back)
 
 

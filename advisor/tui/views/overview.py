@@ -1,4 +1,4 @@
-"""View 1: the machine, the workload, the baseline, what the step is bound by, and the headline."""
+"""View 1: the machine, the workload, the baseline, what limits the step, and the headline."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OverviewView(View):
                     yield _panel("GPU now", FactList("Waiting for the first reading…", id="gauges"))
                     yield _panel("Hardware", FactList("The machine is being inspected…", id="hardware"))
             words = Static(id="clock-words", markup=False)
-            yield _panel("The same step by other clocks", FactList(id="clocks", label_width=16), words)
+            yield _panel("Timing cross-check", FactList(id="clocks", label_width=25), words)
             yield _panel("Found in your source", FactList(id="source", label_width=2))
             yield _panel("Notes", FactList(id="notes"))
 

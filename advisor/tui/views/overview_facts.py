@@ -9,12 +9,11 @@ from textual.content import Content
 from advisor.experiment.objective import Goal
 from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
-from advisor.export.figures import MEASURED_ONCE
+from advisor.export.figures import MEASURED_ONCE, noise_words
 from advisor.formatting import (
     format_bytes,
     format_count,
     format_ms,
-    format_noise,
     format_percent,
     format_rate,
     format_seconds,
@@ -264,8 +263,8 @@ def _current(current: Mapping[str, Value], defaults: Mapping[str, Value]) -> lis
     own = {key: value for key, value in current.items() if key not in defaults or defaults[key] != value}
     listed = [format_setting(key, value) for key, value in sorted(own.items())]
     others = len(current) - len(own)
-    listed += [f"{others} {'more ' if own else ''}at PyTorch's default"] if others else []
-    return [("Current", Content.styled(", ".join(listed), DIM))] if listed else []
+    listed += [f"{'the other' if own else 'all'} {others} at PyTorch's default"] if others else []
+    return [("Settings", Content.styled(", ".join(listed), DIM))] if listed else []
 
 
 def _size(workload: WorkloadFacts) -> str:
@@ -286,14 +285,14 @@ def _data(workload: WorkloadFacts) -> str:
 
 
 def baseline_facts(baseline: BaselineRecord | None, facts: Facts | None) -> list[Fact]:
-    """The baseline and what the step is bound by."""
+    """The baseline and what limits the step."""
     if baseline is None:
         return []
     result = baseline.result
     rows: list[Fact] = [
         ("Step", Content.assemble((format_ms(baseline.step_ms), "bold"), "  ", format_rate(baseline.samples_per_s))),
         *_spread(baseline),
-        ("Noise", Content.assemble(format_noise(baseline.noise_floor), ("  the noise floor", DIM))),
+        ("Noise", noise_words(baseline).removeprefix("noise ")),
         *bound_facts(facts),
         ("Memory", f"{format_bytes(result.peak_reserved_bytes)} peak"),
     ]
@@ -315,7 +314,7 @@ def bound_facts(facts: Facts | None) -> list[Fact]:
     profile = facts.profile if facts else None
     if profile is None or profile.bottleneck is None:
         return []
-    return [("Bound by", Content.assemble((profile.bottleneck.value, "bold $accent"), "  ", profile.evidence))]
+    return [("Limit", Content.assemble((profile.bottleneck.kind_of_step, "bold $accent"), "  ", profile.evidence))]
 
 
 def _spread(baseline: BaselineRecord) -> list[Fact]:

@@ -1,4 +1,4 @@
-"""View 2: where a step's time goes, how far it is from the roof, and what habits cost."""
+"""View 2: where a step's time goes, how efficient it is, and what habits cost."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class ProfileView(View):
                 with VerticalScroll(classes="panel", id="habits-panel"):
                     yield Static(id="habits", markup=False)
             with VerticalScroll(classes="panel", id="roof-panel"):
-                yield FactList("Nothing to compare with a roof yet.", label_width=9, id="roof")
+                yield FactList("Not measured yet.", label_width=9, id="roof")
 
     def on_mount(self) -> None:
         """Title the panels."""
         self.add_class(f"-{self._panel}")
         self.query_one("#phases-panel").border_title = "Where a step goes"
-        self.query_one("#roof-panel").border_title = "Distance to the roof"
+        self.query_one("#roof-panel").border_title = "Efficiency"
         self.query_one("#habits-panel").border_title = "Waits and habits"
 
     @property
@@ -90,8 +90,8 @@ class ProfileView(View):
         verdict = self.query_one("#verdict", Static)
         verdict.display = profile is not None and profile.bottleneck is not None
         if profile and profile.bottleneck:
-            name = profile.bottleneck.value
-            show_text(verdict, Content.assemble("Bound by ", (name, "bold $accent"), ": ", (profile.evidence, DIM)))
+            name = profile.bottleneck.kind_of_step.capitalize()
+            show_text(verdict, Content.assemble((name, "bold $accent"), ": ", (profile.evidence, DIM)))
 
     @on(OperatorTable.Drawn)
     @on(OperatorTable.RowHighlighted)

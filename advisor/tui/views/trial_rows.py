@@ -123,7 +123,7 @@ def _candidate_row(name: str, state: SessionState, colours: Colours, widest: flo
 def _waiting_cells(name: str, state: SessionState) -> dict[str, Text]:
     candidate = state.candidate(name)
     decision = state.decisions.get(candidate.recipe) if candidate else None
-    text = "waits for your consent" if name in state.consent else "waiting"
+    text = "opt-in: it changes results; a allows it" if name in state.consent else "waiting"
     if decision is not None:
         text = REJECTED if decision is Decision.REJECTED else "waiting, you accepted it"
     sign = "○" if decision is Decision.REJECTED else "·"

@@ -9,11 +9,11 @@ from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.state import SessionState
 from advisor.export.figures import MEASURED_ONCE, own_figures, verdict_shown
 from advisor.formatting import (
-    format_break_even,
     format_interval,
     format_numerics,
     format_outcome,
     format_pending,
+    format_repayment,
     format_seconds,
     format_setting,
 )
@@ -105,7 +105,7 @@ def _costs(record: TrialRecord, baseline: BaselineRecord | None) -> Content:
     old = baseline.result.peak_reserved_bytes if baseline else None
     cost = f"start-up {format_seconds(start_up_s(record.result))}"
     if record.alone and record.verdict is Verdict.FASTER:
-        cost += f", pays back {format_break_even(record.break_even_steps)}"
+        cost += f", {format_repayment(record.break_even_steps)}"
     return Content("  ").join(
         [
             Content.assemble(("memory ", DIM), memory_against(record.result.peak_reserved_bytes, old)),

@@ -1,0 +1,100 @@
+"""Lightning: a callback that applies exported settings to the module and the optimizers of a Trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from advisor.frameworks import Division, argument, divide
+from advisor.portable.collector import Collector
+from advisor.records import Value
+from advisor.runtime.tuning import Tuning
+
+try:
+    import lightning.pytorch as framework
+    from lightning.pytorch.plugins.precision import MixedPrecision
+except ImportError:
+    import pytorch_lightning as framework
+    from pytorch_lightning.plugins.precision import MixedPrecision
+
+_PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
+_LOADER = "DataLoader"
+_PLACES = {
+    "precision.autocast": argument("Trainer", "precision", _PRECISIONS),
+    "precision.weights": argument("Trainer", "precision", {"bfloat16": "bf16-true", "float16": "16-true"}),
+    "step.accumulate": argument("Trainer", "accumulate_grad_batches"),
+    "data.batch_size": argument(_LOADER, "batch_size"),
+    "data.num_workers": argument(_LOADER, "num_workers"),
+    "data.pin_memory": argument(_LOADER, "pin_memory"),
+    "data.persistent_workers": argument(_LOADER, "persistent_workers"),
+    "data.prefetch_factor": argument(_LOADER, "prefetch_factor"),
+    "data.multiprocessing_context": argument(_LOADER, "multiprocessing_context"),
+}
+
+
+class TunedCallback(framework.Callback):  # type: ignore[misc]
+    """Applies the settings of a file when a fit starts: ``Trainer(callbacks=[TunedCallback("tuned.yaml")])``.
+
+    The module and its optimizers are changed in place, before a checkpoint is restored into them. Autocast and gradient
+    accumulation are set in the Trainer where it has its defaults. What compiles is each part of the module, for
+    ``training_step`` calls those. A warning says which settings have their place elsewhere, and which.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.tuning = Tuning.from_file(path)
+        self._collect: Collector | None = None
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """What the Trainer has to know before it makes the optimizers."""
+        if stage != "fit":
+            return
+        settings = self.tuning.settings
+        accumulated = settings.get("step.accumulate", 1)
+        if trainer.accumulate_grad_batches == 1:
+            trainer.accumulate_grad_batches = accumulated
+        precision = _PRECISIONS.get(settings.get("precision.autocast", "none"))
+        if precision is not None and trainer.precision == "32-true":
+            trainer.strategy.precision_plugin = MixedPrecision(precision, trainer.strategy.root_device.type)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Prepare the module and the optimizers: they exist by now, and have not been restored yet."""
+        division = self._divided(trainer)
+        division.warn(type(self).__name__)
+        by_parts = division.objects.get("compile.scope") != "regional"
+        compiled = {key: value for key, value in division.objects.items() if by_parts and key.startswith("compile.")}
+        rest = {key: value for key, value in division.objects.items() if key not in compiled}
+        Tuning(rest).prepare(pl_module, *trainer.optimizers)
+        for part in _parts_that_are_called(pl_module) if compiled else []:
+            Tuning(compiled).prepare(part)
+        collector = str(self.tuning.settings.get("host.gc", "default"))
+        self._collect = None if collector == "default" else Collector(collector)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Collect garbage as the settings say."""
+        if self._collect is not None:
+            self._collect()
+
+    def _divided(self, trainer: Any) -> Division:
+        settings, plugin = dict(self.tuning.settings), str(trainer.precision)
+        if settings.get("compile.scope") == "with_loss":  # the loss is computed in training_step
+            settings["compile.scope"] = "model"
+        done: dict[str, object] = {
+            "precision.autocast": next((name for name, word in _PRECISIONS.items() if word == plugin), "none"),
+            "step.accumulate": trainer.accumulate_grad_batches,
+            "host.gc": settings.get("host.gc"),
+            "data.non_blocking": True,  # as Lightning moves batches
+        }
+        return divide(settings, trainer.strategy.root_device.type, _PLACES, done)
+
+
+def _parts_that_are_called(module: nn.Module) -> list[nn.Module]:
+    """The modules directly inside a LightningModule that compute with parameters; of a list, those in it."""
+    found = []
+    for child in module.children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            found += _parts_that_are_called(child)
+        elif next(child.parameters(), None) is not None:
+            found.append(child)
+    return found

@@ -1,0 +1,84 @@
+"""Hugging Face Transformers: exported settings as TrainingArguments, and a callback for what these have no name for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from advisor.frameworks import argument, divide
+from advisor.portable.collector import Collector
+from advisor.records import Value
+from advisor.runtime.tuning import Tuning
+from advisor.settings import Settings
+
+_CALL = "TrainingArguments"
+# By setting, the name of the argument that takes its value.
+_NAMED = {
+    "step.accumulate": "gradient_accumulation_steps",
+    "data.batch_size": "per_device_train_batch_size",
+    "data.num_workers": "dataloader_num_workers",
+    "data.pin_memory": "dataloader_pin_memory",
+    "data.persistent_workers": "dataloader_persistent_workers",
+    "data.prefetch_factor": "dataloader_prefetch_factor",
+}
+_AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
+_NON_BLOCKING = "data.non_blocking"
+_PLACES = {
+    **{key: argument(_CALL, name) for key, name in _NAMED.items()},
+    "precision.autocast": lambda value: f"{_CALL}({_AUTOCAST[str(value)]}=True)",
+    _NON_BLOCKING: lambda value: f'{_CALL}(accelerator_config={{"non_blocking": {value}}})',
+}
+
+
+def arguments(path: str | Path) -> dict[str, Any]:
+    """The settings of a file that ``TrainingArguments`` have a name for: ``TrainingArguments(**arguments(path))``.
+
+    The other ones are for :class:`TunedCallback`. Raises UsageError when the file cannot be read.
+    """
+    settings = Settings.from_file(path)
+    named: dict[str, Any] = {name: settings[key] for key, name in _NAMED.items() if settings.get(key)}
+    if (half := _AUTOCAST.get(str(settings.get("precision.autocast")))) is not None:
+        named[half] = True
+    if settings.get(_NON_BLOCKING):
+        named["accelerator_config"] = {"non_blocking": True}
+    return named
+
+
+class TunedCallback(TrainerCallback):  # type: ignore[misc]
+    """Applies the settings of a file when training begins: ``Trainer(..., callbacks=[TunedCallback("tuned.yaml")])``.
+
+    The model and the optimizer are changed in place. A warning says which settings have their place in the
+    ``TrainingArguments`` and are not set there; :func:`arguments` makes those of the same file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.tuning = Tuning.from_file(path)
+        self._collect: Collector | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Prepare the model and the optimizer: both exist by now, and hold what a checkpoint held."""
+        settings: dict[str, Value] = dict(self.tuning.settings)
+        if settings.get("compile.scope") == "with_loss":  # the model computes its own loss
+            settings["compile.scope"] = "model"
+        if args.torch_compile:  # the Trainer has compiled it
+            settings = {key: value for key, value in settings.items() if not key.startswith("compile.")}
+        division = divide(settings, args.device.type, _PLACES, _done(args, settings))
+        division.warn(type(self).__name__)
+        Tuning(division.objects).prepare(kwargs["model"], kwargs["optimizer"])
+        collector = str(settings.get("host.gc", "default"))
+        self._collect = None if collector == "default" else Collector(collector)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Collect garbage as the settings say."""
+        if self._collect is not None:
+            self._collect()
+
+
+def _done(args: Any, settings: dict[str, Value]) -> dict[str, object]:
+    """What the arguments say already, by setting."""
+    told = {key: getattr(args, name) for key, name in _NAMED.items()}
+    told["precision.autocast"] = "bfloat16" if args.bf16 else "float16" if args.fp16 else "none"
+    told[_NON_BLOCKING] = bool(args.accelerator_config.non_blocking)
+    return {**told, "host.gc": settings.get("host.gc")}

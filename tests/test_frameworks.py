@@ -1,0 +1,245 @@
+"""Exported settings in the frameworks' own loops: the same training, and one warning about what is left to the user."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.frameworks import divide
+
+SETTINGS = """\
+compile.mode: default
+model.memory_format: channels_last
+optimizer.implementation: foreach
+precision.autocast: bfloat16
+data.num_workers: 1
+step.accumulate: 2
+step.zero_grad: zeros
+infer.grad: inference_mode
+step.cuda_graph: true
+host.gc: freeze
+"""
+COMPILED = "compile.mode: default\noptimizer.implementation: foreach\nhost.gc: freeze\n"
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    def write(text):
+        path = tmp_path / "tuned.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def samples():
+    torch.manual_seed(1)
+    return TensorDataset(torch.randn(16, 3, 6, 6), torch.randint(4, (16,)))
+
+
+def test_settings_are_told_apart():
+    settings = {"precision.autocast": "bfloat16", "compile.mode": "default", "step.cuda_graph": True}
+    inference = {"infer.grad": "no_grad", "compile.freezing": True}
+    divided = divide({**settings, **inference}, "cpu", {"precision.autocast": lambda value: f"say {value}"}, {})
+    assert divided.objects == {"compile.mode": "default"}
+    assert divided.elsewhere == {"precision.autocast: bfloat16": "say bfloat16"}
+    on_gpu = divide(settings, "cuda", {}, {"precision.autocast": "bfloat16"})
+    assert list(on_gpu.elsewhere) == ["step.cuda_graph: true"]
+    assert "a loop of your own" in on_gpu.elsewhere["step.cuda_graph: true"]
+
+
+def test_the_package_imports_no_framework():
+    code = "import sys, advisor; print(not {'torch', 'lightning', 'transformers'} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "True"
+
+
+# --- Lightning ------------------------------------------------------------------------------------------------
+
+
+def lightning_parts():
+    lightning = pytest.importorskip("lightning.pytorch")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+            self.head = nn.Linear(8, 4)
+            self.rates = []
+
+        def training_step(self, batch, _):
+            images, labels = batch
+            loss = nn.functional.cross_entropy(self.head(self.body(images)).float(), labels)
+            self.log("loss", loss)
+            self.rates.append(self.optimizers().param_groups[0]["lr"])
+            return loss
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
+            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    return lightning, Module
+
+
+def fitted(folder, callbacks=(), ckpt_path=None, epochs=1, **options):
+    lightning, make = lightning_parts()
+    module = make()
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        max_epochs=epochs,
+        callbacks=list(callbacks),
+        default_root_dir=folder,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        **options,
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The 'train_dataloader'|.*litlogger|.*checkpoint")
+        trainer.fit(module, DataLoader(samples(), batch_size=4), ckpt_path=ckpt_path)
+    return trainer, module
+
+
+def assert_same(model, other, **tolerances):
+    for (name, have), (other_name, want) in zip(model.state_dict().items(), other.state_dict().items(), strict=True):
+        assert name == other_name
+        torch.testing.assert_close(have, want, **tolerances)
+
+
+def test_a_tuned_fit_of_lightning_is_the_plain_one(tuned, tmp_path, eager_backend, fresh_compiler):
+    from advisor.lightning import TunedCallback
+
+    _, expected = fitted(tmp_path)
+    trainer, module = fitted(tmp_path, [TunedCallback(tuned(COMPILED))])
+    assert_same(module, expected)
+    assert module.rates == expected.rates
+    assert trainer.optimizers[0].param_groups[0]["foreach"] is True
+    assert counters["frames"]["ok"] == 2  # the body and the head
+
+
+def test_lightning_gets_what_it_can_be_told_and_the_rest_in_one_warning(tuned, tmp_path, eager_backend, fresh_compiler):
+    from advisor.lightning import TunedCallback
+
+    _, expected = fitted(tmp_path, precision="bf16-mixed", accumulate_grad_batches=2)
+    with pytest.warns(UserWarning, match="TunedCallback cannot apply") as caught:
+        trainer, module = fitted(tmp_path, [TunedCallback(tuned(SETTINGS))])
+    told = [str(warning.message) for warning in caught if "TunedCallback" in str(warning.message)]
+    assert len(told) == 1
+    assert "data.num_workers: 1: DataLoader(num_workers=1); step.zero_grad: zeros: needs a loop of your own" in told[0]
+    assert "autocast" not in told[0]
+    assert "accumulate" not in told[0]
+    assert (trainer.precision, trainer.accumulate_grad_batches) == ("bf16-mixed", 2)
+    assert module.body[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert_same(module, expected, rtol=0.1, atol=0.03)
+
+
+def test_what_the_user_told_the_trainer_stays(tuned, tmp_path):
+    from advisor.lightning import TunedCallback
+
+    with pytest.warns(UserWarning, match=r"precision.autocast: bfloat16: Trainer\(precision='bf16-mixed'\)"):
+        trainer, _ = fitted(
+            tmp_path,
+            [TunedCallback(tuned("precision.autocast: bfloat16\n"))],
+            precision="64-true",
+        )
+    assert trainer.precision == "64-true"
+
+
+def test_checkpoints_of_lightning_go_both_ways(tuned, tmp_path, eager_backend, fresh_compiler):
+    from advisor.lightning import TunedCallback
+
+    _, expected = fitted(tmp_path, epochs=2)
+    callback = TunedCallback(tuned(COMPILED))
+    for first, second in (((), (callback,)), ((callback,), ())):
+        trainer, _ = fitted(tmp_path, copy.copy(first))
+        trainer.save_checkpoint(tmp_path / "half.ckpt")
+        _, module = fitted(tmp_path, second, ckpt_path=tmp_path / "half.ckpt", epochs=2)
+        assert_same(module, expected)
+
+
+# --- Transformers ---------------------------------------------------------------------------------------------
+
+
+def trained_by_transformers(folder, callbacks=(), resume=None, **options):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        vocab_size=30,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    model = transformers.BertForSequenceClassification(config)
+    tokens = torch.randint(30, (16, 8), generator=torch.Generator().manual_seed(2))
+    data = [{"input_ids": row, "labels": row[0] % 2} for row in tokens]
+    options = {"max_steps": 4, "save_strategy": "no", **options}
+    args = transformers.TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=4,
+        learning_rate=0.01,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        logging_strategy="no",
+        **options,
+    )
+    trainer = transformers.Trainer(model=model, args=args, train_dataset=data, callbacks=list(callbacks))
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, model
+
+
+def test_a_tuned_run_of_transformers_is_the_plain_one(tuned, tmp_path, eager_backend, fresh_compiler):
+    pytest.importorskip("transformers")
+    from advisor.transformers import TunedCallback
+
+    _, expected = trained_by_transformers(tmp_path)
+    trainer, model = trained_by_transformers(tmp_path, [TunedCallback(tuned(COMPILED))])
+    assert_same(model, expected)
+    assert trainer.model is model
+    assert trainer.optimizer.param_groups[0]["foreach"] is True
+    assert counters["frames"]["ok"] > 0
+
+
+def test_what_training_arguments_have_a_name_for_is_left_to_them(tuned, tmp_path):
+    pytest.importorskip("transformers")
+    from advisor.transformers import TunedCallback, arguments
+
+    path = tuned(
+        "precision.autocast: bfloat16\ndata.num_workers: 1\noptimizer.implementation: foreach\nstep.accumulate: 2\n"
+    )
+    assert arguments(path) == {"bf16": True, "dataloader_num_workers": 1, "gradient_accumulation_steps": 2}
+    with pytest.warns(UserWarning, match="TunedCallback cannot apply") as caught:
+        trained_by_transformers(tmp_path, [TunedCallback(path)], max_steps=1)
+    told = next(str(warning.message) for warning in caught if "TunedCallback" in str(warning.message))
+    assert "precision.autocast: bfloat16: TrainingArguments(bf16=True)" in told
+    assert "step.accumulate: 2: TrainingArguments(gradient_accumulation_steps=2)" in told
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="TunedCallback")
+        trained_by_transformers(tmp_path, [TunedCallback(path)], max_steps=1, **arguments(path))
+
+
+def test_checkpoints_of_transformers_go_both_ways(tuned, tmp_path, eager_backend, fresh_compiler):
+    pytest.importorskip("transformers")
+    from advisor.transformers import TunedCallback
+
+    _, expected = trained_by_transformers(tmp_path, save_strategy="steps", save_steps=2)
+    half = str(tmp_path / "checkpoint-2")
+    _, model = trained_by_transformers(tmp_path / "b", [TunedCallback(tuned(COMPILED))], half)
+    assert_same(model, expected)
+    trained_by_transformers(tmp_path / "c", [TunedCallback(tuned(COMPILED))], save_strategy="steps", save_steps=2)
+    _, model = trained_by_transformers(tmp_path / "d", (), str(tmp_path / "c" / "checkpoint-2"))
+    assert_same(model, expected)
