@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,8 @@ def _measure(invocation: options.Measure) -> int:
     past = None if invocation.resume is None else _past(invocation.resume, invocation.request)
     request = invocation.request or (past.request if past else None)
     assert request is not None, "the options name a target or a session"
+    if invocation.budget_s is not None:
+        request = replace(request, budget_s=invocation.budget_s)
     if not invocation.headless and sys.stdin.isatty() and sys.stdout.isatty():
         from advisor.tui.launch import run_app
 
