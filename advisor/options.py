@@ -68,13 +68,15 @@ class ShowHelp:
 class Measure:
     """Run a session. ``request`` is None when a recorded one is taken up under the options that it had.
 
-    ``resume``: the session to take up, an empty string for the latest, None for a new one.
+    ``budget_s`` is the time that such a session gets now, None for as much as it had. ``resume``: the session to take
+    up, an empty string for the latest, None for a new one.
     """
 
     request: Request | None
     outputs: Outputs
     headless: bool
     resume: str | None
+    budget_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,9 +361,7 @@ def _measure_parser() -> _Parser:
     parser.option(
         "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
     )
-    parser.option(
-        "--budget", metavar="TIME", read=seconds_of, default=DEFAULT_BUDGET_S, help="90s, 5m (the default), 1h"
-    )
+    parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (the default), 1h")
     parser.option(
         "--objective",
         metavar="GOAL",
@@ -420,7 +420,6 @@ def _add_recipe_folders(parser: _Parser) -> None:
 
 # What says how to measure, and is kept with the session.
 _OF_THE_REQUEST = (
-    "budget",
     "objective",
     "memory_limit",
     "keep_speed",
@@ -457,6 +456,7 @@ def _parse_measure(arguments: Sequence[str]) -> Measure:
         outputs=outputs,
         headless=options.headless or outputs.json_to_stdout,
         resume=resume,
+        budget_s=options.budget,
     )
 
 
@@ -517,7 +517,7 @@ def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespac
     )
     return Request(
         target=spec,
-        budget_s=options.budget,
+        budget_s=DEFAULT_BUDGET_S if options.budget is None else options.budget,
         objective=options.objective,
         keep_speed=DEFAULT_KEEP_SPEED if options.keep_speed is None else options.keep_speed,
         allow=options.allow,
