@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import singledispatch
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
@@ -18,9 +19,9 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.export.recipe_table import numerics_text
-from advisor.formatting import MISSING, format_bytes, format_interval, format_pending, format_seconds
+from advisor.formatting import MISSING, format_bytes, format_interval, format_pending, format_seconds, plain, printable
 from advisor.hardware import inspect_hardware
-from advisor.headless import plain, print_summary, print_text, table
+from advisor.headless import print_summary, print_text, table
 from advisor.recipe import BOTH_MODES, Recipe, card
 from advisor.records import GpuInfo, Hardware, HostInfo, Mode, StackRecord, text_of
 from advisor.report.conclusions import candidates_tried, stack_helps
@@ -71,7 +72,7 @@ def _show_recipe(recipe: Recipe) -> None:
         "numerics": numerics_text(recipe, _MODES),
         "attacks": ", ".join(sorted(recipe.attacks)) or MISSING,
     }
-    print(card(recipe))
+    print(printable(card(recipe)))
     print()
     print_text(_pairs(facts.items()), sys.stdout)
 
@@ -165,7 +166,7 @@ def _(invocation: options.ShowSessions) -> int:
     for past in list_sessions():
         state = SessionState.of(past.events)
         length = format_seconds(state.finished.session_s) if state.finished else MISSING
-        made.add_row(past.session_id, plain(past.request.target.target), _result(state), length)
+        made.add_row(past.session_id, plain(past.request.target.command), _result(state), length)
     if made.row_count:
         print_text(made, sys.stdout)
     else:
@@ -200,11 +201,13 @@ def _effect(state: SessionState, stack: StackRecord) -> str:
 def _(invocation: options.Revisit) -> int:
     past = open_session(invocation.session_id or None)
     state, catalog = SessionState.of(past.events), _catalog_of(past.request)
+    if past.damaged:
+        print(f"warning: {past.damaged} lines of the session's journal cannot be read.", file=sys.stderr)
     if invocation.show:
         file = sys.stderr if invocation.outputs.json_to_stdout else sys.stdout
-        print(f"Session {past.session_id}, {plain(past.request.target.target)}: {_result(state)}", file=file)
+        print(f"Session {past.session_id}, {plain(past.request.target.command)}: {_result(state)}", file=file)
         print_summary(state, file, catalog)
-    outputs = _with_recorded_config(invocation.outputs, past.request)
+    outputs = _with_recorded_map(invocation.outputs, past.request)
     written = write_outputs(state, past.request, outputs, catalog)
     for sentence in written.sentences:
         print(plain(sentence), file=sys.stderr)
@@ -213,11 +216,10 @@ def _(invocation: options.Revisit) -> int:
     return ExitCode.OK
 
 
-def _with_recorded_config(outputs: options.Outputs, request: Request) -> options.Outputs:
-    """The outputs, with the config that the session was given where the command line names none."""
-    if outputs.config_path is not None or request.config_path is None:
-        return outputs
-    return replace(outputs, config_path=request.config_path, key_map=request.key_map)
+def _with_recorded_map(outputs: options.Outputs, request: Request) -> options.Outputs:
+    """The outputs, with the --map that the session was given for the same config where the command line has none."""
+    same = outputs.config_path and request.config_path == str(Path(outputs.config_path).resolve())
+    return replace(outputs, key_map=request.key_map) if same and not outputs.key_map else outputs
 
 
 def _catalog_of(request: Request) -> Catalog:

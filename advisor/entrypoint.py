@@ -24,6 +24,8 @@ from advisor.adapters import adapt
 from advisor.adapters.normalise import normalise
 from advisor.adapters.torchvision import offline_options
 from advisor.errors import TargetError
+from advisor.paths import is_file
+from advisor.printed import Printed
 from advisor.records import TargetSpec
 from advisor.runtime.loop import Loop
 
@@ -33,16 +35,31 @@ DEMO = "demo"
 DEFAULT_ATTRIBUTE = "build"
 _FRAMES_SHOWN = 3
 _NAMES_SHOWN = 20
+_USAGE_CODE = 2
+_LONGEST_SAID = 300
 
 
 def load_target(spec: TargetSpec) -> Loop:
     """Import the target, call it, and normalise what it returns. Raises TargetError with what to do."""
     module_name, attribute = parse_target(spec.target)
+    sys.argv = [_script(module_name, spec.directory), *spec.arguments]
     module = _import(module_name, spec.directory)
     found = _attribute(module, module_name, attribute)
     value = in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, module_name, attribute))
     adapted = adapt(module_name, attribute, value, spec)
     return in_user_code("normalising the workload", lambda: normalise(adapted, spec))
+
+
+def _script(module: str, directory: str) -> str:
+    """What ``sys.argv`` begins with when Python runs the target: its file, as far as that is known before importing."""
+    if _is_file(module):
+        return module
+    file = Path(directory, *module.split(".")).with_suffix(".py")
+    return str(file) if is_file(file) else module
+
+
+def _is_file(module: str) -> bool:
+    return module.endswith(".py") or "/" in module
 
 
 def parse_target(target: str) -> tuple[str, str]:
@@ -61,22 +78,30 @@ def parse_target(target: str) -> tuple[str, str]:
 
 def in_user_code(what: str, call: Callable[[], T]) -> T:
     """``call()``, with whatever it raises turned into a TargetError that shows where in the user's code it was."""
+    printed = Printed()
     try:
         return call()
     except (TargetError, KeyboardInterrupt):
         raise
     except SystemExit as error:
-        raise TargetError(
-            f"{what} called sys.exit({error.code!r}).",
-            "Move the call under `if __name__ == '__main__':`, so that the target can be imported and built.",
-            user_frames(error),
-        ) from error
+        raise _exited(what, error, printed.text()) from error
     except BaseException as error:
         raise TargetError(
             f"{what} failed: {one_line(error)}",
-            "Mend the code at the frames shown, then run again.",
+            "Fix the lines below, then run again.",
             user_frames(error),
         ) from error
+
+
+def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
+    """The error for code that leaves the process, with what it printed: a command line's parser says there why."""
+    said = printed.rstrip().rpartition("\n")[2].strip()[:_LONGEST_SAID]
+    message = f"{what} called sys.exit({error.code!r})"
+    message = f"{message}: {said.rstrip('.')}." if said else f"{message}."
+    hint = "Move the call under `if __name__ == '__main__':`, so that the target can be imported and built."
+    if error.code == _USAGE_CODE and said:  # as argparse and click do
+        hint = "Give the target its own arguments after --, as in `perf-advisor train.py:build -- --lr 0.1`."
+    return TargetError(message, hint, "\n".join(filter(None, (printed.rstrip(), user_frames(error)))))
 
 
 def one_line(error: BaseException) -> str:
@@ -101,8 +126,8 @@ def user_frames(error: BaseException) -> str:
 def _import(module: str, directory: str) -> ModuleType:
     if directory not in sys.path:
         sys.path.insert(0, directory)
-    if module.endswith(".py") or "/" in module:
-        return _import_file(Path(directory, module).resolve(), module)
+    if _is_file(module):
+        return _import_file(Path(directory, module), module)
     return in_user_code(f"importing {module}", lambda: _import_module(module))
 
 
@@ -119,10 +144,12 @@ def _import_module(module: str) -> ModuleType:
 
 
 def _import_file(path: Path, shown: str) -> ModuleType:
-    if not path.is_file():
+    if not is_file(path):
         raise TargetError(f"there is no file {shown}.", "Check the path; it is taken from the working directory.")
+    path = path.resolve()
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
+    _check_hides_nothing(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{shown} is not a Python file.", "Give a file whose name ends in .py.")
@@ -132,6 +159,15 @@ def _import_file(path: Path, shown: str) -> ModuleType:
     sys.modules[path.stem] = module
     in_user_code(f"importing {shown}", lambda: loader.exec_module(module))
     return module
+
+
+def _check_hides_nothing(path: Path) -> None:
+    """Raise TargetError for a file in whose place PyTorch has imported a library of the same name."""
+    imported = sys.modules.get(path.stem)
+    if imported is None or path.stem not in (*sys.stdlib_module_names, "torch", "torchvision", "numpy"):
+        return
+    if Path(getattr(imported, "__file__", None) or "").resolve() != path:
+        raise TargetError(f"{path} hides the library {path.stem!r}, which PyTorch imports.", "Rename the file.")
 
 
 def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:

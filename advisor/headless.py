@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import singledispatchmethod
-from types import FrameType
 from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +24,7 @@ from advisor.experiment.journal import Journal, PastSession
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.experiment.verification import Exported, limit_s, may_be_verified
 from advisor.export.evidence import (
     bound_sentence,
     caveats,
@@ -39,15 +39,16 @@ from advisor.export.figures import (
     energy_words,
     gpu_sentence,
     how_confirmed,
+    noise_words,
     own_figures,
     verdict_shown,
+    verified_words,
 )
 from advisor.export.outputs import Written, write_outputs
 from advisor.export.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
 from advisor.export.text_report import verdict
 from advisor.formatting import (
     MISSING,
-    format_break_even,
     format_bytes,
     format_bytes_change,
     format_change,
@@ -58,15 +59,18 @@ from advisor.formatting import (
     format_left,
     format_ms,
     format_names,
-    format_noise,
     format_numerics,
     format_outcome,
     format_percent,
     format_rate,
+    format_repayment,
     format_seconds,
     format_setting,
     format_way,
+    plain,
+    printable,
 )
+from advisor.interrupts import INTERRUPTS
 from advisor.options import Outputs
 from advisor.records import (
     BaselineRecord,
@@ -98,8 +102,7 @@ from advisor.sweep import HEADINGS, SweepPoint, sweep_rows
 from advisor.sweep import RECIPE as BATCH_SIZE
 
 PLAIN_WIDTH = 100
-SAME_SIGNAL_S = 1.0
-_SIGNAL_CHECK_S = 0.2
+_SIGNAL_CHECK_S = 0.05
 # What is not over is not all done, however short the rest is expected to be.
 _ALMOST = 0.99
 _LONGEST_NAMES = 50
@@ -149,16 +152,24 @@ def run_headless(
 ) -> int:
     """Run a session, or take up a past one, to its end; report it, write the outputs, and return the exit code.
 
-    SIGINT and SIGTERM end the session; what was measured until then is reported and written. Raises AdvisorError when
-    the session failed or an output could not be written, after all else is done.
+    SIGINT, SIGTERM and SIGHUP end the session; what was measured until then is reported and written. Raises
+    AdvisorError when the session failed or an output could not be written, after all else is done; and
+    KeyboardInterrupt when a second signal came and the session had not ended.
     """
     reporter = HeadlessReporter(sys.stderr)
-    session = (opener or open_session)(request, past, reporter.handle)
-    with _cancelled_by_signals(session, reporter.say):
-        _run_in_thread(session)
-        written = _report(reporter, request, outputs)
-    for line in _left_off(reporter.state):
-        reporter.say(line)
+    with INTERRUPTS.handled():
+        session = (opener or open_session)(request, past, reporter.handle)
+        started = time.monotonic()
+        with INTERRUPTS.obeyed_by():
+            ended = _run_in_thread(session, session.run, reporter.say)
+            reporter.close()
+            if not ended:
+                reporter.state.apply(events.SessionFinished(True, time.monotonic() - started))
+            written = _report(reporter, request, outputs, session)
+            for line in _left_off(reporter.state):
+                reporter.say(line)
+    if not ended:
+        raise KeyboardInterrupt
     error = _failure(reporter.state) or next(iter(written.errors), None)
     if error:
         raise error
@@ -166,43 +177,37 @@ def run_headless(
     return ExitCode.INTERRUPTED if finished and finished.cancelled else ExitCode.OK
 
 
-def _run_in_thread(session: SessionControl) -> None:
-    """Run the session in a thread of its own, so that a signal never interrupts it half-way."""
-    worker = threading.Thread(target=session.run, name="session", daemon=True)
-    worker.start()
-    while worker.is_alive():  # where another thread takes a signal, only a wait that ends runs the handler
-        worker.join(_SIGNAL_CHECK_S)
+def _run_in_thread(session: SessionControl, part: Callable[[], None], say: Callable[[str], None]) -> bool:
+    """Run a part of the session in a thread of its own, which no signal interrupts half-way. Whether it has ended.
 
-
-@contextmanager
-def _cancelled_by_signals(session: SessionControl, say: Callable[[str], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM cancel the session; the next one, a moment later, leaves at once.
-
-    The moment is there because one Ctrl+C can arrive twice: from the terminal, and from a parent that passes it on.
+    The first signal ends it early; after another it is not waited for any more.
     """
-    first: list[float] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if not first:
-            first.append(time.monotonic())
+    worker = threading.Thread(target=part, name="session", daemon=True)
+    cancelled = INTERRUPTS.asked
+    if cancelled:
+        session.cancel()
+    worker.start()
+    while worker.is_alive() and not INTERRUPTS.urgent:
+        worker.join(_SIGNAL_CHECK_S)
+        if INTERRUPTS.asked and not cancelled:
+            cancelled = True
             say("stopping; what was measured is kept (once more to leave at once)")
             session.cancel()
-        elif time.monotonic() - first[0] > SAME_SIGNAL_S:
-            raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler or signal.SIG_DFL)
+    return not worker.is_alive()
 
 
-def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs) -> Written:
+def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, session: SessionControl) -> Written:
     """The files first: whoever reads our output may leave."""
     state = reporter.state
     catalog = load_catalog(request.recipe_folders)
-    written = write_outputs(state, request, outputs, catalog)
+
+    def verify(exported: Exported) -> None:
+        stack = state.stack
+        if stack and may_be_verified(state) and outputs.verify and not INTERRUPTS.asked:
+            reporter.say(f"verifying {exported.path} in a plain loop, {format_seconds(limit_s(stack))} at most")
+            _run_in_thread(session, lambda: session.verify(exported, stack), reporter.say)
+
+    written = write_outputs(state, request, outputs, catalog, verify)
     if state.baseline:
         print_summary(state, sys.stderr if outputs.json_to_stdout else sys.stdout, catalog)
     for sentence in written.sentences:
@@ -244,9 +249,21 @@ class HeadlessReporter:
         self._told: dict[str, tuple[Verdict | None, bool]] = {}
         self._skipped: list[TrialRecord] = []
         self._share = 0.0
+        self._taking = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Take no more events: the state is what is reported. A session that was left may still post some."""
+        with self._taking:
+            self._closed = True
 
     def handle(self, event: events.Event) -> None:
         """Take one event into account. Called from the session's thread."""
+        with self._taking:
+            if not self._closed:
+                self._take(event)
+
+    def _take(self, event: events.Event) -> None:
         lines = list(self._lines(event))  # before the state takes it in: some tell what is new
         self.state.apply(event)
         if isinstance(event, events.TrialMeasured) and event.record.verdict is Verdict.SKIPPED:
@@ -258,7 +275,7 @@ class HeadlessReporter:
 
     def say(self, text: str) -> None:
         """Write a line of our own. When nobody reads it any more, the session goes on all the same."""
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             print(plain(text), file=self._file, flush=True)
 
     def _tell(self, line: str) -> None:
@@ -309,7 +326,7 @@ class HeadlessReporter:
             yield from event.facts.workload.notes
         profile = event.facts.profile
         if profile and profile.bottleneck:
-            yield f"bound by {profile.bottleneck}: {profile.evidence}"
+            yield f"{profile.bottleneck.kind_of_step}: {profile.evidence}"
 
     @_lines.register
     def _(self, event: events.BaselineMeasured) -> Iterable[str]:
@@ -353,14 +370,13 @@ class HeadlessReporter:
         return (event.text if event.severity == "information" else f"{event.severity}: {event.text}",)
 
     @_lines.register
+    def _(self, event: events.ExportVerified) -> Iterable[str]:
+        yield verified_words(event.verification)
+
+    @_lines.register
     def _(self, event: events.SessionFinished) -> Iterable[str]:
         words = "interrupted" if event.cancelled else "failed" if self.state.failure else "finished"
         return (f"{words} after {format_seconds(event.session_s)}",)
-
-
-def plain(text: str) -> str:
-    """Text of the user's as one line without control characters."""
-    return "".join(character if character.isprintable() else " " for character in text).rstrip()
 
 
 def hardware_line(hardware: Hardware) -> str:
@@ -426,8 +442,8 @@ def _workload_line(facts: Facts) -> str:
 
 def _baseline_line(baseline: BaselineRecord) -> str:
     step, rate = format_ms(baseline.step_ms), format_rate(baseline.samples_per_s)
-    memory, noise = format_bytes(baseline.result.peak_reserved_bytes), format_noise(baseline.noise_floor)
-    return f"{step} per step, {rate}, {memory} reserved, noise {noise}"
+    memory, noise = format_bytes(baseline.result.peak_reserved_bytes), noise_words(baseline)
+    return f"{step} per step, {rate}, {memory} reserved, {noise}"
 
 
 def _settings_text(stack: StackRecord) -> str:
@@ -448,11 +464,22 @@ def print_text(text: RenderableType, file: TextIO) -> None:
     width = None if file.isatty() else PLAIN_WIDTH
     console = Console(file=file, width=width, markup=False, emoji=False, highlight=False)
     if file.isatty():
-        console.print(text)
+        console.print(_Shown(text))
         return
     with console.capture() as capture:
-        console.print(text)
+        console.print(_Shown(text))
     file.writelines(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+class _Shown:
+    """A text whose control characters are shown; rich's own, for colours, are not in the text."""
+
+    def __init__(self, text: RenderableType) -> None:
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._text, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
@@ -549,10 +576,8 @@ def _remarks_of(record: TrialRecord, state: SessionState, catalog: Catalog) -> I
         yield f"unreliable (!): {record.result.disturbed}"
     if record.numerics and record.numerics.worse_than_declared:
         yield f"numerics {format_numerics(record.numerics)}: {record.numerics.text}"
-    if record.break_even_steps is None:
-        yield "its slower start never pays back"
-    elif record.break_even_steps:
-        yield f"its slower start pays back {format_break_even(record.break_even_steps)}"
+    if record.break_even_steps != 0:
+        yield format_repayment(record.break_even_steps)
     yield from shown_by(record, state, catalog)
     yield from own_notes(record.result, state)
 
@@ -602,10 +627,11 @@ def _stack(state: SessionState, stack: StackRecord) -> Group:
             f"numerics {format_numerics(stack.numerics)}",
         ]
     lines = [Text(plain(format_setting(key, value))) for key, value in stack.settings.items()]
+    verified = [Text(plain(f"the export: {verified_words(state.verification)}"))] if state.verification else []
     dropped = [Text(plain(f"left out: {name} ({reason})"), style="dim") for name, reason in stack.dropped.items()]
     shown = stack.comparison.verdict if stack.comparison else Verdict.FAILED
     style = _STYLES[Verdict.FASTER if stack_helps(state) else shown]
-    return Group(*lines, Text(plain(", ".join(figures)), style=style), *dropped)
+    return Group(*lines, Text(plain(", ".join(figures)), style=style), *verified, *dropped)
 
 
 def _others(state: SessionState) -> list[TrialRecord]:
@@ -628,7 +654,7 @@ def _trials(records: Iterable[TrialRecord], state: SessionState, catalog: Catalo
 
 def _result(record: TrialRecord, state: SessionState, catalog: Catalog) -> str:
     """A trial's effect, with the figure also inside the noise, and what else a person has to know of it."""
-    effect = trial_effect(record)
+    effect = trial_effect(record, state.yardstick)
     if verdict_shown(record) is Verdict.NO_DIFFERENCE:
         undecided = Verdict.NO_DIFFERENCE.value
         effect = effect.replace(undecided, f"{undecided}: {format_interval(record.own_effect)}", 1)

@@ -24,6 +24,14 @@ def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
     return Skip(f"{named} {'is' if len(phases) == 1 else 'are'} {format_percent(share, digits=1)} of the step")
 
 
+def cannot_be_copied(facts: Facts) -> Skip | None:
+    """Why no recipe may set an option of this loader; None where they may."""
+    loader = facts.workload.loader
+    if loader is None:
+        return NO_LOADER
+    return Skip(loader.copy_problem) if loader.copy_problem else None
+
+
 def epoch_seconds(facts: Facts) -> float | None:
     """How long an epoch takes; None when its length is not known."""
     loader, profile = facts.workload.loader, facts.profile
@@ -50,8 +58,8 @@ class WorkerRecipe(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         """The values for a loader with workers, or why there are none to try."""
         loader = facts.workload.loader
-        if loader is None:
-            return NO_LOADER
+        if loader is None or loader.copy_problem:
+            return cannot_be_copied(facts) or NO_LOADER
         return self.values_for(loader, facts) if loader.num_workers else Skip(self.without_workers)
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:

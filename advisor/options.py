@@ -10,6 +10,7 @@ import difflib
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,11 +21,13 @@ import advisor
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
-from advisor.records import Mode, Numerics, Objective, TargetSpec
+from advisor.paths import exists, is_file, is_folder
+from advisor.records import ConfigKind, Mode, Numerics, Objective, TargetSpec
 
 STANDARD_OUTPUT = "-"
 REPORT_SUFFIXES = (".md", ".html")
 TRACE_SUFFIXES = (".json", ".json.gz")
+_ENDS_OWN = "--"  # what follows is the target's own sys.argv
 
 _E = TypeVar("_E", bound=StrEnum)
 
@@ -34,7 +37,8 @@ class Outputs:
     """Where the results go. ``json_path`` may be ``-``; ``config_path`` is the user's own file, patched on export.
 
     ``key_map`` names, for a setting's key, the dotted path of the entry in the user's config that holds it.
-    ``trace_path`` is for the profile's Chrome trace, gzipped when it ends in .gz.
+    ``trace_path`` is for the profile's Chrome trace, gzipped when it ends in .gz. ``config_kind`` is the program that
+    reads the config; None when its keys tell. ``verify``: the export is applied to the target and timed.
     """
 
     json_path: str | None = None
@@ -43,6 +47,8 @@ class Outputs:
     config_path: str | None = None
     key_map: Mapping[str, str] = field(default_factory=dict)
     trace_path: str | None = None
+    config_kind: ConfigKind | None = None
+    verify: bool = True
 
     @property
     def json_to_stdout(self) -> bool:
@@ -62,13 +68,15 @@ class ShowHelp:
 class Measure:
     """Run a session. ``request`` is None when a recorded one is taken up under the options that it had.
 
-    ``resume``: the session to take up, an empty string for the latest, None for a new one.
+    ``budget_s`` is the time that such a session gets now, None for as much as it had. ``resume``: the session to take
+    up, an empty string for the latest, None for a new one.
     """
 
     request: Request | None
     outputs: Outputs
     headless: bool
     resume: str | None
+    budget_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,7 @@ and writes the settings that won.
   perf-advisor demo                    see it work on a built-in model
   perf-advisor mymodel:build           measure what build() in mymodel.py returns
   perf-advisor path/to/file.py:build   the same, by file
+  perf-advisor train.py:build -- ARGS  with arguments of its own in sys.argv
 
   perf-advisor recipes [ID]            the speed-ups it knows
   perf-advisor hardware                this machine
@@ -248,13 +257,13 @@ def trace_path_of(text: str) -> str:
 
 
 def _folder_of(text: str) -> str:
-    if not Path(text).is_dir():
+    if not is_folder(text):
         raise UsageError(f"the folder {text} does not exist.", "Name a folder of recipe files (.py).")
     return str(Path(text).resolve())
 
 
 def _script_of(text: str) -> str:
-    if not Path(text).is_file():
+    if not is_file(text):
         raise UsageError(f"there is no file {text}.", "Name the script that trains, .py or .ipynb.")
     return str(Path(text).resolve())
 
@@ -321,7 +330,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _measure_parser() -> _Parser:
-    parser = _Parser("perf-advisor", SHORT_HELP.rpartition("\n\n")[0], usage="perf-advisor TARGET [options]")
+    parser = _Parser(
+        "perf-advisor",
+        SHORT_HELP.rpartition("\n\n")[0],
+        usage="perf-advisor TARGET [options] [-- ARGUMENTS of the target]",
+    )
     parser.add_argument("target", nargs="?", metavar="TARGET", help="module:attr, path/file.py:attr, or demo")
     parser.add_argument("--version", action="version", version=f"perf-advisor {advisor.__version__}")
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
@@ -329,22 +342,26 @@ def _measure_parser() -> _Parser:
     parser.option(
         "--export", metavar="FILE", help="write the settings that won: YAML, .py, or with --config your file patched"
     )
-    parser.option("--config", metavar="FILE", help="your YAML config, given to build(config)")
+    parser.add_argument(
+        "--no-verify",
+        action="store_true",
+        help="do not time a plain loop with the exported file (up to 60 s)",
+    )
+    parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
     parser.option(
         "--map",
         metavar="KEY=PATH,…",
         action="append",
         default=[],
         read=key_map_of,
-        help="where your config holds a setting, as in precision.autocast=trainer.precision",
+        help="where your config holds a setting, as in data.num_workers=loader.workers",
     )
+    _add_config_kind(parser)
     parser.option("--report", metavar="FILE", read=report_path_of, help="write the report, .md or .html")
     parser.option(
         "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
     )
-    parser.option(
-        "--budget", metavar="TIME", read=seconds_of, default=DEFAULT_BUDGET_S, help="90s, 5m (the default), 1h"
-    )
+    parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (the default), 1h")
     parser.option(
         "--objective",
         metavar="GOAL",
@@ -386,6 +403,15 @@ def _measure_parser() -> _Parser:
     return parser
 
 
+def _add_config_kind(parser: _Parser) -> None:
+    parser.option(
+        "--config-kind",
+        metavar="KIND",
+        read=choice_of(ConfigKind),
+        help=f"whose words your config is in, where its keys do not tell: {_alternatives(list(ConfigKind))}",
+    )
+
+
 def _add_recipe_folders(parser: _Parser) -> None:
     parser.option(
         "--recipes", metavar="DIR", action="append", default=[], read=_folder_of, help="more recipes, from here"
@@ -394,7 +420,6 @@ def _add_recipe_folders(parser: _Parser) -> None:
 
 # What says how to measure, and is kept with the session.
 _OF_THE_REQUEST = (
-    "budget",
     "objective",
     "memory_limit",
     "keep_speed",
@@ -413,10 +438,11 @@ _OF_THE_REQUEST = (
 
 def _parse_measure(arguments: Sequence[str]) -> Measure:
     parser = _measure_parser()
-    options = parser.parse(arguments)
-    target, resume = _target_and_resume(options.target, options.resume)
+    own, targets = _split(arguments)
+    options = parser.parse(own)
+    target, resume = _target_and_resume(options.target or None, options.resume)
     if target is None:
-        _check_taken_up_as_it_was(parser, options)
+        _check_taken_up_as_it_was(parser, options, targets)
     key_map = {key: path for pairs in options.map for key, path in pairs.items()}
     _check_recipes(options.only, options.skip, key_map, options.recipes)
     if options.keep_speed is not None and options.objective is not Objective.MEMORY:
@@ -426,11 +452,20 @@ def _parse_measure(arguments: Sequence[str]) -> Measure:
         )
     outputs = _outputs(options, key_map)
     return Measure(
-        request=_request(target, options, key_map) if target else None,
+        request=_request(target, targets, options, key_map) if target else None,
         outputs=outputs,
         headless=options.headless or outputs.json_to_stdout,
         resume=resume,
+        budget_s=options.budget,
     )
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The command line's own arguments, and those of the target: all that follows the first ``--``."""
+    if _ENDS_OWN not in arguments:
+        return list(arguments), ()
+    end = list(arguments).index(_ENDS_OWN)
+    return list(arguments[:end]), tuple(arguments[end + 1 :])
 
 
 def _target_and_resume(target: str | None, resume: str | None) -> tuple[str | None, str | None]:
@@ -456,18 +491,20 @@ def _target_and_resume(target: str | None, resume: str | None) -> tuple[str | No
     return target, resume
 
 
-def _check_taken_up_as_it_was(parser: _Parser, options: argparse.Namespace) -> None:
+def _check_taken_up_as_it_was(parser: _Parser, options: argparse.Namespace, arguments_of_target: Sequence[str]) -> None:
     """Raise UsageError for what would be ignored: without a target, a session goes on with its own options."""
     given = [name for name in _OF_THE_REQUEST if getattr(options, name) != parser.get_default(name)]
-    if given:
-        option = f"--{given[0].replace('_', '-')}"
+    if given or arguments_of_target:
+        option = f"--{given[0].replace('_', '-')}" if given else f"-- {shlex.join(arguments_of_target)}"
         raise UsageError(
             f"--resume without a target takes the session up as it was asked for, and {option} would change that.",
             f"Name its target too: `perf-advisor mymodel:build --resume {option} …`.",
         )
 
 
-def _request(target: str, options: argparse.Namespace, key_map: dict[str, str]) -> Request:
+def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespace, key_map: dict[str, str]) -> Request:
+    from advisor.config_file import read_config
+
     spec = TargetSpec(
         target=target,
         directory=str(Path.cwd()),
@@ -476,10 +513,11 @@ def _request(target: str, options: argparse.Namespace, key_map: dict[str, str]) 
         batch_size=options.batch_size,
         input_shape=options.input,
         config=read_config(options.config) if options.config else None,
+        arguments=arguments,
     )
     return Request(
         target=spec,
-        budget_s=options.budget,
+        budget_s=DEFAULT_BUDGET_S if options.budget is None else options.budget,
         objective=options.objective,
         keep_speed=DEFAULT_KEEP_SPEED if options.keep_speed is None else options.keep_speed,
         allow=options.allow,
@@ -492,33 +530,6 @@ def _request(target: str, options: argparse.Namespace, key_map: dict[str, str]) 
         key_map=key_map,
         scripts=tuple(options.script),
     )
-
-
-def read_config(path: str) -> dict[str, Any]:
-    """The user's YAML config. Raises UsageError when it cannot be read, is not YAML or is no mapping of names."""
-    import yaml
-
-    from advisor.settings import read_text
-
-    try:
-        data = yaml.safe_load(read_text(path))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that is none
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"{path} is not valid YAML: {reason}", "Mend the file and try again.") from error
-    if data is None:
-        return {}
-    other = next((key for key in data if not isinstance(key, str)), None) if isinstance(data, dict) else None
-    if other is not None:
-        raise UsageError(
-            f"{path} has the key {other!r} ({type(other).__name__}), and build(config) takes names only.",
-            "Put quotes around it, or rename it (YAML reads yes, no, on and off as booleans).",
-        )
-    if not isinstance(data, dict):
-        raise UsageError(
-            f"{path} holds a {type(data).__name__}, not a mapping of names to values.",
-            "--config is the YAML file that build(config) reads; write one `name: value` a line.",
-        )
-    return data
 
 
 def _check_recipes(
@@ -570,6 +581,8 @@ def _outputs(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs
     config = getattr(options, "config", None)
     if key_map and not config:
         raise UsageError("--map says where a config holds a setting, but there is none.", "Name it with --config FILE.")
+    if getattr(options, "config_kind", None) and not config:
+        raise UsageError("--config-kind says what a config is for, but there is none.", "Name it with --config FILE.")
     outputs = Outputs(
         json_path=getattr(options, "json", None),
         export_path=getattr(options, "export", None),
@@ -577,6 +590,8 @@ def _outputs(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs
         config_path=config,
         key_map=key_map,
         trace_path=getattr(options, "trace", None),
+        config_kind=getattr(options, "config_kind", None),
+        verify=not getattr(options, "no_verify", False),
     )
     check_outputs(outputs)
     return outputs
@@ -602,12 +617,20 @@ def check_outputs(outputs: Outputs) -> None:
 
 
 def _check_writable(option: str, path: Path) -> None:
-    if path.is_dir():
+    if is_folder(path):
         raise UsageError(f"{option}: {path} is a folder.", "Name a file in it.")
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         raise UsageError(f"{option}: the folder {path.parent} does not exist.", "Make it first, or name another file.")
-    replaced = path.is_file() or not path.exists()  # unlike a device or a pipe, such as /dev/stderr
-    if (replaced and not os.access(path.parent, os.W_OK)) or (path.exists() and not os.access(path, os.W_OK)):
+    replaced = is_file(path) or not exists(path)  # unlike a device or a pipe, such as /dev/stderr
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        allowed = True
+    except (OSError, ValueError):  # no file can have that name
+        allowed = False
+    else:
+        allowed = not exists(path) or os.access(path, os.W_OK)
+    if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
         raise UsageError(f"{option}: {path} cannot be written.", "Name a file that you may write.")
 
 
@@ -650,13 +673,12 @@ def _parse_export(arguments: Sequence[str]) -> Revisit:
     parser = _Parser("perf-advisor export", "Write the settings that a recorded session found.")
     parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
     parser.option("--export", metavar="FILE", default="tuned.yaml", help="where to (tuned.yaml if left out)")
-    parser.option("--config", metavar="FILE", help="your YAML config: write a patched copy of it instead")
+    parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.option("--map", metavar="KEY=PATH,…", action="append", default=[], read=key_map_of, help=argparse.SUPPRESS)
+    _add_config_kind(parser)
     options = parser.parse(arguments)
     key_map = {key: path for pairs in options.map for key, path in pairs.items()}
     _check_recipes((), (), key_map, ())
-    if options.config:
-        read_config(options.config)
     return Revisit(options.session, _outputs(options, key_map), show=False)
 
 

@@ -1,12 +1,13 @@
-"""StepPlan: how a step runs. Recipes change it; ``runtime/`` turns it and the objects into one callable step."""
+"""StepPlan: how a step runs. Recipes change it; ``portable/steps.py`` turns it and the objects into one callable step.
+
+Exported files contain this module word for word.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from advisor.records import Mode
 
 # Kernels of matrix products are chosen by timing: those of the libraries and Triton's. Nothing else is timed.
 AUTOTUNED_MATMULS: dict[str, str | bool] = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
@@ -17,6 +18,7 @@ COMBO_KERNELS: dict[str, str | bool] = {"combo_kernels": True}
 class StepPlan:
     """How one step runs.
 
+    ``mode``: ``train`` or ``infer``. ``device``: the model's, such as ``cuda:0``.
     ``autocast``: ``none``, ``bfloat16`` or ``float16``; float16 in training goes with a gradient scaler.
     ``zero_grad``: ``none`` (set_to_none), ``zeros``, or ``manual`` (``param.grad = None`` by hand).
     ``grad_mode`` (inference): ``grad``, ``no_grad`` or ``inference_mode``.
@@ -42,7 +44,7 @@ class StepPlan:
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
     """
 
-    mode: Mode
+    mode: str
     device: str
     autocast: str = "none"
     zero_grad: str = "none"
@@ -94,7 +96,7 @@ class StepPlan:
     @property
     def compiles_loss(self) -> bool:
         """Whether the model and the loss are compiled as one."""
-        return self.compile_scope == "with_loss" and self.mode is Mode.TRAIN
+        return self.compile_scope == "with_loss" and self.mode == "train"
 
     @property
     def runs_under(self) -> str:
@@ -104,4 +106,4 @@ class StepPlan:
     @property
     def scales_gradients(self) -> bool:
         """Whether training needs a gradient scaler."""
-        return self.mode is Mode.TRAIN and self.autocast == "float16"
+        return self.mode == "train" and self.autocast == "float16"

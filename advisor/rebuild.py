@@ -9,9 +9,8 @@ import contextlib
 import copy
 import dataclasses
 import inspect
-import textwrap
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from advisor.errors import RefusedError
 
@@ -20,104 +19,44 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
 
-# What a DataLoader keeps when it is rebuilt, whatever its batches are made by.
-_KEPT = (
-    "collate_fn",
-    "num_workers",
-    "pin_memory",
-    "timeout",
-    "worker_init_fn",
-    "generator",
-    "prefetch_factor",
-    "persistent_workers",
-    "multiprocessing_context",
-)
-_NEED_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None}
-_BATCHING = ("batch_size", "drop_last", "sampler", "shuffle")
-
 
 def loader_with(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
-    """A new, plain ``DataLoader`` over the same dataset, with these constructor arguments changed.
+    """A copy of a loader, of the same class and with all that it holds, with these constructor arguments changed.
 
-    Sampler, batch sampler, collate function, generator and worker options are kept. Without workers, the options that
-    need them are dropped. Raises ValueError when ``batch_size`` is changed and the loader does not form its batches
-    itself (it has a batch sampler of its own, or ``batch_size=None``).
+    Without workers, the options that need them are dropped. Raises RefusedError, with the reason, where the copy would
+    not yield the same samples, or the class takes no notice of a change.
     """
-    from torch.utils.data import DataLoader
+    from advisor.portable import loaders
 
-    _check_batch_size(loader, changes)
-    options = {name: getattr(loader, name) for name in _KEPT}
-    options |= _batching_of(loader, changes)
-    options |= _recent_options_of(loader)
-    options |= changes
-    if options["num_workers"] == 0:
-        options |= _NEED_WORKERS
-    dataset = options.pop("dataset", loader.dataset)
-    return DataLoader(dataset, **options)
+    with refusing():
+        return cast("DataLoader[Any]", loaders.loader_with(loader, **changes))
 
 
-def loader_code(**changes: object) -> str:
-    """Python that rebinds ``loader`` as :func:`loader_with` does, without importing this package."""
-    if changes.get("num_workers") == 0:
-        changes = {**changes, **_NEED_WORKERS}
-    kept = [name for name in _KEPT if name not in changes]
-    lines = [
-        "kept = (",
-        *(f'    "{name}",' for name in kept),
-        ")",
-        "options = {name: getattr(loader, name) for name in kept}",
-        "if loader.batch_size is None and loader.batch_sampler is not None:",
-        '    options["batch_sampler"] = loader.batch_sampler',
-        "else:",
-        '    options["batch_size"] = loader.batch_size',
-        '    options["drop_last"] = loader.drop_last',
-        "    if not isinstance(loader.dataset, torch.utils.data.IterableDataset):",
-        '        options["sampler"] = loader.sampler',
-        *(f'options["{name}"] = {value!r}' for name, value in changes.items()),
-        "loader = torch.utils.data.DataLoader(loader.dataset, **options)",
-    ]
-    return "\n".join(lines) + "\n"
+def loader_with_workers(loader: DataLoader[Any], num_workers: int) -> DataLoader[Any]:
+    """As :func:`loader_with`: this many workers, which live on between epochs where the dataset permits it."""
+    from advisor.portable import loaders
+
+    with refusing():
+        return cast("DataLoader[Any]", loaders.with_workers(loader, num_workers))
 
 
-def worker_code(**changes: object) -> str:
+def loader_code(change: str = "loader_with", *, when: str = "", also: Sequence[str] = (), **changes: Any) -> str:
+    """Python that rebinds ``loader`` as a function of ``portable/loaders.py`` does, without importing this package.
+
+    What is refused there leaves the loader as it is, with a warning. ``when`` is a condition, and ``also`` names
+    further modules of ``portable/`` that the changes need.
+    """
+    from advisor.portable import source
+
+    options = "".join(f", {name}={value!r}" for name, value in changes.items())
+    call = f"loader = adjusted({change}, loader{options})\n"
+    plainly = f"# where you make the loader: DataLoader(...{options})\n"
+    return f"{plainly}{source('loaders', *also)}\n\n{f'if {when}:{chr(10)}    ' if when else ''}{call}"
+
+
+def worker_code(*, also: Sequence[str] = (), **changes: Any) -> str:
     """As :func:`loader_code`, for options that only a loader with workers takes."""
-    return "if loader.num_workers:\n" + textwrap.indent(loader_code(**changes), "    ")
-
-
-def _check_batch_size(loader: DataLoader[Any], changes: Mapping[str, Any]) -> None:
-    if "batch_size" not in changes or loader.batch_size is not None:
-        return
-    if _has_own_batches(loader):
-        raise ValueError("the loader has a batch sampler of its own: change the batch size there")
-    raise ValueError("the loader does not form batches (batch_size=None): change the batch size in the dataset")
-
-
-def _has_own_batches(loader: DataLoader[Any]) -> bool:
-    return loader.batch_size is None and loader.batch_sampler is not None
-
-
-def _batching_of(loader: DataLoader[Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    from torch.utils.data import IterableDataset
-
-    if "batch_sampler" in changes:
-        return {}
-    if _has_own_batches(loader) and not any(name in changes for name in _BATCHING):
-        return {"batch_sampler": loader.batch_sampler}
-    options: dict[str, Any] = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    resampled = "sampler" in changes or "shuffle" in changes
-    if not resampled and not isinstance(loader.dataset, IterableDataset):
-        options["sampler"] = loader.sampler
-    return options
-
-
-def _recent_options_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Options that not every version of PyTorch has, where they differ from their defaults."""
-    options: dict[str, Any] = {}
-    if getattr(loader, "pin_memory_device", ""):
-        options["pin_memory_device"] = loader.pin_memory_device
-    if not getattr(loader, "in_order", True):
-        options["in_order"] = False
-    return options
+    return loader_code(when="loader.num_workers", also=also, **changes)
 
 
 @contextlib.contextmanager

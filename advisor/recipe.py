@@ -7,6 +7,8 @@ Recipe modules never import torch at module level: the app's process reads them 
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import sys
 from abc import ABC, abstractmethod
@@ -14,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import Any, ClassVar
 
 from advisor.plan import StepPlan
@@ -178,6 +181,10 @@ class Recipe(ABC):
         """How long an expensive recipe's trial takes, relative to its usual value."""
         return 1.0
 
+    def implies(self, value: Value) -> Mapping[str, Value]:
+        """Other settings that a value brings with it where they are not set themselves."""
+        return {}
+
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         """Why ``value`` cannot be combined with these other settings, or None."""
         return None
@@ -201,7 +208,7 @@ class Recipe(ABC):
             return f"Found at {found[0].place}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].what}"
         profile = facts.profile
         if profile is not None and profile.bottleneck in self.attacks:
-            return f"The step is bound by {profile.bottleneck}: {profile.evidence}"
+            return f"The step is {profile.bottleneck.kind_of_step}: {profile.evidence}"
         return card_section(self, "Why it helps").partition("\n\n")[0].replace("\n", " ")
 
     def after(self, facts: Facts, record: TrialRecord) -> str:
@@ -289,7 +296,16 @@ def _numbers(installed: str) -> tuple[int, ...]:
 
 def card(recipe: Recipe) -> str:
     """The recipe's module docstring: the text that the app and ``perf-advisor recipes ID`` show."""
-    return (sys.modules[type(recipe).__module__].__doc__ or "").strip()
+    module = sys.modules[type(recipe).__module__]
+    return (module.__doc__ or _docstring_of_file(module) or "").strip()
+
+
+def _docstring_of_file(module: ModuleType) -> str | None:
+    """The docstring of a module that Python left out when it was asked to optimise (``python -OO``)."""
+    try:
+        return ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False)
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
 
 
 def card_section(recipe: Recipe, heading: str) -> str:

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from advisor.config_file import TagsIgnored, dumped, is_toml, parsed, read_text
 from advisor.errors import UsageError
 from advisor.records import Value, text_of
 
@@ -71,7 +70,7 @@ class Settings(Mapping[str, Value]):
 
     def to_yaml(self) -> str:
         """A flat YAML mapping, one ``key: value`` a line."""
-        return yaml.safe_dump(self._values, sort_keys=True) if self._values else "{}\n"
+        return dumped(self._values) if self._values else "{}\n"
 
     @classmethod
     def from_yaml(cls, text: str, source: str = "settings") -> Settings:
@@ -79,14 +78,14 @@ class Settings(Mapping[str, Value]):
 
         Raises UsageError when the text is not YAML, or holds anything but settings.
         """
-        try:
-            data = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date or number that is none
-            raise UsageError(
-                f"{source} is not valid YAML: {_first_line(error)}", "Mend the file and try again."
-            ) from error
+        data = _read(text, source)
         if isinstance(data, Mapping) and SECTION in data:
-            data = data[SECTION]
+            data = _dotted(data[SECTION]) if is_toml(source) else data[SECTION]
+        elif isinstance(data, Mapping) and data and not any(map(_is_key, data)):
+            raise UsageError(
+                f"{source} holds no settings: its keys, such as {next(iter(data))!r}, are those of a config.",
+                f"Give the settings file (tuned.yaml), or a config with a section `{SECTION}:`.",
+            )
         if data is None:
             data = {}
         if not isinstance(data, Mapping):
@@ -102,23 +101,38 @@ class Settings(Mapping[str, Value]):
         return cls.from_yaml(read_text(path), source=str(path))
 
 
-def read_text(path: str | Path) -> str:
-    """A text file's content. Raises UsageError, with the reason, when it cannot be read."""
+def _read(text: str, source: str) -> Any:
+    """What a text holds. Of a config with a section of ours, tags elsewhere are no matter."""
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(
-            f"{path} cannot be read: {reason}", "Check the path and that it is a UTF-8 text file."
-        ) from error
+        return parsed(text, source)
+    except UsageError:
+        config = parsed(text, source, TagsIgnored)
+        if isinstance(config, Mapping) and SECTION in config:
+            return config
+        raise
+
+
+def _dotted(section: Any) -> Any:
+    """A TOML table with its tables' keys joined: there ``compile.mode = "default"`` is a table of a table."""
+    if not isinstance(section, dict):
+        return section
+    flat: dict[str, Any] = {}
+    for key, value in section.items():
+        inner = _dotted(value)
+        flat |= {f"{key}.{name}": item for name, item in inner.items()} if isinstance(inner, dict) else {key: inner}
+    return flat
+
+
+def _is_key(key: Any) -> bool:
+    return isinstance(key, str) and bool(_KEY.fullmatch(key))
 
 
 def _checked_key(key: Any) -> str:
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
+    if not _is_key(key):
         raise UsageError(
             f"{key!r} is not a setting key.", "Keys look like `precision.autocast`; `perf-advisor recipes` lists them."
         )
-    return key
+    return str(key)
 
 
 def _checked_value(key: str, value: Any) -> Value:
@@ -127,7 +141,3 @@ def _checked_value(key: str, value: Any) -> Value:
             f"the value of {key} is a {type(value).__name__}.", "A setting's value is a boolean, a number or a word."
         )
     return value
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

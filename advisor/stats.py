@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from statistics import fmean, median, pstdev
@@ -89,11 +89,13 @@ def paired_ratio_interval(
 class ProcessSpread:
     """How far processes that run the same program lie apart: the standard deviation of their logarithmic rates.
 
-    ``degrees`` are the degrees of freedom behind ``sigma``, which decide how wide an interval has to be.
+    ``degrees`` are the degrees of freedom behind ``sigma``, which decide how wide an interval has to be. ``seen`` is
+    the standard deviation of the repeats alone, without what is known from other machines; 0 where none were.
     """
 
     sigma: float
     degrees: float
+    seen: float = 0.0
 
     @property
     def widened(self) -> float:
@@ -120,7 +122,7 @@ def process_spread(groups: Sequence[Sequence[float]], *, prior: float, prior_deg
         if fmean(group[1:]) - group[0] > _DISTURBED * _pooled(rest, prior, prior_degrees).sigma:
             logs, disturbed = rest, True
     spread = _pooled(logs, prior, prior_degrees)
-    return spread if disturbed else ProcessSpread(spread.sigma, spread.degrees - 1)
+    return spread if disturbed else replace(spread, degrees=spread.degrees - 1)
 
 
 def _pooled(groups: Sequence[Sequence[float]], prior: float, prior_degrees: float) -> ProcessSpread:
@@ -129,7 +131,7 @@ def _pooled(groups: Sequence[Sequence[float]], prior: float, prior_degrees: floa
     agreement = min(1.0, degrees * prior**2 / squares) if squares else 1.0
     weight = prior_degrees * agreement**2
     variance = (weight * prior**2 + squares) / (weight + degrees)
-    return ProcessSpread(math.sqrt(variance), weight + degrees)
+    return ProcessSpread(math.sqrt(variance), weight + degrees, math.sqrt(squares / degrees) if degrees else 0.0)
 
 
 def student_factor(degrees: float, normal: float = _NORMAL_FACTOR) -> float:
@@ -154,6 +156,8 @@ def runs_ratio_interval(
     old: Sequence[Sequence[float]],
     spread: ProcessSpread,
     old_spread: ProcessSpread | None = None,
+    *,
+    of_later_runs: bool = False,
 ) -> Interval:
     """As :func:`ratio_interval` for processes: ``new`` and ``old`` hold the block rates of one process each.
 
@@ -162,11 +166,16 @@ def runs_ratio_interval(
     three processes are too few to resample. The interval is normal in the logarithm of the ratio, with Student's factor
     for the spread. A process counts once however many blocks it has. Davison and Hinkley, Bootstrap Methods and their
     Application, section 3.8.
+
+    With ``of_later_runs`` it is the interval of what one more process of each would show, which differs from the mean
+    by as much as those that were seen differ from one another.
     """
     estimate = _middle([math.log(median(run)) for run in new]) - _middle([math.log(median(run)) for run in old])
     blocks = sum(_of_middle(side) * _median_error(tuple(run)) ** 2 / len(side) for side in (new, old) for run in side)
-    processes = spread.widened**2 * _of_middle(new) + (old_spread or spread).widened ** 2 * _of_middle(old)
-    half = _NORMAL_FACTOR * math.sqrt(blocks + processes)
+    other = old_spread or spread
+    processes = spread.widened**2 * _of_middle(new) + other.widened**2 * _of_middle(old)
+    later = spread.seen**2 + other.seen**2 if of_later_runs else 0.0
+    half = _NORMAL_FACTOR * math.sqrt(blocks + processes + later)
     return math.exp(estimate), math.exp(estimate - half), math.exp(estimate + half)
 
 

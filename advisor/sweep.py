@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from advisor.formatting import format_bytes, format_ms, format_percent, format_rate
-from advisor.records import BaselineRecord, Facts, Mode, Outcome, TrialRecord, WorkloadFacts
+from advisor.records import BaselineRecord, Facts, Mode, Outcome, TrialRecord, Verdict, WorkloadFacts
 
 RECIPE = "batch_size"
 # A size within this of the best rate is as good, and smaller in memory and latency.
@@ -25,7 +25,8 @@ HEADINGS = ("batch", "step", "samples/s", "gain", "memory", "")
 class SweepPoint:
     """One batch size: what a step took, samples per second and peak reserved memory; None where it did not run.
 
-    ``problem`` says why it did not, or why it should not be used; empty for a size that is fit to use.
+    ``problem`` says why it did not, or why it should not be used; empty for a size that is fit to use. ``own`` marks
+    the baseline's size, ``undecided`` one whose rate cannot be told from the baseline's.
     """
 
     size: int
@@ -33,6 +34,8 @@ class SweepPoint:
     samples_per_s: float | None = None
     peak_reserved_bytes: int | None = None
     problem: str = ""
+    own: bool = False
+    undecided: bool = False
 
     @property
     def usable(self) -> bool:
@@ -50,7 +53,9 @@ def sweep_points(
     points = {}
     own = baseline.result.batch_size
     if own:
-        points[own] = SweepPoint(own, baseline.step_ms, baseline.samples_per_s, baseline.result.peak_reserved_bytes)
+        points[own] = SweepPoint(
+            own, baseline.step_ms, baseline.samples_per_s, baseline.result.peak_reserved_bytes, own=True
+        )
     for record in records:
         tried = record.candidate.recipe == RECIPE and record.alone and record.result.outcome is not Outcome.SKIPPED
         if tried and record.candidate.value:
@@ -71,8 +76,10 @@ def knee(curve: Iterable[tuple[int, float]], tolerance: float = KNEE_TOLERANCE) 
 
 
 def knee_of(points: Sequence[SweepPoint]) -> int | None:
-    """The knee among the usable points."""
-    return knee((point.size, point.samples_per_s or 0.0) for point in points if point.usable)
+    """The knee among the usable points; one that cannot be told from the baseline has the baseline's rate."""
+    own = next((point.samples_per_s for point in points if point.own), None)
+    rates = ((point.size, (own if point.undecided else point.samples_per_s) or 0.0) for point in points if point.usable)
+    return knee(rates)
 
 
 def batch_size_within(
@@ -158,7 +165,8 @@ def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
     else:
         full = memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes
         problem = "leaves too little memory free" if full else ""
-    return SweepPoint(size, record.step_ms, record.samples_per_s, peak, problem)
+    undecided = record.verdict is Verdict.NO_DIFFERENCE
+    return SweepPoint(size, record.step_ms, record.samples_per_s, peak, problem, undecided=undecided)
 
 
 def _bars(points: Sequence[SweepPoint], recommended: int | None) -> str:

@@ -43,7 +43,6 @@ Hugging Face, Efficient training on a single GPU, batch size choice.
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 
 from advisor.recipe import Components, Recipe, Stage, is_host_bound
@@ -59,12 +58,6 @@ _ACTIVATION_BYTES_PER_FLOP = 1 / 500
 _BACKWARD_FACTOR = 3  # forward and backward together, in forwards
 # Their update does not grow with the gradient, so the square-root rule is the usual one.
 _ADAPTIVE = ("Adam", "Adagrad", "Adafactor", "Adadelta", "RMSprop", "Lion", "LAMB", "Lamb")
-
-_CODE = """\
-if isinstance(loader, torch.utils.data.DataLoader):
-{rebuilt}
-# without a DataLoader: make your batches of {size} samples
-"""
 
 
 class BatchSize(Recipe):
@@ -115,18 +108,19 @@ class BatchSize(Recipe):
         size = int(value)
         if not size:
             return
-        workload.batch_size = size
         if workload.has_loader:
             workload.data = loader_with(workload.data, batch_size=size)
         elif workload.data is not None and not callable(workload.data):
             workload.data = resize_batch(workload.data, size)
+        workload.batch_size = size
 
     def code(self, value: Value) -> str:
         from advisor.rebuild import loader_code
 
         if not value:
             return "# the batch size stays as it is\n"
-        return _CODE.format(rebuilt=textwrap.indent(loader_code(batch_size=int(value)).rstrip(), "    "), size=value)
+        rebuilt = loader_code(when="isinstance(loader, torch.utils.data.DataLoader)", batch_size=int(value))
+        return f"{rebuilt}# without a DataLoader: make your batches of {value} samples\n"
 
     def why(self, facts: Facts, value: Value) -> str:
         return f"{super().why(facts, value)}{_advice(facts, int(value))}"
@@ -137,6 +131,8 @@ class BatchSize(Recipe):
 
 def _cannot_be_resized(facts: Facts) -> Skip | None:
     loader = facts.workload.loader
+    if loader is not None and loader.copy_problem:
+        return Skip(loader.copy_problem)
     if loader is not None and loader.custom_batch_sampler:
         return Skip("the loader has a batch sampler of its own; change the batch size there")
     if loader is not None and loader.batch_size is None:

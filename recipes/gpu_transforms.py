@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from advisor.loader_recipe import NO_LOADER, little_time_in
+from advisor.loader_recipe import NO_LOADER, cannot_be_copied, little_time_in
 from advisor.recipe import CUDA, Components, Recipe, Stage, gain_from
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
@@ -53,8 +53,8 @@ class GpuTransforms(Recipe):
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         loader = facts.workload.loader
-        if loader is None:
-            return NO_LOADER
+        if loader is None or loader.copy_problem:
+            return cannot_be_copied(facts) or NO_LOADER
         if not loader.movable_transforms:
             return Skip(loader.transforms_problem or "the dataset has no transforms of torchvision that could be moved")
         return little_time_in(facts, self.phases) or [True]
@@ -66,23 +66,21 @@ class GpuTransforms(Recipe):
         return max(1.05, gain_from(facts.profile.share(Phase.DATA_WAIT) / 2)) if facts.profile else 1.3
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.portable.transforms import split_transforms
-        from advisor.rebuild import loader_with
+        from advisor.portable.transforms import without_transforms
+        from advisor.rebuild import refusing
 
         if value and workload.has_loader:
-            dataset, transform = split_transforms(workload.data)
-            workload.data = loader_with(workload.data, dataset=dataset)
+            with refusing():
+                workload.data, transform = without_transforms(workload.data)
             workload.plan = replace(workload.plan, device_transform=transform)
 
     def code(self, value: Value) -> str:
         from advisor.portable import source
-        from advisor.rebuild import loader_code
 
         if not value:
             return "# the dataset runs its transforms, sample by sample\n"
-        rebuilt = loader_code().replace("DataLoader(loader.dataset, ", "DataLoader(dataset, ")
         return (
-            f"{source('transforms')}\n\ndataset, device_transform = split_transforms(loader)\n{rebuilt}"
+            f"{source('loaders', 'transforms')}\n\nloader, device_transform = split_or_whole(loader)\n"
             "# in the loop, when the batch is on the device: batch = device_transform(batch)\n"
         )
 

@@ -3,8 +3,8 @@
 What it does
 ------------
 Loads and transforms the batches in this many worker processes, which live on from epoch to epoch
-(`num_workers`, `persistent_workers=True`). With 0, the training process does that work itself, between the
-steps.
+(`num_workers`, `persistent_workers=True`) unless the dataset has a `set_epoch`, which they would not hear of. With 0,
+the training process does that work itself, between the steps. The loader keeps its class and all that it holds.
 
 Why it helps
 ------------
@@ -20,7 +20,9 @@ memory, so a dataset that only slices tensors can become slower.
 Numerics
 --------
 exact: the sampler still decides the order. Augmentation draws its random numbers in the workers, so the single
-samples differ as they do between two seeds.
+samples differ as they do between two seeds. An iterable dataset has to divide its samples by `get_worker_info()`, or
+every worker yields all of them: then no more than one is tried. Several of one that does hand out its samples in
+another order, which is measured as changed.
 
 References
 ----------
@@ -32,15 +34,16 @@ training on a single GPU, data preloading.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from advisor.loader_recipe import NO_LOADER, little_time_in
+from advisor.loader_recipe import NO_LOADER, cannot_be_copied, little_time_in
 from advisor.recipe import Components, Recipe, Stage, gain_from
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 # How many times as fast the rest of a step may become in the same session: on an H200 stacks made it 3 to 8 times.
 _TUNED = 8.0
 _LEAST_REST = 0.01
+_REPEATED = "every worker would yield all samples: shard the dataset by get_worker_info()"
 
 
 class NumWorkers(Recipe):
@@ -58,15 +61,20 @@ class NumWorkers(Recipe):
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         loader = facts.workload.loader
-        if loader is None:
-            return NO_LOADER
-        if loader.iterable_dataset and not loader.num_workers:
-            return Skip("an iterable dataset repeats its samples in every worker unless it divides them itself")
+        if loader is None or loader.copy_problem:
+            return cannot_be_copied(facts) or NO_LOADER
+        if loader.state_problem:
+            return Skip(loader.state_problem)
+        if loader.iterable_dataset and not loader.divides_samples:
+            # One worker yields them in their order.
+            return Skip(_REPEATED) if loader.num_workers else little_time_in(facts, self.phases) or [1]
         if loader.num_workers:
             return _ladder(facts.workload.usable_cores)
         # From above: one worker alone often gains nothing, and says nothing of what several do.
         enough = int(min(_enough_workers(facts), facts.workload.usable_cores))
-        return little_time_in(facts, self.phases) or _ladder(enough)[::-1]
+        # Only one worker hands out the samples of an iterable dataset in their order.
+        values = _ladder(enough) if loader.iterable_dataset else _ladder(enough)[::-1]
+        return little_time_in(facts, self.phases) or values
 
     def accepts(self, value: Value) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and value >= 0
@@ -85,16 +93,18 @@ class NumWorkers(Recipe):
         return gain_from(1 - max(1 - wait, loading))
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.rebuild import loader_with
+        from advisor.rebuild import loader_with_workers
 
         if workload.has_loader:
-            workers = int(value)
-            workload.data = loader_with(workload.data, num_workers=workers, persistent_workers=workers > 0)
+            workload.data = loader_with_workers(workload.data, int(value))
+
+    def implies(self, value: Value) -> Mapping[str, Value]:
+        return {"data.persistent_workers": int(value) > 0}
 
     def code(self, value: Value) -> str:
         from advisor.rebuild import loader_code
 
-        return loader_code(num_workers=int(value), persistent_workers=int(value) > 0)
+        return loader_code("with_workers", num_workers=int(value))
 
 
 def _ladder(most: int) -> list[Value]:

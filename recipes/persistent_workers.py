@@ -53,6 +53,8 @@ class PersistentWorkers(WorkerRecipe):
     without_workers = "the loader has no workers; the ones that num_workers tries are persistent"
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+        if loader.hears_of_epochs:
+            return Skip("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
         epoch_s = epoch_seconds(facts)
         if epoch_s is not None and epoch_s > _LONGEST_EPOCH_S:
             return Skip(

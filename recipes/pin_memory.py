@@ -29,10 +29,10 @@ GPU, data preloading.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from advisor.loader_recipe import NO_LOADER
+from advisor.loader_recipe import NO_LOADER, cannot_be_copied
 from advisor.recipe import CUDA, Components, Recipe, Stage, gain_from
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
@@ -53,9 +53,10 @@ class PinMemory(Recipe):
     phases = frozenset({Phase.DATA_WAIT, Phase.HOST_TO_DEVICE})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if facts.workload.loader is None:
-            return NO_LOADER
-        return [True]
+        loader = facts.workload.loader
+        if loader is None or loader.copy_problem:
+            return cannot_be_copied(facts) or NO_LOADER
+        return Skip(loader.pinning_problem) if loader.pinning_problem else [True]
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 3.60x where the step copies only, 1.27x and 1.54x in stacks of images. Copies from
@@ -70,6 +71,9 @@ class PinMemory(Recipe):
         if workload.has_loader:
             workload.data = loader_with(workload.data, pin_memory=bool(value))
             workload.plan = replace(workload.plan, non_blocking=bool(value))
+
+    def implies(self, value: Value) -> Mapping[str, Value]:
+        return {"data.non_blocking": bool(value)}
 
     def code(self, value: Value) -> str:
         from advisor.rebuild import loader_code

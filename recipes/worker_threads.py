@@ -36,7 +36,6 @@ Python documentation, multiprocessing, Contexts and start methods.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 
 from advisor.loader_recipe import WorkerRecipe, little_time_in
@@ -44,12 +43,6 @@ from advisor.recipe import Components
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
 _THREADS = (2, 4)
-_CODE = """\
-{source}
-
-if loader.num_workers:
-{rebuilt}
-"""
 
 
 class _Expression(str):
@@ -98,16 +91,15 @@ class WorkerThreads(WorkerRecipe):
             )
 
     def code(self, value: Value) -> str:
-        from advisor.portable import source
-        from advisor.rebuild import loader_code
+        from advisor.rebuild import worker_code
 
         if not value:
             return "# PyTorch gives each worker one thread\n"
-        rebuilt = loader_code(
+        return worker_code(
+            also=("workers",),
             worker_init_fn=_Expression(f"StartWorker({int(value)}, loader.worker_init_fn)"),
             multiprocessing_context=_Expression("context_without_fork(loader)"),
         )
-        return _CODE.format(source=source("workers"), rebuilt=textwrap.indent(rebuilt.rstrip(), "    "))
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value and settings.get("data.multiprocessing_context") == "fork":

@@ -130,7 +130,13 @@ def known_of(
 ) -> Known:
     """What is known once the baseline of a workload was measured: of a small convolutional network on an H200."""
     facts, goal = facts or gpu_facts(), goal or Goal()
-    request = Request(TargetSpec("made_up", "."), allow=allow, only=only, objective=goal.objective)
+    request = Request(
+        TargetSpec("made_up", "."),
+        allow=allow,
+        only=only,
+        objective=goal.objective,
+        memory_limit_bytes=goal.memory_limit_bytes,
+    )
     consent = Consent(CATALOG, facts.workload.mode, allow)
     judge = Judge(CATALOG, facts.workload.mode, baseline or result_at(1.0), goal=goal)
     return Known.begin(Plan.of(CATALOG, request, facts, consent, hints=hints), judge)

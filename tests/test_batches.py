@@ -1,12 +1,18 @@
 from __future__ import annotations
 
-from collections import UserDict, namedtuple
+import copy
+import enum
+import types
+from collections import UserDict, defaultdict, namedtuple
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 
 from advisor.runtime.batches import (
     copy_into,
@@ -104,12 +110,117 @@ def test_mapping_passes_other_objects_on():
     assert map_tensors(torch.neg, (marker, "text", 3)) == (marker, "text", 3)
 
 
-def test_a_dataclass_computes_its_own_fields_again():
-    assert map_tensors(lambda tensor: tensor[:1], Counted(ones(4))).rows == 1
+def test_a_dataclass_keeps_the_fields_that_its_constructor_does_not_take():
+    counted = Counted(ones(4))
+    counted.rows = ones(3)
+    doubled = map_tensors(lambda tensor: 2 * tensor, counted)
+    assert doubled.rows.tolist() == [2.0] * 3
+    assert counted.rows.tolist() == [1.0] * 3
 
 
-def test_a_mapping_that_is_made_another_way_becomes_a_dict():
-    assert type(map_tensors(torch.neg, ReadOnly())) is dict
+def test_a_mapping_keeps_its_class_and_its_attributes():
+    marked = Encoding({"x": ones(2)})
+    marked.encodings = ["kept"]
+    doubled = map_tensors(lambda tensor: 2 * tensor, marked)
+    assert (type(doubled), doubled.encodings) == (Encoding, ["kept"])
+    assert type(map_tensors(torch.neg, ReadOnly())) is ReadOnly
+    counts = defaultdict(list, {"x": [ones(2)]})
+    assert map_tensors(torch.neg, counts)["missing"] == []
+    frozen = types.MappingProxyType({"x": ones(2)})
+    assert type(map_tensors(torch.neg, frozen)) is dict
+
+
+class Bag:
+    """A batch of a class of its own, as people write them."""
+
+    def __init__(self, x, note="a"):
+        self.x, self.parts, self.note = x, {"mask": [ones(2)]}, note
+        self.own = self
+
+
+class Movable(Bag):
+    def to(self, device, non_blocking=False):
+        moved = copy.copy(self)
+        moved.x, moved.asked = self.x.to(device), non_blocking
+        return moved
+
+
+class InPlace(Bag):
+    def to(self, device):
+        self.x = self.x.to(device)
+
+
+class Slotted:
+    __slots__ = ("__weakref__", "x", "y")
+
+    def __init__(self, x):
+        self.x = x
+
+
+@attrs.frozen
+class Frozen:
+    x: Any
+    note: str = "a"
+
+
+META = torch.device("meta")
+
+
+@pytest.mark.parametrize("make", [Bag, Slotted, Frozen, lambda x: Sample(x, "b", {"y": x}), lambda x: [Bag(x)]])
+def test_objects_are_moved_wholly_and_as_copies(make):
+    batch = make(ones(2))
+    moved = mover(META)(batch)
+    assert type(moved) is type(batch)
+    assert {tensor.device for tensor in tensors_of(moved)} == {META}
+    assert {tensor.device.type for tensor in tensors_of(batch)} == {"cpu"}
+
+
+@pytest.mark.parametrize("non_blocking", [False, True])
+def test_an_object_is_moved_by_its_own_method(non_blocking):
+    moved = mover(META, non_blocking=non_blocking)([Movable(ones(2))])[0]
+    assert moved.x.device == META
+    assert moved.asked is non_blocking
+    assert moved.parts["mask"][0].device.type == "cpu"  # the class knows best
+    assert mover(META, non_blocking=True)(InPlace(ones(2))).x.device == META
+
+
+def test_what_an_object_moved_itself_gets_the_layout_and_the_type_too():
+    move = mover(torch.device("cpu"), memory_format="channels_last", dtype="bfloat16")
+    moved = move(Movable(ones(2, 3, 4, 4)))
+    assert moved.x.is_contiguous(memory_format=torch.channels_last)
+    assert {tensor.dtype for tensor in tensors_of(moved)} == {torch.bfloat16}
+
+
+def test_packed_sequences_keep_their_sizes_on_the_host():
+    packed = pack_sequence([ones(3), ones(2), ones(4)], enforce_sorted=False)
+    moved = mover(META, non_blocking=True, dtype="bfloat16")((packed, ones(3)))[0]
+    assert (moved.data.device, moved.data.dtype, moved.sorted_indices.device) == (META, torch.bfloat16, META)
+    assert moved.batch_sizes.device.type == "cpu"
+    static = map_tensors(torch.zeros_like, packed)
+    copy_into(static, packed)
+    assert torch.equal(static.data, packed.data)
+
+
+def test_batches_of_graphs():
+    data = pytest.importorskip("torch_geometric.data")
+    graphs = [data.Data(x=ones(3, 2), edge_index=torch.tensor([[0, 1], [1, 0]]), name="a") for _ in range(2)]
+    batch = data.Batch.from_data_list(graphs)
+    static = map_tensors(torch.zeros_like, batch)
+    assert (type(static), static.num_nodes, static.num_graphs) == (type(batch), 6, 2)
+    assert float(batch.x.sum()) == 12.0
+    copy_into(static, batch)
+    assert torch.equal(static.x, batch.x)
+    assert signature_of(static) == signature_of(batch)
+    assert signature_of(data.Batch.from_data_list(graphs[:1])) != signature_of(batch)
+    moved = mover(META, non_blocking=True, dtype="bfloat16")(batch)
+    assert (moved.x.dtype, moved.edge_index.dtype, moved.x.device) == (torch.bfloat16, torch.int64, META)
+
+
+def test_encodings_of_tokenizers():
+    transformers = pytest.importorskip("transformers")
+    batch = transformers.BatchEncoding({"input_ids": torch.ones(2, 3, dtype=torch.int64)})
+    assert type(map_tensors(torch.clone, batch)) is transformers.BatchEncoding
+    assert mover(META)({"text": batch})["text"]["input_ids"].device == META
 
 
 def test_tensors_come_depth_first():
@@ -156,6 +267,48 @@ def test_a_signature_tells_shapes_and_types_apart():
     assert signature_of((ones(2, 3), ones(2))) == signature_of([ones(2, 3), ones(2)])
     assert signature_of(ones(2, 3)) != signature_of(ones(1, 3))
     assert signature_of(ones(2)) != signature_of(ones(2, dtype=torch.float64))
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+ALIKE = {"x": ones(2), "epoch": 1}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (ALIKE, {"x": ones(2), "epoch": 2}),
+        (ALIKE, {"x": ones(2), "epoch": True}),
+        (ALIKE, {"x": ones(2), "step": 1}),
+        ((ones(2), "left"), (ones(2), "right")),
+        ((ones(2), None), (ones(2), 0)),
+        ((ones(2), [1, 2]), (ones(2), [1, 3])),
+        (Bag(ones(2)), Bag(ones(2), note="b")),
+        (Sample(ones(2)), Sample(ones(2), name="b")),
+        ((ones(2), Colour.RED), (ones(2), Colour.BLUE)),
+        ((ones(2), torch.float32), (ones(2), torch.float16)),
+        ((ones(2), Path("a")), (ones(2), Path("b"))),
+        ((ones(2), object()), (ones(2), object())),
+    ],
+)
+def test_python_values_are_part_of_a_signature(one, other):
+    assert signature_of(one) != signature_of(other)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: (ones(2), "a", 1.5, None, Colour.RED, torch.float32, Path("a")), lambda: Bag(ones(2)), lambda: ALIKE],
+)
+def test_equal_values_have_equal_signatures(make):
+    assert signature_of(make()) == signature_of(make())
+
+
+def test_what_cannot_be_compared_equals_nothing():
+    marker = object()
+    assert signature_of((ones(2), marker)) != signature_of((ones(2), marker))
 
 
 def test_batches_as_a_person_reads_them():

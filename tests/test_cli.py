@@ -14,7 +14,9 @@ from advisor import cli, options
 from advisor.catalog import load_catalog
 from advisor.errors import ExitCode, TargetError
 from advisor.experiment.journal import Journal
+from advisor.experiment.state import SessionState
 from advisor.recipe import HEADINGS
+from advisor.settings import Settings
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def imported_by(statement):
     [
         "import advisor",
         "import advisor.cli",
-        "from advisor import cli; cli.options.parse(['mymodel:build', '--budget', '5m'])",
+        "from advisor import options; options.parse(['mymodel:build', '--budget', '5m'])",
     ],
 )
 def test_starting_loads_nothing_heavy(statement):
@@ -237,14 +239,17 @@ def test_a_session_is_exported_into_a_config(command, tmp_path):
     assert (tmp_path / "train.yaml").read_text() == "# mine\namp: float32\n"
 
 
-def test_the_config_that_a_session_was_given_is_patched_unasked(command, tmp_path):
+def test_a_session_with_a_config_is_exported_as_settings_and_its_map_is_kept_for_the_config(command, tmp_path):
     config = tmp_path / "train.yaml"
     config.write_text("# mine\namp: float32\n")
     given = replace(sample_request(), config_path=str(config), key_map={"precision.autocast": "amp"})
     record(sample_history(), given)
     done = command("export", "--export", "new.yaml")
     assert done.returncode == 0, done.stderr
-    assert "# mine\namp: bfloat16\n" in (tmp_path / "new.yaml").read_text()
+    assert Settings.from_file(tmp_path / "new.yaml") == SessionState.of(sample_history()).stack_settings
+    done = command("export", "--export", "patched.yaml", "--config", "train.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "# mine\namp: bfloat16\n" in (tmp_path / "patched.yaml").read_text()
 
 
 def test_an_interrupted_session_exports_no_settings_and_says_so(command, tmp_path):
@@ -299,7 +304,12 @@ def test_an_interrupt_exits_130(monkeypatch):
 def test_an_error_of_the_target_has_its_details_after_the_two_lines(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_dispatch", raising(TargetError("no\nbuild", "define \x1b[31mit", "frame 1\nframe 2")))
     assert cli.main(["demo"]) == 3
-    assert capsys.readouterr().err.splitlines() == ["perf-advisor: no build", "define [31mit", "frame 1", "frame 2"]
+    assert capsys.readouterr().err.splitlines() == [
+        "perf-advisor: no build",
+        "define \\x1b[31mit",
+        "frame 1",
+        "frame 2",
+    ]
 
 
 # --- taking up a session --------------------------------------------------------------------------------------
@@ -316,6 +326,25 @@ def test_the_latest_session_of_a_target_is_taken_up(state):
     assert taken_up("--resume").session_id == first
     assert taken_up("mymodel:build", "--resume").session_id == first
     assert taken_up("--resume", first).request == sample_request()
+
+
+def test_the_arguments_of_a_target_are_kept(state, capsys):
+    asked = sample_request()
+    asked = replace(asked, target=replace(asked.target, arguments=("--lr", "0.1")))
+    first = record(cancelled_history(), asked)
+
+    def request_of(*arguments):
+        invocation = options.parse(arguments)
+        return cli._request_of(invocation.request, cli._past(invocation.resume, invocation.request))
+
+    assert request_of("--resume") == asked
+    assert request_of("mymodel:build", "--resume").target.arguments == ("--lr", "0.1")
+    assert request_of("mymodel:build", "--resume", first, "--", "--lr", "0.1").target.arguments == ("--lr", "0.1")
+    for session in ((), (first,)):
+        assert cli.main(["mymodel:build", "--resume", *session, "--", "--lr", "0.2"]) == 2
+        assert "mymodel:build -- --lr 0.2" in capsys.readouterr().err
+    assert cli.main(["sessions"]) == 0
+    assert "mymodel:build -- --lr 0.1" in capsys.readouterr().out
 
 
 def test_a_session_of_another_target_is_refused(state, capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.catalog import load_catalog
-from advisor.experiment.consent import Consent
+from advisor.experiment.consent import Consent, exceeds, may_use
 from advisor.experiment.control import REJECTED, Decision
 from advisor.records import Candidate, Mode, Numerics, NumericsResult
 
@@ -133,3 +133,15 @@ def test_consent_to_one_of_a_stack_covers_what_they_do_together():
     stack = {**BATCH.settings, **TOGETHER}
     assert agreed.permits(stack, measured(CHANGED, CHANGED))
     assert not consent(CLOSE).permits(stack, measured(CHANGED, CHANGED))
+
+
+@pytest.mark.parametrize("decision", [None, *Decision])
+@pytest.mark.parametrize("shown", list(Numerics))
+@pytest.mark.parametrize("declared", list(Numerics))
+def test_a_report_and_the_search_follow_the_same_rule(decision, shown, declared):
+    """What the front shows is what could be had: a rejected candidate never, an accepted one always."""
+    numerics = measured(shown, declared)
+    allowed = max(shown.severity, declared.severity) <= Numerics.CLOSE.severity
+    expected = {None: allowed, Decision.ACCEPTED: True, Decision.REJECTED: False}[decision]
+    assert may_use(decision, numerics, Numerics.CLOSE) is expected
+    assert exceeds(numerics, Numerics.CLOSE) is not allowed

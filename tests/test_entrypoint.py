@@ -23,8 +23,9 @@ GOOD = """
 @pytest.fixture(autouse=True)
 def _imports():
     """Leave the modules and the path as they were: the targets of different tests share names."""
-    path, modules = list(sys.path), set(sys.modules)
+    path, modules, arguments = list(sys.path), set(sys.modules), sys.argv
     yield
+    sys.argv = arguments
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         if name.partition(".")[0] in ("mine", "my", "helper", "broken"):
@@ -199,6 +200,39 @@ def test_leaving_the_process(load):
     assert error.message == "build in mine called sys.exit(2)."
     assert "__main__" in error.hint
     assert failure(load, "import sys\nsys.exit()\n", "mine.py").message == "importing mine.py called sys.exit(None)."
+
+
+PARSES = """
+    import argparse
+    import sys
+    import torch
+    from torch import nn
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--width", type=int, default=3)
+
+    def build():
+        arguments = parser.parse_args()
+        model = nn.Linear(arguments.width, 2)
+        model.arguments = list(sys.argv)
+        return model, torch.ones(4, arguments.width)
+"""
+
+
+def test_a_target_has_a_command_line_of_its_own(load, tmp_path):
+    assert load(PARSES, "mine.py:build").model.arguments == ["mine.py"]
+    assert load(PARSES).model.arguments == [str(tmp_path / "mine.py")]
+    given = load(PARSES, arguments=("--width", "5"))
+    assert given.data.shape == (4, 5)
+    assert given.model.arguments[1:] == ["--width", "5"]
+
+
+def test_a_parser_that_leaves_says_why(load, capfd):
+    error = failure(load, PARSES, "mine.py:build", arguments=("--widht", "5"))
+    assert error.message == ("build in mine.py called sys.exit(2): mine.py: error: unrecognized arguments: --widht 5.")
+    assert "perf-advisor train.py:build -- --lr 0.1" in error.hint
+    assert "usage: mine.py [-h] [--width WIDTH]" in error.details
+    assert "parser.parse_args()" in error.details
 
 
 @pytest.mark.parametrize("target", ["mine:build", "mine.py:build"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from advisor import formatting
 from advisor.formatting import format_names, format_worth
 from advisor.records import Candidate, Comparison, Outcome, TrialRecord, TrialResult
 
@@ -34,3 +35,10 @@ def test_values_of_one_recipe_stand_together():
     workers = Candidate("persistent_workers", "data.persistent_workers", True)
     assert format_names([sizes[0], workers, sizes[1]]) == "batch_size (64, 128), persistent_workers=true"
     assert format_names([]) == ""
+
+
+def test_control_characters_are_shown():
+    assert formatting.printable("a\x1b[31m\x9b2J\x00\tb\nc") == "a\\x1b[31m\\x9b2J\\x00\tb\nc"
+    assert formatting.printable("\u202eabc\u2028 \ud800") == "\\u202eabc\\u2028 \\ud800"
+    assert formatting.plain("a\r\nb\x9bc ") == "a  b\\x9bc"
+    assert formatting.plain("Größe: 3\u00a0µs – 👩‍🚀") == "Größe: 3\u00a0µs – 👩‍🚀"

@@ -10,10 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from advisor.errors import TargetError
 from advisor.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.loss import default_loss, describe_loss, main_output, takes_model
+from advisor.runtime.loss import LossError, default_loss, describe_loss, main_output, takes_model
 from advisor.runtime.step import TrainStep
 
 
@@ -91,6 +90,10 @@ class OpenModelLoss:
         return functional.cross_entropy(first(second[0]), second[1])
 
 
+def of_both(a, b, call):
+    return call(a, b)
+
+
 def scaled(a, b, scale):
     return scale * functional.cross_entropy(a, b)
 
@@ -154,7 +157,7 @@ def test_steps_are_the_same_whether_names_or_a_try_told_the_form():
 
 def test_a_loss_compiled_with_the_model_is_compiled_in_the_form_that_was_found(monkeypatch):
     compiled = []
-    monkeypatch.setattr("advisor.runtime.step.compiled_call", lambda call, plan: compiled.append(call) or call)
+    monkeypatch.setattr("advisor.portable.steps.compiled_call", lambda call, plan: compiled.append(call) or call)
     step = stepping(OF_MODEL[0])
     plain = stepping(OF_MODEL[0])(BATCH).item()
     whole = TrainStep(
@@ -180,13 +183,56 @@ def test_a_loss_compiled_with_the_model_is_compiled_in_the_form_that_was_found(m
     ],
 )
 def test_a_loss_that_works_in_no_form_says_what_is_wrong_and_what_to_do(loss, complaint):
-    with pytest.raises(TargetError) as caught:
+    with pytest.raises(LossError) as caught:
         stepping(loss).settle_loss(BATCH)
     assert caught.value.message.count(complaint) == 2
     assert "loss(output, target):" in caught.value.message
     assert "loss(model, batch):" in caught.value.message
     assert "\n" not in caught.value.message
     assert "def loss(model, batch)" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda loss: (loss, {"accuracy": 0.5}),
+        lambda loss: (loss, torch.ones(())),
+        lambda loss: (torch.ones(4, 3), loss),
+        lambda loss: {"loss": loss, "logits": torch.ones(4, 3)},
+        lambda loss: SimpleNamespace(loss=loss),
+    ],
+    ids=["with metrics", "with a number", "behind the output", "in a mapping", "in an object"],
+)
+def test_the_loss_is_found_in_what_a_loss_function_returns(wrap):
+    def named(model, batch):
+        return wrap(functional.cross_entropy(model(batch[0]), batch[1]))
+
+    def plain(model, batch):
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    assert [stepping(named)(BATCH) for _ in range(2)] == [stepping(plain)(BATCH) for _ in range(2)]
+    assert stepping(functools.partial(of_both, call=named)).settle_loss(BATCH)
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        (lambda loss: loss.expand(4), "returns 4 numbers, not one"),
+        (lambda loss: {"a": loss, "b": loss}, "returns dict with a, b, and none of them is its `loss`"),
+        (
+            lambda loss: (torch.ones(2), loss, loss),
+            "returns a tuple with several numbers, of which any could be the loss",
+        ),
+        (lambda loss: loss.item(), "returns float, not a tensor"),
+    ],
+)
+def test_a_loss_function_that_returns_no_loss_says_so(value, complaint):
+    def named(model, batch):
+        return value(functional.cross_entropy(model(batch[0]), batch[1]))
+
+    with pytest.raises(LossError, match="Return one number to minimise") as caught:
+        stepping(named)(BATCH)
+    assert complaint in str(caught.value)
 
 
 def test_memory_that_runs_out_says_nothing_about_the_form():

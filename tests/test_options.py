@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.config_file import read_config
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.experiment.request import Request
 from advisor.options import (
+    DEFAULT_BUDGET_S,
     Measure,
     Outputs,
     Revisit,
@@ -23,7 +25,6 @@ from advisor.options import (
     key_map_of,
     names_of,
     parse,
-    read_config,
     seconds_of,
     shape_of,
     share_of,
@@ -219,7 +220,33 @@ def test_resuming(arguments, target, resume):
     assert (invocation.request and invocation.request.target.target) == target
 
 
-@pytest.mark.parametrize("given", [("--budget", "90s"), ("--memory-limit", "1GiB"), ("--only", "compile")])
+@pytest.mark.parametrize(
+    ("arguments", "of_target"),
+    [
+        (["m:b"], ()),
+        (["m:b", "--"], ()),
+        (["m:b", "--budget", "90s", "--", "--lr", "0.1"], ("--lr", "0.1")),
+        (["train.py", "--", "--budget", "1", "--", "x"], ("--budget", "1", "--", "x")),
+    ],
+)
+def test_what_follows_two_dashes_is_the_targets(arguments, of_target):
+    spec = parse(arguments).request.target
+    assert spec.arguments == of_target
+    assert spec.command == (f"{spec.target} -- {' '.join(of_target)}" if of_target else spec.target)
+
+
+def test_the_targets_arguments_are_those_of_the_session_that_is_taken_up():
+    with pytest.raises(UsageError, match=r"and -- --lr 0\.2 would change that"):
+        parse(["--resume", "--", "--lr", "0.2"])
+
+
+def test_a_session_is_resumed_with_another_budget():
+    assert parse(["--resume", "--budget", "90s"]).budget_s == 90.0
+    assert parse(["--resume"]).budget_s is None
+    assert parse(["m:b"]).request.budget_s == DEFAULT_BUDGET_S
+
+
+@pytest.mark.parametrize("given", [("--memory-limit", "1GiB"), ("--only", "compile")])
 def test_a_session_is_not_resumed_otherwise_than_it_was_asked_for(given):
     with pytest.raises(UsageError, match=f"and {given[0]} would change that"):
         parse(["--resume", *given])

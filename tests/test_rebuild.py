@@ -146,14 +146,6 @@ def test_without_workers_the_options_that_need_them_go(rebuild):
     assert len(list(new)) == 24
 
 
-def test_sampler_and_shuffle_can_be_replaced():
-    loader = DataLoader(Squares(), batch_size=4, sampler=Backwards(Squares()))
-    assert torch.cat(list(loader_with(loader, shuffle=False)))[:, 0].tolist() == list(range(24))
-    assert torch.cat(list(loader_with(loader, sampler=range(3))))[:, 0].tolist() == [0, 1, 2]
-    batches = [[0, 1], [2]]
-    assert [len(batch) for batch in loader_with(loader, batch_sampler=batches)] == [2, 1]
-
-
 def test_the_code_of_several_changes_keeps_the_earlier_ones():
     loader = DataLoader(Squares(), batch_size=4, collate_fn=stacked)
     namespace = {"torch": torch, "loader": loader}

@@ -158,7 +158,8 @@ def test_workers_are_not_tried_where_they_cannot_help():
         "data wait is 0.3 % of the step"
     )
     assert "does not come from a DataLoader" in reason("num_workers", cpu_facts())
-    assert "iterable dataset" in reason("num_workers", cpu_facts(loader=loader_facts(iterable_dataset=True)))
+    several = loader_facts(iterable_dataset=True, num_workers=2)
+    assert "shard the dataset by get_worker_info()" in reason("num_workers", cpu_facts(loader=several))
 
 
 def test_workers_that_are_on_are_measured_off():
@@ -215,7 +216,7 @@ def test_the_control_runs_everywhere(name):
 def test_the_reason_to_try_is_the_bottleneck():
     profile = profile_facts(bottleneck=Bottleneck.INPUT, evidence="it waits 20 % for data.")
     text = CATALOG["num_workers"].why(cpu_facts(loader=loader_facts(), profile=profile), 2)
-    assert text == "The step is bound by input: it waits 20 % for data."
+    assert text == "The step is input-bound: it waits 20 % for data."
 
 
 def test_stages_put_the_loader_before_the_step():

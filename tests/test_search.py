@@ -9,6 +9,7 @@ from facts import adamw_facts, cpu_facts, gpu_facts, loader_facts, profile_facts
 from made_up import (
     BF16,
     BLOCKS,
+    CATALOG,
     COMPILED,
     CUDNN,
     FUSED,
@@ -140,6 +141,36 @@ def test_a_compilation_that_takes_too_long_is_not_tried_in_another_form_of_the_s
     known, lab = found_by(speed)
     assert known.stack == PLAIN
     assert PLAIN.merged(COMPILED.settings) not in lab.settings_of(Kind.LEAP)
+
+
+def detector(settings):
+    """Boxes whose number depends on the data: no graph, casts that only cost the host time, a slow compilation."""
+    if GRAPH.key in settings:
+        return "RuntimeError: operation not permitted when stream is capturing"
+    if CATALOG.cost(settings):
+        return failed("it was not done within its time", Outcome.TIMED_OUT)
+    return product(autocast=0.8, fused_optimizer=1.15, tf32=1.05, channels_last=1.05)(settings)
+
+
+def test_a_leap_that_gains_nothing_is_made_again_without_half_precision_before_anything_is_compiled():
+    known, lab = found_by(detector, budget_s=100.0)
+    lighter = together(TF32, LAST, FUSED)
+    assert lab.asked[2].settings == lighter
+    assert known.stack == lighter
+    kinds = [move.kind for move in lab.asked if not CATALOG.cost(move.settings)]
+    assert {Kind.PROFILE, Kind.CONTROL, Kind.DROP, Kind.ADD} <= set(kinds), "time is left for cheap questions"
+
+
+def test_what_takes_as_long_to_compile_as_what_was_not_done_in_time_is_not_tried():
+    _, lab = found_by(detector, budget_s=1000.0)
+    costs = [CATALOG.cost(move.settings) for move in lab.asked if CATALOG.cost(move.settings)]
+    assert costs == sorted(costs, reverse=True)
+    assert len(costs) == len(set(costs)), "only what compiles less is tried after it"
+
+
+def test_a_setting_that_failed_with_others_that_run_without_it_is_not_expected_to_gain_anything():
+    _, lab = found_by(detector, budget_s=60.0)
+    assert not [move for move in lab.asked[1:] if GRAPH.key in move.settings]
 
 
 def test_what_fails_in_every_form_is_given_up():
@@ -431,3 +462,32 @@ def test_a_setting_that_was_left_out_does_not_come_back_with_the_next_instrument
     assert FUSED.key in known.dropped
     move = next(move for move in moves(replace(known, done=known.done - {Kind.HOST})) if move.kind is Kind.HOST)
     assert known.after(move, FakeLab(EVERYTHING_HELPS).measure(move, known)).stack == known.stack
+
+
+def fragmented(**changes):
+    return replace(gpu_facts(), peak_allocated_bytes=4 * 2**30, peak_reserved_bytes=8 * 2**30, **changes)
+
+
+def allocators_tried(lab):
+    return [move.settings for move in lab.asked if "memory.allocator" in move.settings]
+
+
+def test_a_fresh_interpreter_is_started_only_for_what_may_gain_something():
+    """A GPT-2's three allocators took a tenth of its session, most of it imports, and never gained speed."""
+    known, lab = found_by(EVERYTHING_HELPS, fragmented())
+    assert not allocators_tried(lab)
+    left = next(c for c in known.plan.candidates if c.recipe == "allocator")
+    assert "--only allocator" in why_not(known, left)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"only": ("allocator",)},
+        {"goal": Goal(Objective.MEMORY)},
+        {"goal": Goal(memory_limit_bytes=6 * 2**30)},
+    ],
+)
+def test_allocators_are_tried_where_they_are_asked_for_or_memory_counts(options):
+    _, lab = found_by(EVERYTHING_HELPS, fragmented(), **options)
+    assert allocators_tried(lab)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 import random
-from statistics import median
+from statistics import fmean, median
 
 import pytest
 from hypothesis import given, settings
@@ -287,6 +287,31 @@ def test_intervals_of_two_runs_a_side_hold_the_true_ratio(sigma):
         _, low, high = runs_ratio_interval(single_blocks(new), single_blocks(null[0]), spread)
         held += low <= truth <= high
     assert held >= 0.92 * cases
+
+
+@pytest.mark.parametrize(("sigma", "prior"), [(0.001, 0.01), (0.01, 0.01), (0.06, 0.025), (0.12, 0.04), (0.2, 0.025)])
+def test_the_interval_of_later_runs_holds_what_two_more_of_each_show(sigma, prior):
+    """A session of five runs of the baseline and three of a stack; then the median of two plain loops of either."""
+    draw = random.Random(0)
+    held = 0
+    for _ in range(300):
+        sides = [[math.exp(draw.gauss(0.0, sigma)) for _ in range(count)] for count in (3, 5)]
+        later = [fmean(math.exp(draw.gauss(0.0, sigma)) for _ in range(2)) for _ in range(2)]
+        spread = process_spread(sides, prior=prior)
+        runs = [[[rate] * 3 for rate in side] for side in sides]
+        _, low, high = runs_ratio_interval(*runs, spread, of_later_runs=True)
+        held += low <= later[0] / later[1] <= high
+    assert held >= 0.93 * 300
+
+
+def test_the_interval_of_later_runs_is_hardly_wider_where_runs_repeat_well():
+    spread = process_spread([[1.0, 1.001, 0.999], [0.5, 0.5005, 0.4995, 0.5]], prior=0.01)
+    runs = [[[2.0] * 3, [2.002] * 3], [[1.0] * 3, [1.001] * 3, [0.999] * 3]]
+    widths = [
+        math.log(high / low)
+        for _, low, high in (runs_ratio_interval(*runs, spread, of_later_runs=later) for later in (False, True))
+    ]
+    assert widths[0] < widths[1] < 1.1 * widths[0]
 
 
 def test_blocks_that_scatter_are_part_of_the_interval():

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from collections import UserDict
 
 import pytest
@@ -172,6 +173,53 @@ def test_inference_in_bfloat16():
     assert infer_step(net().eval(), autocast="bfloat16")(batches(1)[0]).dtype == torch.bfloat16
 
 
+def test_outputs_and_losses_of_graphs_are_copied(monkeypatch):
+    """A model that returns the same memory each time stands in for one compiled with reduce-overhead."""
+
+    class Overwriting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.kept = torch.zeros(2)
+
+        def forward(self, x):
+            return {"out": self.kept.copy_(x)}
+
+    monkeypatch.setattr("advisor.portable.steps.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
+    step = infer_step(Overwriting(), compile_mode="reduce-overhead", grad_mode="no_grad")
+    outputs = [step(torch.full((2,), float(value)))["out"] for value in range(3)]
+    assert [output[0].item() for output in outputs] == [0.0, 1.0, 2.0]
+
+
+def test_a_schedule_that_is_made_after_the_step_draws_no_warning():
+    model = net()
+    optimizer = sgd(model.parameters())
+    step = train_step(model, optimizer)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(batches(1)[0])
+        schedule.step()
+
+
+def test_an_optimizer_that_calls_the_loss_itself_is_refused_in_a_sentence():
+    model = net()
+    with pytest.raises(ValueError, match="LBFGS calls the loss itself.*Keep your own loop"):
+        train_step(model, torch.optim.LBFGS(model.parameters()))
+
+
+@pytest.mark.parametrize("zero_grad", ["none", "manual"])
+def test_parameters_of_a_group_that_is_added_later_are_cleared_and_clipped(zero_grad):
+    model = net()
+    optimizer = sgd(model[0].parameters())
+    step = train_step(model, optimizer, zero_grad=zero_grad, clip_norm=1e-3)
+    step(batches(1)[0])
+    optimizer.add_param_group({"params": model[5].parameters()})
+    for batch in batches(3):
+        step(batch)
+    norms = [parameter.grad.norm() for group in optimizer.param_groups for parameter in group["params"]]
+    assert torch.stack(norms).norm() <= 1.01e-3
+
+
 # --- what the plan asks for -----------------------------------------------------------------------------------
 
 
@@ -204,10 +252,11 @@ torch._dynamo.config.suppress_errors = False
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 plan = StepPlan(mode=Mode.INFER, device="cpu", compile_mode="default", grad_mode="no_grad")
 batch = torch.ones(3, 4)
+expected = model(batch)
 components = Components(model, None, batch, plan)
 finish_components(components)
 step = make_step(components, None)
-torch.testing.assert_close(step(batch), model(batch))
+torch.testing.assert_close(step(batch), expected)
 print(counters["stats"]["unique_graphs"], counters["inductor"]["fxgraph_cache_miss"])
 """
 

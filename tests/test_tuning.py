@@ -57,7 +57,7 @@ def test_a_file_of_settings_and_a_section_of_a_config_are_the_same(tmp_path):
     [
         ("precision.autocats: bfloat16", "no recipe owns the setting"),
         ("precision.autocast: bfloat17", "bfloat17 is not a value"),
-        ("epochs: 3", "not a setting key"),
+        ("epochs: 3", "those of a config"),
         ("[", "not valid YAML"),
     ],
 )
@@ -189,3 +189,95 @@ def test_a_model_that_was_trained_is_evaluated_with_the_settings_of_inference(mo
     assert infer(batch[0]).is_inference()
     model.train()
     assert train(batch) > 0
+
+
+class Frozen(nn.Module):
+    """Has a normalisation whose statistics are frozen in evaluation mode, and one whose are not."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen, self.norm, self.head = nn.BatchNorm2d(3), nn.BatchNorm2d(3), nn.Linear(3, 4)
+        self.frozen.eval()
+
+    def forward(self, x):
+        return self.head(self.norm(self.frozen(x)).mean((2, 3)))
+
+
+def test_an_inference_step_leaves_a_training_model_in_its_modes():
+    found = []
+    for tuned in (False, True):
+        torch.manual_seed(0)
+        model, data = Frozen(), list(loader())
+        tuning = Tuning({"infer.grad": "inference_mode"})
+        model, optimizer = tuning.prepare(model, optimizer_of(model))
+        step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+        infer = tuning.infer(model)
+        for batch in data:
+            step(batch)
+            if tuned:
+                infer(batch[0])
+            else:
+                model.eval()
+                model.train()
+                model.frozen.eval()
+        assert (model.training, model.frozen.training, model.norm.training) == (True, False, True)
+        found.append(model.state_dict())
+    assert found[0]["norm.num_batches_tracked"] == 3
+    assert found[0]["frozen.num_batches_tracked"] == 0
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
+def test_an_inference_step_evaluates_whatever_the_mode(model):
+    tuning = Tuning({})
+    model, _ = tuning.prepare(nn.Sequential(model, nn.Dropout(0.5)), optimizer_of(model))
+    infer = tuning.infer(model)
+    batch = next(iter(loader()))
+    model.train()
+    assert torch.equal(infer(batch[0]), infer(batch[0]))
+    assert model.training
+    model.eval()
+    infer(batch[0])
+    assert not model.training
+
+
+def test_an_inference_step_changes_nothing_of_a_model_that_is_trained(model):
+    before = copy.deepcopy(model.state_dict())
+    tuning = Tuning({"model.fold_batch_norm": True, "infer.grad": "no_grad"})
+    norm = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), model)
+    prepared, _ = tuning.prepare(norm, optimizer_of(norm))
+    output = tuning.infer(prepared)(torch.ones(2, 3, 8, 8))
+    assert not output.requires_grad
+    assert isinstance(prepared[1], nn.BatchNorm2d)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_training_step_keeps_layers_that_are_frozen():
+    model = Frozen()
+    tuning = Tuning({})
+    model, optimizer = tuning.prepare(model, optimizer_of(model))
+    tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+    assert not model.frozen.training
+    model.eval()
+    tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+    assert model.training
+
+
+def test_the_scaler_can_be_reached_saved_and_loaded(model):
+    tuning = Tuning({"precision.autocast": "float16", "step.accumulate": 2})
+    model, optimizer = tuning.prepare(model, optimizer_of(model))
+    step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+    for _ in range(3):
+        step(next(iter(loader())))
+    step.scaler.update(64.0)
+    saved = step.state_dict()
+    assert saved["accumulated"] == 1
+    other = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+    other.load_state_dict(saved)
+    assert other.scaler.get_scale() == step.scaler.get_scale() == 64.0
+    assert other.state_dict() == saved
+    plain = Tuning({})
+    model, optimizer = plain.prepare(nn.Linear(2, 2), optimizer_of(nn.Linear(2, 2)))
+    plain_step = plain.train_step(model, optimizer)
+    plain_step.load_state_dict(saved)  # another precision: no scaler to load into
+    assert plain_step.scaler is None
+    assert plain_step.state_dict() == {"scaler": None, "accumulated": 0}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from statistics import median
 
@@ -22,10 +23,10 @@ _FORWARD_SHARE = 0.4
 _MID_SIZE_TENSORS = 100
 # A trial that finds its kernels in the compiler's cache takes this share of one that compiles: 0.19 to 0.35 on H200s.
 _CACHED_SHARE = 0.3
-# Importing torch, building a large model and its first steps can take this long before anything is known. A shorter
-# budget leaves less for that, but not so little that most baselines would be lost.
+# Importing torch, building a large model and its first steps can take this long before anything is known. Seconds.
 _FIRST_TRIAL_S = 120.0
-_SHORTEST_FIRST_TRIAL_S = 60.0
+# The first baseline gets this long at least, also beyond a short budget. Seconds; without it there is no result at all.
+_FIRST_GRACE_S = 20.0
 # An ordinary trial, one that compiles nothing, hangs when it takes this many times as long as usual, and some seconds.
 _HANGS_AFTER = 10.0
 _HANGS_AFTER_S = 30.0
@@ -37,9 +38,9 @@ _REPEAT_SHARE = 0.15
 class Budget:
     """Keeps the time of a session. ``clock`` is injectable for tests and replays.
 
-    ``baseline_s`` is what a trial like the baseline takes, less inspecting; None before it is measured.
-    ``interpreter_s`` is what a trial in a fresh interpreter takes beside: it imports torch and builds the target again,
-    which takes ``build_s`` of it.
+    ``extended_s`` is what the person has added to ``total_s``. ``baseline_s`` is what a trial like the baseline takes,
+    less inspecting; None before it is measured. ``interpreter_s`` is what a trial in a fresh interpreter takes beside:
+    it imports torch and builds the target again, which takes ``build_s`` of it.
     """
 
     def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,6 +49,7 @@ class Budget:
         self._started = clock()
         self._walls: list[float] = []
         self._compiled: dict[Settings, list[float]] = {}
+        self.extended_s = 0.0
         self.repeated_s = 0.0
         self.baseline_s: float | None = None
         self.interpreter_s = 0.0
@@ -56,12 +58,13 @@ class Budget:
         self.compiles_backward = True
         self.hinted_compile_s: float | None = None
 
-    def renewed(self) -> Budget:
-        """A budget as long as this one that begins now, and knows already what trials take."""
+    def renewed(self, total_s: float | None = None) -> Budget:
+        """A budget that begins now, as long as this one unless told otherwise, and knows already what trials take."""
         fresh = copy(self)
         fresh._walls = list(self._walls)
         fresh._compiled = {code: list(walls) for code, walls in self._compiled.items()}
-        fresh._started, fresh.repeated_s = self._clock(), 0.0
+        fresh._started, fresh.repeated_s, fresh.extended_s = self._clock(), 0.0, 0.0
+        fresh.total_s = self.total_s if total_s is None else total_s
         return fresh
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -74,7 +77,16 @@ class Budget:
     @property
     def left_s(self) -> float:
         """Seconds left, never negative."""
-        return max(0.0, self.total_s - self.spent_s)
+        return max(0.0, self.total_s + self.extended_s - self.spent_s)
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """A time that does not count."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._started += self._clock() - began
 
     @property
     def measure_s(self) -> float:
@@ -89,7 +101,7 @@ class Budget:
     @property
     def first_timeout_s(self) -> float:
         """When the first trial, before which nothing is known, counts as hanging; it may overrun a short budget."""
-        return max(_SHORTEST_FIRST_TRIAL_S, min(_FIRST_TRIAL_S, self.total_s))
+        return max(_FIRST_GRACE_S, min(_FIRST_TRIAL_S, self.left_s + _LAST_S))
 
     @property
     def timeout_s(self) -> float:

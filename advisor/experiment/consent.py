@@ -15,7 +15,8 @@ class Consent:
     """Settings may be used when none of their recipes is rejected and they change no more than is allowed.
 
     ``allow`` is the worst numerics class that needs no word of the person's. A recipe that was accepted may change what
-    it declares, or what it was measured to change alone (``seen``, by recipe).
+    it declares, or what it was measured to change alone (``seen``, by recipe). Of some recipes one of ``values`` only
+    was accepted.
     """
 
     catalog: Catalog
@@ -23,6 +24,12 @@ class Consent:
     allow: Numerics
     decisions: Mapping[str, Decision] = field(default_factory=dict)
     seen: Mapping[str, Numerics] = field(default_factory=dict)
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def decided(self) -> frozenset[tuple[str, Decision, Value | None]]:
+        """What the person said, as a value: the same decisions lead to the same stack."""
+        return frozenset((recipe, decision, self.values.get(recipe)) for recipe, decision in self.decisions.items())
 
     def why_not(self, settings: Mapping[str, Value], measured: NumericsResult | None = None) -> str:
         """Why these settings may not be used; empty when they may. ``measured`` is what they were seen to change."""
@@ -30,7 +37,8 @@ class Consent:
         if any(self.rejects(recipe.id) for recipe, _ in recipes):
             return REJECTED
         for recipe, value in recipes:
-            if not self.accepts(recipe.id) and recipe.numerics_of(value, self.mode).severity > self.allow.severity:
+            severity = recipe.numerics_of(value, self.mode).severity
+            if not self.accepts(recipe.id, value) and severity > self.allow.severity:
                 return f"{recipe.id} changes results: it needs your consent"
         if measured is not None and measured.decisive.severity > self._limit(settings).severity:
             return f"the numerics are {measured.decisive}: {measured.text}"
@@ -43,26 +51,42 @@ class Consent:
     def waits(self, candidate: Candidate) -> bool:
         """Whether a candidate changes more, by its declaration, than is allowed, and nobody has accepted it."""
         declared = self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
-        return declared.severity > self.allow.severity and not self.accepts(candidate.recipe)
+        return declared.severity > self.allow.severity and not self.accepts(candidate.recipe, candidate.value)
 
     def rejects(self, recipe: str) -> bool:
         """Whether the person rejected a recipe."""
         return self.decisions.get(recipe) is Decision.REJECTED
 
-    def accepts(self, recipe: str) -> bool:
-        """Whether the person accepted a recipe."""
-        return self.decisions.get(recipe) is Decision.ACCEPTED
+    def accepts(self, recipe: str, value: Value | None = None) -> bool:
+        """Whether the person accepted a recipe, and a value where one is given."""
+        if self.decisions.get(recipe) is not Decision.ACCEPTED:
+            return False
+        return value is None or self.values.get(recipe, value) == value
 
     def exceeds(self, candidate: Candidate, measured: NumericsResult | None) -> bool:
         """Whether a candidate changes more than is allowed, by its declaration or as measured; accepted or not."""
         declared = self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
-        shown = measured.decisive if measured else declared
-        return max(declared.severity, shown.severity) > self.allow.severity
+        return declared.severity > self.allow.severity or (measured is not None and exceeds(measured, self.allow))
 
     def _limit(self, settings: Mapping[str, Value]) -> Numerics:
         """The worst class that these settings may be measured to have."""
         classes = [self.allow]
         for recipe, value in self.catalog.in_order(settings):
-            if self.accepts(recipe.id):
+            if self.accepts(recipe.id, value):
                 classes += [recipe.numerics_of(value, self.mode), self.seen.get(recipe.id, Numerics.EXACT)]
         return max(classes, key=lambda numerics: numerics.severity)
+
+
+def exceeds(numerics: NumericsResult, allow: Numerics) -> bool:
+    """Whether settings change more than is allowed, by their declaration or as measured."""
+    return max(numerics.declared.severity, numerics.decisive.severity) > allow.severity
+
+
+def may_use(decision: Decision | None, numerics: NumericsResult | None, allow: Numerics) -> bool:
+    """Whether a measured setting may be used: it was accepted, or nobody rejected it and it changes no more than that.
+
+    For who has a session's state, and no catalog.
+    """
+    if decision is not None:
+        return decision is Decision.ACCEPTED
+    return numerics is not None and not exceeds(numerics, allow)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from advisor.records import StackRecord, Value
+
+if TYPE_CHECKING:
+    from advisor.experiment.verification import Exported
 
 # Why a candidate is not tried, or a setting is not in the stack.
 REJECTED = "you rejected it"
@@ -17,9 +22,9 @@ class Decision(StrEnum):
 
 
 class SessionControl(Protocol):
-    """A session as a user interface sees it. ``run``, ``rework`` and ``retry`` block: call them in a thread.
+    """A session as a user interface sees it. ``run``, ``rework``, ``retry``, ``try_more`` and ``verify`` block.
 
-    ``cancel``, ``stop`` and ``decide`` may be called from any thread at any time.
+    Call these in a thread. Everything else may be called from any thread at any time.
     """
 
     def run(self) -> None:
@@ -29,12 +34,28 @@ class SessionControl(Protocol):
         """End the running trial at once and the session with it; what was measured is kept."""
 
     def stop(self) -> None:
-        """End a running ``rework`` or ``retry`` at once; the session, and what was measured, stay as they are."""
+        """End a running ``rework``, ``retry`` or ``verify`` at once; the session and what was measured stay."""
 
-    def decide(self, recipe_id: str, decision: Decision | None) -> None:
+    def skip(self) -> None:
+        """End the running trial; the session goes on without it. Nothing before the baseline is measured."""
+
+    def pause(self) -> None:
+        """Start no further trial until ``go_on``; the one that runs goes on to its end. The budget waits too."""
+
+    def go_on(self) -> None:
+        """Go on after ``pause``."""
+
+    def extend(self, seconds: float) -> None:
+        """Give a running session this much more time."""
+
+    def finish(self) -> None:
+        """End the running trial and the search; the session closes with what it has, as when its time is over."""
+
+    def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
         """Record what the person said (None takes it back). A running session follows it at its next step.
 
-        It ends a running ``rework``, which is out of date by it: call that again.
+        With a ``value`` only that one of the recipe's values is accepted. A decision ends a running ``rework``, which
+        is out of date by it: call that again.
         """
 
     def rework(self) -> None:
@@ -42,3 +63,9 @@ class SessionControl(Protocol):
 
     def retry(self, name: str) -> None:
         """Run the trial of a candidate again, posting events."""
+
+    def try_more(self, seconds: float | None = None) -> None:
+        """After the session: search on for this long, or for as long as the session had, posting events."""
+
+    def verify(self, exported: Exported, stack: StackRecord) -> None:
+        """Time the target's loop with an exported file and without it, posting what came of it."""

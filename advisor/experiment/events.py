@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
+from advisor.formatting import printable_in
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -13,6 +16,7 @@ from advisor.records import (
     Facts,
     Finding,
     Hardware,
+    Outcome,
     ParetoPoint,
     Recommendation,
     StackRecord,
@@ -20,6 +24,7 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
     Value,
+    Verification,
 )
 
 
@@ -84,10 +89,14 @@ class TrialsPlanned:
 
 @dataclass(frozen=True, slots=True)
 class TrialStarted:
-    """A trial process was asked for. ``name`` is a candidate's name, ``baseline``, or the stack's description."""
+    """A trial process was asked for. ``name`` is a candidate's name, ``baseline``, or the stack's description.
+
+    ``expected_s`` is what it is expected to take, in seconds; None where nothing is known yet.
+    """
 
     name: str
     log_path: str
+    expected_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,18 @@ class TrialActivity:
 
     name: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """The trial process has ended: how, and what one step took in it. Its verdict comes with the records."""
+
+    name: str
+    outcome: Outcome
+    reason: str = ""
+    step_ms: float | None = None
+    peak_reserved_bytes: int | None = None
+    wall_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +167,21 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The person accepted or rejected a recipe, or took that back (None). Posted from the thread that asked for it."""
+    """The person accepted or rejected a recipe, or took that back (None). Posted from the thread that asked for it.
+
+    Where only one of its values was accepted, that is ``value``.
+    """
 
     recipe: str
     decision: Decision | None
+    value: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The session waits before its next trial, since the person paused it; or it goes on."""
+
+    waiting: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +190,13 @@ class ProgressMade:
 
     share: float
     left_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExportVerified:
+    """An exported file was applied to the target in a fresh process and timed in a plain loop."""
+
+    verification: Verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +236,7 @@ Event = (
     | TrialsPlanned
     | TrialStarted
     | TrialActivity
+    | TrialEnded
     | RunMeasured
     | TurnsMeasured
     | TrialMeasured
@@ -204,8 +244,17 @@ Event = (
     | StackMeasured
     | Ranked
     | Decided
+    | Held
     | ProgressMade
+    | ExportVerified
     | Said
     | SessionFailed
     | SessionFinished
 )
+
+
+def printable_event(event: Event) -> Event:
+    """The event with the control characters in its texts shown: a target's words must not steer a terminal."""
+    values = msgspec.to_builtins(event)
+    shown = printable_in(values)
+    return event if shown == values else msgspec.convert(shown, type(event))

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from advisor.catalog import Catalog
+from advisor.experiment.data import widened
 from advisor.experiment.numerics import Spread, compare_numerics, spread_between, why_unusable
 from advisor.experiment.objective import Gain, Goal, Yardstick, figure
 from advisor.records import (
@@ -204,6 +205,7 @@ class Judge:
             self.cpu_step_ms,
             memory_floor=_floor(Objective.MEMORY, later),
             energy_floor=_floor(Objective.ENERGY, undisturbed),
+            runs=1 + len(later),
         )
 
     @cached_property
@@ -263,6 +265,17 @@ class Judge:
             return Comparison(*interval, min(self.noise_floor, _BESIDE_FLOOR), paired=True)
         return Comparison(*self._ratio(key, BASELINE), self.noise_floor, paired=key in self.in_turn)
 
+    def promise(self, settings: Mapping[str, Value]) -> Comparison:
+        """As :meth:`compare`; where processes were timed apart the interval holds what later runs of each may show.
+
+        A person starts their loop once, after the session: what they see differs from the mean of many runs.
+        """
+        key, measured = Settings(settings), self.compare(settings)
+        if key in self.beside:
+            return measured
+        _, low, high = self._ratio(key, BASELINE, of_later_runs=True)
+        return replace(measured, ci_low=low, ci_high=high)
+
     def contribution(self, whole: Mapping[str, Value], rest: Mapping[str, Value]) -> Comparison:
         """Samples per second of one combination over those of another; both were measured."""
         floor = max(noise_floor(self.spread_of(whole)), noise_floor(self.spread_of(rest)))
@@ -299,8 +312,9 @@ class Judge:
     def _samples_per_step(self, settings: Mapping[str, Value]) -> float:
         return median(block.samples / block.steps for block in self.measured_runs(settings)[0].blocks)
 
-    def _ratio(self, new: Settings, old: Settings) -> Interval:
-        return runs_ratio_interval(self._rates(new), self._rates(old), self._trust(new), self._trust(old))
+    def _ratio(self, new: Settings, old: Settings, *, of_later_runs: bool = False) -> Interval:
+        trust = self._trust(new), self._trust(old)
+        return runs_ratio_interval(self._rates(new), self._rates(old), *trust, of_later_runs=of_later_runs)
 
     def _trust(self, settings: Settings) -> ProcessSpread:
         """How far processes of these settings lie apart, where something from outside disturbed all of them: far."""
@@ -346,7 +360,7 @@ class Judge:
         step_ms, rate = self.baseline_speed_beside(settings)
         return replace(
             record,
-            **self._effects(settings, result),
+            **{**self._effects(settings, result), "comparison": self.promise(settings)},
             confirmed=self.proven(settings),
             baseline_step_ms=step_ms,
             baseline_samples_per_s=rate,
@@ -396,13 +410,19 @@ class Judge:
         """The measured numerics of settings against the baseline, and what their recipes declare."""
         return compare_numerics(
             result,
-            self.baseline,
+            self._looked_at,
             self.declared(settings),
             rounding=self.catalog.rounding(settings),
             own_rounding=self.own_rounding,
             spread=self.spread,
             reference=self.reference,
         )
+
+    @cached_property
+    def _looked_at(self) -> TrialResult:
+        """The baseline's first run, whose data says what of it varies between runs of the baseline."""
+        others = [run.data for run in (*self.baseline_runs, *self.controls)]
+        return replace(self.baseline, data=widened(self.baseline.data, others))
 
     def _failed_numerics(self, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult | None:
         """The numerics of what failed by them; None for what failed otherwise, or not at all."""

@@ -12,7 +12,7 @@ from advisor.experiment.judge import BASELINE, Beside, Judge, prior_spread
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
-from advisor.records import Candidate, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
+from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
 from advisor.settings import Settings
 
 
@@ -143,7 +143,7 @@ class Known:
         """What is known of a candidate: alone, or in the combination that says most about it; None when nothing is."""
         alone = Settings(candidate.settings)
         if self.judge.knows(alone):
-            return self.judge.record(candidate, alone)
+            return replace(self.judge.record(candidate, alone), contribution=self._on_the_stack(candidate))
         whole, rest = self._in_company(candidate)
         return self.judge.record(candidate, whole, rest) if whole else None
 
@@ -154,6 +154,22 @@ class Known:
             if key in whole and rest != whole and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
                 return self.judge.contribution(whole, rest).speedup
         return None
+
+    def fails_with_others(self, candidate: Candidate) -> bool:
+        """Whether a combination with a candidate failed that runs without it: the candidate is to blame."""
+        holds = (s for s in self.judge.runs if s.get(candidate.key) == candidate.value and len(s) > 1)
+        return any(
+            not self.judge.measured_runs(whole) and self.judge.measured_runs(whole.without(candidate.key))
+            for whole in holds
+        )
+
+    def _on_the_stack(self, candidate: Candidate) -> Comparison | None:
+        """How many times as fast the stack is with one of its settings as without it, where both were measured."""
+        rest = self.stack.without(candidate.key)
+        if not rest or self.stack.get(candidate.key) != candidate.value:
+            return None
+        both = self.judge.measured_runs(self.stack) and self.judge.measured_runs(rest)
+        return self.judge.contribution(self.stack, rest) if both else None
 
     @property
     def uncompiled(self) -> Settings:
@@ -196,7 +212,7 @@ class Known:
 
     def under(self, consent: Consent) -> Known:
         """What is known under other decisions: what was rejected is out of the stack, which may have to be measured."""
-        if consent.decisions == self.plan.consent.decisions:
+        if consent.decided == self.plan.consent.decided:
             return self
         known = replace(self, plan=replace(self.plan, consent=replace(consent, seen=self._seen())))
         gone = [key for key in self.stack if self._rejects(consent, key)]
@@ -294,7 +310,7 @@ class Known:
             alone = len(move.settings) <= 1
             return known if alone else known._without(candidate.key, f"together with the others it fails: {why}")
         gain = known.judge.gain(move.settings, known.stack)
-        accepted = known.plan.consent.accepts(candidate.recipe)
+        accepted = known.plan.consent.accepts(candidate.recipe, candidate.value)
         margin = known.plan.recipe(candidate).replacement_margin if candidate.key in known.stack else 1.0
         joins = accepted and not gain.lost and _holds(move.settings, known.stack)
         if joins or (gain.proven and gain.low > margin and not known.needs_another_run(move.settings)):
@@ -314,7 +330,7 @@ class Known:
         gone = [key for key in self.stack if key not in move.settings]
         if move.base != self.stack or not self.usable(move.settings):
             return self
-        if any(self.plan.consent.accepts(self.plan.catalog.by_key(key).id) for key in gone):
+        if any(self.plan.consent.accepts(self.plan.catalog.by_key(key).id, self.stack[key]) for key in gone):
             return self
         gain = self.judge.gain(move.settings, self.stack)
         clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler

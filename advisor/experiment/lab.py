@@ -90,6 +90,8 @@ class Lab:
         is started all the same, for it is given all the time that is left.
         """
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
+        if self.bench.steering.ending:
+            return False
         if move.is_bold:
             compiling = self.bench.catalog.cost(move.settings)
             return budget.allows(POLICY.gamble * cost_s if compiling else cost_s)
@@ -213,7 +215,8 @@ class Lab:
         waiting = [
             candidate
             for candidate in known.plan.candidates
-            if known.plan.recipe(candidate).stage is Stage.ENVIRONMENT and not known.has_record(candidate)
+            if known.plan.recipe(candidate).stage is Stage.ENVIRONMENT
+            and not (known.has_record(candidate) or known.plan.needs_more_than_it_tells(candidate))
         ]
         for candidate in waiting[:_MOST_INTERPRETERS]:
             if not known.plan.consent.rejects(candidate.recipe):
@@ -223,11 +226,12 @@ class Lab:
 
     def tell(self, known: Known) -> Known:
         """Tell of what is known; returns it under the decisions that were taken meanwhile."""
+        self.tell_progress(known)  # first: the lines that are written of what is new carry it
         self._report(known)
         followed = known.under(self._consent(known.plan.consent))
         if followed is not known:
+            self.tell_progress(followed)
             self._report(followed)
-        self.tell_progress(followed)
         return followed
 
     def enter(self, stage: str) -> None:
@@ -239,7 +243,8 @@ class Lab:
     def tell_progress(self, known: Known) -> None:
         """Post the share of the time that has passed, and what is left: as long as moves are left, or the budget."""
         budget = self.bench.budget
-        needed_s = sum(self.cost_s(move, known) for move in moves(known))
+        ending = self.bench.steering.ending
+        needed_s = 0.0 if ending else sum(self.cost_s(move, known) for move in moves(known))
         left_s = min(budget.left_s, needed_s)
         spent_s = budget.spent_s
         self._emit(events.ProgressMade(spent_s / (spent_s + left_s) if left_s else 1.0, left_s))

@@ -12,8 +12,8 @@ from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.ladder import end_of_ladder, goes_on
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
-from advisor.experiment.weaken import weaker
-from advisor.records import Candidate, Verdict
+from advisor.experiment.weaken import weaker, without_half
+from advisor.records import Candidate, Outcome, Verdict
 from advisor.settings import Settings
 
 Moves = Iterator[Move]
@@ -22,7 +22,21 @@ Moves = Iterator[Move]
 def moves(known: Known) -> Moves:
     """Everything that could be measured next; of moves that are worth as much the first is taken."""
     for kind in (leaps, instruments, drops, swaps, adds, alones, repeats, turns):
-        yield from kind(known)
+        for move in kind(known):
+            if not _compiles_too_long(known, move.settings):
+                yield move
+
+
+def _compiles_too_long(known: Known, settings: Settings) -> bool:
+    """Whether as much was compiled before, and was not done when its time was over."""
+    cost = known.plan.catalog.cost(settings)
+    if not cost:
+        return False
+    tried = [(known.plan.catalog.cost(s), known.judge.result(s)) for s in known.judge.runs]
+    if any(limit and result is not None and result.measured for limit, result in tried):
+        return False
+    late = (limit for limit, result in tried if result is not None and result.outcome is Outcome.TIMED_OUT)
+    return any(0 < limit <= cost for limit in late)
 
 
 def leaps(known: Known) -> Moves:
@@ -37,28 +51,52 @@ def leaps(known: Known) -> Moves:
     if any(_needs_explaining(known, settings) for settings in known.judge.runs):
         return
     usual, compiles = _wanted(known, known.usual), _wanted(known, known.compiles)
-    goal = _permitted(known, usual.merged(known.uncompiled))
+    goal = _permitted(known, usual.merged(_beside(known, usual)))
     plain = _standing(known, goal)
     complete = set(usual) <= set(known.stack)
     if not complete and not known.judge.knows(plain):
         yield Move(Kind.LEAP, plain, POLICY.leap_gain, f"stack: {plain}", known.stack)
         return
+    yield from _without_half(known, plain)
     goal = _permitted(known, plain.merged(compiles)) if compiles else plain
     if _compiling_is_hopeless(known):
         return
     compiled = _standing(known, goal)
     if compiled not in (plain, known.stack) and not known.judge.knows(compiled):
-        yield Move(Kind.LEAP, compiled, _gain_of_compiling(known, compiled), f"stack: {compiled}", known.stack)
+        yield Move(Kind.LEAP, compiled, _gain_of_compiling(known, compiled, plain), f"stack: {compiled}", known.stack)
 
 
-def _gain_of_compiling(known: Known, settings: Settings) -> float:
-    """What is expected of those of a stack's settings that have it compiled: less where the others only cost speed."""
+def _beside(known: Known, usual: Settings) -> Settings:
+    """Those of the stack's uncompiled settings that the usual ones leave something to do."""
+    members = [c for c in known.plan.candidates if known.uncompiled.get(c.key) == c.value]
+    idle = {c.key for c in members if c.key not in usual and not known.plan.applies(c, usual)}
+    return Settings({key: value for key, value in known.uncompiled.items() if key not in idle})
+
+
+def _without_half(known: Known, plain: Settings) -> Moves:
+    """The leap without half precision, where the whole of it gains nothing as long as it is not compiled.
+
+    A step that waits for the host gets slower by the casts of autocast, and the other settings may still gain.
+    """
+    if known.stack or not _gains_nothing(known, plain):
+        return
+    lighter = next(without_half(known, plain), BASELINE)
+    if lighter and not known.judge.knows(lighter) and not known.plan.catalog.conflict(lighter):
+        yield Move(Kind.LEAP, lighter, POLICY.timid, f"stack: {lighter}")
+
+
+def _gain_of_compiling(known: Known, settings: Settings, plain: Settings) -> float:
+    """The gain expected of the settings that compile a stack: less where the others (``plain``) gain nothing."""
     gain = 1.0
     for candidate in known.plan.candidates:
         if settings.get(candidate.key) == candidate.value and known.plan.recipe(candidate).expensive:
             gain = max(gain, known.plan.expected_gain(candidate, settings.without(candidate.key), known.step_ms))
-    loses = known.judge.measured_runs(known.usual) and known.judge.gain(known.usual, BASELINE).lost
-    return max(min(gain, POLICY.timid) if loses else gain, POLICY.drop_gain)
+    return max(min(gain, POLICY.timid) if _gains_nothing(known, plain) else gain, POLICY.drop_gain)
+
+
+def _gains_nothing(known: Known, plain: Settings) -> bool:
+    """Whether a leap that compiles nothing ran, and was no faster than the baseline."""
+    return bool(plain and known.judge.measured_runs(plain)) and known.judge.gain(plain, BASELINE).ratio <= 1
 
 
 def _wanted(known: Known, settings: Settings) -> Settings:
@@ -208,7 +246,7 @@ def adds(known: Known) -> Moves:
         if _was_tried(known, candidate) or not _is_next_rung(known, candidate) or _displaces(known, settings):
             continue
         gain = _gain_on_top(known, candidate)
-        if known.plan.consent.accepts(candidate.recipe):
+        if known.plan.consent.accepts(candidate.recipe, candidate.value):
             gain = POLICY.leap_gain
         elif _is_cheaper_alone(known, candidate):
             continue
@@ -225,8 +263,10 @@ def _displaces(known: Known, settings: Settings) -> bool:
 
 
 def _gain_on_top(known: Known, candidate: Candidate) -> float:
-    """The usual gain, less what its trial alone has shown."""
+    """The usual gain, less what its trials alone and with others have shown."""
     usual = known.plan.expected_gain(candidate, known.stack, known.step_ms)
+    if known.fails_with_others(candidate):
+        return 1.0
     alone = Settings(candidate.settings)
     if not known.judge.knows(alone):
         return usual
@@ -274,9 +314,12 @@ def alones(known: Known) -> Moves:
         alone = Settings(candidate.settings)
         if known.judge.knows(alone) or known.plan.consent.rejects(candidate.recipe):
             continue
+        if known.plan.needs_more_than_it_tells(candidate):
+            continue
         if not _is_next_rung(known, candidate) or known.plan.catalog.conflict(alone):
             continue
         usual = known.plan.expected_gain(candidate, BASELINE, known.judge.speed(BASELINE)[0])
+        usual = 1.0 if known.fails_with_others(candidate) else usual
         joins = candidate.key not in known.stack and known.plan.fits(candidate, known.stack)
         if joins and known.plan.may_stack(candidate) and _is_cheaper_alone(known, candidate):
             yield Move(Kind.ALONE, alone, max(usual, POLICY.information), candidate.name, BASELINE, candidate)
@@ -344,6 +387,11 @@ def why_not(known: Known, candidate: Candidate) -> str:
     """Why a candidate was not tried, where it is not the time; empty where only that was missing."""
     if known.plan.consent.rejects(candidate.recipe):
         return known.plan.consent.why_not(candidate.settings)
+    if known.plan.needs_more_than_it_tells(candidate):
+        return (
+            "no speed-up is expected, and its trial starts Python and imports everything anew; "
+            f"add --only {candidate.recipe} to measure it"
+        )
     if not _is_next_rung(known, candidate):
         return _end_of_ladder(known, candidate)
     return ""

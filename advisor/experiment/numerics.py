@@ -6,17 +6,18 @@ catch different faults. The outputs show a wrong kernel where a mean loss averag
 that is wrong by something systematic, a weight decay that was forgotten, before the losses can. The losses show the
 backward pass.
 
-``exact`` is said of losses and outputs that are equal to the bit, and of nothing else. ``close`` is what rounding
-explains, ``changed`` what it does not;
-``advisor.experiment.tolerance`` says how much that is.
+``exact`` is said of losses and outputs that are equal to the bit, from the baseline's batches, and of nothing else.
+``close`` is what rounding explains, ``changed`` what it does not (``advisor.experiment.tolerance`` says how much).
+A trial whose loader gave other batches is ``changed`` whatever the rest says (``advisor.experiment.data``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from advisor.experiment.data import compare_data
 from advisor.experiment.tolerance import LOSSES, OUTPUTS, WEIGHTS, Quantity, explained_by, tolerances
 from advisor.records import Numerics, NumericsResult, TrialResult
 
@@ -128,21 +129,34 @@ def compare_numerics(
     the user's own. ``spread`` is how far runs of the baseline are apart, ``reference`` the baseline's steps in a higher
     precision.
     """
+    incomparable = _without_comparing(result, baseline, declared)
+    if incomparable is not None:
+        return incomparable
+    coarsest = max(rounding, own_rounding)
+    deviations = _deviations(result, baseline, (coarsest, own_rounding), spread or Spread(), reference)
+    if not deviations:
+        return NumericsResult(declared, declared, None, "nothing to compare", compared=False)
+    found = _classified(max(deviations, key=lambda deviation: deviation.rank), declared, reference)
+    data = compare_data(result.data, baseline.data)
+    if data is not None and found.measured is Numerics.EXACT:
+        return replace(found, measured=Numerics.CLOSE, text=f"{found.text}; {data.text}")
+    return found
+
+
+def _without_comparing(result: TrialResult, baseline: TrialResult, declared: Numerics) -> NumericsResult | None:
+    """What is known before losses and outputs are compared: one of the two is not usable, or they saw other data."""
     problem = why_unusable(result, baseline)
     if problem:
         return NumericsResult(Numerics.CHANGED, declared, None, problem)
     if not finite(baseline):
         what = "losses" if baseline.losses else "outputs"
         text = f"the baseline's own {what} are not finite: there is nothing to compare with"
-        return NumericsResult(declared, declared, None, text)
+        return NumericsResult(declared, declared, None, text, compared=False)
     if result.batch_size != baseline.batch_size:
         text = f"batches of {result.batch_size} instead of {baseline.batch_size}: the losses are not comparable"
-        return NumericsResult(declared, declared, None, text)
-    coarsest = max(rounding, own_rounding)
-    deviations = _deviations(result, baseline, (coarsest, own_rounding), spread or Spread(), reference)
-    if not deviations:
-        return NumericsResult(declared, declared, None, "nothing to compare")
-    return _classified(max(deviations, key=lambda deviation: deviation.rank), declared, reference)
+        return NumericsResult(declared, declared, None, text, compared=False)
+    data = compare_data(result.data, baseline.data)
+    return NumericsResult(Numerics.CHANGED, declared, None, data.text) if data and not data.rounded else None
 
 
 def spread_between(run: TrialResult, other: TrialResult) -> Spread:

@@ -180,8 +180,27 @@ class Plan:
         recipe = self.recipe(candidate)
         if self.request.objective is Objective.MEMORY:
             return _MEMORY_GAIN if recipe.saves_memory else 1.0
+        if self._exceeds_the_limit and recipe.saves_memory:
+            return _MEMORY_GAIN
         usual = self.catalog.expected_gain(candidate.recipe, self.facts, candidate.value, beside=stack)
         return min(usual, self._bound(recipe, step_ms))
+
+    @property
+    def _exceeds_the_limit(self) -> bool:
+        """Whether the baseline takes more than the memory limit: then less memory comes before more speed."""
+        limit, peak = self.request.memory_limit_bytes, self.facts.peak_reserved_bytes
+        return limit is not None and peak is not None and peak > limit
+
+    def needs_more_than_it_tells(self, candidate: Candidate) -> bool:
+        """Whether a candidate is expected to gain nothing, and its trial has to import everything anew.
+
+        Who names it with ``--only`` wants the figure all the same.
+        """
+        recipe = self.recipe(candidate)
+        if recipe.stage is not Stage.ENVIRONMENT or recipe.id in self.request.only or candidate.already_on:
+            return False
+        step_ms = self.facts.profile.step_ms if self.facts.profile else 1.0
+        return self.expected_gain(candidate, Settings(), step_ms) <= POLICY.least_gain
 
     def _bound(self, recipe: Recipe, step_ms: float) -> float:
         """What shortening a recipe's phases to nothing would gain on a step of this length; infinite where unknown."""

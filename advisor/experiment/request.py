@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any
 
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.records import Numerics, Objective, TargetSpec
@@ -35,7 +36,19 @@ class Request:
     key_map: dict[str, str] = field(default_factory=dict)
     scripts: tuple[str, ...] = ()
 
+    def continuing(self, past: Request) -> Request:
+        """This request with the past one's choices wherever it makes none of its own."""
+        asked = {name: value for name, value in _choices(self).items() if name != "target"}
+        target = replace(past.target, **_choices(self.target))
+        return replace(past, target=target, **asked)
+
     @property
     def goal(self) -> Goal:
         """What the session optimises, and within what."""
         return Goal(self.objective, self.keep_speed, self.memory_limit_bytes, self.allow)
+
+
+def _choices(record: Any) -> dict[str, Any]:
+    """The fields of a frozen record that are not at their default."""
+    usual = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(record)}
+    return {name: getattr(record, name) for name in usual if getattr(record, name) != usual[name]}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from advisor.catalog import Catalog, load_catalog
-from advisor.errors import AdvisorError, ExitCode
+from advisor.errors import AdvisorError, ExitCode, refusal_of
 from advisor.experiment import caveats, events
 from advisor.experiment.baseline import check_energy, first_run
 from advisor.experiment.bench import Bench, SessionCancelledError
@@ -30,15 +30,17 @@ from advisor.experiment.request import Request
 from advisor.experiment.resuming import take_over
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
+from advisor.experiment.steering import ENDED, SKIPPED, Steering
 from advisor.experiment.telling import Teller
 from advisor.experiment.tolerance import own_rounding
+from advisor.experiment.verification import Exported, verify
 from advisor.hardware import inspect_hardware
-from advisor.records import Candidate, Facts, Finding, Mode, Outcome, TrialResult
+from advisor.records import Candidate, Facts, Finding, Mode, Outcome, StackRecord, TrialResult, Value
 from advisor.runner import Runner
 from advisor.settings import Settings
 from advisor.source import read_sources
 
-_REWORK = "rework"
+_REWORK, _MORE, _VERIFY = "rework", "more", "verify"
 
 
 class Session:
@@ -65,17 +67,21 @@ class Session:
         self._journal = journal
         self._past = SessionState.of(past.events) if past else None
         self._past_events = past.events if past else ()
+        self._damaged = past.damaged if past else 0
         self._lock = threading.Lock()
         self._closed = False
         self._aside = ""
         self.exit_code = ExitCode.OK
-        self._decisions = Decisions(self._past.decisions if self._past else {})
+        self._decisions = Decisions(*((self._past.decisions, self._past.accepted_values) if self._past else ()))
+        self._steering = Steering()
         budget = Budget(request.budget_s, clock)
-        self._bench = Bench(request, runner, budget, journal, emit=self._emit, catalog=self.catalog)
+        self._bench = Bench(
+            request, runner, budget, journal, emit=self._emit, catalog=self.catalog, steering=self._steering
+        )
         self._teller = Teller(self._emit)
         self._lab = Lab(self._bench, self._emit, consent=self._consented, report=self._report)
         self._known: Known | None = None
-        self._found: dict[frozenset[tuple[str, Decision]], Known] = {}
+        self._found: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
         self._said: set[str] = set()
 
     # --- what a user interface calls ---------------------------------------------------------------------------
@@ -89,18 +95,47 @@ class Session:
         with self._lock:
             self._closed = True
         self._runner.cancel()
+        self._steering.go_on()
 
     def stop(self) -> None:
         """End a running ``rework`` or ``retry``; nothing else changes."""
         with self._lock:
             if self._aside:
                 self._runner.cancel()
+                self._steering.go_on()
 
-    def decide(self, recipe_id: str, decision: Decision | None) -> None:
-        """Record what the person said of a recipe; a rework that does not know of it yet is ended."""
-        if not self._decisions.take(recipe_id, decision):
+    def skip(self) -> None:
+        """End the running trial only; nothing before the baseline is measured, which all else needs."""
+        if self._known is not None:
+            self._runner.skip()
+
+    def pause(self) -> None:
+        """Start no further trial until :meth:`go_on`."""
+        self._steering.pause()
+
+    def go_on(self) -> None:
+        """Go on after :meth:`pause`."""
+        self._steering.go_on()
+
+    def extend(self, seconds: float) -> None:
+        """Give the session this much more time."""
+        self._bench.budget.extended_s += seconds
+        if self._known is not None:
+            self._lab.tell_progress(self._known)
+
+    def finish(self) -> None:
+        """End the running trial and the search; what is known is reported as at the end of any session."""
+        if self._known is None:
+            self.cancel()
             return
-        self._emit(events.Decided(recipe_id, decision))
+        self._steering.end()
+        self._runner.skip()
+
+    def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
+        """Record what the person said of a recipe; a rework that does not know of it yet is ended."""
+        if not self._decisions.take(recipe_id, decision, value):
+            return
+        self._emit(events.Decided(recipe_id, decision, value))
         with self._lock:
             if self._aside == _REWORK:
                 self._runner.cancel()
@@ -119,10 +154,21 @@ class Session:
         if self._known is not None and name in self._teller.records:
             self._run_aside(name, lambda: self._retry(name))
 
+    def verify(self, exported: Exported, stack: StackRecord) -> None:
+        """Time the target's loop with an exported file and without it."""
+        self._run_aside(_VERIFY, lambda: self._emit(events.ExportVerified(verify(self._bench, exported, stack))))
+
+    def try_more(self, seconds: float | None = None) -> None:
+        """Search on after the session, for this long or as long as it had."""
+        if self._known is not None:
+            self._run_aside(_MORE, lambda: self._try_more(seconds))
+
     # --- the stages --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         self._announce()
+        if self._closed:
+            raise SessionCancelledError
         hardware = inspect_hardware()
         self._emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
@@ -139,6 +185,9 @@ class Session:
     def _announce(self) -> None:
         for problem in self.catalog.problems:
             self._warn(f"a recipe could not be loaded: {problem}")
+        if self._damaged:
+            lost = "1 line" if self._damaged == 1 else f"{self._damaged} lines"
+            self._warn(f"{lost} of the journal cannot be read; what stood there is measured again where it is needed")
         for recipe, decision in self.decisions().items():
             self._post(events.Decided(recipe, decision))  # in the journal already
         self._emit(events.GoalSet(self.request.goal))
@@ -156,7 +205,7 @@ class Session:
         """What is known once the baseline is measured; of a session that is continued, all that it measured too."""
         hints = hints_for(workload_name(self.request.target, facts))
         self._prepare_budget(facts, hints)
-        consent = Consent(self.catalog, facts.workload.mode, self.request.allow, self._decisions.all())
+        consent = self._consented(Consent(self.catalog, facts.workload.mode, self.request.allow))
         judge = Judge(
             self.catalog,
             facts.workload.mode,
@@ -188,7 +237,7 @@ class Session:
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
         """Search from a state; what was found is kept for when the same decisions come back."""
         known = search(known, self._lab, wanted=wanted)
-        self._known = self._found[frozenset(known.plan.consent.decisions.items())] = known
+        self._known = self._found[known.plan.consent.decided] = known
 
     def _conclude(self, known: Known) -> None:
         """Say what was left out and why, what limits the figures, and leave hints for the next session."""
@@ -197,7 +246,7 @@ class Session:
         self._keep_hints(known)
         budget = self._bench.budget
         for warning in (
-            caveats.of_the_budget(known, budget.spent_s, budget.total_s),
+            caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s),
             caveats.of_the_limit(known),
         ):
             if warning:
@@ -212,6 +261,8 @@ class Session:
 
     def _too_late(self, known: Known, candidate: Candidate) -> str:
         """Why there was no time for a candidate, and what to do."""
+        if self._steering.ending:
+            return ENDED
         together = [runs[-1] for s, runs in known.judge.runs.items() if s.get(candidate.key) == candidate.value]
         if together:
             failed = f"which failed: {together[-1].reason}"
@@ -263,15 +314,26 @@ class Session:
             self._found[self._decided] = self._known
         self._teller.tell(self._begun)
 
-    def _begin_anew(self) -> None:
-        """Give what is measured after the session as much time as the session had."""
-        self._bench.budget = self._bench.budget.renewed()
+    def _try_more(self, seconds: float | None) -> None:
+        self._begin_anew(seconds)
+        before = self._begun
+        self._search(self._lab.tell(before))
+        if self._begun.judge.runs == before.judge.runs:
+            self._emit(events.Said("nothing is left to try that fits into that time"))
+        self._skip_the_rest(self._begun)
+        self._lab.enter("done")
+
+    def _begin_anew(self, seconds: float | None = None) -> None:
+        """Give what is measured after the session as much time as the session had, or so much."""
+        self._steering.begin_anew()
+        self._bench.budget = self._bench.budget.renewed(seconds)
 
     def _tell_refused(self, known: Known) -> None:
         """Why something that the person accepted is not in the stack all the same."""
         for recipe, decision in known.plan.consent.decisions.items():
             key = self.catalog[recipe].key
-            if decision is Decision.ACCEPTED and key not in known.stack:
+            wanted = known.plan.consent.values.get(recipe, known.stack.get(key))
+            if decision is Decision.ACCEPTED and (key not in known.stack or known.stack[key] != wanted):
                 why = known.dropped.get(key, "alone it is not faster, or it needs more memory than there is")
                 self._warn(f"{recipe} is accepted, but not in the stack: {why}")
 
@@ -296,11 +358,11 @@ class Session:
         return self._known
 
     @property
-    def _decided(self) -> frozenset[tuple[str, Decision]]:
-        return frozenset(self._decisions.all().items())
+    def _decided(self) -> frozenset[tuple[str, Decision, Value | None]]:
+        return self._consented(self._begun.plan.consent).decided
 
     def _consented(self, consent: Consent) -> Consent:
-        return replace(consent, decisions=self._decisions.all())
+        return replace(consent, decisions=self._decisions.all(), values=self._decisions.values())
 
     def _report(self, known: Known) -> None:
         """Tell what is new; a session that is cancelled goes on from here."""
@@ -320,7 +382,7 @@ class Session:
                     "let the target be built and run any number of times",
                     once="baseline",
                 )
-            if len(settings) < 2:
+            if len(settings) < 2 or runs[-1].reason in (SKIPPED, ENDED):
                 continue
             if not runs[-1].measured:
                 late = runs[-1].outcome is Outcome.TIMED_OUT
@@ -344,18 +406,9 @@ class Session:
         except SessionCancelledError:
             cancelled = finishes
         except AdvisorError as error:
-            self.exit_code = error.exit_code
-            self._emit(events.SessionFailed(error.message, error.hint, error.details, int(error.exit_code)))
+            self._fail(error)
         except Exception as error:  # our own bug: the person sees it, and what was measured is kept
-            self.exit_code = ExitCode.BUG
-            self._emit(
-                events.SessionFailed(
-                    f"perf-advisor has a bug: {type(error).__name__}: {error}",
-                    "Please report it with the details; what was measured is kept.",
-                    traceback.format_exc(),
-                    int(ExitCode.BUG),
-                )
-            )
+            self._fail(refusal_of(error) or _bug(error))
         if cancelled:
             self.exit_code = ExitCode.INTERRUPTED
         if finishes:
@@ -363,9 +416,33 @@ class Session:
             budget = self._bench.budget
             self._emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
 
+    def _fail(self, error: AdvisorError) -> None:
+        self.exit_code = error.exit_code
+        self._emit(events.SessionFailed(error.message, error.hint, error.details, int(error.exit_code)))
+
+    def _spoils_the_record(self, event: events.Event) -> bool:
+        """Whether an event would turn the record of a session that was complete into one that was not."""
+        complete = self._past is not None and self._past.finished is not None and not self._past.finished.cancelled
+        ends_badly = isinstance(event, events.SessionFailed) or (
+            isinstance(event, events.SessionFinished) and (event.cancelled or self.exit_code is not ExitCode.OK)
+        )
+        return complete and ends_badly
+
     def _emit(self, event: events.Event) -> None:
-        self._journal.record(event)
+        event = events.printable_event(event)
+        problem = "" if self._spoils_the_record(event) else self._journal.record(event)
         self._post(event)
+        if problem:
+            self._warn(f"the journal cannot be written any more: {problem}; the session goes on without it")
+
+
+def _bug(error: Exception) -> AdvisorError:
+    """The error for what nobody expected; its exit code is that of a bug of ours."""
+    return AdvisorError(
+        f"perf-advisor has a bug: {type(error).__name__}: {error}",
+        "Please report it with the details; what was measured is kept.",
+        "".join(traceback.format_exception(error)),
+    )
 
 
 def _follows_decisions(move: Move, known: Known) -> bool:
@@ -374,7 +451,7 @@ def _follows_decisions(move: Move, known: Known) -> bool:
         return True
     if move.candidate is None:
         return False
-    return known.plan.consent.accepts(move.candidate.recipe) or (
+    return known.plan.consent.accepts(move.candidate.recipe, move.candidate.value) or (
         move.kind is Kind.ADD and known.plan.is_usual(move.candidate)
     )
 

@@ -22,6 +22,7 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
     Value,
+    Verification,
 )
 from advisor.settings import Settings
 
@@ -50,13 +51,18 @@ class SessionState:
     stack: StackRecord | None = None
     recommendations: tuple[Recommendation, ...] = ()
     decisions: dict[str, Decision] = field(default_factory=dict)
+    accepted_values: dict[str, Value] = field(default_factory=dict)
     running: str = ""
     running_log: str = ""
+    expected_s: float | None = None
+    held: bool = False
     activity: str = ""
     logs: dict[str, str] = field(default_factory=dict)
+    ended: dict[str, events.TrialEnded] = field(default_factory=dict)
     progress: float = 0.0
     left_s: float | None = None
     messages: list[events.Said] = field(default_factory=list)
+    verification: Verification | None = None
     failure: events.SessionFailed | None = None
     finished: events.SessionFinished | None = None
     _measured_stack: StackRecord | None = None
@@ -116,11 +122,18 @@ class SessionState:
     @apply.register
     def _(self, event: events.TrialStarted) -> None:
         self.running, self.running_log, self.activity = event.name, event.log_path, "starting"
+        self.expected_s = event.expected_s
         self.logs[event.name] = event.log_path
 
     @apply.register
     def _(self, event: events.TrialActivity) -> None:
         self.activity = event.text
+
+    @apply.register
+    def _(self, event: events.TrialEnded) -> None:
+        self.ended[event.name] = event
+        if self.running == event.name:
+            self.running = self.activity = ""
 
     @apply.register
     def _(self, event: events.RunMeasured | events.TurnsMeasured) -> None:
@@ -149,11 +162,18 @@ class SessionState:
 
     @apply.register
     def _(self, event: events.Decided) -> None:
-        if event.decision is None:
-            self.decisions.pop(event.recipe, None)
-        else:
+        self.decisions.pop(event.recipe, None)
+        self.accepted_values.pop(event.recipe, None)
+        if event.decision is not None:
             self.decisions[event.recipe] = event.decision
+        if event.value is not None:
+            self.accepted_values[event.recipe] = event.value
         self._follow_decisions()
+
+    @apply.register
+    def _(self, event: events.Held) -> None:
+        self.held = event.waiting
+        self.running = self.activity = ""
 
     @apply.register
     def _(self, event: events.ProgressMade) -> None:
@@ -162,6 +182,10 @@ class SessionState:
     @apply.register
     def _(self, event: events.Said) -> None:
         self.messages.append(event)
+
+    @apply.register
+    def _(self, event: events.ExportVerified) -> None:
+        self.verification = event.verification
 
     @apply.register
     def _(self, event: events.SessionFailed) -> None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from advisor.experiment.bench import Bench, SessionCancelledError
+from advisor.experiment.bench import Bench
 from advisor.experiment.judge import BASELINE, Beside
 from advisor.experiment.known import Evidence
-from advisor.records import Block, BlockDone, Facts, Outcome, TrialKind, TrialResult, Value
+from advisor.records import Block, BlockDone, Facts, TrialKind, TrialResult, TrialSpec, Value
 from advisor.runner import Trial
 from advisor.settings import Settings
 
@@ -68,8 +68,17 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     """
     old_spec = bench.spec("baseline, beside the stack", {}, kind=TrialKind.TURNS)
     new_spec = bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS)
-    bench.announce(new_spec)
+    bench.hold()
+    bench.announce(new_spec, turns_s(bench, settings, side_by_side=True))
     started = bench.budget.spent_s
+    evidence = _taking_turns(bench, old_spec, new_spec)
+    result = evidence.beside.result if evidence.beside else evidence.runs[-1][1]
+    bench.tell_end(new_spec, result, bench.budget.spent_s - started)
+    return evidence
+
+
+def _taking_turns(bench: Bench, old_spec: TrialSpec, new_spec: TrialSpec) -> Evidence:
+    settings, started = Settings(new_spec.settings), bench.budget.spent_s
     with (
         bench.runner.open(old_spec, bench.listener(old_spec)) as old,
         bench.runner.open(new_spec, bench.listener(new_spec)) as new,
@@ -77,15 +86,15 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
         for values, trial in ((BASELINE, old), (settings, new)):
             ended = trial.wait_ready()
             if ended is not None:
-                return Evidence(runs=((values, _checked(ended)),))
+                return Evidence(runs=((values, bench.checked(ended)),))
         ready = bench.budget.spent_s
         bench.warming_up_s += ready - started
         outcome = _alternate(bench, old, new)
         bench.measuring_s += bench.budget.spent_s - ready
         if isinstance(outcome, TrialResult):
-            return Evidence(runs=((settings, _checked(outcome)),))
+            return Evidence(runs=((settings, bench.checked(outcome)),))
         old_blocks, new_blocks = outcome
-        result = replace(_checked(new.finish()), wall_s=bench.budget.spent_s - started)
+        result = replace(bench.checked(new.finish()), wall_s=bench.budget.spent_s - started)
         return Evidence(beside=Beside(tuple(new_blocks), tuple(old_blocks), result))
 
 
@@ -106,9 +115,3 @@ def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[Block], list[
         if enough and bench.budget.left_s < bench.budget.spent_s - started:
             break
     return old_blocks, new_blocks
-
-
-def _checked(result: TrialResult) -> TrialResult:
-    if result.outcome is Outcome.CANCELLED:
-        raise SessionCancelledError
-    return result

@@ -39,19 +39,19 @@ def _worth(known: Known, settings: Settings) -> bool:
 
 def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Weakening, ...]:
     """The weakenings by what is to blame, as far as the failure tells."""
-    rest = (_graph, _compiling, _precision, _others)
+    rest = (_graph, _compiling, without_half, _others)
     if result is None:
         return rest
     text = f"{result.reason} {result.details}".lower()
     if result.measured or result.outcome is Outcome.NON_FINITE:  # it ran, and changed too much or took too much memory
         fits = known.judge.goal.fits(result)
-        return (_precision, _others, _graph, _compiling) if fits else (_graph, _compiling, _others, _precision)
+        return (without_half, _others, _graph, _compiling) if fits else (_graph, _compiling, _others, without_half)
     if result.outcome is Outcome.TIMED_OUT:
-        return (_compiling, _graph, _others, _precision)
+        return (_compiling, _graph, _others, without_half)
     if any(word in text for word in _OF_CAPTURE):
         return rest
     if any(word in text for word in _OF_COMPILING) and known.plan.catalog.cost(settings):
-        return (_compiling, _graph, _others, _precision)
+        return (_compiling, _graph, _others, without_half)
     return rest
 
 
@@ -82,7 +82,7 @@ def _compiling(known: Known, settings: Settings) -> Iterator[Settings]:
     yield rest
 
 
-def _precision(known: Known, settings: Settings) -> Iterator[Settings]:
+def without_half(known: Known, settings: Settings) -> Iterator[Settings]:
     """With TensorFloat-32 in the place of half precision, then in the user's own."""
     present = [key for key in _PRECISION if key in settings]
     for key in present:

@@ -16,6 +16,7 @@ from advisor.export.figures import (
     company,
     energy_words,
     gpu_sentence,
+    noise_words,
     on_cpu,
     roof_figure,
     step_figures,
@@ -89,8 +90,10 @@ def _capitalised(text: str) -> str:
 
 
 def bound_sentence(profile: Profile) -> str:
-    """What the step is bound by, with the evidence; empty where that is not known."""
-    return f"The step is bound by {profile.bottleneck}: {profile.evidence.rstrip('.')}." if profile.bottleneck else ""
+    """What limits the step, with the evidence; empty where that is not known."""
+    if not profile.bottleneck:
+        return ""
+    return f"The step is {profile.bottleneck.kind_of_step}: {profile.evidence.rstrip('.')}."
 
 
 def cpu_sentence(baseline: BaselineRecord) -> str:
@@ -146,7 +149,7 @@ def _measured(baseline: BaselineRecord) -> Iterator[tuple[str, Inline]]:
     if result.gpu is not None and result.gpu.samples:
         yield "GPU meanwhile", gpu_sentence(result.gpu)
     yield "Warm-up", format_seconds(result.warmup_s)
-    yield "Noise floor", format_noise(baseline.noise_floor)
+    yield "Noise floor", noise_words(baseline).removeprefix("noise ")
 
 
 # --- the profile ----------------------------------------------------------------------------------------------
@@ -265,7 +268,7 @@ def clock_section(state: SessionState) -> Iterator[Section]:
     if state.baseline and (on_cpu := cpu_sentence(state.baseline)):
         sentences.append(on_cpu)
     if sentences:
-        yield Section("What the clocks say", (Bullets(tuple(sentences)),))
+        yield Section("Timing cross-check", (Bullets(tuple(sentences)),))
 
 
 def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
@@ -296,6 +299,8 @@ def sweep_sentence(points: Sequence[SweepPoint], mode: Mode) -> str:
     knee = knee_of(points)
     if knee is None:
         return "No size leaves the device enough free memory to be recommended."
+    if all(point.own or point.undecided for point in points if point.usable):
+        return "No size is measurably faster than the one you have."
     best = f"the smallest size within {format_percent(KNEE_TOLERANCE)} of the best throughput"
     if knee == max(point.size for point in points if point.usable) > min(point.size for point in points):
         return f"{knee:,} samples is {best}, and the largest that was fit to use: a larger one may give more."

@@ -7,19 +7,27 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import advisor
 from advisor.catalog import Catalog
+from advisor.config_file import read_config
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.export.files import read_exactly, write_atomically
-from advisor.formatting import format_pending
+from advisor.experiment.verification import Exported
+from advisor.export.files import write_atomically
+from advisor.formatting import CONTROLS, format_pending
 from advisor.options import STANDARD_OUTPUT, Outputs
 from advisor.records import Mode, Value
 from advisor.report.conclusions import candidates_tried, stack_helps
+
+if TYPE_CHECKING:
+    from advisor.export.patched_config import ExportedConfig
+
+Verify = Callable[[Exported], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,35 +40,61 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """One file to write: ``content`` makes what it holds at its turn, ``remark`` adds to the sentence about it."""
+    """One file to write: ``content`` makes what it holds at its turn, ``remark`` adds to the sentence about it.
+
+    ``more`` are the lines after that sentence. ``exported`` is what can be verified of it.
+    """
 
     what: str
     path: str
     content: Callable[[], str | bytes]
     remark: str = ""
+    more: tuple[str, ...] = ()
+    exported: Callable[[], Exported] | None = None
 
 
-def write_outputs(state: SessionState, request: Request, outputs: Outputs, catalog: Catalog) -> Written:
+def write_outputs(
+    state: SessionState, request: Request, outputs: Outputs, catalog: Catalog, verify: Verify | None = None
+) -> Written:
     """Write every output that was asked for. One that fails does not keep the others from being written.
 
-    A session that measured nothing leaves its JSON report only, and one that was not profiled no trace.
+    A session that measured nothing leaves its JSON report only, and one that was not profiled no trace. ``verify`` is
+    called with the export once that is written, before the reports, which say what came of it.
     """
     sentences: list[str] = []
     errors: list[AdvisorError] = []
-    wanted = list(_wanted(state, request, outputs, catalog))
-    for output in sorted(wanted, key=lambda output: output.path == STANDARD_OUTPUT):  # its reader may have left
+    wanted = _planned(state, request, outputs, catalog, errors)
+    for output in sorted(wanted, key=_turn):
         try:
             _write(output.path, output.content())
+            if verify and output.exported:
+                verify(output.exported())
         except AdvisorError as error:
             errors.append(error)
             continue
         if output.path != STANDARD_OUTPUT:
-            sentences.append(f"{output.what} written to {output.path}{output.remark}.")
+            sentences += [f"{output.what} written to {output.path}{output.remark}.", *output.more]
     if state.baseline is None and (outputs.export_path or outputs.report_path):
         sentences.append("Nothing was measured, so there are no settings and no report to write.")
     if outputs.trace_path and not _trace_of(state):
         sentences.append("The session ended before its profile, so there is no trace to write.")
     return Written(tuple(sentences), tuple(errors))
+
+
+def _turn(output: _Output) -> int:
+    """Exports come first, for the reports say whether they work; standard output last: its reader may have left."""
+    return 2 if output.path == STANDARD_OUTPUT else 0 if output.exported else 1
+
+
+def _planned(
+    state: SessionState, request: Request, outputs: Outputs, catalog: Catalog, errors: list[AdvisorError]
+) -> list[_Output]:
+    """The files to write. An export that cannot be planned is an error, and keeps no other from being written."""
+    try:
+        return list(_wanted(state, request, outputs, catalog))
+    except AdvisorError as error:
+        errors.append(error)
+        return list(_wanted(state, request, replace(outputs, export_path=None), catalog))
 
 
 def settings_to_export(state: SessionState) -> dict[str, Value]:
@@ -78,8 +112,7 @@ def _wanted(state: SessionState, request: Request, outputs: Outputs, catalog: Ca
     if state.baseline is None:
         return
     if outputs.export_path:
-        what, text = _settings(state, request, outputs, catalog)
-        yield _Output(what, outputs.export_path, text, _remark(state))
+        yield from _exported(state, request, outputs, catalog, outputs.export_path)
     if outputs.report_path:
         html = Path(outputs.report_path).suffix.lower() == ".html"
         yield _Output("Report", outputs.report_path, lambda: report_text(state, request, catalog, html=html))
@@ -111,23 +144,35 @@ def _remark(state: SessionState) -> str:
     return f", without settings: nothing that was measured together {state.goal.better()}"
 
 
-def _settings(
-    state: SessionState, request: Request, outputs: Outputs, catalog: Catalog
-) -> tuple[str, Callable[[], str]]:
-    """What the export is called, and how its text is made: a Python file, the patched config, or settings."""
+def _exported(
+    state: SessionState, request: Request, outputs: Outputs, catalog: Catalog, path: str
+) -> Iterator[_Output]:
+    """The settings that won: as a Python file, in the user's config and a file for the rest, or as they are."""
     settings = settings_to_export(state)
-    if Path(outputs.export_path or "").suffix.lower() == ".py":
-        return "Python file", lambda: python_text(state, settings, catalog)
-    if outputs.config_path:
-        return "Patched config", lambda: patched_text(state, settings, outputs)
-    return "Settings", lambda: yaml_text(state, settings, request)
+    if Path(path).suffix.lower() == ".py":
+        text = lambda: python_text(state, settings, catalog)  # noqa: E731
+        yield _Output("Python file", path, text, _remark(state), exported=lambda: Exported(path))
+    elif outputs.config_path:
+        exported = patched_config(state, outputs, catalog, Path(path))
+        whole = (lambda: Exported(path, read_config(path))) if exported.patch.added else None
+        yield _Output("Patched config", path, lambda: exported.patch.text, _remark(state), exported.sentences, whole)
+        if exported.rest_path:
+            rest, rest_path = exported.patch.rest, str(exported.rest_path)
+            text = lambda: yaml_text(state, rest, request, beside=Path(path).name)  # noqa: E731
+            yield _Output("The rest", rest_path, text, more=exported.code)
+    else:
+        text = lambda: yaml_text(state, settings, request)  # noqa: E731
+        yield _Output("Settings", path, text, _remark(state), exported=lambda: Exported(path))
 
 
-def yaml_text(state: SessionState, settings: dict[str, Value], request: Request) -> str:
-    """The settings file: a flat YAML mapping with what was measured in comments."""
+def yaml_text(state: SessionState, settings: dict[str, Value], request: Request, *, beside: str = "") -> str:
+    """The settings file: a flat YAML mapping with what was measured in comments.
+
+    ``beside`` is the patched config that says the other settings; empty where the file holds them all.
+    """
     from advisor.export.settings_file import settings_yaml
 
-    return settings_yaml(state, settings, target=request.target.target)
+    return settings_yaml(state, settings, target=request.target.command, beside=beside)
 
 
 def python_text(state: SessionState, settings: dict[str, Value], catalog: Catalog) -> str:
@@ -137,12 +182,11 @@ def python_text(state: SessionState, settings: dict[str, Value], catalog: Catalo
     return python_source(catalog, settings, state.facts.workload.mode if state.facts else Mode.TRAIN)
 
 
-def patched_text(state: SessionState, settings: dict[str, Value], outputs: Outputs) -> str:
-    """The user's config with the settings in it, every other character as it was."""
-    from advisor.export.config_patch import patch_config
+def patched_config(state: SessionState, outputs: Outputs, catalog: Catalog, path: Path) -> ExportedConfig:
+    """The user's config with the settings in it, for a file of this path. Raises UsageError."""
+    from advisor.export.patched_config import patched_for
 
-    current = state.facts.workload.current if state.facts else {}
-    return patch_config(read_exactly(outputs.config_path or ""), settings, current, outputs.key_map).text
+    return patched_for(state, settings_to_export(state), outputs, catalog, path)
 
 
 def json_text(state: SessionState, request: Request, catalog: Catalog | None = None) -> str:
@@ -150,7 +194,8 @@ def json_text(state: SessionState, request: Request, catalog: Catalog | None = N
     from advisor.export.json_report import report
 
     made = report(state, request, advisor.__version__, catalog)
-    return json.dumps(made, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(made, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", text)  # the same JSON, safe on a terminal
 
 
 def report_text(state: SessionState, request: Request, catalog: Catalog, *, html: bool) -> str:

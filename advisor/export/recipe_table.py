@@ -6,11 +6,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from advisor.catalog import Catalog, load_catalog
+from advisor.config_file import read_text
 from advisor.errors import UsageError
 from advisor.export.files import write_atomically
 from advisor.recipe import Recipe
 from advisor.records import Mode
-from advisor.settings import read_text
 
 BEGIN = "<!-- recipes: made by `python -m advisor.export.recipe_table README.md` -->"
 END = "<!-- /recipes -->"

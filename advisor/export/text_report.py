@@ -20,7 +20,7 @@ from advisor.export.evidence import (
     sweep_section,
     waits_blocks,
 )
-from advisor.export.figures import MEASURED_ONCE, effect_words, own_figures, verdict_shown
+from advisor.export.figures import MEASURED_ONCE, effect_words, own_figures, verdict_shown, verified_words
 from advisor.export.markup import (
     Block,
     Bullets,
@@ -54,11 +54,13 @@ from advisor.formatting import (
     format_percent,
     format_rate,
     format_ratio,
+    format_repayment,
     format_seconds,
     format_setting,
     format_verdict,
     format_way,
     format_worth,
+    printable,
 )
 from advisor.records import (
     BaselineRecord,
@@ -93,17 +95,17 @@ from advisor.sweep import knee_of
 
 def markdown_report(state: SessionState, request: Request, catalog: Catalog) -> str:
     """The report of a session, also of one that has not ended, as Markdown."""
-    return markdown(_document(state, request, catalog))
+    return printable(markdown(_document(state, request, catalog)))
 
 
 def html_report(state: SessionState, request: Request, catalog: Catalog) -> str:
     """The same report as one HTML file that needs nothing else."""
-    return page(_document(state, request, catalog))
+    return printable(page(_document(state, request, catalog)))
 
 
 def _document(state: SessionState, request: Request, catalog: Catalog) -> Document:
     return Document(
-        f"perf-advisor: {request.target.target}",
+        f"perf-advisor: {request.target.command}",
         verdict(state),
         tuple(_sections(state, request, catalog)),
         f"Made by perf-advisor {advisor.__version__}.",
@@ -233,7 +235,7 @@ def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
         yield from _section("Baseline", baseline_blocks(state.baseline, state.facts))
     if profile:
         yield from _section("Where the time goes", profile_blocks(profile))
-        yield from _section("Distance to the roof", roof_blocks(state))
+        yield from _section("Efficiency", roof_blocks(state))
     yield from clock_section(state)
     if records := tried(state):
         yield from _section("All trials", _trials(records, state, catalog))
@@ -275,13 +277,13 @@ def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
         return
     rows = tuple(_before_and_after(state, stack))
     yield Table(("", "Before", "Tuned", "Change"), rows, frozenset({"Before", "Tuned", "Change"}))
-    pays = f"Their slower start pays back {format_break_even(stack.break_even_steps)}."
-    if stack.break_even_steps == 0:
-        pays = "They start no slower than the baseline."
+    pays = f"Start-up: {format_repayment(stack.break_even_steps)}."
     how = "in turns with the baseline (A B B A)" if stack.confirmed else "once, in a trial of their own"
     yield Paragraph(f"Measured {how}, noise {format_noise(stack.comparison.noise_floor)}. {pays}")
     if stack.numerics:
         yield Paragraph(f"Numerics {format_numerics(stack.numerics)}: {stack.numerics.text}.")
+    if state.verification:
+        yield Paragraph(f"The exported file: {verified_words(state.verification)}.")
     if notes := own_notes(stack.result, state):
         yield Bullets(notes)
 
@@ -299,7 +301,7 @@ def _before_and_after(state: SessionState, stack: StackRecord) -> Iterator[tuple
         yield "Energy a sample", format_energy(energy[0]), format_energy(energy[1]), format_change(energy[1], energy[0])
     before, after = roof_shares(state)
     if before or after:
-        yield "Share of the roof", roof_text(before) or MISSING, roof_text(after) or MISSING, ""
+        yield "Efficiency", roof_text(before) or MISSING, roof_text(after) or MISSING, ""
 
 
 def _memory_row(name: str, before: int | None, after: int | None) -> tuple[Inline, ...]:

@@ -4,8 +4,11 @@ import copy
 import random
 import sys
 import typing
+import warnings
 
 import torch
+
+from advisor.portable.loaders import loader_with
 
 SAMPLES_COMPARED = 2
 
@@ -38,7 +41,7 @@ class DeviceTransform:
 
     def __call__(self, batch: typing.Any) -> typing.Any:
         """The batch with the transformed parts in place of theirs; it is not changed itself."""
-        if isinstance(batch, torch.Tensor):
+        if isinstance(batch, torch.Tensor) or not self.transforms:
             return self.run(batch)
         parts = {place: self.run(part) if place in self.places else part for place, part in parts_of(batch).items()}
         if hasattr(batch, "keys"):
@@ -73,6 +76,21 @@ def split_transforms(loader: typing.Any) -> tuple[typing.Any, DeviceTransform]:
         if place in places and not alike(part, parts_of(expected)[place]):
             raise ValueError("the last transforms do not do to a batch what they do to its samples")
     return dataset, transform
+
+
+def without_transforms(loader: typing.Any) -> tuple[typing.Any, DeviceTransform]:
+    """The loader over such a dataset, and the transforms for whole batches. Raises ValueError as above."""
+    dataset, transform = split_transforms(loader)
+    return loader_with(loader, dataset=dataset), transform
+
+
+def split_or_whole(loader: typing.Any) -> tuple[typing.Any, DeviceTransform]:
+    """As :func:`without_transforms`; where that is refused the loader as it is, with a warning."""
+    try:
+        return without_transforms(loader)
+    except ValueError as problem:
+        warnings.warn(f"the dataset keeps all of its transforms: {problem}", stacklevel=2)
+        return loader, DeviceTransform([], [])
 
 
 def alike(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -3,9 +3,11 @@
 Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes. Nothing here imports torch.
 """
 
+from advisor.records.data import BatchPrint, DataPrint, PartPrint, varying
 from advisor.records.hardware import GpuInfo, GpuProcess, GpuSample, Hardware, HostInfo
 from advisor.records.kinds import (
     Bottleneck,
+    ConfigKind,
     Mode,
     Numerics,
     Objective,
@@ -51,6 +53,7 @@ from advisor.records.trials import (
     TrialRecord,
     TrialResult,
     TrialSpec,
+    Verification,
 )
 from advisor.records.workload import (
     Ceilings,
@@ -69,6 +72,7 @@ from advisor.records.workload import (
 __all__ = [
     "Activity",
     "BaselineRecord",
+    "BatchPrint",
     "Block",
     "BlockDone",
     "Bottleneck",
@@ -78,6 +82,8 @@ __all__ = [
     "ClockCheck",
     "Comparison",
     "Compiled",
+    "ConfigKind",
+    "DataPrint",
     "Facts",
     "Finding",
     "Finished",
@@ -102,6 +108,7 @@ __all__ = [
     "OptimizerFacts",
     "Outcome",
     "ParetoPoint",
+    "PartPrint",
     "Phase",
     "Profile",
     "Profiled",
@@ -123,6 +130,8 @@ __all__ = [
     "TrialSpec",
     "Value",
     "Verdict",
+    "Verification",
     "WorkloadFacts",
     "text_of",
+    "varying",
 ]

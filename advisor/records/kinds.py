@@ -57,6 +57,8 @@ class TrialKind(StrEnum):
     """As a candidate, but wait for the parent's word after the first steps: nothing runs beside what is timed."""
     TURNS = "turns"
     """Warm up, then time one block each time that the parent asks for one."""
+    VERIFY = "verify"
+    """Apply an exported file to the loop, or nothing, and time a plain loop."""
 
     @property
     def inspects(self) -> bool:
@@ -75,7 +77,7 @@ class Verdict(StrEnum):
 
 
 class Bottleneck(StrEnum):
-    """What the step is bound by."""
+    """What limits the speed of a step."""
 
     INPUT = "input"
     LAUNCH = "host launches"
@@ -83,6 +85,21 @@ class Bottleneck(StrEnum):
     COMPUTE = "compute"
     COPY = "host-to-device copies"
     COMMUNICATION = "communication"
+
+    @property
+    def kind_of_step(self) -> str:
+        """What such a step is called: ``compute-heavy``."""
+        return _KINDS_OF_STEPS[self]
+
+
+_KINDS_OF_STEPS = {
+    Bottleneck.INPUT: "input-bound",
+    Bottleneck.LAUNCH: "launch-bound",
+    Bottleneck.MEMORY: "memory-bound",
+    Bottleneck.COMPUTE: "compute-heavy",
+    Bottleneck.COPY: "copy-bound",
+    Bottleneck.COMMUNICATION: "communication-bound",
+}
 
 
 class Phase(StrEnum):
@@ -104,6 +121,22 @@ class Objective(StrEnum):
     MEMORY = "memory"
     LATENCY = "latency"
     ENERGY = "energy"
+
+
+class ConfigKind(StrEnum):
+    """The program that a config is for: each has its own words for a setting."""
+
+    HUGGINGFACE = "huggingface"
+    LIGHTNING = "lightning"
+    ACCELERATE = "accelerate"
+    TIMM = "timm"
+    ULTRALYTICS = "ultralytics"
+    MMENGINE = "mmengine"
+    HYDRA = "hydra"
+    DEEPSPEED = "deepspeed"
+    DETECTRON2 = "detectron2"
+    TORCHTITAN = "torchtitan"
+    PLAIN = "plain"
 
 
 def text_of(value: Value) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
+from advisor.records.data import DataPrint
 from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
 
 
@@ -37,7 +39,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """What the user asked to measure: the target and the options that shape the workload."""
+    """What the user asked to measure: the target and the options that shape the workload.
+
+    ``arguments`` are the target's own, which follow its name in ``sys.argv``.
+    """
 
     target: str
     directory: str
@@ -46,6 +51,12 @@ class TargetSpec:
     batch_size: int | None = None
     input_shape: tuple[int, ...] | None = None
     config: dict[str, Any] | None = None
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """The target as it stands on the command line: ``train.py:build -- --lr 0.1``."""
+        return " -- ".join(filter(None, (self.target, shlex.join(self.arguments))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,7 @@ class TrialSpec:
 
     ``seed`` fixes the model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout).
     ``environment`` are variables that must be set before the interpreter starts: such a trial gets a fresh one.
+    ``export_path``: the exported file that a trial verifies; empty for the loop that it is compared with.
     """
 
     trial_id: str
@@ -87,6 +99,24 @@ class TrialSpec:
     stream_seed: int = 0
     kind: TrialKind = TrialKind.CANDIDATE
     environment: dict[str, str] = field(default_factory=dict)
+    export_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What an exported file did in a plain loop, beside the same loop without it. ``problem``: why that is not known.
+
+    ``speedup`` is the ratio of samples per second; ``session_speedup`` is what the session measured. ``seconds``:
+    what verifying took.
+    """
+
+    path: str
+    speedup: float | None = None
+    plain_step_ms: float | None = None
+    tuned_step_ms: float | None = None
+    session_speedup: float | None = None
+    seconds: float = 0.0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +150,8 @@ class TrialResult:
     steps and after each; norms of another number of ``parameters`` are not compared.
     ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
     the updates that a gradient scaler skipped in the probe. ``energy_j_per_sample`` is what the whole GPU took while
-    the blocks were timed, its idle draw and the host's pauses included.
+    the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first batches of a
+    loader were; None where one batch is used again and again.
     """
 
     outcome: Outcome
@@ -150,6 +181,7 @@ class TrialResult:
     energy_j_per_sample: float | None = None
     gpu: GpuReadings | None = None
     log_path: str = ""
+    data: DataPrint | None = None
 
     @property
     def measured(self) -> bool:
@@ -187,7 +219,8 @@ class NumericsResult:
 
     ``from_reference`` is the relative difference from the same steps in a higher precision, and
     ``baseline_from_reference`` the baseline's; None where there is no such reference. ``as_baselines`` when two runs of
-    the baseline differ about as much: then nothing speaks against the class that the recipe declares.
+    the baseline differ about as much: then nothing speaks against the class that the recipe declares. ``compared`` is
+    False where nothing could be: then ``measured`` is what the recipe declares.
     """
 
     measured: Numerics
@@ -197,6 +230,7 @@ class NumericsResult:
     from_reference: float | None = None
     baseline_from_reference: float | None = None
     as_baselines: bool = False
+    compared: bool = True
 
     @property
     def worse_than_declared(self) -> bool:
@@ -234,7 +268,8 @@ class TrialRecord:
     """A candidate with its result, compared with the baseline. ``settings`` is all that was applied.
 
     ``confirmed`` when it was measured in turn with the baseline. ``contribution`` says, of a candidate that was
-    measured together with others, how many times as fast they are with it as without it.
+    measured together with others, how many times as fast they are with it as without it; it may be known beside
+    what the candidate does alone.
     """
 
     candidate: Candidate
@@ -324,7 +359,8 @@ class BaselineRecord:
     """The user's own settings, measured. ``cpu_step_ms`` is the same step on the CPU, when a GPU session tried that.
 
     ``noise_floor``, ``memory_floor`` and ``energy_floor`` are the relative differences in speed, in peak memory and in
-    energy that identical runs showed; the last two are 0 where there was one run only.
+    energy that identical runs showed; the last two are 0 where there was one run only. ``runs`` is how many there were:
+    of one run the noise floor is what other machines showed.
     """
 
     result: TrialResult
@@ -334,6 +370,7 @@ class BaselineRecord:
     cpu_step_ms: float | None = None
     memory_floor: float = 0.0
     energy_floor: float = 0.0
+    runs: int = 2
 
 
 @dataclass(frozen=True, slots=True)

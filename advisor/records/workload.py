@@ -14,7 +14,10 @@ class LoaderFacts:
 
     ``pickle_problem`` says what of it cannot be pickled for workers, empty for nothing. ``movable_transforms``
     are the transforms at the end of the dataset's that could run on whole batches on the device; where there is none,
-    ``transforms_problem`` says why.
+    ``transforms_problem`` says why. ``copy_problem`` says why the loader cannot be made again with other options, and
+    ``pinning_problem`` why pinning its memory would not reach the batches' tensors; empty for nothing.
+    ``divides_samples``: the samples of an iterable dataset are divided among workers. ``hears_of_epochs``: the dataset
+    has ``set_epoch``. ``state_problem`` says what of the whole program reading a sample changes; empty for nothing.
     """
 
     batch_size: int | None
@@ -29,6 +32,11 @@ class LoaderFacts:
     pickle_problem: str = ""
     movable_transforms: tuple[str, ...] = ()
     transforms_problem: str = ""
+    copy_problem: str = ""
+    pinning_problem: str = ""
+    divides_samples: bool = False
+    hears_of_epochs: bool = False
+    state_problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)

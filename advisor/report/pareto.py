@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from advisor.experiment.control import Decision
+from advisor.experiment.consent import may_use
 from advisor.experiment.objective import Goal, Yardstick
 from advisor.experiment.ranking import CONTROL, fills_the_device
 from advisor.experiment.state import SessionState
@@ -139,13 +139,10 @@ def _of_record(name: str, record: TrialRecord | StackRecord) -> ParetoPoint | No
 
 
 def _allowed(state: SessionState, record: TrialRecord) -> bool:
-    """Whether a measured candidate may be used: it was not rejected, and needs no consent or has it."""
-    decision, numerics = state.decisions.get(record.candidate.recipe), record.numerics
-    if decision is Decision.REJECTED or (state.facts and fills_the_device(state.facts, record.settings, record.result)):
+    """Whether a measured candidate may be used, and leaves room on the device."""
+    if state.facts and fills_the_device(state.facts, record.settings, record.result):
         return False
-    if decision is Decision.ACCEPTED or numerics is None:
-        return decision is Decision.ACCEPTED
-    return max(numerics.declared.severity, numerics.decisive.severity) <= state.goal.allow.severity
+    return may_use(state.decisions.get(record.candidate.recipe), record.numerics, state.goal.allow)
 
 
 def _fits(goal: Goal, point: ParetoPoint) -> bool:

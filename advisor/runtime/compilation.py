@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 
 from advisor.plan import AUTOTUNED_MATMULS, COMBO_KERNELS, StepPlan
 from advisor.portable.compiled_module import compile_in_place
+from advisor.portable.compiling import compiler_arguments
 from advisor.portable.regions import compile_blocks
 from advisor.records import Value
 
@@ -26,7 +26,7 @@ _OPTIONS: dict[str, tuple[Value, dict[str, str | bool]]] = {
 def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
     """The model, compiled in place; with the scope ``regional`` its blocks are.
 
-    What is compiled ``with_loss`` is compiled where model and loss meet, in the step: :func:`compiled_call`.
+    What is compiled ``with_loss`` is compiled where model and loss meet, in the step: ``portable/compiling.py``.
     """
     if plan.freezing:
         from torch._inductor import config
@@ -34,7 +34,7 @@ def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
         config.freezing = True
     if plan.compiles_loss:
         return model
-    options = _options(plan)
+    options = compiler_arguments(plan)
     if plan.compile_scope == "regional":
         compile_blocks(model, **options)
         return model
@@ -96,24 +96,8 @@ def as_written(model: nn.Module) -> nn.Module:
     return written
 
 
-def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
-    """A function of the step, compiled as the plan says."""
-    return torch.compile(call, **_options(plan))
-
-
 def accept_wrapped_names(_: nn.Module, loaded: dict[str, Any], prefix: str, *__: object) -> None:
     """A hook that lets a model load what its wrapper by torch.compile saved: it takes the prefix off the names."""
     wrapped = f"{prefix}_orig_mod."
     for name in [name for name in loaded if name.startswith(wrapped)]:
         loaded[prefix + name.removeprefix(wrapped)] = loaded.pop(name)
-
-
-def _options(plan: StepPlan) -> dict[str, Any]:
-    dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
-    extras = plan.compiler_options
-    if not extras:
-        return {"mode": plan.compiles_with, "dynamic": dynamic}
-    from torch._inductor import list_mode_options
-
-    # torch.compile takes a mode or options, not both.
-    return {"options": {**list_mode_options(plan.compiles_with), **extras}, "dynamic": dynamic}

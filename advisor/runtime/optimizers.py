@@ -1,24 +1,11 @@
-"""Optimizers as compiled and captured steps need them: no host in their step, learning rates in tensors."""
+"""Several optimizers of one model, as recipes and the plan see them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 import torch
-
-from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device, set_options, torch_class
-
-__all__ = [
-    "TensorRates",
-    "Together",
-    "compiled_step",
-    "make_capturable",
-    "mark_stepped",
-    "optimizers_in",
-    "updates_without_host",
-]
 
 
 class Together:
@@ -89,35 +76,3 @@ def optimizers_in(optimizer: Any) -> list[Any]:
     if isinstance(optimizer, Together):
         return optimizer.optimizers
     return [] if optimizer is None else [optimizer]
-
-
-def make_capturable(optimizer: Any, device: torch.device) -> None:
-    """Let an optimizer count its steps on the device, so that its step needs no host; where its class knows how."""
-    if device.type == "cuda" and "capturable" in optimizer.defaults and torch_class(optimizer) is not None:
-        set_options(optimizer, capturable=True)
-
-
-def updates_without_host(optimizer: Any) -> bool:
-    """Whether the optimizer's step can be captured: it counts on the device and reads its learning rate there."""
-    return torch_class(optimizer) is not None and all(map(on_device, optimizer.param_groups))
-
-
-def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
-    """The optimizer's step, compiled. PyTorch tutorials, Compiling the optimizer with torch.compile.
-
-    A learning rate that is a number would be compiled in, and again when it changes. Of the classes that cannot be
-    capturable, only SGD takes a tensor; the others keep a number, and a schedule makes them compile again.
-    """
-    takes_tensors = "capturable" in optimizer.defaults or torch_class(optimizer) is torch.optim.SGD
-    rates = TensorRates(optimizer, device) if takes_tensors else None
-
-    @torch.compile
-    def step() -> None:
-        optimizer.step()
-
-    def run() -> None:
-        with rates.inside() if rates is not None else nullcontext():
-            step()
-        mark_stepped(optimizer)
-
-    return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from advisor.catalog import Catalog, load_catalog
 from advisor.errors import RefusedError
 from advisor.formatting import format_setting
 from advisor.plan import StepPlan
+from advisor.portable.steps import start_training
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Mode, Value
 from advisor.runtime.apply import apply_recipe, apply_settings
@@ -26,7 +28,7 @@ from advisor.runtime.compilation import accept_wrapped_names, as_written, compil
 from advisor.runtime.given import Given
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.optimizers import Together, optimizers_in
-from advisor.runtime.step import Step, make_step, settle_optimizers
+from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step, settle_optimizers
 from advisor.settings import Settings
 
 # Settings for both modes that change a model for good when it is prepared for inference.
@@ -107,7 +109,7 @@ class Tuning:
 
     def _apply_again(self, components: Components, wanted: Callable[[Recipe], object]) -> None:
         """Some of the settings, for objects that come after the first."""
-        for recipe, value in self._catalog.in_order(self._settings_for(components, components.plan.mode)):
+        for recipe, value in self._catalog.in_order(self._settings_for(components, Mode(components.plan.mode))):
             if wanted(recipe):
                 apply_recipe(recipe, components, value, _warn_of_refusal)
 
@@ -129,12 +131,19 @@ class Tuning:
         loss: Callable[..., Any] | None = None,
         *,
         clip_grad: float | None = None,
-    ) -> Step:
+    ) -> TrainStep | GraphedStep:
         """A callable ``step(batch) -> detached loss``: moving the batch, autocast, scaler, zero_grad and graph inside.
 
         ``loss`` is ``loss(model, batch)`` or ``loss(output, target)``; ``clip_grad`` is the norm that gradients are
-        clipped to before the update. Pass what ``prepare`` returned. The model is put into training mode now, once: a
-        loop that validates in between switches with ``eval()`` and ``train()``.
+        clipped to before the update. Pass what ``prepare`` returned. A model that is not in training mode is put into
+        it now, once; afterwards the mode is the loop's: one that validates in between switches with ``eval()`` and
+        ``train()``, or evaluates with the step of ``infer``, which leaves the mode as it is.
+
+        The step's ``scaler`` is the gradient scaler of float16 training, None without one. Its ``state_dict()`` and
+        ``load_state_dict()`` hold what a checkpoint needs beside the model and the optimizer: the scaler's state, and
+        how many batches of an update are in. A step in a CUDA graph notices what changes between calls and runs eagerly
+        or captures anew (:class:`~advisor.portable.graphed.GraphedStep`); Python numbers that the loss reaches only
+        through other functions are not seen: keep such a number in a tensor and change it in place.
         """
         plan = self._plan_of(model)
         if plan.mode is not Mode.TRAIN:
@@ -142,25 +151,35 @@ class Tuning:
                 "this model was prepared for inference: pass the optimizer too, `model, optimizer = "
                 "tuning.prepare(model, optimizer)`, and train with the one that comes back"
             )
-        model.train()
-        return make_step(Components(model, optimizer, None, replace(plan, clip_norm=clip_grad)), loss)
+        start_training(model)
+        step = make_step(Components(model, optimizer, None, replace(plan, clip_norm=clip_grad)), loss)
+        assert not isinstance(step, InferStep)
+        return step
 
-    def infer(self, model: nn.Module) -> Step:
-        """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet."""
-        model.eval()
+    def infer(self, model: nn.Module) -> InferStep | GraphedStep:
+        """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet.
+
+        A step evaluates whatever mode the model is in. A model that is being trained gets its mode back after each
+        call, every layer its own; any other one is put into evaluation mode for good. What a step returns is the
+        caller's: no later call changes it.
+        """
         plan = self._prepared.get(model)
+        if plan is None or plan.mode is not Mode.TRAIN:
+            model.eval()
         if plan is None:
             components = self._apply(model, None, None, Mode.INFER)
         else:
             components = self._for_inference(Components(model, None, None, plan))
-        return make_step(components, None)
+        step = make_step(components, None)
+        assert not isinstance(step, TrainStep)
+        return step
 
     def _for_inference(self, components: Components) -> Components:
-        """A prepared model's components for an inference step: after training, what concerns inference only is new."""
+        """A prepared model's components for an inference step; of one that is trained only the step is another."""
         if components.plan.mode is Mode.TRAIN:
             components.plan = replace(components.plan, mode=Mode.INFER)
             for recipe, value in self._catalog.in_order(self._settings_for(components, Mode.INFER)):
-                if Mode.TRAIN not in recipe.modes:
+                if Mode.TRAIN not in recipe.modes and recipe.stage is Stage.STEP:
                     recipe.apply(components, value)
         return components
 
@@ -206,13 +225,21 @@ def _warn_of_missing(environment: Mapping[str, str]) -> None:
         assignments = " ".join(f"{name}={shlex.quote(text)}" for name, text in missing.items())
         warnings.warn(
             f"some settings need environment variables from the start: run your script as `{assignments} python ...`",
-            stacklevel=4,
+            stacklevel=_users_level(),
         )
+
+
+def _users_level() -> int:
+    """The ``stacklevel`` at which a function of this module warns of the line that called this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("advisor."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
     """What cannot be shown to do the same with these objects is left out: say which setting, and why."""
-    warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=5)
+    warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=_users_level())
 
 
 def _is_for_any_loader(recipe: Recipe) -> bool:

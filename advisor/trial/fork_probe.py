@@ -6,7 +6,6 @@ What threads of the parent hold at the fork, and what a library makes of a fork,
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import re
 import signal
@@ -18,11 +17,13 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.plan import StepPlan
-from advisor.rebuild import loader_with, resize_batch
+from advisor.portable.loaders import copy_with
+from advisor.rebuild import resize_batch
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import make_step
+from advisor.trial.draws import first_batches
 from advisor.trial.group import lead_own_group
 
 # A fork that neither computes nor reads for so long waits for something that never comes. Seconds.
@@ -120,10 +121,10 @@ def _first_batches(loop: Loop) -> list[object]:
     if loop.loader is None:
         return [loop.data] * _STEPS
     try:
-        loader = loader_with(loop.loader, num_workers=0, batch_size=_SAMPLES)
+        loader = copy_with(loop.loader, batch_size=_SAMPLES)
     except ValueError:  # it does not form its batches itself
-        loader = loader_with(loop.loader, num_workers=0)
-    return list(itertools.islice(loader, _STEPS))
+        loader = loop.loader
+    return first_batches(loader, 0, _STEPS)
 
 
 def _run_steps(loop: Loop, batches: list[object]) -> None:

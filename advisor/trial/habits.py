@@ -52,20 +52,20 @@ def stop_debugging() -> None:
 
 def clearing_rows(step: TrainStep, *, limit_s: float) -> tuple[HabitRow, ...]:
     """The time of clearing the gradients in each way, over gradients of the size of those that the last step left."""
-    gradients = [parameter.grad for parameter in step._parameters]
+    gradients = [parameter.grad for parameter in step.parameters]
     if not any(gradient is not None for gradient in gradients):
         return ()
     ways = {way: _with_plan(step, zero_grad=way) for way in WAYS_TO_CLEAR}
 
     def cleared(way: str) -> float:
-        for parameter, gradient in zip(step._parameters, gradients, strict=True):
+        for parameter, gradient in zip(step.parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else torch.zeros_like(gradient)
         return _seconds(ways[way].zero_grad, step.device)
 
     try:
         times_s = _in_rounds(cleared, WAYS_TO_CLEAR, limit_s)
     finally:
-        for parameter, gradient in zip(step._parameters, gradients, strict=True):
+        for parameter, gradient in zip(step.parameters, gradients, strict=True):
             parameter.grad = gradient
     return tuple(HabitRow("zero_grad", way, phase_ms=1e3 * median(times_s[way])) for way in WAYS_TO_CLEAR)
 

@@ -14,6 +14,7 @@ from torch import nn
 from advisor.entrypoint import one_line
 from advisor.hardware import usable_cores
 from advisor.portable import checkpointing, conv_bias, fold_norm, inplace, padding, pointwise
+from advisor.portable.loaders import divides_samples, hears_of_epochs, loader_with
 from advisor.portable.optimizer_options import torch_class
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
@@ -23,6 +24,8 @@ from advisor.runtime.batches import describe, signature_of, tensors_of
 from advisor.runtime.loader import batches_in
 from advisor.runtime.loop import Loop
 from advisor.structure import block_counts
+from advisor.trial.data_prints import pinning_problem
+from advisor.trial.draws import state_problem
 from advisor.trial.memory import device_uuid
 from advisor.trial.pickling import pickle_problem
 
@@ -72,7 +75,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
         optimizer=_optimizer_facts(loop.optimizer) if loop.optimizer is not None else None,
-        loader=_loader_facts(loop, on_cuda=on_cuda),
+        loader=_loader_facts(loop, target_batch, on_cuda=on_cuda),
         threads=torch.get_num_threads(),
         usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
@@ -292,7 +295,16 @@ def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
     )
 
 
-def _loader_facts(loop: Loop, *, on_cuda: bool) -> LoaderFacts | None:
+def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
+    """Why a loader cannot be made again with other options; empty where it can."""
+    try:
+        loader_with(loader)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _loader_facts(loop: Loop, batch: Any, *, on_cuda: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
         return None
@@ -311,4 +323,9 @@ def _loader_facts(loop: Loop, *, on_cuda: bool) -> LoaderFacts | None:
         pickle_problem=pickle_problem(loader),
         movable_transforms=movable,
         transforms_problem=problem,
+        copy_problem=_copy_problem(loader),
+        pinning_problem=pinning_problem(batch),
+        divides_samples=iterable and divides_samples(loader),
+        hears_of_epochs=hears_of_epochs(loader.dataset),
+        state_problem="" if loader.num_workers else state_problem(loader),
     )

@@ -23,12 +23,14 @@ from advisor.entrypoint import load_target, one_line, user_frames
 from advisor.errors import AdvisorError, TargetError
 from advisor.formatting import format_ms, format_percent
 from advisor.plan import StepPlan
+from advisor.printed import flush_streams
 from advisor.recipe import Components
 from advisor.records import (
     Activity,
     Block,
     BlockDone,
     Compiled,
+    DataPrint,
     Finished,
     Inspected,
     MeasureBlock,
@@ -46,12 +48,14 @@ from advisor.runtime.apply import apply_settings
 from advisor.runtime.batches import mover
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
+from advisor.runtime.loss import LossError
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.stats import two_modes
 from advisor.trial.channel import Channel
 from advisor.trial.clock import StepClock, batch_samples, block_steps, measure
 from advisor.trial.clock_check import check_clocks
 from advisor.trial.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
+from advisor.trial.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
 from advisor.trial.feed import Feed
 from advisor.trial.group import lead_own_group
 from advisor.trial.guards import Guards
@@ -69,6 +73,7 @@ from advisor.trial.probe import (
 )
 from advisor.trial.profiler import phases_alone, profile_step
 from advisor.trial.reference import reference_result
+from advisor.trial.verify import verified_result
 from advisor.trial.warmup import WarmUp, warm_up
 
 _PHASES_LIMIT_S = 0.6
@@ -107,8 +112,7 @@ def trial_main(
     except BaseException as error:  # whatever a trial's code raises is the trial's result
         result = _result_of(error, channel)
     wall_s = time.perf_counter() - started
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_streams()
     channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
     # User code may have left non-daemon threads; everything of the trial has been said.
     os._exit(0)
@@ -139,11 +143,10 @@ class Trial:
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # to start CUDA takes no memory that another trial could miss
         self.wait_for_memory()
-        loop.model.to(device).train(loop.mode is Mode.TRAIN)
+        _set_mode(loop.model.to(device), training=loop.mode is Mode.TRAIN)
         build_s = time.perf_counter() - started
-        if self.spec.kind is TrialKind.REFERENCE:
-            self._say("first steps in a higher precision")
-            return reference_result(loop, device, self.catalog, self.spec)
+        if self.spec.kind in (TrialKind.REFERENCE, TrialKind.VERIFY):
+            return self._of_another_loop(loop, device)
 
         self._say("applying the settings")
         started = time.perf_counter()
@@ -154,8 +157,7 @@ class Trial:
 
         batches = probe_batches(components.data, self.spec.seed, components.plan)
         loop.notes.extend(_settle_loss(step, batches))
-        if self.spec.kind.inspects:
-            self._inspect(loop, device, batches)
+        data = self._look_at(loop, components, batches)
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         probing = time.perf_counter()
@@ -167,7 +169,7 @@ class Trial:
         if self.spec.kind is TrialKind.PAUSING:
             self.channel.send(Compiled())
             self.channel.next_command()
-        feed = Feed(resident_data(components))
+        feed = Feed(resident_data(components), self.spec.seed)
         clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
         if self.spec.kind.inspects and probe.steps:
             self._refuse_hopeless(probe.seconds, probe.usual_step_s)
@@ -196,6 +198,7 @@ class Trial:
             skipped_steps=probe.skipped_steps,
             notes=(
                 *_notes(warm, loop, clock),
+                *note_on(data),
                 *diverged,
                 *probe.scaler_notes(scale_of(step)),
                 *compilation_notes(warm_mark),
@@ -203,6 +206,7 @@ class Trial:
             disturbed=guards.disturbed,
             energy_j_per_sample=guards.energy_j_per_sample(blocks),
             gpu=guards.gpu,
+            data=replace(data, fed=feed.prints) if data is not None else None,
         )
         if self.spec.kind is TrialKind.PROFILE:
             self._profile(step, feed, clock, blocks)
@@ -210,13 +214,30 @@ class Trial:
             self._look_at_the_input(step, feed, blocks)
         return replace(result, measuring_s=comparing_s + time.perf_counter() - measuring)
 
+    def _of_another_loop(self, loop: Loop, device: torch.device) -> TrialResult:
+        """The result of a trial that does not run the timed loop: its own steps, or those of a plain loop."""
+        if self.spec.kind is TrialKind.REFERENCE:
+            self._say("first steps in a higher precision")
+            return reference_result(loop, device, self.catalog, self.spec)
+        self._say("timing a plain loop")
+        return verified_result(loop, device, self.catalog, self.spec)
+
     def _say(self, text: str) -> None:
         self.channel.send(Activity(text))
 
     def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
-        if not batches:
-            raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
-        self.channel.send(Inspected(inspect_loop(loop, device, batches), versions()))
+        with undisturbed(loop.data):
+            facts = inspect_loop(loop, device, batches)
+        self.channel.send(Inspected(facts, versions()))
+
+    def _look_at(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
+        """What the first batches are, for the comparison with those of other trials; in the baseline, all the facts."""
+        if self.spec.kind.inspects:
+            check_batches(batches, of_loader=components.has_loader)
+            self._inspect(loop, torch.device(components.plan.device), batches)
+        if components.batch_size != loop.batch_size:
+            check_batch_size(components.data)
+        return look_at(components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects)
 
     def _components(self, loop: Loop, device: torch.device) -> Components:
         plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
@@ -337,6 +358,12 @@ def _device(name: str) -> torch.device:
     return device
 
 
+def _set_mode(model: torch.nn.Module, *, training: bool) -> None:
+    """Put a model into the mode of its loop, unless it is in it: its frozen layers keep theirs then."""
+    if model.training is not training:
+        model.train(training)
+
+
 def resident_data(components: Components) -> Any:
     """The data that the steps consume: a DataLoader as it is; one batch moved to the device once.
 
@@ -377,7 +404,10 @@ def _settle_loss(step: TrainStep | InferStep | GraphedStep, batches: list[Any]) 
     run = step.step if isinstance(step, GraphedStep) else step
     if not isinstance(run, TrainStep) or not batches:
         return []
-    found = run.settle_loss(run.to_device(batches[0]))
+    try:
+        found = run.settle_loss(run.to_device(batches[0]))
+    except LossError as error:
+        raise TargetError(error.message, error.hint) from error
     return [found] if found else []
 
 
@@ -413,7 +443,7 @@ def _ran_out_of_memory(error: BaseException) -> bool:
 
 
 def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(Exception):  # standard error may be an object of the user's
         print(reason, details, sep="\n", file=sys.stderr)
     return TrialResult(outcome=outcome, reason=reason, hint=hint, details=details)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import time
 from collections.abc import Callable
@@ -15,9 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from advisor.plan import StepPlan
-from advisor.rebuild import loader_with
 from advisor.runtime.batches import tensors_of
-from advisor.runtime.loader import loop_loader
+from advisor.trial.draws import first_batches
 
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
@@ -67,15 +65,7 @@ def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[An
     """
     if not isinstance(data, DataLoader):
         return [data] * PROBE_STEPS
-    torch.manual_seed(seed)
-    started = time.perf_counter()
-    batches = []
-    loader = loader_with(data, num_workers=0)
-    for batch in itertools.islice(loop_loader(loader, plan) if plan else loader, PROBE_STEPS):
-        batches.append(batch)
-        if time.perf_counter() - started > PROBE_LIMIT_S:
-            break
-    return batches
+    return first_batches(data, seed, PROBE_STEPS, plan=plan, limit_s=PROBE_LIMIT_S)
 
 
 def probe_training(

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.catalog import Catalog, load_catalog
+from advisor.config_file import read_config
 from advisor.errors import AdvisorError, UsageError
+from advisor.experiment.events import SessionFinished
 from advisor.experiment.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
+from advisor.experiment.verification import Exported
 from advisor.export import outputs as files
 from advisor.export.config_patch import diff
 from advisor.export.files import read_exactly, write_atomically
+from advisor.formatting import printable
 from advisor.hardware import sample_gpus
+from advisor.interrupts import INTERRUPTS
 from advisor.options import Outputs
 from advisor.runner import Runner
 from advisor.tui.app import AdvisorApp
@@ -35,10 +41,15 @@ def run_app(request: Request, outputs: Outputs, past: PastSession | None = None)
     Raises AdvisorError when the session failed, after the app has closed and all else is done.
     """
     app = open_app(request, outputs, past)
-    result = app.run()
-    if result is None:
-        raise AdvisorError("the app ended without a word.", "This is a bug of ours: please report it.")
-    return _farewell(app.context.state, request, outputs, result)
+    with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(app.leave_soon):
+        started = time.monotonic()
+        result = app.run()
+        if result is None:
+            raise AdvisorError("the app ended without a word.", "This is a bug of ours: please report it.")
+        state = app.context.state
+        if state.finished is None and state.failure is None:  # it was not waited for any longer
+            state.apply(SessionFinished(True, time.monotonic() - started))
+        return _farewell(state, request, outputs, result)
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
@@ -56,9 +67,9 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
 def _farewell(state: SessionState, request: Request, outputs: Outputs, result: AppResult) -> int:
     written = files.write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
     for line in (*result.lines, *written.sentences):
-        print(line)
+        print(printable(line))
     for line in (*result.error_lines, *(f"perf-advisor: {error.message}\n{error.hint}" for error in written.errors)):
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
     return int(written.errors[0].exit_code) if written.errors and not result.exit_code else result.exit_code
 
 
@@ -78,24 +89,47 @@ class FileExporter:
 
     def preview(self, format_id: str, state: SessionState) -> str:
         """The file's text; for the config a unified diff."""
-        text = self._text(format_id, state)
         config = self._outputs.config_path
         if format_id != "config" or config is None:
-            return text
-        return diff(read_exactly(config), text, Path(config).name) or "Nothing would change in the config.\n"
+            return printable(self._text(format_id, state))
+        path = Path(_patched_format(config).default_name)
+        exported = files.patched_config(state, self._outputs, self._recipes(), path)
+        changes = diff(read_exactly(config), exported.patch.text, Path(config).name)
+        beside = (f"The rest goes to {exported.rest_path}.",) if exported.rest_path else ()
+        said = "".join(f"{line}\n" for line in (*exported.sentences, *beside, *exported.code))
+        return printable((changes or "Nothing would change in the config.\n") + (f"\n{said}" if said else ""))
 
     def save(self, format_id: str, path: Path, state: SessionState) -> Path:
         """Write the file atomically. The user's own config is not overwritten: the patched one is a copy."""
         config = self._outputs.config_path
         if config is not None and path.resolve() == Path(config).resolve():
             raise UsageError(f"{path.name} is your own config.", "Give the copy another name.")
+        if format_id == "config":
+            return self._save_config(path, state)
         write_atomically(path, self._text(format_id, state))
         return path
 
+    def _save_config(self, path: Path, state: SessionState) -> Path:
+        """The patched config, and beside it the settings file for what it has no place for."""
+        exported = files.patched_config(state, self._outputs, self._recipes(), path)
+        write_atomically(path, exported.patch.text)
+        if exported.rest_path:
+            write_atomically(
+                exported.rest_path, files.yaml_text(state, exported.patch.rest, self._request, beside=path.name)
+            )
+        return path
+
+    def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
+        """Settings and Python files, and a config whose section holds settings; nothing with --no-verify."""
+        if not self._outputs.verify or format_id not in ("settings", "python", "config"):
+            return None
+        if format_id != "config":
+            return Exported(str(path))
+        added = files.patched_config(state, self._outputs, self._recipes(), path).patch.added
+        return Exported(str(path), read_config(str(path))) if added else None
+
     def _text(self, format_id: str, state: SessionState) -> str:
         settings = files.settings_to_export(state)
-        if format_id == "config":
-            return files.patched_text(state, settings, self._outputs)
         if format_id == "settings":
             return files.yaml_text(state, settings, self._request)
         if format_id == "python":

@@ -23,15 +23,15 @@ def clock_facts(clock: ClockCheck | None) -> list[Fact]:
     if clock is None:
         return []
     readings = [
-        ("no waiting", clock.naive_ms),
-        ("wait each step", clock.synchronized_ms),
+        ("unsynchronised", clock.naive_ms),
+        ("synchronised every step", clock.synchronized_ms),
         *([("events", clock.events_ms)] if clock.events_ms is not None else []),
-        ("in blocks", clock.block_ms),
+        ("reported", clock.block_ms),
     ]
     longest = max(reading for _, reading in readings)
     rows: list[Fact] = []
     for name, reading in readings:
-        is_headline = name == "in blocks"
+        is_headline = name == "reported"
         drawn = meter(reading / longest if longest else 0.0, _BAR, "$accent" if is_headline else "$primary")
         shown = f"{format_ms(reading):>{_NUMBER}}"
         rows.append((name, Content.assemble(drawn, (shown, "bold" if is_headline else ""))))

@@ -1,0 +1,178 @@
+"""Reading the user's config files: YAML, JSON or TOML. The same loader reads settings files.
+
+YAML is read as frameworks read it: ``1e-3`` is a number, as in YAML 1.2, and not a word, as in YAML 1.1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from advisor.errors import UsageError
+
+# What PyYAML raises for a text that it cannot read: besides its own errors whatever Python does with a bad number.
+YAML_FAILURES = (
+    yaml.YAMLError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    ArithmeticError,
+    RecursionError,
+)
+# A config with more values than this, aliases written out, is no config. Count; the largest found in public is 20,000.
+_MOST_VALUES = 1_000_000
+_EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d{1,3}")
+
+
+class ConfigLoader(yaml.SafeLoader):
+    """PyYAML's safe loader, which also takes ``1e-3`` for a number."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's safe dumper, which puts quotes around words that the loader would take for numbers."""
+
+
+for _reader_or_writer in (ConfigLoader, _Dumper):
+    _reader_or_writer.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+
+
+class TagsAsWritten(ConfigLoader):
+    """Takes what stands behind a tag such as ``!include`` as it is written: nothing is included or made.
+
+    Tags that make Python objects are refused, but for tuples.
+    """
+
+
+class TagsIgnored(ConfigLoader):
+    """Takes whatever a tag stands before for nothing: null."""
+
+
+def _untagged(loader: TagsAsWritten, suffix: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    assert isinstance(node, yaml.ScalarNode)
+    return loader.construct_scalar(node)
+
+
+def _tuple(loader: TagsAsWritten, node: Any) -> tuple[Any, ...]:
+    return tuple(loader.construct_sequence(node, deep=True))
+
+
+TagsAsWritten.add_multi_constructor("!", _untagged)
+TagsAsWritten.add_constructor("tag:yaml.org,2002:python/tuple", _tuple)
+
+
+TagsIgnored.add_constructor(None, lambda loader, node: None)
+
+
+def is_toml(path: str | Path) -> bool:
+    """Whether a file is TOML, by its name."""
+    return Path(path).suffix.lower() == ".toml"
+
+
+def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) -> Any:
+    """What a YAML, JSON or TOML text holds; ``source`` is the file's name, whose ending tells which.
+
+    ``loader`` says what becomes of YAML's tags. Raises UsageError when the text cannot be read.
+    """
+    if is_toml(source):
+        return _toml(text, source)
+    try:
+        if Path(source).suffix.lower() == ".json" and (found := _json(text)) is not None:
+            return found
+        return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
+    except YAML_FAILURES as error:
+        raise UsageError(f"{source} is not valid YAML: {reason(error)}", "Mend the file and try again.") from error
+
+
+def dumped(data: Any, **options: Any) -> str:
+    """YAML text that ``parsed`` reads back as the same data."""
+    return str(yaml.dump(data, Dumper=_Dumper, **options))
+
+
+def read_config(path: str) -> dict[str, Any]:
+    """The user's config, for ``build(config)``. Raises UsageError when it cannot be read or is no mapping of names."""
+    data = parsed(read_text(path), path, TagsAsWritten)
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UsageError(
+            f"{path} holds a {type(data).__name__}, not a mapping of names to values.",
+            "--config is the file that build(config) reads; write one `name: value` a line.",
+        )
+    other = next((key for key in data if not isinstance(key, str)), None)
+    if other is not None:
+        raise UsageError(
+            f"{path} has the key {other!r} ({type(other).__name__}), and build(config) takes names only.",
+            "Put quotes around it, or rename it (YAML reads yes, no, on and off as booleans).",
+        )
+    _check_recordable(data, path)
+    return data
+
+
+def read_text(path: str | Path) -> str:
+    """A text file's content. Raises UsageError, with the reason, when it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or no name that a file can have
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"{path} cannot be read: {why}", "Check the path and that it is a UTF-8 text file.") from error
+
+
+def reason(error: BaseException) -> str:
+    """Why a text could not be read, in one line of readable length."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}: {error.problem or error.context}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _json(text: str) -> Any:
+    """What a JSON text holds; None where it is none, which YAML may still be."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _toml(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{source} is not valid TOML: {reason(error)}", "Mend the file and try again.") from error
+
+
+def _values_in(value: Any) -> Sequence[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _check_recordable(data: Any, path: str) -> None:
+    """Raise UsageError for a config that the session cannot record: one that contains itself, or has odd keys."""
+    stack: list[tuple[Any, frozenset[int]]] = [(data, frozenset())]
+    count = 0
+    while stack:
+        value, above = stack.pop()
+        count += 1
+        children = _values_in(value)
+        if id(value) in above or count > _MOST_VALUES:
+            raise UsageError(
+                f"{path} contains itself, or more than {_MOST_VALUES:,} values, through its anchors.",
+                "Write what the aliases stand for, and try again.",
+            )
+        odd = next((key for key in value if isinstance(key, tuple | bytes)), None) if isinstance(value, dict) else None
+        if odd is not None:
+            raise UsageError(f"{path} has the key {odd!r}, which is no name.", "Write a word or a number there.")
+        inside = above | {id(value)} if children else above
+        stack += [(child, inside) for child in children]

@@ -1,0 +1,120 @@
+"""Whether a trial saw the data that the baseline saw: the prints of their first batches, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from advisor.records import BatchPrint, DataPrint, PartPrint, varying
+
+# Relative difference of weighted sums that another type or device explains. Unitless; two round-offs of bfloat16.
+_ROUNDING = 2.0**-7
+
+
+@dataclass(frozen=True, slots=True)
+class DataDifference:
+    """How a trial's batches differ from the baseline's, in a sentence; ``rounded`` when by no more than rounding."""
+
+    text: str
+    rounded: bool = False
+
+
+def compare_data(new: DataPrint | None, old: DataPrint | None) -> DataDifference | None:
+    """The first difference that matters, or None. ``old`` is the baseline's: it says what varies by itself."""
+    if new is None or old is None:
+        return None
+    varies = frozenset(old.random), frozenset(old.loose)
+    differences = [
+        difference
+        for name, mine, theirs in (("first", new.probed, old.probed), ("loop's first", new.fed, old.fed))
+        if (difference := _first_difference(name, mine, theirs, varies)) is not None
+    ]
+    return next((one for one in differences if not one.rounded), next(iter(differences), None))
+
+
+def widened(own: DataPrint | None, others: Iterable[DataPrint | None]) -> DataPrint | None:
+    """The baseline's print, with what differs between it and further runs of the baseline as random."""
+    if own is None:
+        return None
+    random, loose = list(own.random), list(own.loose)
+    for other in others:
+        if other is not None:
+            for ones, another in ((own.probed, other.probed), (own.fed, other.fed)):
+                contents, shapes = varying(ones, another)
+                random += contents
+                loose += shapes
+    return replace(own, random=tuple(dict.fromkeys(random)), loose=tuple(dict.fromkeys(loose)))
+
+
+def _first_difference(
+    name: str,
+    mine: tuple[BatchPrint, ...],
+    theirs: tuple[BatchPrint, ...],
+    varies: tuple[frozenset[str], frozenset[str]],
+) -> DataDifference | None:
+    rounded = None
+    for turn, (new, old) in enumerate(zip(mine, theirs, strict=False)):
+        for place in _places(new, old):
+            kind = _kind_of_difference(new, old, place, varies)
+            if kind == "rounded":
+                rounded = rounded or DataDifference(f"the {name} batches differ by rounding ({place})", rounded=True)
+            elif kind:
+                order = _of_order(mine, theirs, turn, varies)
+                return DataDifference(
+                    order or f"the {name} batches are not the baseline's: {place} of batch {turn + 1} {kind}"
+                )
+    return rounded
+
+
+def _places(new: BatchPrint, old: BatchPrint) -> list[str]:
+    return list(dict.fromkeys(part.place for batch in (old, new) for part in batch.parts))
+
+
+def _kind_of_difference(
+    new: BatchPrint, old: BatchPrint, place: str, varies: tuple[frozenset[str], frozenset[str]]
+) -> str:
+    """What differs at a place, as the end of a sentence; empty for nothing that matters."""
+    random, loose = varies
+    a, b = _part(new, place), _part(old, place)
+    if any(place == free or place.startswith(f"{free}.") for free in loose) or "batch" in loose:
+        return ""
+    if a is None or b is None:
+        return "is new" if b is None else "is missing"
+    if a.shape != b.shape:
+        return f"is {a.kind}{list(a.shape)} in place of {b.kind}{list(b.shape)}"
+    if a.kind != b.kind:
+        # Half precision, say: of what is random only this can be told.
+        rounded = _close(a, b) or bool(place in random and a.sums and b.sums)
+        return "rounded" if rounded else f"is a {a.kind} in place of a {b.kind}"
+    if a.checksum == b.checksum or place in random:
+        return ""
+    return "rounded" if _close(a, b) else "has other contents"
+
+
+def _close(a: PartPrint, b: PartPrint) -> bool:
+    """Whether two parts hold floating-point numbers that rounding tells apart, if anything."""
+    pairs = zip(a.sums, b.sums, strict=False)
+    return bool(a.sums and b.sums) and all(abs(x - y) <= _ROUNDING * abs(b.sums[0]) for x, y in pairs)
+
+
+def _of_order(
+    mine: tuple[BatchPrint, ...],
+    theirs: tuple[BatchPrint, ...],
+    turn: int,
+    varies: tuple[frozenset[str], frozenset[str]],
+) -> str:
+    """What is said where whole batches come again, or in another order; empty where neither shows."""
+    new, old = ([_fixed(batch, varies) for batch in batches] for batches in (mine, theirs))
+    if new[turn] and new[turn] in new[:turn] and len(set(old)) == len(old):
+        return f"batch {turn + 1} repeats an earlier one: every worker yields all samples; shard by get_worker_info()"
+    return "the batches come in another order" if new[turn] and new[turn] in old else ""
+
+
+def _fixed(batch: BatchPrint, varies: tuple[frozenset[str], frozenset[str]]) -> tuple[tuple[str, int], ...]:
+    """What of a batch does not vary by itself."""
+    free = varies[0] | varies[1]
+    return tuple((part.place, part.checksum) for part in batch.parts if part.checksum and part.place not in free)
+
+
+def _part(batch: BatchPrint, place: str) -> PartPrint | None:
+    return next((part for part in batch.parts if part.place == place), None)

@@ -1,0 +1,123 @@
+"""Which program a config is for, by its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from advisor.export.configs.document import walk
+from advisor.records import ConfigKind
+
+# Clues in keys of one mapping: what few others use counts 2, what others use too counts 1.
+_STRONG = 2
+# A kind is believed from this sum of clues on. Unitless; two keys of its own, or one and two that others use too.
+_ENOUGH = 4
+
+_CLUES: Mapping[ConfigKind, tuple[str, str]] = {
+    ConfigKind.HUGGINGFACE: (
+        """per_device_train_batch_size per_device_eval_batch_size num_train_epochs model_name_or_path
+        gradient_checkpointing dataloader_num_workers dataloader_pin_memory lr_scheduler_type save_strategy
+        eval_strategy evaluation_strategy save_total_limit report_to push_to_hub torch_compile torch_compile_mode
+        do_train do_eval ddp_find_unused_parameters overwrite_output_dir remove_unused_columns load_best_model_at_end
+        base_model micro_batch_size sequence_len sample_packing lora_target_modules hub_model_id""",
+        """learning_rate warmup_ratio warmup_steps weight_decay bf16 fp16 tf32 optim output_dir logging_steps
+        save_steps eval_steps max_steps seed gradient_accumulation_steps max_grad_norm run_name num_epochs
+        flash_attention""",
+    ),
+    ConfigKind.ACCELERATE: (
+        """compute_environment distributed_type main_training_function downcast_bf16 machine_rank num_machines
+        rdzv_backend same_network fsdp_config deepspeed_config dynamo_config main_process_ip tpu_use_sudo
+        enable_cpu_affinity fp8_config""",
+        "num_processes mixed_precision use_cpu gpu_ids debug main_process_port",
+    ),
+    ConfigKind.TIMM: (
+        """opt_eps opt_betas sched warmup_lr cooldown_epochs drop_path model_ema model_ema_decay reprob remode recount
+        aa train_interpolation color_jitter aug_splits sched_on_updates amp_dtype torchcompile pin_mem no_prefetcher
+        layer_decay bce_loss aug_repeats smoothing crop_pct""",
+        """opt mixup cutmix warmup_epochs min_lr batch_size workers channels_last weight_decay epochs lr amp clip_grad
+        drop momentum decay_rate model num_classes""",
+    ),
+    ConfigKind.ULTRALYTICS: (
+        """imgsz close_mosaic mosaic nbs lrf warmup_bias_lr hsv_h hsv_s hsv_v copy_paste box dfl cos_lr single_cls
+        overlap_mask mask_ratio exist_ok save_period degrees""",
+        "task mode patience rect amp batch workers epochs optimizer cls pose kobj lr0 plots freeze deterministic",
+    ),
+    ConfigKind.MMENGINE: (
+        """optim_wrapper train_dataloader val_dataloader train_cfg val_cfg default_hooks env_cfg param_scheduler
+        val_evaluator default_scope visualizer randomness custom_hooks""",
+        "_base_ work_dir load_from resume launcher log_level",
+    ),
+    ConfigKind.DEEPSPEED: (
+        """zero_optimization train_micro_batch_size_per_gpu gradient_clipping wall_clock_breakdown steps_per_print
+        zero_allow_untested_optimizer""",
+        "train_batch_size bf16 fp16 scheduler optimizer gradient_accumulation_steps activation_checkpointing",
+    ),
+    ConfigKind.DETECTRON2: (
+        "SOLVER DATALOADER MODEL DATASETS INPUT TEST",
+        "_BASE_ VERSION OUTPUT_DIR CUDNN_BENCHMARK",
+    ),
+    ConfigKind.TORCHTITAN: (
+        "activation_checkpoint parallelism lr_scheduler job",
+        "training optimizer model profiling metrics checkpoint float8 compile comm",
+    ),
+}
+# Arguments of Lightning's Trainer that no other kind of mapping under `trainer:` has.
+_TRAINER_NAMES = """max_epochs accelerator devices precision accumulate_grad_batches gradient_clip_val strategy
+    log_every_n_steps max_steps val_check_interval limit_train_batches limit_val_batches enable_checkpointing
+    num_sanity_val_steps check_val_every_n_epoch detect_anomaly enable_progress_bar benchmark inference_mode
+    num_nodes"""
+_TRAINER = frozenset(_TRAINER_NAMES.split())
+# A mapping of these names is not a mapping of some other program's arguments.
+_NESTED = ("training_args", "training_arguments", "training", "train", "trainer", "args", "train_args")
+
+
+def kind_of(tree: Mapping[str, Any]) -> ConfigKind:
+    """The kind that most clues speak for; plain where too few speak for any."""
+    if _is_hydra(tree):
+        return ConfigKind.HYDRA
+    scores = {kind: _score(kind, tree) for kind in _CLUES} | {ConfigKind.LIGHTNING: _of_lightning(tree)}
+    best = max(scores, key=lambda kind: scores[kind])
+    return best if scores[best] >= _ENOUGH else ConfigKind.PLAIN
+
+
+def home_of(kind: ConfigKind, tree: Mapping[str, Any]) -> tuple[str, ...]:
+    """The path of the mapping whose keys are the program's arguments: often the top level."""
+    if kind is ConfigKind.LIGHTNING:
+        trainer = tree.get("trainer")
+        return ("trainer",) if isinstance(trainer, dict) or (trainer is None and "trainer" in tree) else _without(tree)
+    if kind in _CLUES:
+        places = [(), *((name,) for name in _NESTED if isinstance(tree.get(name), dict))]
+        return max(places, key=lambda path: _points(kind, tree[path[0]] if path else tree))
+    return ()
+
+
+def _without(tree: Mapping[str, Any]) -> tuple[str, ...]:
+    """Where Trainer's arguments go when there is no ``trainer:``: the top level where they stand there."""
+    return () if len(_TRAINER & tree.keys()) >= 2 else ("trainer",)
+
+
+def _score(kind: ConfigKind, tree: Mapping[str, Any]) -> int:
+    return max(_points(kind, tree), *(_points(kind, tree[name]) for name in _NESTED if name in tree), 0)
+
+
+def _points(kind: ConfigKind, mapping: Any) -> int:
+    if not isinstance(mapping, dict):
+        return 0
+    strong, weak = (sum(name in mapping for name in clues.split()) for clues in _CLUES[kind])
+    return _STRONG * strong + weak if strong else 0
+
+
+def _of_lightning(tree: Mapping[str, Any]) -> int:
+    trainer = tree.get("trainer")
+    inside = len(_TRAINER & trainer.keys()) if isinstance(trainer, dict) else 0
+    cli = sum(name in tree for name in ("seed_everything", "ckpt_path", "data", "model", "lr_scheduler", "optimizer"))
+    flat = len(_TRAINER & tree.keys())
+    return max(_STRONG * inside + cli if inside or "seed_everything" in tree else 0, flat * _STRONG if flat >= 3 else 0)
+
+
+def _is_hydra(tree: Mapping[str, Any]) -> bool:
+    defaults = tree.get("defaults")
+    composed = isinstance(defaults, list) and (
+        "_self_" in defaults or any(isinstance(item, dict) and len(item) == 1 for item in defaults)
+    )
+    return "hydra" in tree or composed or any(isinstance(node, dict) and "_target_" in node for _, node in walk(tree))

@@ -1,0 +1,177 @@
+"""Names that configs of no framework have for settings, and values in the words that a config uses already.
+
+A value is replaced only where it means the same: the name is unmistakable, there is one such value, and it is of the
+same kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from advisor.export.configs.document import Path, Scalar, at, is_interpolation, walk
+from advisor.export.configs.words import Entry
+from advisor.records import Value
+
+# Names of a setting that mean nothing else, beside the last part of its key; letters' case and dashes do not count.
+_NAMES: Mapping[str, str] = {
+    "data.batch_size": "train_micro_batch_size_per_gpu per_device_train_batch_size micro_batch_size",
+    "data.num_workers": "workers n_workers num_worker dataloader_num_workers dataloader_workers num_data_workers",
+    "data.pin_memory": "pin_mem dataloader_pin_memory",
+    "data.persistent_workers": "dataloader_persistent_workers",
+    "data.prefetch_factor": "dataloader_prefetch_factor",
+    "step.accumulate": """gradient_accumulation_steps accumulate_grad_batches grad_accum_steps accumulation_steps
+        gradient_accumulation accum_steps grad_accumulation_steps grad_accum""",
+    "backends.deterministic": "deterministic",
+}
+# Names of booleans, and the values of the setting for true and false.
+_SWITCHES: Mapping[str, tuple[tuple[str, Value, Value], ...]] = {
+    "precision.autocast": (
+        ("bf16 use_bf16 bf16_autocast amp_bf16 use_bfloat16", "bfloat16", "none"),
+        ("fp16 use_fp16", "float16", "none"),
+    ),
+    "compile.mode": (("compile torch_compile use_compile compile_model torchcompile", "default", "none"),),
+    "optimizer.implementation": (("fused use_fused fused_optimizer fused_adam fused_adamw", "fused", "for-loop"),),
+    "model.memory_format": (("channels_last use_channels_last", "channels_last", "contiguous"),),
+    "memory.activation_checkpointing": (
+        (
+            "gradient_checkpointing activation_checkpointing grad_checkpointing use_gradient_checkpointing "
+            "enable_activation_checkpointing use_checkpoint",
+            "blocks",
+            "none",
+        ),
+    ),
+    "precision.float32_matmul": (("tf32 allow_tf32 use_tf32", "high", "highest"),),
+}
+# Names of words, which are replaced where the config's word says what the loop has now.
+_WORDS: Mapping[str, str] = {
+    "precision.autocast": "mixed_precision autocast_dtype amp_dtype autocast",
+    "precision.float32_matmul": "float32_matmul_precision matmul_precision float32_matmul",
+    "compile.mode": "compile_mode torch_compile_mode",
+}
+# The ways to write a type of numbers: for float32 (or no autocast), float16 and bfloat16.
+_FAMILIES: tuple[Mapping[str, Scalar], ...] = (
+    {"none": "32-true", "float16": "16-mixed", "bfloat16": "bf16-mixed"},
+    {"none": "no", "float16": "fp16", "bfloat16": "bf16"},
+    {"none": "fp32", "float16": "fp16", "bfloat16": "bf16"},
+    {"none": "float32", "float16": "float16", "bfloat16": "bfloat16"},
+    {"none": "torch.float32", "float16": "torch.float16", "bfloat16": "torch.bfloat16"},
+    {"none": "float", "float16": "half", "bfloat16": "bfloat16"},
+    {"none": "none", "float16": "float16", "bfloat16": "bfloat16"},
+)
+_OF_LIGHTNING = {"32": "none", "16": "float16"}
+_DTYPES = ("precision.autocast", "precision.weights")
+
+
+def entries_for(key: str, value: Value, tree: Mapping[str, Any], current: Mapping[str, Value]) -> tuple[Entry, ...]:
+    """Where a setting belongs by its name in a config of no known kind; nothing where that is not unmistakable."""
+    own = key.rpartition(".")[2]
+    names = {own, *_NAMES.get(key, "").split(), *_WORDS.get(key, "").split(), *_switches_of(key)}
+    exact = [path for path, node in walk(tree) if ".".join(path) == key and not isinstance(node, dict | list)]
+    found = exact or [
+        path for path, node in walk(tree) if path and _name(path) in names and not isinstance(node, dict | list)
+    ]
+    pair = _pair(found, key)
+    if pair is not None:
+        return _precision_switches(pair, value, tree)
+    if len(found) != 1:
+        return ()
+    path = found[0]
+    said = _said(key, value, path, at(tree, path), current, exact=bool(exact))
+    return () if said is None else (Entry(path, said),)
+
+
+def in_the_words_of(present: object, key: str, value: Value) -> Scalar:
+    """A setting's value in the words that a config uses for its present one: ``bf16-mixed`` beside ``32-true``.
+
+    Returns the value itself where the present one has no words of its own. Raises ValueError where the present one is
+    true or false, or a number, and cannot say the value.
+    """
+    if key in _DTYPES and (said := _in_family(present, value)) is not None:
+        return said
+    if problem := _cannot_hold(present, value):
+        raise ValueError(problem)
+    return value
+
+
+def _cannot_hold(present: object, value: Value) -> str:
+    """What a config's value is, where a setting's is of another kind; empty where it can take the place."""
+    if isinstance(present, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    return "a number" if isinstance(present, int | float) and isinstance(value, str | bool) else ""
+
+
+def switched(name: str, key: str, value: Value) -> bool | None:
+    """What a boolean of this name has to be to say a value; None where it cannot say it."""
+    values = _switches_of(key).get(name.lower().replace("-", "_"))
+    if values is None or value not in values:
+        return None
+    return value == values[0]
+
+
+def _switches_of(key: str) -> dict[str, tuple[Value, Value]]:
+    """The booleans that can say a setting: their names with what true and false mean."""
+    return {name: (on, off) for names, on, off in _SWITCHES.get(key, ()) for name in names.split()}
+
+
+def _name(path: Path) -> str:
+    return path[-1].lower().replace("-", "_")
+
+
+def _said(key: str, value: Value, path: Path, present: object, current: Mapping[str, Value], *, exact: bool) -> Scalar:
+    """What has to stand at a path to say a value; None where it would mean something else."""
+    if isinstance(present, bool):
+        return value if isinstance(value, bool) else switched(path[-1], key, value)
+    if isinstance(present, int | float):
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(present, str) or not isinstance(value, str) or is_interpolation(present):
+        return None
+    if key in _DTYPES:
+        return _in_family(present, value) if exact or _means(present, current.get(key)) else None
+    return value if exact or (present == current.get(key) and _named_for(key, path)) else None
+
+
+def _named_for(key: str, path: Path) -> bool:
+    """Whether a path speaks of the setting: its name alone does, or it stands in a section of the key's name."""
+    section, _, own = key.partition(".")
+    return _name(path) != own or any(section in part.lower() for part in path[:-1])
+
+
+def _means(present: str, now: Value | None) -> bool:
+    """Whether a config's word for a type of numbers says what the loop has now."""
+    return any(word == present and dtype == now for family in _FAMILIES for dtype, word in family.items())
+
+
+def _in_family(present: object, value: Value) -> Scalar | None:
+    """A type of numbers in the words among which a config's present word is; None where it is none of any."""
+    dtype = "none" if value in ("none", "float32") else value
+    lightning = _OF_LIGHTNING.get(str(present)) if not isinstance(present, bool) else None
+    if lightning is not None:
+        return _FAMILIES[0].get(str(dtype))
+    said = {"bf16-true": "bfloat16", "16-true": "float16"}.get(str(present))
+    families = [family for family in _FAMILIES if present in family.values() or (said and family is _FAMILIES[0])]
+    if isinstance(present, bool) or not families:
+        return None
+    return families[0].get(str(dtype))
+
+
+def _pair(found: list[Path], key: str) -> Path | None:
+    """The mapping that holds both ``bf16`` and ``fp16``."""
+    if key != "precision.autocast" or len(found) != 2:
+        return None
+    first, second = found
+    return first[:-1] if first[:-1] == second[:-1] and {_name(first), _name(second)} == {"bf16", "fp16"} else None
+
+
+def _precision_switches(home: Path, value: Value, tree: Mapping[str, Any]) -> tuple[Entry, ...]:
+    mapping = at(tree, home)
+    names = {name.lower(): name for name in mapping}
+    wanted = {"bf16": value == "bfloat16", "fp16": value == "float16"}
+    if not all(isinstance(mapping[names[name]], bool | None) for name in wanted):
+        return ()
+    return tuple(_entries_of(home, names, wanted))
+
+
+def _entries_of(home: Path, names: Mapping[str, str], wanted: Mapping[str, bool]) -> Iterator[Entry]:
+    for name, on in wanted.items():
+        yield Entry((*home, names[name]), on, only_there=not on)

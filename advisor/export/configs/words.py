@@ -1,0 +1,372 @@
+"""The words that frameworks have for settings: which of their keys take which value.
+
+Names and types are those of transformers 5.23, accelerate 1.15, lightning 2.6, timm 1.0.31, ultralytics 8.4 and
+mmengine 0.10; ``tests/test_config_frameworks.py`` loads what is written with each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from advisor.export.configs.document import Path, Scalar, at
+from advisor.records import ConfigKind, Mode, Value
+
+WORKERS, PIN, PERSISTENT, PREFETCH = (
+    "data.num_workers",
+    "data.pin_memory",
+    "data.persistent_workers",
+    "data.prefetch_factor",
+)
+LOADER_KEYS = (WORKERS, PIN, PERSISTENT, PREFETCH)
+_ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A value at a path. ``only_there``: it is written only where the config has something else there."""
+
+    path: Path
+    value: Scalar
+    only_there: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """Settings said together by some entries. Without entries the framework does so anyway."""
+
+    keys: tuple[str, ...]
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a phrase may depend on: the wanted settings, what the config holds, and where the arguments are in it.
+
+    ``on_cpu``: the loop was measured on a CPU.
+    """
+
+    settings: Mapping[str, Value]
+    tree: Mapping[str, Any]
+    home: Path = ()
+    mode: Mode = Mode.TRAIN
+    on_cpu: bool = False
+
+    def get(self, *path: str) -> Any:
+        """What the config says under a key of the framework; None where it says nothing."""
+        return at(self.tree, (*self.home, *path))
+
+    def has(self, name: str) -> bool:
+        """Whether the config has a key of the framework, with whatever value."""
+        mapping = at(self.tree, self.home)
+        return isinstance(mapping, dict) and name in mapping
+
+    def entry(self, name: str, value: Scalar, *inside: str) -> Entry:
+        """A value of the framework's key."""
+        return Entry((*self.home, name, *inside), value)
+
+    def off(self, name: str, value: Scalar = False) -> Entry:
+        """What would contradict, switched off where the config has it on."""
+        return Entry((*self.home, name), value, only_there=True)
+
+    def simply(self, **names: str) -> Iterator[Phrase]:
+        """Settings whose value the framework takes as it is, under another name (with ``__`` for a dot of the key)."""
+        for key, name in ((key.replace("__", "."), name) for key, name in names.items()):
+            if key in self.settings:
+                yield Phrase((key,), (self.entry(name, self.settings[key]),))
+
+
+Words = Callable[[Config], Iterator[Phrase]]
+
+
+def words_of(kind: ConfigKind) -> Words:
+    """The words of a kind of config; a plain one has none."""
+    return _WORDS.get(kind, lambda config: iter(()))
+
+
+# --- Hugging Face TrainingArguments -----------------------------------------------------------------------------
+
+
+def huggingface(config: Config) -> Iterator[Phrase]:
+    """``transformers.TrainingArguments``, and configs that share its names, such as Axolotl's."""
+    settings = config.settings
+    dtype = settings.get("precision.autocast")
+    if dtype is not None:
+        wanted, other = {"bfloat16": ("bf16", "fp16"), "float16": ("fp16", "bf16")}.get(str(dtype), (None, None))
+        switch = config.entry(wanted, True) if wanted else config.off("bf16")
+        # Transformers refuses mixed precision on a machine without a GPU that is not said to be one.
+        on_cpu = (config.entry("use_cpu", True),) if wanted and config.on_cpu else ()
+        yield Phrase(("precision.autocast",), (switch, config.off(other or "fp16"), *on_cpu))
+    if settings.get("precision.float32_matmul") in ("high", "highest"):
+        on_gpu = settings["precision.float32_matmul"] == "high"
+        yield Phrase(("precision.float32_matmul",), (config.entry("tf32", on_gpu),))
+    checkpointing = settings.get("memory.activation_checkpointing")
+    if checkpointing in ("none", "blocks"):
+        name = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
+        yield Phrase(("memory.activation_checkpointing",), (config.entry(name, checkpointing == "blocks"),))
+    mode = settings.get("compile.mode")
+    if mode == "none":
+        off = (config.off("torch_compile_mode", None), config.off("torch_compile_backend", None))
+        yield Phrase(("compile.mode",), (config.entry("torch_compile", False), *off))
+    elif mode is not None:
+        on = (config.entry("torch_compile", True), config.entry("torch_compile_mode", mode))
+        yield Phrase(("compile.mode",), (*on, config.off("torch_compile_backend", "inductor")))
+    yield from _hf_optimizer(config)
+    yield from config.simply(
+        step__accumulate="gradient_accumulation_steps",
+        data__multiprocessing_context="dataloader_multiprocessing_context",
+    )
+    batch = "per_device_train_batch_size" if config.mode is Mode.TRAIN else "per_device_eval_batch_size"
+    if config.mode is Mode.TRAIN and config.has("micro_batch_size") and not config.has(batch):
+        batch = "micro_batch_size"
+    yield from config.simply(data__batch_size=batch)
+    yield from _loader(config, "dataloader_")
+    if "data.non_blocking" in settings:
+        entry = config.entry("accelerator_config", settings["data.non_blocking"], "non_blocking")
+        yield Phrase(("data.non_blocking",), (entry,))
+    if settings.get("backends.deterministic") is False and config.get("full_determinism"):
+        yield Phrase(("backends.deterministic",), (config.off("full_determinism"),))
+    if settings.get("loop.empty_cache") == "never" and config.get("torch_empty_cache_steps"):
+        yield Phrase(("loop.empty_cache",), (config.off("torch_empty_cache_steps", None),))
+
+
+def _hf_optimizer(config: Config) -> Iterator[Phrase]:
+    name = "optimizer" if config.has("optimizer") and not config.has("optim") else "optim"
+    if config.get(name) not in _ADAMW:
+        return
+    state, how = config.settings.get("optimizer.state"), config.settings.get("optimizer.implementation")
+    words = {"8-bit": "adamw_torch_8bit", "adafactor": "adafactor"}
+    if state in words:
+        keys = ("optimizer.state",) if how is None else ("optimizer.state", "optimizer.implementation")
+        yield Phrase(keys, (config.entry(name, words[str(state)]),))
+    elif how in ("fused", "foreach"):
+        word = "adamw_torch_fused" if how == "fused" else "adamw_torch"
+        yield Phrase(("optimizer.implementation",), (config.entry(name, word),))
+
+
+def _loader(config: Config, prefix: str, *inside: str) -> Iterator[Phrase]:
+    """Options of a DataLoader under their own names, with something before each."""
+    workers = config.settings.get(WORKERS, config.get(*inside, f"{prefix}num_workers"))
+    for key in LOADER_KEYS:
+        if key in config.settings:
+            path = (*config.home, *inside, prefix + key.partition(".")[2])
+            if key == PREFETCH and not workers:  # a loader without workers refuses it
+                yield Phrase((key,), (Entry(path, None, only_there=True),))
+            else:
+                yield Phrase((key,), (Entry(path, config.settings[key]),))
+
+
+# --- Lightning --------------------------------------------------------------------------------------------------
+
+
+def lightning(config: Config) -> Iterator[Phrase]:
+    """Arguments of Lightning's ``Trainer``."""
+    settings = config.settings
+    autocast, weights = settings.get("precision.autocast"), settings.get("precision.weights")
+    half = {"bfloat16": "bf16", "float16": "16"}
+    if weights in half and autocast in (None, "none", weights):
+        keys = ("precision.weights",) if autocast is None else ("precision.weights", "precision.autocast")
+        yield Phrase(keys, (config.entry("precision", f"{half[str(weights)]}-true"),))
+    elif autocast is not None:
+        keys = ("precision.autocast",) if weights is None else ("precision.autocast", "precision.weights")
+        word = f"{half[str(autocast)]}-mixed" if autocast in half else "32-true"
+        if weights in (None, "float32"):
+            yield Phrase(keys, (config.entry("precision", word),))
+    yield from config.simply(step__accumulate="accumulate_grad_batches", backends__cudnn_benchmark="benchmark")
+    if settings.get("backends.deterministic") is False:
+        yield Phrase(("backends.deterministic",), (config.entry("deterministic", False),))
+    if settings.get("debug.switches") == "none":
+        off = (config.off("detect_anomaly"), config.off("profiler", None))
+        if config.get("detect_anomaly") or config.get("profiler"):
+            yield Phrase(("debug.switches",), off)
+    if settings.get("infer.grad") in ("no_grad", "inference_mode"):
+        yield Phrase(("infer.grad",), (config.entry("inference_mode", settings["infer.grad"] == "inference_mode"),))
+
+
+# --- Accelerate -------------------------------------------------------------------------------------------------
+
+
+def accelerate(config: Config) -> Iterator[Phrase]:
+    """The file that ``accelerate config`` writes."""
+    settings = config.settings
+    words = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
+    if settings.get("precision.autocast") in words:
+        yield Phrase(
+            ("precision.autocast",), (config.entry("mixed_precision", words[str(settings["precision.autocast"])]),)
+        )
+    mode, scope, dynamic = (settings.get(f"compile.{name}") for name in ("mode", "scope", "dynamic"))
+
+    def dynamo(name: str, value: Scalar) -> Entry:
+        return config.entry("dynamo_config", value, name)
+
+    if mode == "none":
+        yield Phrase(("compile.mode",), (dynamo("dynamo_backend", "NO"),))
+    elif mode is not None:
+        yield Phrase(("compile.mode",), (dynamo("dynamo_backend", "INDUCTOR"), dynamo("dynamo_mode", mode)))
+        if scope in ("model", "regional"):
+            yield Phrase(("compile.scope",), (dynamo("dynamo_use_regional_compilation", scope == "regional"),))
+        if isinstance(dynamic, bool):
+            yield Phrase(("compile.dynamic",), (dynamo("dynamo_use_dynamic", dynamic),))
+    checkpointing = settings.get("memory.activation_checkpointing")
+    if checkpointing in ("none", "blocks") and isinstance(config.get("fsdp_config"), dict):
+        entry = config.entry("fsdp_config", checkpointing == "blocks", "fsdp_activation_checkpointing")
+        yield Phrase(("memory.activation_checkpointing",), (entry,))
+
+
+# --- timm -------------------------------------------------------------------------------------------------------
+
+
+def timm(config: Config) -> Iterator[Phrase]:
+    """The file that timm's ``train.py --config`` reads: its options with underscores."""
+    settings = config.settings
+    dtype = settings.get("precision.autocast")
+    if dtype == "none":
+        yield Phrase(("precision.autocast",), (config.entry("amp", False),))
+    elif dtype is not None:
+        yield Phrase(("precision.autocast",), (config.entry("amp", True), config.entry("amp_dtype", dtype)))
+    weights = settings.get("precision.weights")
+    if weights is not None:
+        yield Phrase(
+            ("precision.weights",),
+            (config.off("model_dtype", None) if weights == "float32" else config.entry("model_dtype", weights),),
+        )
+    if settings.get("model.memory_format") in ("channels_last", "contiguous"):
+        yield Phrase(
+            ("model.memory_format",),
+            (config.entry("channels_last", settings["model.memory_format"] == "channels_last"),),
+        )
+    if settings.get("memory.activation_checkpointing") in ("none", "blocks"):
+        blocks = settings["memory.activation_checkpointing"] == "blocks"
+        yield Phrase(("memory.activation_checkpointing",), (config.entry("grad_checkpointing", blocks),))
+    mode = settings.get("compile.mode")
+    if mode == "none":
+        yield Phrase(("compile.mode",), (config.off("torchcompile", None),))
+    elif mode is not None:
+        on = (config.entry("torchcompile", "inductor"), config.entry("torchcompile_mode", mode))
+        yield Phrase(("compile.mode",), (*on, config.off("torchscript")))
+    how, name = settings.get("optimizer.implementation"), str(config.get("opt") or "sgd")
+    if how in ("fused", "foreach") and name in ("sgd", "momentum", "adam", "adamw"):
+        yield Phrase(("optimizer.implementation",), (config.entry("opt_kwargs", True, str(how)),))
+    batch = "batch_size" if config.mode is Mode.TRAIN else "validation_batch_size"
+    yield from config.simply(
+        step__accumulate="grad_accum_steps", data__num_workers="workers", data__pin_memory="pin_mem"
+    )
+    yield from config.simply(data__batch_size=batch)
+    yield from _always_in_timm(config)
+
+
+def _always_in_timm(config: Config) -> Iterator[Phrase]:
+    """What timm's loader and script do anyway."""
+    always = {PERSISTENT: True, PREFETCH: 2, "backends.cudnn_benchmark": True, "precision.float32_matmul": "high"}
+    for key, value in always.items():
+        if config.settings.get(key) == value:
+            yield Phrase((key,))
+    for key in ("data.device_prefetch", "data.non_blocking"):
+        if config.settings.get(key) is True:
+            yield Phrase((key,), (config.off("no_prefetcher"),))
+
+
+# --- Ultralytics ------------------------------------------------------------------------------------------------
+
+
+def ultralytics(config: Config) -> Iterator[Phrase]:
+    """The file that ``yolo cfg=`` reads."""
+    settings = config.settings
+    words: dict[str, Scalar] = {"bfloat16": "bf16", "float16": True, "none": False}
+    if settings.get("precision.autocast") in words:
+        yield Phrase(("precision.autocast",), (config.entry("amp", words[str(settings["precision.autocast"])]),))
+    mode = settings.get("compile.mode")
+    if mode in ("none", "default", "reduce-overhead", "max-autotune-no-cudagraphs"):
+        yield Phrase(("compile.mode",), (config.entry("compile", False if mode == "none" else mode),))
+    if settings.get("model.memory_format") in ("channels_last", "contiguous"):
+        on = settings["model.memory_format"] == "channels_last"
+        yield Phrase(("model.memory_format",), (config.entry("channels_last", on),))
+    yield from config.simply(
+        data__batch_size="batch", data__num_workers="workers", backends__deterministic="deterministic"
+    )
+    batch, count = settings.get("data.batch_size", config.get("batch")), settings.get("step.accumulate")
+    if isinstance(batch, int) and isinstance(count, int) and batch > 0:
+        yield Phrase(("step.accumulate",), (config.entry("nbs", batch * count),))
+
+
+# --- mmengine ---------------------------------------------------------------------------------------------------
+
+
+def mmengine(config: Config) -> Iterator[Phrase]:
+    """A config of mmengine's ``Runner``, as YAML or JSON."""
+    settings = config.settings
+    dtype = settings.get("precision.autocast")
+    wrapper = config.get("optim_wrapper", "type") or "OptimWrapper"
+
+    def optim(name: str, value: Scalar) -> Entry:
+        return config.entry("optim_wrapper", value, name)
+
+    if dtype is not None and wrapper in ("OptimWrapper", "AmpOptimWrapper"):
+        off = (optim("type", "OptimWrapper"), Entry(optim("dtype", None).path, None, only_there=True))
+        on = (optim("type", "AmpOptimWrapper"), optim("dtype", dtype))
+        yield Phrase(("precision.autocast",), off if dtype == "none" else on)
+    if "step.accumulate" in settings:
+        yield Phrase(("step.accumulate",), (optim("accumulative_counts", settings["step.accumulate"]),))
+    mode = settings.get("compile.mode")
+    if mode is not None and not isinstance(config.get("compile"), dict):
+        plain = config.entry("compile", mode == "default")
+        entry = config.entry("compile", mode, "mode") if mode not in ("none", "default") else plain
+        yield Phrase(("compile.mode",), (entry,))
+    elif mode not in (None, "none"):
+        yield Phrase(("compile.mode",), (config.entry("compile", mode, "mode"),))
+    if "backends.cudnn_benchmark" in settings:
+        value = settings["backends.cudnn_benchmark"]
+        yield Phrase(("backends.cudnn_benchmark",), (config.entry("env_cfg", value, "cudnn_benchmark"),))
+    if settings.get("backends.deterministic") is False and config.get("randomness", "deterministic"):
+        yield Phrase(("backends.deterministic",), (config.entry("randomness", False, "deterministic"),))
+    loader = "train_dataloader" if config.mode is Mode.TRAIN else "test_dataloader"
+    if isinstance(config.get(loader), dict):
+        yield from _loader(config, "", loader)
+        if "data.batch_size" in settings:
+            yield Phrase(("data.batch_size",), (config.entry(loader, settings["data.batch_size"], "batch_size"),))
+
+
+# --- detectron2 and DeepSpeed -----------------------------------------------------------------------------------
+
+
+def detectron2(config: Config) -> Iterator[Phrase]:
+    """A config of detectron2, whose automatic mixed precision is float16."""
+    settings = config.settings
+    if settings.get("precision.autocast") in ("float16", "none"):
+        on = settings["precision.autocast"] == "float16"
+        yield Phrase(("precision.autocast",), (config.entry("SOLVER", on, "AMP", "ENABLED"),))
+    for key, section, name in ((WORKERS, "DATALOADER", "NUM_WORKERS"), ("data.batch_size", "SOLVER", "IMS_PER_BATCH")):
+        if key in settings:
+            yield Phrase((key,), (config.entry(section, settings[key], name),))
+    yield from config.simply(backends__cudnn_benchmark="CUDNN_BENCHMARK")
+
+
+def deepspeed(config: Config) -> Iterator[Phrase]:
+    """A config of DeepSpeed. Its ``bf16`` holds the weights in bfloat16, which is not autocast."""
+    names = {"step.accumulate": "gradient_accumulation_steps", "data.batch_size": "train_micro_batch_size_per_gpu"}
+    keys = tuple(key for key in names if key in config.settings)
+    total = config.get("train_batch_size")
+    now = [config.get(name) for name in names.values()]
+    new = [config.settings.get(key, value) for key, value in zip(names, now, strict=True)]
+    if not keys:
+        return
+    entries = tuple(config.entry(names[key], config.settings[key]) for key in keys)
+    if total is None:
+        yield Phrase(keys, entries)
+    elif all(isinstance(number, int) and number > 0 for number in (total, *now, *new)):
+        # DeepSpeed refuses a total that is not the product of the three.
+        processes = total // (now[0] * now[1])
+        yield Phrase(keys, (*entries, config.entry("train_batch_size", processes * new[0] * new[1])))
+
+
+_WORDS: Mapping[ConfigKind, Words] = {
+    ConfigKind.HUGGINGFACE: huggingface,
+    ConfigKind.LIGHTNING: lightning,
+    ConfigKind.ACCELERATE: accelerate,
+    ConfigKind.TIMM: timm,
+    ConfigKind.ULTRALYTICS: ultralytics,
+    ConfigKind.MMENGINE: mmengine,
+    ConfigKind.DETECTRON2: detectron2,
+    ConfigKind.DEEPSPEED: deepspeed,
+}

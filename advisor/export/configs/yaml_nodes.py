@@ -1,0 +1,238 @@
+"""YAML and JSON as PyYAML's nodes, which know where they stand in the text; and a value's text in a given style."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+import yaml
+from yaml import MappingNode, Mark, Node, ScalarNode, SequenceNode
+
+from advisor.config_file import YAML_FAILURES, ConfigLoader, dumped, reason
+from advisor.errors import UsageError
+from advisor.export.configs.document import Opaque, Scalar
+
+TAG = "tag:yaml.org,2002:"
+# What ends a line in YAML 1.1, as PyYAML reads it.
+BREAKS = "\r\n\x85\u2028\u2029"
+_LINE_END = re.compile(rf"\r\n|[{BREAKS}]")
+_BLANKS = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder()
+_BOOLEANS = {
+    word: pair
+    for pair in (("true", "false"), ("yes", "no"), ("on", "off"))
+    for spelling in (str.lower, str.capitalize, str.upper)
+    for spelled in [(spelling(pair[0]), spelling(pair[1]))]
+    for word, pair in ((spelled[0], spelled), (spelled[1], spelled))
+}
+
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def composed(text: str) -> tuple[Node | None, bool]:
+    """The root of a YAML or JSON text, and whether it is JSON. Raises UsageError when it is not one mapping."""
+    as_json = _json_root(text)
+    root = as_json or _yaml_root(text)
+    if root is None or isinstance(root, MappingNode) or _is_blank(root):
+        return root, as_json is not None
+    kind = "list" if isinstance(root, SequenceNode) else "single value"
+    raise UsageError(
+        f"the config holds a {kind} at its top level (line {line_of(text, root)}), not a mapping.",
+        "Give a config of `key: value` lines.",
+    )
+
+
+def _yaml_root(text: str) -> Node | None:
+    try:
+        documents = list(yaml.compose_all(text, Loader=ConfigLoader))
+    except YAML_FAILURES as error:
+        raise UsageError(f"the config is not valid YAML: {reason(error)}.", "Mend the file and try again.") from error
+    if len(documents) > 1:
+        raise UsageError(
+            f"the config holds {len(documents)} YAML documents.",
+            "Give a config of one document, without `---` between.",
+        )
+    return documents[0] if documents else None
+
+
+def _json_root(text: str) -> Node | None:
+    """The root of a JSON text; None where it is no JSON."""
+    try:
+        json.loads(text)
+        return _json_node(text, _skipped(text, 0))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _json_node(text: str, start: int) -> Node:
+    if text[start] not in "{[":
+        value, end = _DECODER.raw_decode(text, start)
+        return _json_scalar(value, text, start, end)
+    entries: list[Any] = []
+    opening, place = text[start], _skipped(text, start + 1)
+    while text[place] not in "}]":
+        node = _json_node(text, place)
+        place = _skipped(text, node.end_mark.index)
+        if opening == "{":
+            value_node = _json_node(text, _skipped(text, place + 1))
+            entries.append((node, value_node))
+            place = _skipped(text, value_node.end_mark.index)
+        else:
+            entries.append(node)
+        if text[place] == ",":
+            place = _skipped(text, place + 1)
+    kind, tag = (MappingNode, f"{TAG}map") if opening == "{" else (SequenceNode, f"{TAG}seq")
+    return kind(tag, entries, _mark(start), _mark(place + 1), flow_style=True)
+
+
+def _json_scalar(value: Any, text: str, start: int, end: int) -> ScalarNode:
+    names = {bool: "bool", int: "int", float: "float", type(None): "null"}
+    marks = _mark(start), _mark(end)
+    if isinstance(value, str):
+        return ScalarNode(f"{TAG}str", value, *marks, style='"')
+    return ScalarNode(f"{TAG}{names[type(value)]}", text[start:end], *marks)
+
+
+def _skipped(text: str, start: int) -> int:
+    match = _BLANKS.match(text, start)
+    return match.end() if match else start
+
+
+def _mark(index: int) -> Mark:
+    return Mark("config", index, 0, 0, None, 0)
+
+
+def line_of(text: str, node: Node) -> int:
+    """The line on which a node starts, counted from 1."""
+    return len(_LINE_END.findall(text, 0, node.start_mark.index)) + 1
+
+
+def _is_blank(root: Node) -> bool:
+    return isinstance(root, ScalarNode) and root.start_mark.index == root.end_mark.index
+
+
+def children(node: Node) -> list[Node]:
+    """The nodes right below a node, the keys of a mapping among them."""
+    if isinstance(node, MappingNode):
+        return [inner for pair in node.value for inner in pair]
+    return list(node.value) if isinstance(node, SequenceNode) else []
+
+
+def shared(root: Node | None) -> set[int]:
+    """The ids of nodes that several places of the config lead to: anchors with aliases, and all below them."""
+    visits: Counter[int] = Counter()
+    stack = [root] if root is not None else []
+    while stack:
+        node = stack.pop()
+        visits[id(node)] += 1
+        if visits[id(node)] <= 2:
+            stack += children(node)
+    return {node_id for node_id, count in visits.items() if count > 1}
+
+
+def entries_of(node: Node | None, key: str) -> list[tuple[Node, Node]]:
+    """The entries of a mapping under one key; more than one when the config repeats it."""
+    if not isinstance(node, MappingNode):
+        return []
+    return [pair for pair in node.value if isinstance(pair[0], ScalarNode) and pair[0].value == key]
+
+
+def plain(node: Node | None, seen: dict[int, Any] | None = None) -> Any:
+    """What a node holds, as plain Python; keys are words. A node that contains itself becomes such an object."""
+    seen = {} if seen is None else seen
+    if node is None:
+        return {}
+    if id(node) in seen:
+        return seen[id(node)]
+    if isinstance(node, ScalarNode):
+        return loaded(node)
+    if not node.tag.startswith(TAG) or node.tag.startswith(f"{TAG}python"):
+        return Opaque()
+    if isinstance(node, SequenceNode):
+        items: list[Any] = []
+        seen[id(node)] = items
+        items += [plain(item, seen) for item in node.value]
+        return items
+    mapping: dict[str, Any] = {}
+    seen[id(node)] = mapping
+    mapping |= {key.value: plain(value, seen) for key, value in node.value if isinstance(key, ScalarNode)}
+    return mapping
+
+
+def loaded(node: ScalarNode) -> object:
+    """A scalar's value as Python; ``Opaque`` when its tag is unknown to the safe loader, or its text no such value."""
+    if not node.tag.startswith(TAG):
+        return Opaque()
+    try:
+        return yaml.constructor.SafeConstructor().construct_document(ScalarNode(node.tag, node.value))
+    except YAML_FAILURES:
+        return Opaque()
+
+
+def outline(root: Node | None) -> list[tuple[str, str, object]]:
+    """Every node in order with its tag and value; a node that comes again is named by the place where it first came."""
+    places: dict[int, int] = {}
+    nodes: list[tuple[str, str, object]] = []
+    stack = [root] if root is not None else []
+    while stack:
+        node = stack.pop()
+        if id(node) in places:
+            nodes.append(("again", "", places[id(node)]))
+            continue
+        places[id(node)] = len(nodes)
+        below = children(node)
+        nodes.append((type(node).__name__, node.tag, node.value if isinstance(node, ScalarNode) else len(below)))
+        stack += reversed(below)
+    return nodes
+
+
+# --- spelling values --------------------------------------------------------------------------------------------
+
+
+def spelled(value: Scalar, *, like: ScalarNode | None = None, as_json: bool = False) -> str:
+    """A value as YAML, in the style of the scalar that it replaces: its quotes, or its way to write booleans."""
+    if as_json:
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, bool):
+        words = _BOOLEANS.get(like.value if like is not None and like.style is None else "", _BOOLEANS["true"])
+        return words[0] if value else words[1]
+    if not isinstance(value, str):
+        return dumped(value).partition("\n")[0]
+    style = like.style if like is not None else None
+    if style == "'" and value.isprintable():
+        return "'" + value.replace("'", "''") + "'"
+    return double_quoted(value) if style == '"' or not _is_plain(value) else value
+
+
+def spelled_key(key: str, *, as_json: bool) -> str:
+    """A key as it stands before its colon."""
+    if as_json:
+        return json.dumps(key, ensure_ascii=False)
+    return key if _is_plain(key) else double_quoted(key)
+
+
+def double_quoted(value: str) -> str:
+    """A word in double quotes."""
+    return dumped(value, default_style='"', width=2**31).rstrip("\n")
+
+
+def scalar_of(text: str, *, as_json: bool) -> ScalarNode:
+    """The node that a spelled value parses to."""
+    node = _json_node(text, 0) if as_json else yaml.compose(text, Loader=ConfigLoader)
+    assert isinstance(node, ScalarNode), f"{text!r} is not a scalar"
+    return node
+
+
+def _is_plain(value: str) -> bool:
+    """Whether a word can stand without quotes, in a block as in a flow mapping."""
+    try:
+        found = [
+            yaml.load(text, Loader=ConfigLoader)  # noqa: S506 - a safe loader
+            for text in (f"[{value}, x]", f"k: {value}\n")
+        ]
+    except YAML_FAILURES:
+        return False
+    return found == [[value, "x"], {"k": value}]

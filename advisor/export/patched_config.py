@@ -1,0 +1,113 @@
+"""A session's settings in the user's own config: the patch, where the rest goes, and what a person has to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.catalog import Catalog
+from advisor.experiment.state import SessionState
+from advisor.export.config_patch import Patch, Wanted, patched
+from advisor.export.configs.words import LOADER_KEYS
+from advisor.export.files import read_exactly
+from advisor.options import Outputs
+from advisor.records import ConfigKind, Mode, Value
+from advisor.settings import SECTION
+
+REST_NAME = "tuned.yaml"
+_MADE_BY_US = "# Made by perf-advisor"
+_PROGRAMS: Mapping[ConfigKind, str] = {
+    ConfigKind.HUGGINGFACE: "Hugging Face TrainingArguments",
+    ConfigKind.LIGHTNING: "Lightning's Trainer",
+    ConfigKind.ACCELERATE: "Accelerate",
+    ConfigKind.TIMM: "timm's train.py",
+    ConfigKind.ULTRALYTICS: "Ultralytics",
+    ConfigKind.MMENGINE: "mmengine",
+    ConfigKind.HYDRA: "Hydra",
+    ConfigKind.DEEPSPEED: "DeepSpeed",
+    ConfigKind.DETECTRON2: "detectron2",
+    ConfigKind.TORCHTITAN: "torchtitan",
+}
+_CALLBACKS: Mapping[ConfigKind, tuple[str, str]] = {
+    ConfigKind.HUGGINGFACE: ("advisor.transformers", "trainer.add_callback(TunedCallback({path!r}))"),
+    ConfigKind.LIGHTNING: ("advisor.lightning", "trainer = Trainer(callbacks=[TunedCallback({path!r})])"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedConfig:
+    """A patched config. ``rest_path``: the settings file for what it has no place for, None where there is no rest.
+
+    ``sentences`` say what went where, ``code`` how the rest is applied.
+    """
+
+    patch: Patch
+    rest_path: Path | None
+    sentences: tuple[str, ...]
+    code: tuple[str, ...]
+
+
+def patched_for(
+    state: SessionState, settings: Mapping[str, Value], outputs: Outputs, catalog: Catalog, path: Path
+) -> ExportedConfig:
+    """The user's config with these settings in it, for a file of this path. Raises UsageError."""
+    config = outputs.config_path or ""
+    wanted = _wanted(state, settings, outputs, catalog)
+    patch = patched(read_exactly(config), wanted, name=config, kind=outputs.config_kind)
+    rest_path = _rest_path(path) if patch.rest else None
+    return ExportedConfig(patch, rest_path, tuple(_sentences(patch, path)), tuple(_code(patch, rest_path, wanted.mode)))
+
+
+def _wanted(state: SessionState, settings: Mapping[str, Value], outputs: Outputs, catalog: Catalog) -> Wanted:
+    facts = state.facts.workload if state.facts else None
+    current = facts.current if facts else {}
+    implied = {recipe.key: recipe.implies(value) for recipe, value in catalog.in_order(settings)}
+    loads = any(key in settings for key in LOADER_KEYS)
+    along = {key: current[key] for key in LOADER_KEYS if loads and key in current}
+    mode, on_cpu = (facts.mode, facts.device_type == "cpu") if facts else (Mode.TRAIN, False)
+    return Wanted(settings, current, outputs.key_map, implied, along, mode, on_cpu)
+
+
+def _rest_path(export: Path) -> Path:
+    """``tuned.yaml`` beside the config; another name where that is the config's, or a file that we did not make."""
+    path = export.with_name(REST_NAME)
+    own = export.with_name(f"{export.stem}.settings.yaml")
+    if path == export:
+        return own
+    try:
+        taken = path.exists() and not path.read_text(encoding="utf-8").startswith(_MADE_BY_US)
+    except (OSError, ValueError):
+        taken = True
+    return own if taken else path
+
+
+def _sentences(patch: Patch, path: Path) -> Iterator[str]:
+    for key in patch.said:
+        yield f"  {key} -> {patch.said[key] or f'{_PROGRAMS[patch.kind]} does that anyway'}"
+    for remark in patch.remarks:
+        yield f"  not written: {remark}"
+    if patch.added:
+        names = ", ".join(patch.added)
+        yield f'  in its section {SECTION}, which advisor.load("{path.name}") applies: {names}'
+    if patch.rest:
+        reader = _PROGRAMS.get(patch.kind, "it")
+        yield f"{reader} has no place for these: {', '.join(patch.rest)}."
+
+
+def _code(patch: Patch, path: Path | None, mode: Mode) -> Iterator[str]:
+    if path is None:
+        return
+    yield "Apply it in your code:"
+    if patch.kind in _CALLBACKS:
+        module, line = _CALLBACKS[patch.kind]
+        yield f"  from {module} import TunedCallback"
+        yield f"  {line.format(path=path.name)}"
+        return
+    yield "  import advisor"
+    yield f"  tuning = advisor.load({path.name!r})"
+    if mode is Mode.TRAIN:
+        yield "  model, optimizer, loader = tuning.prepare(model, optimizer, loader)"
+        yield "  step = tuning.train_step(model, optimizer, loss)"
+    else:
+        yield "  step = tuning.infer(model)"

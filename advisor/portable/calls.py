@@ -1,0 +1,98 @@
+"""A batch as a model call: positional inputs, keyword inputs and a target, told apart by the model's signature."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+TARGET_NAMES = ("labels", "label", "targets", "target", "y")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBatch:
+    """A batch as a model call: positional inputs, keyword inputs, and the target (None when there is none)."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    target: Any = None
+
+
+def splitter(model: torch.nn.Module, *, with_target: bool) -> Callable[[Any], SplitBatch]:
+    """How this model's batches are split.
+
+    A mapping becomes keyword arguments, less a target that the model does not take, or that is wanted apart and the
+    model can do without; of a tuple or list the last element is the target when ``with_target``, or when the model's
+    ``forward`` takes fewer inputs than the batch has; anything else is the one input.
+    """
+    accepted = positional_count(model)
+    keywords, required = keyword_inputs(model), required_keywords(model)
+
+    def split(batch: Any) -> SplitBatch:
+        if isinstance(batch, Mapping):
+            return split_mapping(batch, keywords, required, with_target=with_target)
+        if isinstance(batch, tuple | list) and not hasattr(batch, "_fields"):
+            return split_sequence(tuple(batch), accepted, with_target=with_target)
+        return SplitBatch((batch,), {}, batch if with_target else None)
+
+    return split
+
+
+def split_mapping(
+    batch: Mapping[str, Any], accepted: frozenset[str] | None, required: frozenset[str], *, with_target: bool
+) -> SplitBatch:
+    """A mapping as keyword inputs and a target."""
+    name = next((name for name in TARGET_NAMES if name in batch), None)
+    if name is None:
+        return SplitBatch((), dict(batch))
+    inputs = {key: value for key, value in batch.items() if key != name}
+    if with_target:
+        return SplitBatch((), dict(batch) if name in required else inputs, batch[name])
+    return SplitBatch((), dict(batch) if accepted is None or name in accepted else inputs)
+
+
+def split_sequence(batch: tuple[Any, ...], accepted: int | None, *, with_target: bool) -> SplitBatch:
+    """A tuple or list as positional inputs and a target."""
+    if len(batch) == 1:
+        return SplitBatch(batch, {}, batch[0] if with_target else None)
+    if with_target:
+        return SplitBatch(batch[:-1], {}, batch[-1])
+    return SplitBatch(batch[:accepted] if accepted is not None else batch, {})
+
+
+def inputs_of(model: torch.nn.Module) -> list[inspect.Parameter] | None:
+    """The parameters of a model's forward pass; None where it has no signature."""
+    try:
+        # A compiled model's own forward takes anything.
+        return list(inspect.signature(getattr(model, "_orig_mod", model).forward).parameters.values())
+    except (TypeError, ValueError):
+        return None
+
+
+def keyword_inputs(model: torch.nn.Module) -> frozenset[str] | None:
+    """The keywords that the model is called with; None when it takes any."""
+    parameters = inputs_of(model)
+    if parameters is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+
+
+def required_keywords(model: torch.nn.Module) -> frozenset[str]:
+    """The keywords without which the model cannot be called."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return frozenset(p.name for p in inputs_of(model) or () if p.kind in kinds and p.default is p.empty)
+
+
+def positional_inputs(model: torch.nn.Module) -> list[inspect.Parameter] | None:
+    """The inputs that a model can be given by position; None when it takes any number."""
+    parameters = inputs_of(model)
+    if parameters is None or any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return None
+    return [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def positional_count(model: torch.nn.Module) -> int | None:
+    """How many inputs the model is called with: its required ones, at least one; None when it takes any number."""
+    positional = positional_inputs(model)
+    return None if positional is None else max(1, sum(p.default is p.empty for p in positional))

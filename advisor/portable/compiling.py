@@ -1,0 +1,25 @@
+"""Functions of a step compiled as its plan says."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from advisor.plan import StepPlan
+
+
+def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
+    """A function of the step, compiled as the plan says."""
+    return torch.compile(call, **compiler_arguments(plan))
+
+
+def compiler_arguments(plan: StepPlan) -> dict[str, Any]:
+    """The keyword arguments of ``torch.compile``."""
+    dynamic = None if plan.compile_dynamic == "auto" else bool(plan.compile_dynamic)
+    extras = plan.compiler_options
+    if not extras:
+        return {"mode": plan.compiles_with, "dynamic": dynamic}
+    from torch._inductor import list_mode_options
+
+    # torch.compile takes a mode or options, not both.
+    return {"options": {**list_mode_options(plan.compiles_with), **extras}, "dynamic": dynamic}

@@ -1,0 +1,344 @@
+"""A step captured in a CUDA graph and replayed. PyTorch documentation, CUDA semantics, CUDA Graphs."""
+
+import operator
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from advisor.portable.nested import copy_into, map_tensors, signature_of, tensors_of
+from advisor.portable.optimizer_options import TensorRates, mark_stepped
+from advisor.portable.optimizer_steps import updates_without_host
+from advisor.portable.steps import InferStep, TrainStep
+from advisor.portable.watching import Watch, foreign_hook, same_numbers
+
+# Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
+EAGER_STEPS_BEFORE_CAPTURE = 3
+# Replays after which a capture was worth its time. A graph that lives shorter doubles the eager steps before the next.
+REPLAYS_WORTH_A_CAPTURE = 100
+# Eager steps, without a replay between them, before the user is told why.
+EAGER_STEPS_BEFORE_WARNING = 50
+# Tensors that stay on the host are compared by value up to this size. Elements.
+MOST_HOST_ELEMENTS = 65_536
+MOST_EAGER_STEPS = 3_000  # between two captures
+# Changes of the optimizer's options, each soon after the last, before an update is left outside the graph.
+MOST_OPTION_CHANGES = 1
+GRADIENT = operator.attrgetter("grad")
+
+
+class CudaGraph:
+    """Calls captured in a CUDA graph; ``result`` is what the captured call returned, overwritten by each replay."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.result: Any = None
+
+    def warm_up(self, call: Callable[[], Any]) -> Any:
+        """Run a call eagerly, on the side stream that a later capture expects."""
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            result = call()
+        current.wait_stream(self.stream)
+        return result
+
+    def capture(self, call: Callable[[], Any]) -> None:
+        """Capture a call, without running its kernels."""
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.result = call()
+        self.graph = graph
+
+    def replay(self) -> None:
+        """Run the captured kernels."""
+        assert self.graph is not None
+        self.graph.replay()
+
+    def drop(self) -> None:
+        """Forget the captured call and free its memory."""
+        self.graph = self.result = None
+
+
+class Patience:
+    """When an eager step is captured: once nothing has changed for some steps.
+
+    These are more after each graph that lived for a few steps only. ``reason`` says what was in the way last.
+    """
+
+    def __init__(self) -> None:
+        self.needed = EAGER_STEPS_BEFORE_CAPTURE
+        self.steady = -1  # eager steps since something changed
+        self.replays = 0  # of the present graph
+        self.eager = 0  # steps since the last replay
+        self.reason = ""
+        self.warned = False
+
+    def look(self, reason: str) -> None:
+        """Before an eager step: ``reason`` says what changed since the last one; empty when nothing did."""
+        self.steady = 0 if reason else self.steady + 1
+        self.reason = reason or self.reason
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is time to capture."""
+        return self.steady >= self.needed
+
+    def put_off(self, reason: str) -> None:
+        """A capture would be wrong: ask again later, and later each time."""
+        self.reason = reason
+        self.steady = 0
+        self.needed = min(2 * self.needed, MOST_EAGER_STEPS)
+
+    def ended(self, reason: str) -> None:
+        """The present graph does not fit any more."""
+        self.reason = reason
+        self.steady = -1
+        short = self.replays < REPLAYS_WORTH_A_CAPTURE
+        self.needed = min(2 * self.needed, MOST_EAGER_STEPS) if short else EAGER_STEPS_BEFORE_CAPTURE
+        self.replays = 0
+
+    def ran_eagerly(self) -> None:
+        """Count an eager step; warn, once, of many without a replay."""
+        self.eager += 1
+        if self.eager == EAGER_STEPS_BEFORE_WARNING and not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"step.cuda_graph: {self.eager} steps in a row ran without a CUDA graph. Last reason: {self.reason}.",
+                stacklevel=6,
+            )
+
+    def replayed(self) -> None:
+        """Count a replay."""
+        self.replays += 1
+        self.eager = 0
+        self.steady = -1
+
+
+class GraphedStep:
+    """A step that is captured in a CUDA graph on its fourth call and replayed from then on.
+
+    The first calls run eagerly on a side stream and are steps like any other. Each replay computes with the present
+    learning rates. Before it, what a graph cannot follow is compared with what was captured: the batch's structure,
+    shapes, types and Python values; the layers, their modes and hooks; the parameters and which of them are trained;
+    the numbers that the model and the loss read (``watching.py`` says which are found); the optimizer's other options
+    and its state. Where that changed, the step runs eagerly and is captured again once it has settled. A batch that
+    differs once, such as a short last one, runs eagerly between replays. Where options other than the learning rate
+    change again and again, where the optimizer's step needs the host, and where gradients are scaled, the update stays
+    outside the graph. A step that cannot be captured goes on eagerly, with a warning that says why.
+    """
+
+    def __init__(self, step: TrainStep | InferStep, graph: Any = None) -> None:
+        self.step = step
+        self.plan = step.plan
+        self.device = step.device
+        self.to_device = step.to_device
+        if step.plan.accumulate > 1:
+            raise ValueError("a captured step makes an update each time: leave out step.accumulate or step.cuda_graph")
+        self.graph = graph or CudaGraph(step.device)
+        self.patience = Patience()
+        self._optimizer = step.optimizer if isinstance(step, TrainStep) else None
+        self._watch: Watch | None = None
+        self._rates: TensorRates | None = None  # of an update that is captured
+        self._options: list[Any] = []
+        self._option_changes = 0
+        self._last_key: Any = None
+        self._captured_key: Any = None
+        self._host_places: tuple[int, ...] = ()
+        self._static_batch: Any = None
+        self._parameters: list[Any] = []
+        self._gradients: list[Any] = []
+
+    @property
+    def captured(self) -> bool:
+        """Whether there is a graph to replay."""
+        return self._captured_key is not None
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """The gradient scaler of a training step; None without one."""
+        return self.step.scaler if isinstance(self.step, TrainStep) else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs of a training step beside the model and the optimizer."""
+        return self.step.state_dict() if isinstance(self.step, TrainStep) else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint of a training step."""
+        if isinstance(self.step, TrainStep):
+            self.step.load_state_dict(state)
+
+    def __call__(self, batch: Any) -> Any:
+        """One step: replayed where the graph fits the batch and all else, otherwise run eagerly or captured."""
+        signature = signature_of(batch)  # of the batch as it comes: moving it may change its type
+        if self.captured:
+            changed = self._changed()
+            if changed:
+                self._drop(changed)
+            elif self._captured_key == (signature, values_at(batch, self._host_places)):
+                copy_into(self._static_batch, batch)
+                return self._replay()
+        moved = self.to_device(batch)
+        places = host_places(moved, self.device)
+        key = (signature, values_at(moved, places))
+        self.patience.look(self._changed_since_last(key))
+        if self.patience.is_over and not self._cannot_be_captured():
+            self._capture(moved)
+            self._captured_key, self._host_places = key, places
+            return self._replay()
+        return self._run_eagerly(moved)
+
+    # --- what changed ---------------------------------------------------------------------------------------------
+
+    @property
+    def _update_inside(self) -> bool:
+        """Whether the update is captured too."""
+        often = self._option_changes > MOST_OPTION_CHANGES
+        return self._optimizer is not None and not often and not self.scaler and updates_without_host(self._optimizer)
+
+    def _changed(self) -> str:
+        """What changed since the Watch was made, in words; empty when nothing did."""
+        if self._watch is None:
+            return "this is the first step"
+        return self._watch.changed() or self._changed_options()
+
+    def _changed_options(self) -> str:
+        """Whether options of a captured update changed that no tensor holds; often, and the update is left outside."""
+        if self._watch is None or not self._watch.updates:
+            return ""
+        options = options_of(self._optimizer)
+        if same_numbers(options, self._options):
+            return ""
+        long_ago = self.patience.replays >= REPLAYS_WORTH_A_CAPTURE
+        self._option_changes = 1 if long_ago else self._option_changes + 1
+        return "options of the optimizer changed"
+
+    def _changed_since_last(self, key: Any) -> str:
+        """What changed since the last eager step, in words. What is new is what later steps are compared with."""
+        changed = (
+            "" if key == self._last_key else "the structure, the shapes or the Python values of the batches changed"
+        )
+        self._last_key = key
+        if not self.captured:
+            if of_model := self._changed():
+                self._look_anew()
+            changed = changed or of_model
+        return changed
+
+    def _look_anew(self) -> None:
+        """Take the present state as the one that later ones are compared with."""
+        step, inside = self.step, self._update_inside
+        loss = step.loss_function if isinstance(step, TrainStep) else None
+        evaluates = isinstance(step, InferStep)
+        self._watch = Watch(step.model, loss, self._optimizer, updates=inside, evaluates=evaluates)
+        self._options = options_of(self._optimizer) if inside else []
+
+    def _cannot_be_captured(self) -> bool:
+        """Whether a captured step would leave something out; it is asked for again later."""
+        assert self._watch is not None
+        reason = foreign_hook(self._watch.modules)
+        if reason:
+            self.patience.put_off(reason)
+        return bool(reason)
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    def _run_eagerly(self, batch: Any) -> Any:
+        result = self.graph.warm_up(lambda: self.step.run(batch))
+        if not self.captured and (changed := self._changed()):
+            # The first step makes the optimizer's state. One that changes something each time is never captured.
+            self._look_anew()
+            self.patience.look(changed)
+        self.patience.ran_eagerly()
+        return result
+
+    def _drop(self, reason: str) -> None:
+        """Forget the graph, which does not fit any more."""
+        self.patience.ended(reason)
+        self._captured_key = self._static_batch = self._rates = None
+        self._parameters, self._gradients = [], []
+        self.graph.drop()
+        self._look_anew()
+
+    def _capture(self, batch: Any) -> None:
+        if self.captured:
+            self._drop("the batches have another form")
+        self._static_batch = map_tensors(torch.clone, batch)
+        self._look_anew()
+        step = self.step
+        if not isinstance(step, TrainStep):
+            self.graph.capture(lambda: step.forward(self._static_batch))
+            return
+        self._rates = TensorRates(step.optimizer, self.device) if self._update_inside else None
+        if self._rates is not None:
+            self._rates.refresh()
+        step.optimizer.zero_grad(set_to_none=True)  # the graph makes gradients in memory of its own
+        self.graph.capture(lambda: self._step_to_capture(step, self._rates))
+        of_model = [*step.parameters, *step.model.parameters()]
+        self._parameters = [p for p in dict.fromkeys(of_model) if p.grad is not None]
+        self._gradients = list(map(GRADIENT, self._parameters))
+
+    def _step_to_capture(self, step: TrainStep, rates: TensorRates | None) -> torch.Tensor:
+        loss = step.loss(step.forward(self._static_batch), self._static_batch)
+        step.backward(loss)
+        if rates is not None:
+            with rates.inside():
+                step.update()
+        return loss.detach()
+
+    def _replay(self) -> Any:
+        if self._rates is not None:
+            self._rates.refresh()
+        self.graph.replay()
+        self.patience.replayed()
+        if isinstance(self.step, TrainStep):
+            self._put_gradients_back()
+            if self._rates is None:
+                self.step.update()
+            else:
+                mark_stepped(self.step.optimizer)
+        # The next replay overwrites the graph's own result.
+        result = map_tensors(copied, self.graph.result)
+        if isinstance(self.step, TrainStep):
+            self.step.after(result)
+        else:
+            self.step.after()
+        return result
+
+    def _put_gradients_back(self) -> None:
+        """Let the parameters have the graph's gradients, which an eager step or the loop may have replaced or cleared.
+
+        An update outside the graph reads all of them. Else they are for the loop to look at, and the first one tells.
+        """
+        looked_at = self._parameters if self._rates is None else self._parameters[:1]
+        if not all(map(operator.is_, map(GRADIENT, looked_at), self._gradients)):
+            for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+                parameter.grad = gradient
+
+
+def options_of(optimizer: Any) -> list[Any]:
+    """The options of an optimizer's groups but the learning rate, which a captured update reads in a tensor."""
+    names = [name for name in optimizer.defaults if name != "lr"]
+    return [group.get(name) for group in optimizer.param_groups for name in names]
+
+
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that belongs to the caller, and to no autograd graph that a replay does not renew."""
+    return tensor.detach().clone()
+
+
+def host_places(batch: Any, device: torch.device) -> tuple[int, ...]:
+    """Which tensors of a moved batch stay on the host, where a graph reads them only while it is captured."""
+    return tuple(place for place, tensor in enumerate(tensors_of(batch)) if tensor.device.type != device.type)
+
+
+def values_at(batch: Any, places: tuple[int, ...]) -> list[Any]:
+    """What these tensors hold; something that equals nothing where that is too much to compare."""
+    if not places:
+        return []
+    tensors = list(tensors_of(batch))
+    return [tensors[p].tolist() if tensors[p].numel() <= MOST_HOST_ELEMENTS else object() for p in places]

@@ -1,0 +1,206 @@
+"""Losses: the two forms told apart, the number in what a loss returns, and the loss of a workload that brings none."""
+
+import contextlib
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from advisor.portable.nested import tensors_of
+
+MODEL_NAMES = frozenset({"model", "net", "network", "module"})
+OUTPUT_NAMES = frozenset(
+    {"output", "outputs", "out", "logits", "scores", "pred", "preds", "prediction", "predictions", "y_pred", "y_hat"}
+)
+LABEL_NAMES = frozenset({"target", "targets", "label", "labels", "y_true"})
+
+
+class LossError(TypeError):
+    """A loss that cannot be trained with: what is wrong, and what to do."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(f"{message} {hint}")
+        self.message = message
+        self.hint = hint
+
+
+def takes_model(loss: Callable[..., Any]) -> bool | None:
+    """Whether a loss is ``loss(model, batch)`` and not ``loss(output, target)``; None when only a try can tell.
+
+    The name or the annotation of its first parameter decides, else the name of its second. A module is called with
+    output and target.
+    """
+    if isinstance(loss, torch.nn.Module):
+        return False
+    named = [parameter for parameter in parameters_of_loss(loss) if parameter.kind is not parameter.VAR_POSITIONAL][:2]
+    if not named:
+        return None
+    first, second = named[0].name, named[1].name if len(named) > 1 else ""
+    if first in MODEL_NAMES or is_module(named[0].annotation):
+        return True
+    if first in OUTPUT_NAMES or second in LABEL_NAMES:
+        return False
+    return True if second == "batch" else None
+
+
+def is_module(annotation: Any) -> bool:
+    """Whether an annotation is a class of modules."""
+    return isinstance(annotation, type) and issubclass(annotation, torch.nn.Module)
+
+
+def form_that_works(
+    loss: Callable[..., Any],
+    model: torch.nn.Module,
+    batch: Any,
+    of_output: Callable[[], Any],
+) -> tuple[bool, str]:
+    """Return whether ``loss(model, batch)`` is the form that works, and a sentence that says so.
+
+    ``of_output`` computes ``loss(output, target)``, which is tried first. A form works when it gives a number with a
+    gradient. What a try changes is undone: gradients, buffers (the statistics of batch normalisation), random numbers.
+    Raises LossError when neither form works.
+    """
+    failures = []
+    for form, call in ((False, of_output), (True, lambda: loss(model, batch))):
+        with undone(model):
+            failure = failure_of(call)
+        if not failure:
+            return form, f"the loss is called as {form_text(form)}: its signature leaves that open, and a try worked"
+        failures.append(f"{form_text(form)}: {failure}")
+    raise LossError(
+        f"the loss {describe_loss(loss)} works in neither form: {'; '.join(failures)}.",
+        "Write it as `def loss(output, target)` or `def loss(model, batch)`, with these names, returning a scalar.",
+    )
+
+
+def form_text(of_model: bool) -> str:
+    """A form of a loss as a person writes it."""
+    return "loss(model, batch)" if of_model else "loss(output, target)"
+
+
+def failure_of(call: Callable[[], Any]) -> str:
+    """Why a call gives no loss; empty when it does. Memory that ran out is raised: it says nothing about the form."""
+    try:
+        value = call()
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever the user's code raises
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    number = number_in(value)
+    if number is None:
+        return f"it returns {returned(value)}"
+    return "" if number.requires_grad else "its result does not depend on the model's parameters"
+
+
+def number_in(value: Any) -> torch.Tensor | None:
+    """The loss in what a loss function returns; None when it holds none, or several that could be it.
+
+    That is one number, the ``loss`` of a mapping or an object (Hugging Face), or the one in a tuple: its first element
+    where that is a number, as in ``(loss, metrics)``, else the only element that is.
+    """
+    if isinstance(value, Mapping):
+        value = value.get("loss")
+    elif isinstance(value, tuple | list):
+        numbers = [part for part in value if is_number(part)]
+        value = numbers[0] if numbers and (len(numbers) == 1 or numbers[0] is value[0]) else None
+    elif not isinstance(value, torch.Tensor):
+        value = getattr(value, "loss", None)
+    return value if is_number(value) else None
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a tensor of one element."""
+    return isinstance(value, torch.Tensor) and value.numel() == 1
+
+
+def returned(value: Any) -> str:
+    """What a loss function returned in place of a number, as a person reads it."""
+    if isinstance(value, torch.Tensor):
+        return f"{value.numel()} numbers, not one"
+    if isinstance(value, Mapping):
+        return f"{type(value).__name__} with {', '.join(map(str, value)) or 'nothing'}, and none of them is its `loss`"
+    if isinstance(value, tuple | list) and any(map(is_number, value)):
+        return f"a {type(value).__name__} with several numbers, of which any could be the loss"
+    return f"{type(value).__name__}, not a tensor"
+
+
+def loss_in(value: Any) -> torch.Tensor:
+    """The loss in what a loss function returns. Raises LossError when it is not one number."""
+    number = number_in(value)
+    if number is None:
+        raise LossError(
+            f"the loss function returns {returned(value)}.",
+            "Return one number to minimise, such as the mean or the sum of several.",
+        )
+    return number
+
+
+@contextlib.contextmanager
+def undone(model: torch.nn.Module) -> Iterator[None]:
+    """Give the model its gradients, mode and buffers back on leaving, and the generators their states."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    modes = [(module, module.training) for module in model.modules()]
+    pythons_generator = random.getstate()
+    devices = {tensor.device for tensor, _ in (*gradients, *buffers) if tensor.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(devices=list(devices)), torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        random.setstate(pythons_generator)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for module, training in modes:
+            module.training = training
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def parameters_of_loss(loss: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a loss, with annotations that were written as text evaluated where they can be."""
+    with contextlib.suppress(Exception):
+        return list(inspect.signature(loss, eval_str=True).parameters.values())
+    with contextlib.suppress(TypeError, ValueError):
+        return list(inspect.signature(loss).parameters.values())
+    return []
+
+
+def describe_loss(loss: Callable[..., Any] | None) -> str:
+    """A loss as a person reads it."""
+    if loss is None:
+        return "none"
+    if isinstance(loss, torch.nn.Module):
+        return type(loss).__name__
+    return getattr(loss, "__name__", type(loss).__name__)
+
+
+def default_loss(output: Any, target: Any) -> torch.Tensor:
+    """The loss of a workload that brings none.
+
+    The model's own when its output has one (Hugging Face); cross-entropy for whole-number targets; mean squared error
+    for targets of the output's shape; else the mean square of the outputs, which exercises the same backward pass.
+    """
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    prediction = main_output(output)
+    if isinstance(target, torch.Tensor) and not target.is_floating_point() and prediction.dim() > target.dim():
+        classes_last = prediction.dim() == target.dim() + 1 and prediction.shape[:-1] == target.shape
+        scores = prediction.movedim(-1, 1) if classes_last and prediction.dim() > 2 else prediction
+        return torch.nn.functional.cross_entropy(scores, target)
+    if isinstance(target, torch.Tensor) and target.shape == prediction.shape:
+        return torch.nn.functional.mse_loss(prediction, target)
+    return prediction.float().square().mean()
+
+
+def main_output(output: Any) -> torch.Tensor:
+    """The first floating-point tensor of an output: logits rather than auxiliary heads."""
+    if isinstance(output, Mapping) and "out" in output:
+        return main_output(output["out"])
+    for tensor in tensors_of(output):
+        if tensor.is_floating_point():
+            return tensor
+    raise TypeError(f"the model returned {type(output).__name__}, which holds no floating-point tensor")

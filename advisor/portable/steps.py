@@ -1,0 +1,356 @@
+"""One step of a loop, eager or compiled, made of the objects and the plan: the same code in trials and exported files.
+
+The phases of a step are methods, so that the instrumented pass times exactly what the timed loop runs.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from advisor.plan import StepPlan
+from advisor.portable.calls import splitter
+from advisor.portable.collector import Collector
+from advisor.portable.compiling import compiled_call
+from advisor.portable.losses import default_loss, form_that_works, loss_in, takes_model
+from advisor.portable.nested import map_tensors, mover
+
+# Modes of torch.compile that replay CUDA graphs: what they return lies in memory that the next call overwrites.
+GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
+CLIP_FOREACH = {"default": None, "foreach": True, "for-loop": False}
+ATTENTION = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+# How PyTorch says that none of the permitted attention kernels can run a call.
+NO_ATTENTION = ("No available kernel", "No viable backend for scaled_dot_product_attention")
+
+
+class TrainStep:
+    """A training step: zero_grad, forward, loss, backward, optimizer. Called with a batch it returns the detached loss.
+
+    ``scaler`` is the gradient scaler, None without one. ``state_dict`` and ``load_state_dict`` hold what a checkpoint
+    needs beside the model and the optimizer: the scaler's state, and how many batches of an update are in.
+    ``optimizer_step`` runs in place of the optimizer's own ``step``. Raises ValueError for an optimizer that calls the
+    loss itself. Gradients are clipped over the optimizer's parameters.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: Any,
+        loss: Callable[..., Any] | None,
+        plan: StepPlan,
+        optimizer_step: Callable[[], Any] | None = None,
+    ) -> None:
+        if needs_closure(optimizer):
+            raise ValueError(
+                f"{type(optimizer).__name__} calls the loss itself, several times a step (a closure), which train_step "
+                "cannot do. Keep your own loop: optimizer.step(closure) works on what prepare returns."
+            )
+        self.model = model
+        self.optimizer = optimizer
+        self.plan = plan
+        self.device = torch.device(plan.device)
+        self.to_device = mover_of(plan)
+        self.scaler = torch.amp.GradScaler(plan.device_type) if plan.scales_gradients else None
+        self.loss_function = loss or default_loss
+        self._loss_takes_model = takes_model(loss) if loss is not None else False
+        self._whole: Callable[..., Any] | None = None
+        self._compile_whole()
+        self._split = splitter(model, with_target=True)
+        # Without a loss a mapping keeps its labels for a model that takes them (Hugging Face): it computes its own.
+        self._split_mapping = splitter(model, with_target=loss is not None)
+        self._autocast = autocast_of(plan)
+        self._attention = attention_of(plan)
+        self._creation = creation_of(plan)
+        self._marks_steps = marks_steps(plan)
+        self._optimizer_step = optimizer_step
+        self._collect = collector_of(plan)
+        self._loss_sum: torch.Tensor | None = None
+        self._accumulated = 0  # batches since the last update
+
+    @property
+    def parameters(self) -> list[Any]:
+        """The optimizer's parameters, those of groups that were added later among them."""
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the model and the optimizer."""
+        return {"scaler": self.scaler.state_dict() if self.scaler else None, "accumulated": self._accumulated}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint; the state of a scaler is left out where this step has none, and the reverse."""
+        if self.scaler is not None and state["scaler"]:
+            self.scaler.load_state_dict(dict(state["scaler"]))
+        self._accumulated = state["accumulated"] % self.plan.accumulate
+
+    def zero_grad(self) -> None:
+        """Clear the gradients in the way that the plan says; those that are being added up stay."""
+        if self._accumulated:
+            return
+        if self.plan.zero_grad == "manual":
+            for parameter in self.parameters:
+                parameter.grad = None
+        else:
+            self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none")
+
+    def forward(self, batch: Any) -> Any:
+        """The model's output; the whole loss when the loss takes the model or is compiled with it."""
+        self.settle_loss(batch)
+        with self._creation(), self._attention(), self._autocast:
+            if self._loss_takes_model:
+                return (self._whole or self.loss_function)(self.model, batch)
+            split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
+            if self._whole is not None:
+                return self._whole(self._split(batch).target, *split.args, **split.kwargs)
+            return self.model(*split.args, **split.kwargs)
+
+    def settle_loss(self, batch: Any) -> str:
+        """Find out by trying which form the loss has, where its signature leaves that open.
+
+        Returns a sentence on what was found; empty when nothing was open. ``batch`` is on the device. Raises LossError
+        when no form works.
+        """
+        if self._loss_takes_model is not None:
+            return ""
+        with self._creation(), self._attention(), self._autocast:
+            form, found = form_that_works(self.loss_function, self.model, batch, lambda: self._loss_of_output(batch))
+        self._loss_takes_model = form
+        self._compile_whole()
+        return found
+
+    def _loss_of_output(self, batch: Any) -> Any:
+        split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
+        return self.loss_function(self.model(*split.args, **split.kwargs), self._split(batch).target)
+
+    def _compile_whole(self) -> None:
+        """Put forward pass and loss into one compiled function, once the loss's form is known."""
+        if not self.plan.compiles_loss or self._loss_takes_model is None:
+            return
+        model, loss = self.model, self.loss_function
+
+        def whole(target: Any, *args: Any, **kwargs: Any) -> Any:
+            return loss(model(*args, **kwargs), target)
+
+        self._whole = compiled_call(loss if self._loss_takes_model else whole, self.plan)
+
+    def loss(self, output: Any, batch: Any) -> torch.Tensor:
+        """The scalar loss of an output. Raises LossError when the loss function returns anything else."""
+        if self._loss_takes_model or self._whole is not None:
+            return loss_in(output)
+        with self._creation(), self._autocast:
+            return loss_in(self.loss_function(output, self._split(batch).target))
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of the (scaled) loss, or of its part in the update."""
+        if self.plan.accumulate > 1:
+            loss = loss / self.plan.accumulate
+        # Activation checkpoints run parts of the forward pass again: with the same attention kernel.
+        with self._attention():
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
+
+    def update(self) -> None:
+        """The optimizer's step, after clipping the gradients where the plan says so, once enough batches are in."""
+        self._accumulated = (self._accumulated + 1) % self.plan.accumulate
+        if self._accumulated:
+            return
+        if self.scaler is None:
+            self._clip()
+            # Looked up each time: a scheduler that is made later puts a method of its own in place of this one.
+            (self._optimizer_step or self.optimizer.step)()
+        else:
+            if self.plan.clip_norm is not None:
+                self.scaler.unscale_(self.optimizer)
+            self._clip()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+
+    def _clip(self) -> None:
+        """No host is asked whether the norm is finite, so that a step can be captured."""
+        if self.plan.clip_norm is not None:
+            foreach = CLIP_FOREACH[self.plan.clip_grad]
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip_norm, foreach=foreach)
+
+    def after(self, loss: torch.Tensor) -> None:
+        """What the loop does when the update is done, as the plan says; usually nothing."""
+        if self.plan.loss_item == "every_step":
+            loss.item()
+        elif self.plan.loss_item == "accumulated":
+            self._loss_sum = loss.clone() if self._loss_sum is None else self._loss_sum.add_(loss)
+        if self.plan.empty_cache != "never" and self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._collect()
+
+    def run(self, batch: Any) -> torch.Tensor:
+        """A whole step on a batch that is on the device already."""
+        loss = self._run(batch)
+        self.after(loss)
+        return loss
+
+    def _run(self, batch: Any) -> torch.Tensor:
+        if self._marks_steps:
+            torch.compiler.cudagraph_mark_step_begin()
+        self.zero_grad()
+        loss = self.loss(self.forward(batch), batch)
+        self.backward(loss)
+        self.update()
+        # The next step overwrites a loss that a graph computed.
+        return loss.detach().clone() if self._marks_steps else loss.detach()
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        """One step: move the batch, run, return the detached loss."""
+        moved = self.to_device(batch)
+        loss = self._run(moved)
+        if self.plan.empty_cache == "every_step_with_del":
+            del moved  # what nothing refers to any more, emptying the cache returns to the driver
+        self.after(loss)
+        return loss
+
+
+class InferStep:
+    """A forward pass in evaluation mode and in the grad mode that the plan says; called with a batch, its output.
+
+    A model in training mode is evaluated and gets its mode back, each of its modules its own. The output is the
+    caller's: no later call changes it.
+    """
+
+    def __init__(self, model: torch.nn.Module, plan: StepPlan, *, with_target: bool = False) -> None:
+        self.model = model
+        self.plan = plan
+        self.device = torch.device(plan.device)
+        self.to_device = mover_of(plan)
+        self._split = splitter(model, with_target=with_target)
+        self._autocast = autocast_of(plan)
+        self._attention = attention_of(plan)
+        self._creation = creation_of(plan)
+        self._marks_steps = marks_steps(plan)
+        self._collect = collector_of(plan)
+
+    def forward(self, batch: Any) -> Any:
+        """The model's output."""
+        if self.model.training:
+            with evaluating(self.model):
+                return self._forward(batch)
+        return self._forward(batch)
+
+    def _forward(self, batch: Any) -> Any:
+        with grad_mode(self.plan.runs_under), self._creation(), self._attention(), self._autocast:
+            split = self._split(batch)
+            return self.model(*split.args, **split.kwargs)
+
+    def run(self, batch: Any) -> Any:
+        """A whole step on a batch that is on the device already."""
+        if self._marks_steps:
+            torch.compiler.cudagraph_mark_step_begin()
+        output = self.forward(batch)
+        if self._marks_steps:
+            output = map_tensors(torch.clone, output)  # the next call overwrites the graph's own
+        self.after()
+        return output
+
+    def after(self) -> None:
+        """What the loop does when the pass is done, as the plan says; usually nothing."""
+        self._collect()
+
+    def __call__(self, batch: Any) -> Any:
+        """One step: move the batch, run, return the output."""
+        return self.run(self.to_device(batch))
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; then those modules train again that did before."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def start_training(model: torch.nn.Module) -> None:
+    """Put a model into training mode unless it is: its layers that are frozen in evaluation mode stay so."""
+    if not model.training:
+        model.train()
+
+
+def needs_closure(optimizer: Any) -> bool:
+    """Whether the optimizer's step must be given a function that computes the loss."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
+
+
+def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
+    """A function that brings a batch into the place, layout and type that the plan says."""
+    return mover(
+        torch.device(plan.device),
+        non_blocking=plan.non_blocking,
+        memory_format=plan.memory_format,
+        dtype=plan.input_dtype,
+    )
+
+
+def marks_steps(plan: StepPlan) -> bool:
+    """Whether a step tells the compiler's CUDA graphs that it begins, and what they return has to be copied."""
+    return plan.compile_mode in GRAPH_MODES and plan.device_type == "cuda"
+
+
+def collector_of(plan: StepPlan) -> Callable[[], None]:
+    """What runs Python's garbage collector after a step, as the plan says."""
+    return leave_to_python if plan.collector == "default" else Collector(plan.collector)
+
+
+def leave_to_python() -> None:
+    """Nothing: Python collects when it sees fit."""
+
+
+def creation_of(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:
+    """What makes the context in which tensors are created on the plan's device, if it says so; a new one each time."""
+    return (lambda: torch.device(plan.device)) if plan.create_on_device else nullcontext
+
+
+def autocast_of(plan: StepPlan) -> AbstractContextManager[Any]:
+    """The context in which the plan's operators run in its lower precision."""
+    if plan.autocast == "none":
+        return nullcontext()
+    return torch.autocast(plan.device_type, dtype=getattr(torch, plan.autocast))
+
+
+def attention_of(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:
+    """What makes the context in which only the plan's attention kernel may run; a new one for each use."""
+    if plan.attention_backend == "auto":
+        return nullcontext
+    return lambda: only_attention(plan.attention_backend)
+
+
+@contextmanager
+def only_attention(name: str) -> Iterator[None]:
+    """Permit one attention kernel. Raises RuntimeError that says so when it cannot run a call."""
+    try:
+        with sdpa_kernel(ATTENTION[name]):
+            yield
+    except RuntimeError as error:
+        if not any(text in str(error) for text in NO_ATTENTION):
+            raise
+        raise RuntimeError(
+            f"the {name} attention kernel cannot run this model's attention: its type, head size, mask or dropout does "
+            "not suit it, or the device does not"
+        ) from error
+
+
+def grad_mode(name: str) -> AbstractContextManager[Any]:
+    """The context of a grad mode by its name in the plan."""
+    modes: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+        "grad": torch.enable_grad,
+        "no_grad": torch.no_grad,
+        "inference_mode": torch.inference_mode,
+    }
+    return modes[name]()

@@ -1,0 +1,312 @@
+"""What a captured step was recorded with and cannot follow when it changes: compared before each replay.
+
+A CUDA graph repeats kernels on the same memory. It follows what happens in that memory; it does not see a tensor that
+takes the place of another, a layer that is frozen, a changed mode, hook or Python number. Numbers are looked for in the
+attributes, closures and global names that the loss and the layers' ``forward`` read, and in dictionaries, namespaces
+and dataclasses that these hold. A number that is reached in another way, such as through a function that the loss
+calls, is not noticed: keep it in a tensor and change that in place.
+"""
+
+import dataclasses
+import dis
+import functools
+import operator
+import pathlib
+import types
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
+from typing import Any
+
+import torch
+
+PLAIN_KINDS = (bool, int, float, complex, str, bytes, type(None))
+# Where installed code lies.
+PACKAGES = ("site-packages", "dist-packages", str(pathlib.Path(torch.__file__).parent))
+REQUIRES_GRAD = operator.attrgetter("requires_grad")
+# PyTorch's global flags that choose kernels, by the names of the quick functions behind ``torch.backends``.
+FLAG_NAMES = (
+    "is_grad_enabled",
+    "is_inference_mode_enabled",
+    "get_default_dtype",
+    "is_autocast_enabled",
+    "_get_deterministic_algorithms",
+    "_get_cudnn_benchmark",
+    "_get_cudnn_deterministic",
+    "_get_cudnn_allow_tf32",
+    "_get_float32_matmul_precision",
+)
+
+
+class Watch:
+    """Tells what changed in a model, a loss and an optimizer since ``remember()``.
+
+    ``updates`` says that the optimizer's step is captured too, and ``evaluates`` that the step itself puts the model
+    into evaluation mode. Looking must be quick, so places are found once, and read by functions in C. A new Watch is
+    due when the layers changed.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, loss: Any, optimizer: Any, *, updates: bool = False, evaluates: bool = False
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.updates = updates
+        self.evaluates = evaluates
+        roots = [model, loss] if isinstance(loss, torch.nn.Module) else [model]
+        self.modules = modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
+        self.own = [part for module in modules for part in parts_of_module(module) if part]
+        self.hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+        self.attributes = [vars(module) for module in modules if "training" in vars(module)]
+        self.flags = [getattr(torch._C, name) for name in FLAG_NAMES if hasattr(torch._C, name)]
+        places = list({(id(place), key): (place, key) for place, key in places_of(modules, loss)}.values())
+        named = [(place, key) for place, key in places if type(place) is dict]
+        self.holders, self.keys = [place for place, _ in named], [key for _, key in named]
+        self.cells = [place for place, _ in places if type(place) is not dict]
+        self.remember()
+        self.checks = (
+            ("layers, parameters or buffers of the model changed", self.has_other_objects),
+            ("the memory of the parameters changed", self.has_moved),
+            ("other parameters are trained", self.trains_others),
+            ("the hooks of the layers changed", self.has_other_hooks),
+            ("a number changed that the model or the loss reads", self.has_other_numbers),
+            ("a global flag of PyTorch changed", self.has_other_flags),
+            ("the optimizer's parameters or state changed", self.updates_others),
+            ("other layers are in training mode", self.has_other_modes),
+        )
+
+    def remember(self) -> None:
+        """Take the present state as the one that later ones are compared with."""
+        self.objects = self.read_objects()
+        tensors = [part for part in self.objects if isinstance(part, torch.Tensor)]
+        self.placed = [tensor for tensor in tensors if has_address(tensor)]
+        self.addresses = list(map(torch.Tensor.data_ptr, self.placed))
+        self.parameters = [tensor for tensor in tensors if isinstance(tensor, torch.nn.Parameter)]
+        self.trained = list(map(REQUIRES_GRAD, self.parameters))
+        self.evaluated = self.is_evaluated()
+        self.modes = list(map(dict.get, self.attributes, repeat("training")))
+        self.hook_count = sum(map(len, self.hooks))
+        self.numbers = self.read_numbers()
+        self.flag_values = self.read_flags()
+        self.optimized = self.read_optimizer()
+
+    def changed(self) -> str:
+        """What is not as it was, in words; empty when all is."""
+        for words, differs in self.checks:
+            if differs():
+                return words
+        return ""
+
+    def has_other_objects(self) -> bool:
+        """Whether a layer, a parameter or a buffer took the place of another."""
+        return not same_objects(self.read_objects(), self.objects)
+
+    def has_moved(self) -> bool:
+        """Whether a tensor lies elsewhere, as after ``parameter.data = other``."""
+        return list(map(torch.Tensor.data_ptr, self.placed)) != self.addresses
+
+    def trains_others(self) -> bool:
+        """Whether parameters were frozen or unfrozen."""
+        return list(map(REQUIRES_GRAD, self.parameters)) != self.trained
+
+    def has_other_hooks(self) -> bool:
+        """Whether hooks of layers came or went."""
+        return sum(map(len, self.hooks)) != self.hook_count
+
+    def has_other_numbers(self) -> bool:
+        """Whether a plain value that the model or the loss reads is another."""
+        return not same_numbers(self.read_numbers(), self.numbers)
+
+    def has_other_flags(self) -> bool:
+        """Whether a global flag of PyTorch is another."""
+        return self.read_flags() != self.flag_values
+
+    def updates_others(self) -> bool:
+        """Whether the optimizer has other parameters or, in a captured update, another state."""
+        return not same_objects(self.read_optimizer(), self.optimized)
+
+    def has_other_modes(self) -> bool:
+        """Whether layers changed between training and evaluation; a step that evaluates a training model sets them."""
+        if self.is_evaluated() != self.evaluated:
+            return True
+        return not self.evaluated and list(map(dict.get, self.attributes, repeat("training"))) != self.modes
+
+    def is_evaluated(self) -> bool:
+        """Whether the step puts all layers into evaluation mode."""
+        return self.evaluates and self.model.training
+
+    def read_objects(self) -> list[Any]:
+        """The layers, parameters and buffers of all modules."""
+        return list(chain.from_iterable(map(dict.values, self.own)))
+
+    def read_numbers(self) -> list[Any]:
+        """The plain values that the model and the loss read."""
+        return [*map(dict.get, self.holders, self.keys), *map(value_of_cell, self.cells)]
+
+    def read_flags(self) -> list[Any]:
+        """PyTorch's global flags."""
+        return [flag() for flag in self.flags]
+
+    def read_optimizer(self) -> list[Any]:
+        """The parameters that are cleared and updated; of a captured update also its groups, state and ``step``."""
+        optimizer = self.optimizer
+        if optimizer is None:
+            return []
+        groups = optimizer.param_groups
+        parameters = chain.from_iterable([group["params"] for group in groups])
+        if not self.updates:
+            return list(parameters)
+        # A function of the optimizer's own takes the place of ``step``, as schedulers do.
+        return [vars(optimizer).get("step"), groups, optimizer.state, *groups, *parameters, *optimizer.state.values()]
+
+
+def parts_of_module(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
+    """A module's children, parameters and buffers."""
+    return tuple(part for part in (module._modules, module._parameters, module._buffers) if isinstance(part, dict))
+
+
+def has_address(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has memory of its own, and does not wrap others."""
+    try:
+        return tensor.data_ptr() is not None
+    except RuntimeError:
+        return False
+
+
+def value_of_cell(cell: Any) -> Any:
+    """The value in the cell of a closure."""
+    try:
+        return cell.cell_contents
+    except ValueError:  # deleted in the function that it is a variable of
+        return None
+
+
+def same_objects(one: list[Any], other: list[Any]) -> bool:
+    """Whether two lists hold the same objects; a comparison of tensors would compute."""
+    return len(one) == len(other) and all(map(operator.is_, one, other))
+
+
+def same_numbers(one: list[Any], other: list[Any]) -> bool:
+    """Whether two lists hold equal plain values."""
+    return same_objects(one, other) or (
+        len(one) == len(other)
+        and all(a is b or (type(a) is type(b) and is_plain(a) and a == b) for a, b in zip(one, other, strict=True))
+    )
+
+
+def foreign_hook(modules: list[torch.nn.Module]) -> str:
+    """A sentence on a hook of the user's own, which a graph would leave out; empty where there is none."""
+    for module in modules:
+        hooks = [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]
+        for parameter in module._parameters.values():
+            hooks += [
+                getattr(parameter, name, None) or {} for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
+            ]
+        for hook in chain.from_iterable(map(dict.values, hooks)):
+            if not is_installed(hook):
+                name = getattr(hook, "__name__", type(hook).__name__)
+                return f"a {type(module).__name__} has the hook {name}, which a graph would leave out"
+    return ""
+
+
+def is_installed(call: Any) -> bool:
+    """Whether the code of a function or of an object that is called belongs to an installed package."""
+    function = getattr(call, "__func__", call)
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return code is None or any(place in code.co_filename for place in PACKAGES)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a number, a text or the like, or a tuple of such."""
+    return type(value) in PLAIN_KINDS or (type(value) is tuple and all(map(is_plain, value)))
+
+
+def places_of(modules: list[torch.nn.Module], loss: Any) -> Iterator[tuple[Any, str]]:
+    """Where the plain values lie that the modules' forward passes and the loss read: namespaces or cells, and names."""
+    for module in modules:
+        kind: Any = type(module)
+        of_torch = kind.__module__.startswith("torch.")
+        read = names_read(kind, "forward")
+        for name in read & vars(module).keys():
+            value = vars(module)[name]
+            if type(value) is float or (name != "training" and not of_torch):
+                yield from places_in(vars(module), name, value)
+    for kind in {type(module) for module in modules if not type(module).__module__.startswith("torch.")}:
+        yield from places_of_function(kind.forward)
+    if not isinstance(loss, torch.nn.Module):
+        yield from places_of_call(loss)
+
+
+def places_of_call(call: Any) -> Iterator[tuple[Any, str]]:
+    """Where the plain values lie that a function, a method, a partial or an object reads when it is called."""
+    if isinstance(call, functools.partial):
+        yield from places_of_call(call.func)
+    elif isinstance(call, types.MethodType):
+        yield from places_of_function(call.__func__)
+        yield from places_of_object(call.__self__, call.__name__)
+    elif isinstance(call, types.FunctionType):
+        yield from places_of_function(call)
+    elif callable(call):
+        yield from places_of_function(type(call).__call__)
+        yield from places_of_object(call, "__call__")
+
+
+def places_of_object(owner: Any, method: str) -> Iterator[tuple[Any, str]]:
+    """Where the plain values lie that a method reads in its object."""
+    own, kind = getattr(owner, "__dict__", {}), type(owner)  # type: dict[str, Any], Any
+    for name in names_read(kind, method) & own.keys():
+        yield from places_in(own, name, own[name])
+
+
+def places_of_function(function: Any) -> Iterator[tuple[Any, str]]:
+    """Where the plain values lie that a function reads in its closure and among its module's global names."""
+    if not isinstance(function, types.FunctionType):
+        return
+    for cell in function.__closure__ or ():
+        yield from places_in(cell, "", value_of_cell(cell))
+    for name in {name for code in codes_of(function.__code__) for name in global_names(code)}:
+        if name in function.__globals__:
+            yield from places_in(function.__globals__, name, function.__globals__[name])
+
+
+def places_in(holder: Any, name: str, value: Any) -> Iterator[tuple[Any, str]]:
+    """The place of a plain value, or the places in a dictionary, a namespace or a dataclass."""
+    if is_plain(value):
+        yield holder, name
+    elif type(value) is dict or isinstance(value, types.SimpleNamespace) or is_options(value):
+        inside = value if type(value) is dict else vars(value)
+        yield from ((inside, key) for key, part in inside.items() if is_plain(part))
+
+
+def is_options(value: Any) -> bool:
+    """Whether an object is one of options: a dataclass, or what ``argparse`` makes."""
+    of_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return hasattr(value, "__dict__") and (of_dataclass or type(value).__name__ == "Namespace")
+
+
+def codes_of(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function and of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes_of(constant)
+
+
+def global_names(code: types.CodeType) -> Iterable[str]:
+    """The global names that code reads."""
+    return (one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL")
+
+
+@functools.cache
+def names_read(kind: Any, method: str) -> frozenset[str]:
+    """The names that a method of a class reads, in itself and in the class's other methods that it may call."""
+    found: set[str] = set()
+    names = {method, "__call__"}
+    while names:
+        name = names.pop()
+        found_in = [vars(base)[name] for base in kind.__mro__ if name in vars(base) and base is not torch.nn.Module]
+        for function in [getattr(one, "fget", one) for one in found_in]:  # also of a property
+            if isinstance(function, types.FunctionType):
+                read = {name for code in codes_of(function.__code__) for name in code.co_names}
+                names |= read - found
+                found |= read
+    return frozenset(found)

@@ -1,0 +1,233 @@
+"""The settings that loops are run under: every recipe's, one by one, and stacks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from advisor.catalog import load_catalog
+from advisor.records import Mode, Numerics, Value
+from loops.compare import Tolerance
+from loops.register import Loop
+
+CATALOG = load_catalog()
+TRAIN, INFER = frozenset({Mode.TRAIN}), frozenset({Mode.INFER})
+
+# Values of each setting that a loop may come to run under, and the traits that a loop needs for it to matter.
+VALUES: Mapping[str, tuple[tuple[Value, ...], str]] = {
+    "attention.backend": (("math", "flash", "efficient", "cudnn"), "step attention"),
+    "backends.cudnn_benchmark": ((True,), "convolution"),
+    "compile.autotune": (("matmuls",), ""),
+    "compile.combo_kernels": ((True,), ""),
+    "compile.dynamic": ((True,), ""),
+    "compile.freezing": ((True,), ""),
+    "compile.mode": (("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"), ""),
+    "compile.optimizer": ((True,), "step"),
+    "compile.pointwise_only": ((True,), ""),
+    "compile.scope": (("regional", "with_loss"), ""),
+    "cpu.flush_denormal": ((True,), ""),
+    "data.device_prefetch": ((True,), "loader"),
+    "data.non_blocking": ((True,), "step"),
+    "data.num_workers": ((2,), "workers"),
+    "data.persistent_workers": ((True,), "workers"),
+    "data.pin_memory": ((True,), "loader"),
+    "data.prefetch_factor": ((4,), "workers"),
+    "host.gc": (("freeze", "scheduled"), "step"),
+    "infer.grad": (("no_grad", "inference_mode"), "step"),
+    "loop.empty_cache": (("every_step",), "step"),
+    "loop.loss_item": (("every_step", "accumulated"), "step"),
+    "memory.activation_checkpointing": (("blocks",), "blocks"),
+    "model.conv_bias_before_norm": ((False,), "biased_norm"),
+    "model.fold_batch_norm": ((True,), "biased_norm"),
+    "model.inplace_activations": ((True,), "activation"),
+    "model.memory_format": (("channels_last",), "convolution"),
+    "model.pad_to_multiple": ((8,), ""),
+    "optimizer.class": (("lars", "lamb"), ""),
+    "optimizer.implementation": (("fused", "foreach", "for-loop"), ""),
+    "optimizer.state": (("adafactor",), "adam"),
+    "precision.autocast": (("bfloat16", "float16"), "step"),
+    "precision.bf16_reduction": ((True,), "step"),
+    "precision.float32_matmul": (("high", "medium"), ""),
+    "precision.weights": (("bfloat16", "float16"), "step only_steps"),
+    "step.clip_grad": (("foreach", "for-loop"), "step clip"),
+    "step.create_on_device": ((True,), "step"),
+    "step.cuda_graph": ((True,), "step"),
+    "step.zero_grad": (("zeros", "manual"), "step"),
+}
+# Recipes that no loop is run under here, with the reason.
+LEFT_OUT: Mapping[str, str] = {
+    "backends.deterministic": "a habit: it is switched off, and is off in these loops",
+    "control.noop": "changes nothing; the case 'nothing' does the same",
+    "cpu.affinity": "moves the whole process",
+    "cpu.allocator": "has to be in the environment before Python starts",
+    "cpu.interop_threads": "can be set once in a process",
+    "cpu.threads": "changes the order of sums only, and waits for the machine's other load",
+    "cpu.openmp": "has to be in the environment before Python starts",
+    "data.batch_size": "changes what a step is",
+    "data.multiprocessing_context": "starting a worker anew takes seconds; tests/test_recipes_workers.py",
+    "data.worker_threads": "starts workers anew, which takes seconds; tests/test_recipes_workers.py",
+    "data.transforms_on_device": "needs torchvision's transforms; tests/test_recipes_transforms.py",
+    "debug.switches": "a habit: it is measured, never advised",
+    "loop.eval_grad": "a habit: it prices a validation step",
+    "loop.host_sync": "a habit: it prices lines of the user's code",
+    "memory.allocator": "has to be in the environment before Python starts",
+    "precision.float8": "needs torchao and wide layers",
+    "precision.quantize": "needs torchao",
+    "step.accumulate": "changes what a step is; the loop accumulating_setting runs it",
+}
+_WITH_WORKERS = {"data.num_workers": 1}
+_BESIDE: Mapping[str, Mapping[str, Value]] = {
+    "data.persistent_workers": _WITH_WORKERS,
+    "data.prefetch_factor": _WITH_WORKERS,
+    "data.device_prefetch": {"data.pin_memory": True},
+    "precision.bf16_reduction": {"precision.autocast": "bfloat16"},
+}
+_COMPILES = frozenset(key for key in VALUES if key.startswith("compile."))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Settings that a loop runs under, with a name for the table."""
+
+    name: str
+    settings: Mapping[str, Value]
+
+    @property
+    def autocast(self) -> str:
+        """The type that the plain run computes in, too: autocast by hand is the plain form of the setting."""
+        return str(self.settings.get("precision.autocast", "none"))
+
+    @property
+    def compiles(self) -> bool:
+        """Whether something is compiled, which takes seconds."""
+        return any(key in _COMPILES for key in self.settings)
+
+    @property
+    def starts_workers(self) -> bool:
+        """Whether processes are started, which takes tenths of a second in each epoch."""
+        return "data.num_workers" in self.settings
+
+
+NOTHING = Case("nothing", {})
+_EXACT = {
+    "step.zero_grad": "manual",
+    "host.gc": "scheduled",
+    "model.inplace_activations": True,
+    "memory.activation_checkpointing": "blocks",
+}
+_FASTER = {
+    "model.memory_format": "channels_last",
+    "model.conv_bias_before_norm": False,
+    "optimizer.implementation": "fused",
+    "precision.float32_matmul": "high",
+    "infer.grad": "inference_mode",
+    "data.pin_memory": True,
+    "data.non_blocking": True,
+}
+_HALF = {"precision.autocast": "bfloat16"}
+_WHOLE = {"compile.scope": "with_loss"}
+_CAPTURED = {"step.cuda_graph": True}
+STACKS = (
+    Case("exact settings", _EXACT),
+    Case("float32 stack", _EXACT | _FASTER),
+    Case("bfloat16 stack", _FASTER | _HALF),
+    Case("compiled stack", _FASTER | _HALF | {"compile.mode": "default"}),
+    Case("compiled with loss", _FASTER | _WHOLE),
+    Case("captured", _CAPTURED),
+    Case("captured stack", _FASTER | _HALF | _CAPTURED),
+    Case("captured, compiled", _FASTER | _HALF | _CAPTURED | _WHOLE),
+    Case("reduce-overhead stack", _FASTER | _HALF | {"compile.mode": "reduce-overhead"}),
+)
+
+# Loops that run under every setting that compiles, and what the others run under in turn.
+COMPILED_IN_FULL = frozenset({"plain", "nanogpt_step", "resume_adamw", "one_by_one"})
+_COMPILED_STACKS = ("compiled stack", "compiled with loss", "captured, compiled", "reduce-overhead stack")
+
+
+def cases_of(loop: Loop, device: str) -> list[Case]:
+    """Every setting that applies to a loop on a device, one by one, and the stacks with what applies of them."""
+    found = {NOTHING.name: NOTHING}
+    for key, (values, _) in VALUES.items():
+        for value in values:
+            settings = applicable({key: value}, loop, device)
+            if settings:
+                found[f"{key}: {value}"] = Case(f"{key}: {value}", {**_BESIDE.get(key, {}), **settings})
+    for stack in STACKS:
+        settings = applicable(stack.settings, loop, device)
+        if settings and settings not in [case.settings for case in found.values()]:
+            found[stack.name] = Case(stack.name, settings)
+    return [case for case in found.values() if CATALOG.conflict({**case.settings, **loop.always}) is None]
+
+
+def is_usual(case: Case, loop: Loop, place: int) -> bool:
+    """Whether a case is run if nobody asks for all: compiling takes seconds, so most loops do it under one stack."""
+    if not case.compiles or loop.name in COMPILED_IN_FULL:
+        return True
+    return case.name == _COMPILED_STACKS[place % len(_COMPILED_STACKS)]
+
+
+def applicable(settings: Mapping[str, Value], loop: Loop, device: str) -> dict[str, Value]:
+    """Those of some settings that concern a loop on a device."""
+    return {key: value for key, value in settings.items() if _applies(key, value, loop, device)}
+
+
+def _applies(key: str, value: Value, loop: Loop, device: str) -> bool:
+    recipe, needed = CATALOG.by_key(key), set(VALUES[key][1].split())
+    if loop.mode not in recipe.modes or device not in recipe.devices or not needed <= loop.traits:
+        return False
+    if key.startswith("optimizer.") and "any_optimizer" in loop.traits:
+        return False
+    if key == "optimizer.class":
+        return {"lars": "sgd", "lamb": "adam"}[str(value)] in loop.traits
+    if key == "compile.scope":
+        return value == ("regional" if "step" not in loop.traits else value) and (
+            value == "with_loss" or "blocks" in loop.traits
+        )
+    if device == "cpu":
+        return (key, value) not in _GPU_VALUES
+    return True
+
+
+# Values that mean something on a GPU only.
+_GPU_VALUES = frozenset(
+    {
+        ("attention.backend", "efficient"),
+        ("attention.backend", "cudnn"),
+        ("compile.mode", "reduce-overhead"),
+        ("compile.mode", "max-autotune"),
+        ("compile.mode", "max-autotune-no-cudagraphs"),
+        ("precision.float32_matmul", "high"),
+    }
+)
+
+
+# --- tolerances -----------------------------------------------------------------------------------------------
+
+# Arithmetic in the same precision and another order, over 50 steps: relative; about ten times what these loops show.
+_REORDERED = Tolerance(losses=1e-4, outputs=1e-3, movement=1e-3, states=2e-2)
+_SAME = Tolerance(losses=0.0, outputs=0.0, movement=0.0, states=0.0)
+_NOT_COMPARED = Tolerance(None, None, None, None)
+
+
+def tolerance_of(settings: Mapping[str, Value], mode: Mode, device: str) -> Tolerance:
+    """How far a run under these settings may be from the plain one, by what their recipes declare.
+
+    The plain run has autocast as well where the settings have it: alone it changes nothing then, but beside others it
+    makes what they round differently count.
+    """
+    others = {key: value for key, value in settings.items() if key != "precision.autocast"}
+    declared = {CATALOG.by_key(key).numerics_of(value, mode) for key, value in others.items()}
+    if Numerics.CHANGED in declared:
+        return _NOT_COMPARED
+    if Numerics.CLOSE not in declared and device == "cpu":
+        return _SAME  # a GPU adds in any order, from one run to the next
+    return _wider(_REORDERED, CATALOG.rounding(settings))
+
+
+def _wider(base: Tolerance, rounding: float) -> Tolerance:
+    """Roundings of half precision add up over the steps; the figures are those of these loops with a margin."""
+    if not rounding:
+        return base
+    scale: dict[str, Any] = {"losses": 16, "outputs": 32, "movement": 48, "states": 128}
+    return Tolerance(**{name: max(getattr(base, name), factor * rounding) for name, factor in scale.items()})

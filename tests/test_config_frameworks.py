@@ -1,0 +1,233 @@
+"""Patched configs, loaded by the frameworks that they are for. Importing these takes seconds: all of it is here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from project_configs import TUNED, patch_of
+
+from advisor.records import ConfigKind
+
+_HF = ["hf_run_glue.json", "hf_alignment_sft.yaml", "llama_factory.yaml"]
+
+
+def written(name, tmp_path, settings=TUNED, **options):
+    """A patched config as a file."""
+    path = tmp_path / name
+    path.write_bytes(patch_of(name, settings, **options).text.encode())
+    return path
+
+
+def training_arguments(path, **more):
+    """TrainingArguments of a config, as the examples of Hugging Face parse theirs; other scripts' keys are left out."""
+    transformers = pytest.importorskip("transformers")
+    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+    read = parser.parse_json_file if path.suffix == ".json" else parser.parse_yaml_file
+    return read(str(path), allow_extra_keys=True, **more)[0]
+
+
+@pytest.mark.parametrize("name", _HF)
+def test_training_arguments(name, tmp_path, monkeypatch):
+    monkeypatch.delenv("ACCELERATE_DYNAMO_BACKEND", raising=False)
+    arguments = training_arguments(written(name, tmp_path, on_cpu=True))
+    assert (arguments.bf16, arguments.fp16) == (True, False)
+    assert (arguments.torch_compile, arguments.torch_compile_mode) == (True, "max-autotune")
+    assert arguments.optim == "adamw_torch_fused"
+    assert arguments.gradient_accumulation_steps == 2
+    assert arguments.dataloader_num_workers == 4
+    assert arguments.dataloader_persistent_workers is True
+    assert arguments.dataloader_prefetch_factor == 2
+    assert arguments.accelerator_config.non_blocking is True
+
+
+def test_training_arguments_of_the_other_values(tmp_path):
+    settings = {
+        "precision.autocast": "none",
+        "compile.mode": "none",
+        "optimizer.state": "8-bit",
+        "memory.activation_checkpointing": "none",
+        "data.num_workers": 0,
+        "data.batch_size": 4,
+    }
+    arguments = training_arguments(written("hf_alignment_sft.yaml", tmp_path, settings, on_cpu=True))
+    assert (arguments.bf16, arguments.fp16, arguments.torch_compile) == (False, False, False)
+    assert arguments.optim == "adamw_torch_8bit"
+    assert arguments.gradient_checkpointing is False
+    assert arguments.dataloader_num_workers == 0
+    assert arguments.per_device_train_batch_size == 4
+
+
+def test_the_arguments_of_a_nested_mapping(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    given = yaml.safe_load(written("hf_nested_arguments.yaml", tmp_path, on_cpu=True).read_text())["training_args"]
+    parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+    arguments = parser.parse_dict({**given, "learning_rate": float(given["learning_rate"])})[0]
+    assert (arguments.bf16, arguments.optim) == (True, "sgd")
+
+
+def cli_of(path, monkeypatch, tmp_path):
+    """LightningCLI on a config, without running anything."""
+    from lightning.pytorch.cli import LightningCLI
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["main.py", "--config", str(path)])
+    return LightningCLI(run=False, save_config_callback=None)
+
+
+def test_lightning_cli(tmp_path, monkeypatch):
+    pytest.importorskip("lightning")
+    trainer = cli_of(written("lightning_cli.yaml", tmp_path), monkeypatch, tmp_path).trainer
+    assert trainer.precision == "bf16-mixed"
+    assert trainer.accumulate_grad_batches == 2
+
+
+def test_lightning_cli_with_an_optimizer(tmp_path, monkeypatch):
+    pytest.importorskip("lightning")
+    settings = {**TUNED, "backends.cudnn_benchmark": True, "backends.deterministic": False}
+    cli = cli_of(written("lightning_cli_optimizer.yaml", tmp_path, settings), monkeypatch, tmp_path)
+    assert cli.trainer.precision == "bf16-mixed"
+    optimizer = cli.model.configure_optimizers()[0][0]
+    assert optimizer.defaults["fused"] is True
+
+
+@pytest.mark.parametrize("name", ["lightning_plain_trainer.yaml", "nemo_ctc.json"])
+def test_arguments_of_lightning_s_trainer(name, tmp_path):
+    lightning = pytest.importorskip("lightning.pytorch")
+    arguments = yaml.safe_load(written(name, tmp_path).read_text())["trainer"]
+    trainer = lightning.Trainer(**{**arguments, "accelerator": "cpu"}, logger=False, enable_checkpointing=False)
+    assert (trainer.precision, trainer.accumulate_grad_batches) == ("bf16-mixed", 2)
+
+
+def test_hydra_composes_and_makes_what_the_config_says(tmp_path):
+    hydra = pytest.importorskip("hydra")
+    utils = pytest.importorskip("hydra.utils")
+    torch = pytest.importorskip("torch")
+    written("hydra_loaders.yaml", tmp_path)
+    with hydra.initialize_config_dir(str(tmp_path), version_base=None):
+        config = hydra.compose("hydra_loaders")
+    dataset = torch.utils.data.TensorDataset(torch.zeros(8, 2))
+    loader = utils.instantiate(config.train_loader, dataset=dataset)
+    assert (loader.num_workers, loader.persistent_workers, loader.prefetch_factor) == (4, True, 2)
+    assert loader.batch_size == 32
+    optimizer = utils.instantiate(config.optimizer, params=[torch.nn.Parameter(torch.zeros(2))])
+    assert optimizer.defaults["fused"] is True
+    assert config.args.bf16 is True
+
+
+def test_a_trainer_of_the_hydra_template(tmp_path):
+    pytest.importorskip("lightning")
+    utils = pytest.importorskip("hydra.utils")
+    omegaconf = pytest.importorskip("omegaconf")
+    config = omegaconf.OmegaConf.load(written("hydra_template_trainer.yaml", tmp_path))
+    config = omegaconf.OmegaConf.merge(config, {"paths": {"output_dir": str(tmp_path)}})
+    arguments = {key: value for key, value in config.items() if key != "paths"}
+    assert utils.instantiate(arguments).precision == "bf16-mixed"
+
+
+@pytest.mark.parametrize("name", ["accelerate_default.yaml", "accelerate_fsdp.yaml", "accelerate.json"])
+def test_accelerate(name, tmp_path):
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    launch = pytest.importorskip("accelerate.commands.launch")
+    settings = {**TUNED, "compile.scope": "regional", "compile.dynamic": True}
+    path = written(name, tmp_path, settings)
+    config = config_args.load_config_from_file(str(path))
+    assert config.mixed_precision == "bf16"
+    assert config.dynamo_config["dynamo_backend"] == "INDUCTOR"
+    if name != "accelerate_default.yaml":
+        return  # what launch makes of it needs the devices that the config names
+    arguments = launch.launch_command_parser().parse_args(["--config_file", str(path), "--cpu", "train.py"])
+    arguments, defaults, _ = launch._validate_launch_command(arguments)
+    assert defaults.dynamo_config == config.dynamo_config
+    assert (arguments.mixed_precision, arguments.dynamo_mode) == ("bf16", "max-autotune")
+    assert (arguments.dynamo_use_regional_compilation, arguments.dynamo_use_dynamic) == (True, True)
+
+
+def timm_parser() -> argparse.ArgumentParser:
+    """The options of timm's train.py that a patch writes, with that script's types and defaults."""
+    parser = argparse.ArgumentParser()
+    for name in ("amp", "channels-last", "grad-checkpointing", "pin-mem", "no-prefetcher"):
+        parser.add_argument(f"--{name}", action="store_true", default=False)
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--torchscript", action="store_true")
+    group.add_argument("--torchcompile", nargs="?", type=str, default=None, const="inductor")
+    parser.add_argument("--torchcompile-mode", type=str, default=None)
+    parser.add_argument("--amp-dtype", default="float16", type=str)
+    parser.add_argument("--model-dtype", default=None, type=str)
+    parser.add_argument("--opt", default="sgd", type=str)
+    parser.add_argument("--opt-kwargs", nargs="*", default={})
+    for name, default in (("batch-size", 128), ("workers", 4), ("grad-accum-steps", 1)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    return parser
+
+
+@pytest.mark.parametrize("name", ["timm_resnet.yaml", "timm_vit.yaml"])
+def test_timm(name, tmp_path):
+    optim = pytest.importorskip("timm.optim")
+    torch = pytest.importorskip("torch")
+    config = yaml.safe_load(written(name, tmp_path).read_text())
+    parser = timm_parser()
+    parser.set_defaults(**config)
+    arguments = parser.parse_args([])
+    assert (arguments.amp, arguments.amp_dtype, arguments.channels_last) == (True, "bfloat16", True)
+    assert (arguments.torchcompile, arguments.torchcompile_mode) == ("inductor", "max-autotune")
+    assert (arguments.workers, arguments.pin_mem, arguments.grad_accum_steps) == (4, True, 2)
+    assert arguments.torchscript is arguments.no_prefetcher is False
+    if name == "timm_vit.yaml":
+        options = optim.optimizer_kwargs(SimpleNamespace(opt="adamw", lr=1e-3, weight_decay=0.0, momentum=0.9))
+        made = optim.create_optimizer_v2(torch.nn.Linear(2, 2), **options, **arguments.opt_kwargs)
+        assert made.param_groups[0]["fused"] is True
+
+
+@pytest.mark.parametrize("name", ["ultralytics_train.yaml", "ultralytics_short.yaml"])
+def test_ultralytics(name, tmp_path):
+    cfg = pytest.importorskip("ultralytics.cfg")
+    settings = {**TUNED, "compile.mode": "reduce-overhead", "backends.deterministic": False, "data.batch_size": 24}
+    overrides = written(name, tmp_path, settings)
+    config = cfg.get_cfg(overrides=str(overrides))
+    assert (config.amp, config.compile, config.channels_last) == ("bf16", "reduce-overhead", True)
+    assert (config.workers, config.batch, config.nbs, config.deterministic) == (4, 24, 48, False)
+
+
+@pytest.mark.parametrize("name", ["mmdet_retinanet.yaml", "mmengine_runner.json"])
+def test_mmengine(name, tmp_path):
+    config_module = pytest.importorskip("mmengine.config")
+    config = config_module.Config.fromfile(str(written(name, tmp_path)))
+    assert (config.optim_wrapper.type, config.optim_wrapper.dtype) == ("AmpOptimWrapper", "bfloat16")
+    assert config.optim_wrapper.optimizer.fused is True
+    assert config.compile == {"mode": "max-autotune"}
+    loader = config.train_dataloader
+    assert (loader.num_workers, loader.persistent_workers, loader.pin_memory, loader.prefetch_factor) == (
+        4,
+        True,
+        True,
+        2,
+    )
+
+
+def test_detectron2_and_deepspeed_keep_their_rules(tmp_path):
+    config = yaml.safe_load(written("detectron2_mask_rcnn.yaml", tmp_path).read_text())
+    assert config["DATALOADER"]["NUM_WORKERS"] == 4
+    made = json.loads(written("deepspeed_zero2.json", tmp_path).read_text())
+    product = made["train_micro_batch_size_per_gpu"] * made["gradient_accumulation_steps"]
+    assert made["train_batch_size"] % product == 0
+
+
+def test_omegaconf_reads_what_has_interpolations(tmp_path, monkeypatch):
+    omegaconf = pytest.importorskip("omegaconf")
+    monkeypatch.setenv("DATA", "/data")
+    config = omegaconf.OmegaConf.load(written("plain_omegaconf.yaml", tmp_path))
+    assert config.train.batch_size == 64
+    assert config.paths.root == "/data"
+    assert config["perf_advisor"]["precision.autocast"] == "bfloat16"
+
+
+@pytest.mark.parametrize("kind", [ConfigKind.HUGGINGFACE, ConfigKind.ULTRALYTICS, ConfigKind.TIMM])
+def test_a_kind_that_is_said_is_written_to_an_almost_empty_config(kind, tmp_path):
+    patch = patch_of("ultralytics_short.yaml", {"precision.autocast": "bfloat16"}, kind=kind)
+    assert patch.rest == {}
+    assert yaml.safe_load(patch.text).items() >= yaml.safe_load(patch_of("ultralytics_short.yaml", {}).text).items()

@@ -1,0 +1,202 @@
+"""Configs in the styles of public projects: only the meant lines change, and nothing is lost."""
+
+from __future__ import annotations
+
+import pytest
+from project_configs import CONFIGS, IMPLIED, PATCHES, TUNED, described, patch_of, text_of
+
+from advisor.config_file import TagsIgnored, is_toml, parsed
+from advisor.errors import UsageError
+from advisor.export.config_patch import Wanted, diff, patched
+from advisor.records import ConfigKind, Mode
+from advisor.settings import SECTION, Settings
+
+EXPECTED = {part.partition(":")[0]: f"=== {part}" for part in PATCHES.read_text("utf-8").split("=== ")[1:]}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_only_the_meant_lines_change(name):
+    assert described(name) == EXPECTED[name]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_setting_is_somewhere_and_a_second_patch_changes_nothing(name):
+    patch = patch_of(name)
+    assert set(TUNED) <= {*patch.mapped, *patch.added, *patch.rest}
+    assert not set(patch.mapped) & {*patch.added, *patch.rest}
+    section = Settings.from_yaml(patch.text, name) if patch.added else Settings()
+    assert section == patch.added
+    options = {"name": name, "kind": patch.kind}
+    assert patched(patch.text, Wanted(TUNED, TUNED, implied=IMPLIED), **options).text == patch.text
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_was_in_the_config_stays_in_it(name):
+    before, after = (parsed(text, name, TagsIgnored) for text in (text_of(name), patch_of(name).text))
+    assert set(before) <= set(after)
+    assert is_toml(name) or text_of(name).count("#") == patch_of(name).text.count("#")
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name.startswith("plain") or "torchtune" in name])
+def test_a_plain_config_keeps_what_it_has_no_place_for_in_a_section(name):
+    patch = patch_of(name)
+    assert patch.kind is ConfigKind.PLAIN
+    assert patch.added
+    assert not patch.rest
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if not name.startswith(("plain", "torchtune"))])
+def test_a_framework_s_config_gets_no_section_that_its_parser_refuses(name):
+    patch = patch_of(name)
+    assert patch.kind is not ConfigKind.PLAIN
+    assert SECTION not in patch.text
+    assert patch.rest
+
+
+def changes(name: str, settings, **options) -> list[str]:
+    """The lines that a patch adds to a config."""
+    text = text_of(name)
+    found = diff(text, patched(text, Wanted(settings, {}, **options), name=name).text, "c").splitlines()[3:]
+    return [line[1:].strip() for line in found if line.startswith("+")]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "expected"),
+    [
+        # what contradicts is switched off
+        ("hf_run_glue.json", {"precision.autocast": "none"}, ['"fp16": false,']),
+        ("llama_factory.yaml", {"precision.autocast": "float16"}, ["bf16: false", "fp16: true"]),
+        ("llama_factory.yaml", {"precision.autocast": "none"}, ["bf16: false"]),
+        ("accelerate_fsdp.yaml", {"compile.mode": "none"}, ['dynamo_backend: "NO"']),
+        (
+            "accelerate_fsdp.yaml",
+            {"memory.activation_checkpointing": "blocks"},
+            ["fsdp_activation_checkpointing: true"],
+        ),
+        ("timm_resnet.yaml", {"precision.autocast": "none"}, ["amp: false"]),
+        (
+            "ultralytics_train.yaml",
+            {"precision.autocast": "none", "compile.mode": "default"},
+            ["amp: False", "compile: default"],
+        ),
+        ("ultralytics_train.yaml", {"backends.deterministic": False}, ["deterministic: False"]),
+        ("hf_run_glue.json", {"compile.mode": "none"}, ['"report_to": "none",', '"torch_compile": false']),
+        ("lightning_cli.yaml", {"precision.weights": "bfloat16"}, ["precision: bf16-true   # full precision"]),
+        ("lightning_cli.yaml", {"precision.autocast": "none"}, []),
+        ("lightning_cli.yaml", {"backends.cudnn_benchmark": True}, ["benchmark: true"]),
+        ("lightning_cli_optimizer.yaml", {"backends.deterministic": False}, ["deterministic: false"]),
+        ("hydra_template_model.yaml", {"compile.mode": "default"}, ["compile: true"]),
+        ("hydra_template_model.yaml", {"optimizer.implementation": "foreach"}, ["foreach: true"]),
+        ("mmdet_retinanet.yaml", {"backends.cudnn_benchmark": True}, ["cudnn_benchmark: true"]),
+        (
+            "axolotl_lora.yml",
+            {"data.batch_size": 8, "optimizer.state": "8-bit"},
+            ["micro_batch_size: 8", "optimizer: adamw_torch_8bit"],
+        ),
+        ("plain_train.toml", {"precision.autocast": "bfloat16"}, ["bf16 = true"]),
+        ("plain_fairseq.yaml", {"precision.autocast": "none"}, ["fp16: false"]),
+        # workers that are gone take their options with them
+        ("hf_nested_arguments.yaml", {"data.num_workers": 0, "data.prefetch_factor": 4}, []),
+    ],
+)
+def test_words_and_contradictions(name, settings, expected):
+    assert changes(name, settings) == expected
+
+
+def test_an_inference_session_changes_the_batch_size_of_inference():
+    assert changes("hf_alignment_sft.yaml", {"data.batch_size": 32}, mode=Mode.INFER) == [
+        "per_device_eval_batch_size: 32"
+    ]
+    assert changes("hf_alignment_sft.yaml", {"data.batch_size": 32}) == ["per_device_train_batch_size: 32"]
+
+
+def test_an_interpolation_is_left_as_it_is_and_the_setting_goes_to_the_rest():
+    text = text_of("hydra_loaders.yaml")
+    patch = patched(text, Wanted({"data.batch_size": 64}))
+    assert patch.text == text_of("hydra_loaders.yaml")
+    assert patch.rest == {"data.batch_size": 64}
+    assert patch.remarks == (
+        "data.batch_size: the config's 'train_loader.batch_size' (line 7) is computed: `${batch}`",
+    )
+
+
+def test_a_map_says_the_setting_in_the_words_of_the_config():
+    for name, path, expected in (
+        ("lightning_cli.yaml", "trainer.precision", "precision: bf16-mixed   # full precision"),
+        (
+            "lightning_plain_trainer.yaml",
+            "trainer.precision",
+            "trainer: {max_epochs: 5, precision: bf16-mixed, accumulate_grad_batches: 1}",
+        ),
+        ("accelerate_default.yaml", "mixed_precision", "mixed_precision: 'bf16'"),
+        ("plain_nested.yaml", "precision.mixed_precision", 'mixed_precision: "bf16"'),
+        ("plain_train.toml", "train.bf16", "bf16 = true"),
+    ):
+        assert changes(name, {"precision.autocast": "bfloat16"}, key_map={"precision.autocast": path}) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("amp: true\n", "precision.autocast", "bfloat16"),
+        ("compile: false\n", "compile.mode", "max-autotune"),
+        ("workers: 4\n", "precision.autocast", "bfloat16"),
+        ("fused: true\n", "optimizer.implementation", "foreach"),
+    ],
+)
+def test_a_map_to_a_value_that_cannot_say_the_setting_is_refused(text, key, value):
+    with pytest.raises(UsageError, match=rf"cannot say {value}") as caught:
+        patched(text, Wanted({key: value}, key_map={key: text.partition(":")[0]}))
+    assert "--map" in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "expected"),
+    [
+        ("bf16: false\nfp16: true\n", {"precision.autocast": "bfloat16"}, "bf16: true\nfp16: false\n"),
+        ("mixed_precision: fp32\n", {"precision.autocast": "bfloat16"}, "mixed_precision: bf16\n"),
+        (
+            "use_amp: true\namp_dtype: float32\n",
+            {"precision.autocast": "bfloat16"},
+            "use_amp: true\namp_dtype: bfloat16\n",
+        ),
+        ("tf32: no\n", {"precision.float32_matmul": "high"}, "tf32: yes\n"),
+        ("grad_accum_steps: 4\n", {"step.accumulate": 1}, "grad_accum_steps: 1\n"),
+        ("torch-compile: false\n", {"compile.mode": "default"}, "torch-compile: true\n"),
+    ],
+)
+def test_names_that_mean_one_thing_in_a_plain_config(text, settings, expected):
+    current = {"precision.autocast": "none"}
+    assert patched(text, Wanted(settings, current)).text == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("dtype: float32\n", {"precision.autocast": "bfloat16"}),
+        ("precision: float32\n", {"precision.autocast": "bfloat16"}),
+        ("amp: false\n", {"precision.autocast": "bfloat16"}),
+        ("compile: true\n", {"compile.mode": "max-autotune"}),
+        ("mixed_precision: fp16\n", {"precision.autocast": "bfloat16"}),
+        ("run: {mode: none}\n", {"compile.mode": "default"}),
+        ("num_workers: ${workers}\n", {"data.num_workers": 4}),
+        ("num_workers: !env WORKERS\n", {"data.num_workers": 4}),
+    ],
+)
+def test_names_that_may_mean_something_else_stay(text, settings):
+    current = {"precision.autocast": "none", "compile.mode": "none"}
+    patch = patched(text, Wanted(settings, current))
+    assert patch.text.startswith(text)
+    assert patch.added == settings
+
+
+def test_the_kind_can_be_said():
+    text = "epochs: 3\n"
+    assert patched(text, Wanted(TUNED)).kind is ConfigKind.PLAIN
+    said = patched(text, Wanted({"precision.autocast": "bfloat16"}), kind=ConfigKind.HUGGINGFACE)
+    assert said.text == "epochs: 3\nbf16: true\n"
+    said = patched(text, Wanted({"precision.autocast": "bfloat16"}), kind=ConfigKind.LIGHTNING)
+    assert said.text == "epochs: 3\ntrainer:\n  precision: bf16-mixed\n"
+    said = patched("trainer:\n", Wanted({"precision.autocast": "bfloat16"}), kind=ConfigKind.LIGHTNING)
+    assert said.text == "trainer:\n  precision: bf16-mixed\n"

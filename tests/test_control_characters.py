@@ -1,0 +1,111 @@
+"""What a target says cannot steer a terminal: its control characters are shown wherever its words are."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+
+import msgspec
+import pytest
+from sample_session import detailed_history, failed_history, sample_request
+
+from advisor import cli
+from advisor.catalog import load_catalog
+from advisor.errors import TargetError
+from advisor.experiment import events
+from advisor.experiment.state import SessionState
+from advisor.export.outputs import json_text, report_text
+from advisor.formatting import CONTROLS
+from advisor.headless import HeadlessReporter, print_summary
+
+STEERS = "\x1b[2J\x9b31m\x1b]0;title\x07"
+SHOWN = r"\x1b[2J\x9b31m\x1b]0;title\x07"
+FREE_TEXTS = {
+    "reason",
+    "hint",
+    "details",
+    "notes",
+    "text",
+    "why",
+    "disturbed",
+    "model",
+    "message",
+    "problems",
+    "evidence",
+}
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def steered(value, key=""):
+    """A value with sequences for a terminal in every text that a target or a library may word."""
+    if isinstance(value, dict):
+        return {name: steered(item, name) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [steered(item, key) for item in value]
+    return value + STEERS if isinstance(value, str) and key in FREE_TEXTS else value
+
+
+def history(made):
+    return [msgspec.convert(steered(msgspec.to_builtins(event)), type(event)) for event in made]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("told", [detailed_history, failed_history])
+@pytest.mark.parametrize("file", [io.StringIO, Terminal])
+def test_nothing_reaches_the_terminal(told, file):
+    out, made = file(), history(told())
+    reporter = HeadlessReporter(out)
+    for event in made:
+        reporter.handle(event)
+    print_summary(SessionState.of(made), out, load_catalog())
+    text = COLOURS.sub("", out.getvalue()) if out.isatty() else out.getvalue()
+    assert not CONTROLS.search(text)
+    assert told is failed_history or r"\x9b31m" in text
+
+
+@pytest.mark.parametrize("told", [detailed_history, failed_history])
+def test_reports_and_json_hold_none(told):
+    state, request, catalog = SessionState.of(history(told())), sample_request(), load_catalog()
+    for text in (
+        *(report_text(state, request, catalog, html=html) for html in (False, True)),
+        json_text(state, request),
+    ):
+        assert not CONTROLS.search(text)
+    assert STEERS in "".join(texts(json.loads(json_text(state, request))))
+
+
+def test_what_a_session_posts_holds_none():
+    for event in history(detailed_history()):
+        shown = events.printable_event(event)
+        assert type(shown) is type(event)
+        assert not CONTROLS.search("".join(texts(msgspec.to_builtins(shown))))
+    event = next(iter(detailed_history()))
+    assert events.printable_event(event) is event
+
+
+def texts(value):
+    if isinstance(value, str):
+        yield value
+    for item in value.items() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from texts(item)
+
+
+def test_an_error_of_two_lines_and_its_details(monkeypatch):
+    def fail(invocation):
+        raise TargetError(f"no build{STEERS}", f"define it{STEERS}", f"line 1{STEERS}\nline 2\x85!")
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    with contextlib.redirect_stderr(io.StringIO()) as file:
+        assert cli.main(["demo"]) == 3
+    assert file.getvalue().splitlines() == [
+        f"perf-advisor: no build{SHOWN}",
+        f"define it{SHOWN}",
+        f"line 1{SHOWN}",
+        r"line 2\x85!",
+    ]

@@ -1,0 +1,456 @@
+"""A loader that a setting changes stays what its owner made: its class, its samples, its order; or it is left alone."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import random
+import warnings
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+from loaders import applied, by_code, exported
+from proposals import CATALOG
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    get_worker_info,
+)
+
+from advisor.errors import RefusedError
+from advisor.portable.loaders import divides_samples
+from advisor.rebuild import loader_with
+from advisor.runtime.tuning import Tuning
+from advisor.trial.data_prints import print_of
+
+
+class Numbers(Dataset):
+    def __getitem__(self, index):
+        return torch.tensor([float(index)]), index % 4
+
+    def __len__(self):
+        return 24
+
+
+class Sevens(DataLoader):
+    """Does work of its own in ``__iter__``, and has attributes and methods of its own."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, collate_fn=self.joined, **options)
+        self.epoch, self.scale = 3, 7.0
+
+    def joined(self, samples):
+        return torch.cat([sample[0] for sample in samples]), torch.tensor([sample[1] for sample in samples])
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        for inputs, labels in super().__iter__():
+            yield inputs * 0 + self.scale, labels
+
+
+class Endless(DataLoader):
+    """As loaders that keep their workers: an iterator of its own over a sampler that repeats."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
+        self.iterator = super().__iter__()
+
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+
+class Repeated:
+    def __init__(self, sampler):
+        self.sampler = sampler
+
+    def __iter__(self):
+        while True:
+            yield from iter(self.sampler)
+
+
+class Wrapper(DataLoader):
+    """As Accelerate's: everything is the inner loader's, and no constructor of DataLoader ran."""
+
+    def __init__(self, inner):
+        self.__dict__["inner"] = inner
+
+    def __getattr__(self, name):
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __iter__(self):
+        return ([inputs + 1, labels] for inputs, labels in self.inner)
+
+    def __len__(self):
+        return len(self.inner)
+
+
+def contents(loader):
+    return [[part.tolist() for part in batch] for batch in loader]
+
+
+def values_of(recipe_id):
+    values = {"num_workers": 1, "persistent_workers": False, "prefetch": 4, "pin_memory": False, "batch_size": 4}
+    return values[recipe_id]
+
+
+KINDS = {
+    "work of its own": lambda **options: Sevens(Numbers(), batch_size=4, **options),
+    "its own iterator": lambda **options: Endless(Numbers(), batch_size=4, **options),
+    "a wrapper": lambda **options: Wrapper(DataLoader(Numbers(), batch_size=4, **options)),
+}
+both_ways = pytest.mark.parametrize("change", [applied, by_code], ids=["apply", "code"])
+
+
+@both_ways
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("recipe_id", ["num_workers", "pin_memory"])
+def test_a_loader_of_any_class_yields_the_same_batches(change, kind, recipe_id):
+    loader = KINDS[kind]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        changed = change(recipe_id, values_of(recipe_id), loader)
+    assert type(changed) is type(loader)
+    assert changed is not loader
+    assert changed.num_workers == (recipe_id == "num_workers")
+    assert contents(changed) == contents(loader)
+    assert len(changed) == len(loader)
+
+
+@both_ways
+def test_methods_and_attributes_of_a_class_go_on_working(change):
+    loader = Sevens(Numbers(), batch_size=4)
+    changed = change("num_workers", 1, loader)
+    changed.set_epoch(9)
+    changed.scale = 1.0
+    assert (changed.epoch, loader.epoch) == (9, 3)
+    assert changed.collate_fn.__self__ is changed
+    assert next(iter(changed))[0].tolist() == [1.0] * 4
+
+
+def test_prepare_keeps_the_class():
+    loader = Sevens(Numbers(), batch_size=4)
+    _, back = Tuning({"data.num_workers": 1}).prepare(nn.Linear(1, 1), loader)
+    assert (type(back), back.num_workers) == (Sevens, 1)
+    assert contents(back) == contents(loader)
+
+
+@pytest.mark.parametrize("loader", [Sevens(Numbers(), batch_size=4), DataLoader(Numbers(), batch_size=4)])
+def test_everything_else_is_the_same_object(loader):
+    changed = loader_with(loader, num_workers=2)
+    for name in ("dataset", "sampler", "batch_sampler", "generator", "worker_init_fn", "timeout", "drop_last"):
+        assert getattr(changed, name) is getattr(loader, name), name
+
+
+def first_samples(loader, epochs=3):
+    """The samples of each epoch, and a random number after it."""
+    torch.manual_seed(0)
+    return [(torch.cat([inputs for inputs, _ in loader]).tolist(), float(torch.rand(()))) for _ in range(epochs)]
+
+
+def shuffled(**options):
+    return DataLoader(Numbers(), batch_size=8, shuffle=True, **options)
+
+
+@both_ways
+@pytest.mark.parametrize("generator", [None, 1])
+def test_workers_that_live_on_shuffle_every_epoch_as_before(change, generator):
+    made = [torch.Generator().manual_seed(generator) if generator else None for _ in range(4)]
+    expected = first_samples(shuffled(generator=made[0]))
+    assert first_samples(change("num_workers", 1, shuffled(generator=made[1]))) == expected
+    several = change("prefetch", 4, change("num_workers", 1, shuffled(generator=made[2])))
+    assert first_samples(several) == expected
+    kept = change("persistent_workers", True, shuffled(generator=made[3], num_workers=1))
+    assert first_samples(kept) == expected
+
+
+def test_a_loader_that_lived_on_already_goes_on_as_it_did():
+    options = {"num_workers": 1, "persistent_workers": True}
+    assert first_samples(applied("prefetch", 4, shuffled(**options))) == first_samples(shuffled(**options))
+
+
+def test_such_a_loader_is_freed_with_its_last_user_and_can_be_pickled():
+    loader = applied("num_workers", 1, shuffled())
+    again = pickle.loads(pickle.dumps(loader))
+    assert first_samples(again, 2) == first_samples(shuffled(), 2)
+    gone = weakref.ref(loader)
+    del loader
+    assert gone() is None
+
+
+def test_a_time_limit_for_workers_goes_with_them():
+    loader = DataLoader(Numbers(), batch_size=4, num_workers=1, timeout=30)
+    changed = loader_with(loader, num_workers=0)
+    assert contents(changed)[0] == [[[0.0], [1.0], [2.0], [3.0]], [0, 1, 2, 3]]
+
+
+# --- what is refused ------------------------------------------------------------------------------------------
+
+
+class Fixed(Sevens):
+    @property
+    def num_workers(self):
+        return 0
+
+    @num_workers.setter
+    def num_workers(self, value):
+        pass
+
+
+class Counted(DataLoader):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.batches = len(self.batch_sampler)
+
+    def __len__(self):
+        return self.batches
+
+
+class Generating(DataLoader):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.batches = iter([[torch.ones(4, 1), torch.ones(4)]] * 3)
+
+
+class ToldOfEpochs(Numbers):
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(12.0))
+
+
+class Planned(BatchSampler):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.plan = list(super().__iter__())
+
+    def __iter__(self):
+        return iter(self.plan)
+
+    def __len__(self):
+        return len(self.plan)
+
+
+def planned():
+    loader = DataLoader(Numbers(), batch_size=4)
+    object.__setattr__(loader, "batch_sampler", Planned(range(24), 4, False))
+    return loader
+
+
+REFUSED = {
+    "a property": (lambda: Fixed(Numbers(), batch_size=4), {"data.num_workers": 2}, "Fixed decides on num_workers"),
+    "a count": (lambda: Counted(Numbers(), batch_size=4), {"data.batch_size": 8}, "counts its batches itself"),
+    "an iterator": (lambda: Generating(Numbers()), {"data.num_workers": 1}, r"reads from an iterator \(batches\)"),
+    "a stream": (lambda: DataLoader(Stream(), batch_size=2), {"data.num_workers": 2}, "every worker would yield all"),
+    "a batch sampler": (
+        lambda: DataLoader(Numbers(), batch_sampler=BatchSampler(range(24), 4, False)),
+        {"data.batch_size": 8},
+        "batch sampler of its own",
+    ),
+    "a plan of batches": (planned, {"data.batch_size": 8}, "Planned forms its batches in its own way"),
+    "a repeating sampler": (lambda: Endless(Numbers()), {"data.batch_size": 8}, "batch sampler of its own"),
+    "epochs": (
+        lambda: DataLoader(ToldOfEpochs(), num_workers=1),
+        {"data.persistent_workers": True},
+        r"set_epoch\(\), which workers that live on",
+    ),
+}
+every_refusal = pytest.mark.parametrize("kind", REFUSED)
+
+
+@every_refusal
+def test_what_cannot_be_kept_is_refused_with_the_reason(kind):
+    make, settings, reason = REFUSED[kind]
+    ((key, value),) = settings.items()
+    recipe = next(recipe for recipe in CATALOG if recipe.key == key)
+    with pytest.raises(RefusedError, match=reason):
+        applied(recipe.id, value, make())
+
+
+@every_refusal
+def test_prepare_leaves_such_a_loader_as_it_is_and_says_so(kind):
+    make, settings, reason = REFUSED[kind]
+    loader = make()
+    with pytest.warns(UserWarning, match=rf"data\.\w+: \w+ is left out: .*{reason}") as told:
+        _, back = Tuning(settings).prepare(nn.Linear(1, 1), loader)
+    assert back is loader
+    assert told[0].filename == __file__
+
+
+@every_refusal
+def test_so_does_the_exported_file(kind):
+    make, settings, reason = REFUSED[kind]
+    loader = make()
+    _, names = exported(settings)
+    with pytest.warns(UserWarning, match=rf"the loader stays as it is, without \w+=\w+: .*{reason}"):
+        back = names["prepare"](nn.Linear(1, 1), None, loader)[2]
+    assert back is loader
+
+
+@both_ways
+@pytest.mark.parametrize("dataset", [ToldOfEpochs(), Subset(ToldOfEpochs(), [0, 1])])
+def test_workers_end_with_the_epoch_where_the_dataset_has_to_hear_of_it(change, dataset):
+    changed = change("num_workers", 1, DataLoader(dataset))
+    assert (changed.num_workers, changed.persistent_workers) == (1, False)
+
+
+def test_a_loader_that_is_being_read_is_not_copied():
+    loader = Endless(Numbers(), batch_size=4)
+    next(iter(loader))
+    with pytest.raises(RefusedError, match="is being read already"):
+        loader_with(loader, num_workers=1)
+
+
+# --- datasets that divide their samples -----------------------------------------------------------------------
+
+
+class Divided(IterableDataset):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        return iter(torch.arange(12.0)[(info.id if info else 0) :: (info.num_workers if info else 1)])
+
+
+class Wrapped(IterableDataset):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __iter__(self):
+        return iter(self.inner)
+
+
+class ByHelper(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(12.0)[part_of_worker()])
+
+
+def part_of_worker():
+    info = torch.utils.data.get_worker_info()
+    return slice(info.id if info else 0, None, info.num_workers if info else 1)
+
+
+def seeded(worker_id):
+    random.seed(worker_id)
+
+
+def dividing(count, worker_id):
+    get_worker_info().dataset.first = worker_id * count
+
+
+@pytest.mark.parametrize(
+    ("dataset", "init", "divides"),
+    [
+        (Divided(), None, True),
+        (Wrapped(Divided()), None, True),
+        (Wrapped([Stream(), Divided()]), None, True),
+        (ByHelper(), None, True),
+        (Stream(), functools.partial(dividing, 6), True),
+        (Stream(), lambda worker: dividing(6, worker), True),
+        (Stream(), None, False),
+        (Wrapped(Stream()), None, False),
+        (Stream(), seeded, False),
+    ],
+)
+def test_a_dataset_that_asks_for_its_worker_is_told_from_one_that_does_not(dataset, init, divides):
+    assert divides_samples(DataLoader(dataset, worker_init_fn=init)) is divides
+
+
+def test_one_worker_of_a_stream_yields_it_in_its_order():
+    loader = DataLoader(Stream(), batch_size=4)
+    changed = applied("num_workers", 1, loader)
+    assert [batch.tolist() for batch in changed] == [batch.tolist() for batch in loader]
+
+
+@both_ways
+def test_several_workers_of_a_divided_stream_yield_each_sample_once(change):
+    changed = change("num_workers", 2, DataLoader(Divided(), batch_size=3))
+    assert sorted(torch.cat(list(changed)).tolist()) == list(range(12))
+
+
+# --- batch sizes ----------------------------------------------------------------------------------------------
+
+
+@both_ways
+def test_the_share_of_a_distributed_sampler_is_kept(change):
+    sampler = DistributedSampler(Numbers(), num_replicas=2, rank=1, shuffle=False)
+    changed = change("batch_size", 6, DataLoader(Numbers(), batch_size=4, sampler=sampler, drop_last=True))
+    assert changed.sampler is sampler
+    assert [labels for _, labels in contents(changed)] == [[1, 3, 1, 3, 1, 3]] * 2
+
+
+class Backwards(BatchSampler):
+    def __iter__(self):
+        return iter(list(super().__iter__())[::-1])
+
+
+@both_ways
+def test_a_batch_sampler_of_another_class_keeps_it(change):
+    loader = DataLoader(Numbers(), batch_size=4)
+    object.__setattr__(loader, "batch_sampler", Backwards(range(24), 4, False))
+    changed = change("batch_size", 12, loader)
+    assert type(changed.batch_sampler) is Backwards
+    assert [inputs[0] for inputs, _ in contents(changed)] == [[12.0], [0.0]]
+    assert len(loader) == 6
+
+
+def test_a_class_of_its_own_gets_larger_batches():
+    changed = applied("batch_size", 8, Sevens(Numbers(), batch_size=4))
+    assert [len(inputs) for inputs, _ in changed] == [8, 8, 8]
+    assert len(changed) == 3
+
+
+def test_refusing_a_batch_size_changes_nothing_else():
+    from advisor.plan import StepPlan
+    from advisor.recipe import Components
+    from advisor.records import Mode
+
+    loader = Counted(TensorDataset(torch.zeros(8)), batch_size=2)
+    parts = Components(nn.Linear(1, 1), None, loader, StepPlan(Mode.TRAIN, "cpu"), batch_size=2)
+    with pytest.raises(RefusedError):
+        CATALOG["batch_size"].apply(parts, 4)
+    assert (parts.batch_size, parts.data) == (2, loader)
+
+
+# --- loaders of frameworks ------------------------------------------------------------------------------------
+
+
+def of_accelerate():
+    data_loader = pytest.importorskip("accelerate.data_loader")
+    return data_loader.DataLoaderShard(Numbers(), batch_size=4)
+
+
+def of_timm():
+    return pytest.importorskip("timm.data.loader").MultiEpochsDataLoader(Numbers(), batch_size=4)
+
+
+def of_pyg():
+    loader = pytest.importorskip("torch_geometric.loader").DataLoader
+    data = pytest.importorskip("torch_geometric.data").Data
+    edges = torch.tensor([[0, 1], [1, 0]])
+    return loader([data(x=torch.full((2, 3), float(i)), edge_index=edges) for i in range(12)], batch_size=4)
+
+
+@pytest.mark.parametrize("make", [of_accelerate, of_timm, of_pyg])
+def test_loaders_of_frameworks_are_kept(make):
+    loader = make()
+    changed = applied("num_workers", 1, loader)
+    assert (type(changed), changed.num_workers) == (type(loader), 1)
+    assert list(map(print_of, changed)) == list(map(print_of, loader))

@@ -1,0 +1,154 @@
+"""What the person asks of a running session: skip, pause, more time, an early end, and more of it afterwards."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from facts import gpu_facts
+from made_up import CATALOG
+from planted import THREE_PAUSES_TARGET, plant_removers
+from real_session import Run, short_trials
+
+from advisor.experiment import events
+from advisor.experiment.budget import Budget
+from advisor.experiment.consent import Consent
+from advisor.experiment.control import Decision
+from advisor.experiment.decisions import Decisions
+from advisor.experiment.journal import open_session
+from advisor.experiment.state import SessionState
+from advisor.experiment.steering import SKIPPED, Steering
+from advisor.records import Candidate, Numerics, Verdict
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+# --- values ---------------------------------------------------------------------------------------------------
+
+
+def test_a_session_that_is_paused_waits_until_it_may_go_on():
+    steering, told = Steering(), []
+    steering.pause()
+    waiting = threading.Thread(target=lambda: steering.hold(told.append))
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    assert told == [True]
+    steering.go_on()
+    waiting.join(5)
+    assert told == [True, False]
+
+
+def test_time_that_stands_still_is_not_spent_and_more_can_be_added():
+    clock = Clock()
+    budget = Budget(60.0, clock)
+    clock.now = 10.0
+    with budget.standing_still():
+        clock.now = 100.0
+    assert (budget.spent_s, budget.left_s) == (10.0, 50.0)
+    measure_s = budget.measure_s
+    budget.extended_s += 60.0
+    assert (budget.left_s, budget.measure_s) == (110.0, measure_s)
+    fresh = budget.renewed(20.0)
+    assert (fresh.total_s, fresh.left_s) == (20.0, 20.0)
+    assert budget.renewed().left_s == 60.0
+
+
+def test_one_batch_size_that_is_accepted_does_not_accept_the_others():
+    decisions = Decisions()
+    assert decisions.take("batch_size", Decision.ACCEPTED, 128)
+    assert not decisions.take("batch_size", Decision.ACCEPTED, 128)
+    mode = gpu_facts().workload.mode
+    consent = Consent(CATALOG, mode, Numerics.CLOSE, decisions.all(), values=decisions.values())
+    sizes = {size: Candidate("batch_size", "data.batch_size", size) for size in (64, 128, 256)}
+    assert [size for size, candidate in sizes.items() if not consent.waits(candidate)] == [128]
+    assert [size for size, candidate in sizes.items() if consent.permits(candidate.settings)] == [128]
+    assert decisions.take("batch_size", Decision.ACCEPTED), "all of them is another decision"
+    assert decisions.values() == {}
+    every = Consent(CATALOG, mode, Numerics.CLOSE, decisions.all(), values=decisions.values())
+    assert not any(every.waits(candidate) for candidate in sizes.values())
+    assert every.decided != consent.decided
+
+
+def test_the_state_knows_which_value_was_accepted():
+    state = SessionState.of([events.Decided("batch_size", Decision.ACCEPTED, 128)])
+    assert state.accepted_values == {"batch_size": 128}
+    state.apply(events.Decided("batch_size", None))
+    assert (state.decisions, state.accepted_values) == ({}, {})
+
+
+# --- sessions -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_trials(real_sessions):
+    with short_trials():
+        yield
+
+
+def session_of(folder, **options):
+    plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT", third="EXACT")
+    recipes = (str(folder / "recipes"),)
+    only = ("first", "second", "third")
+    return Run(folder, THREE_PAUSES_TARGET, only=only, recipe_folders=recipes, **{"budget_s": 60.0, **options})
+
+
+def starts(matches):
+    return lambda event: isinstance(event, events.TrialStarted) and matches(event.name)
+
+
+def measuring(name):
+    return lambda event: isinstance(event, events.TrialActivity) and event.name == name and event.text == "warming up"
+
+
+def test_a_session_obeys(tmp_path):
+    """Its control is skipped, it is paused, given more time, ended early, and searches on when it is asked to."""
+    run = session_of(tmp_path)
+    session = run.session
+    run.when(starts(lambda name: name == "baseline"), session.skip)  # without it there is nothing to go on with
+    run.when(measuring("control=true"), session.skip)
+    run.when(lambda event: isinstance(event, events.StackMeasured), lambda: (session.pause(), session.extend(60.0)))
+    run.when(lambda event: event == events.Held(True), session.go_on)
+    run.when(starts(lambda name: name.startswith("stack without")), session.finish)
+    run.run()
+    last = run.told[-1]
+    assert isinstance(last, events.SessionFinished)
+    assert not last.cancelled
+    assert not run.posted(events.SessionFailed)
+    assert run.posted(events.Held) == [events.Held(True), events.Held(False)]
+    state = run.state
+    control = state.trials["control=true"]
+    assert (control.verdict, control.result.reason) == (Verdict.SKIPPED, SKIPPED)
+    assert run.started[-1].startswith("stack without"), "nothing is started after the end was asked for"
+    assert state.baseline is not None
+    assert state.stack.settings
+    assert not state.stack.confirmed
+    assert state.progress == 1.0
+    timed = [event for event in run.posted(events.TrialStarted) if event.name != "baseline"]
+    assert all(event.expected_s > 0 for event in timed)
+    before = len(run.told)
+    session.try_more(40.0)
+    again = [event.name for event in run.told[before:] if isinstance(event, events.TrialStarted)]
+    assert "stack, confirmed" in again
+    assert run.state.stack.confirmed
+    assert sum(isinstance(event, events.SessionFinished) for event in run.told) == 1
+
+
+def test_going_on_with_a_complete_session_never_spoils_its_record(tmp_path):
+    run = session_of(tmp_path, budget_s=12.0).run()
+    run.journal.close()
+    past = open_session(run.journal.session_id)
+    assert not SessionState.of(past.events).finished.cancelled
+    again = session_of(tmp_path, past=past)
+    again.run_until(starts(lambda name: name == "baseline"))
+    assert again.told[-1].cancelled, "whoever is there is told so"
+    again.journal.close()
+    kept = SessionState.of(open_session(run.journal.session_id).events)
+    assert kept.failure is None
+    assert not kept.finished.cancelled
+    assert kept.stack == run.state.stack
