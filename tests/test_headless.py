@@ -515,7 +515,7 @@ def test_files_are_written_also_when_nobody_reads_the_output(tmp_path, monkeypat
 
 
 def test_a_second_interrupt_leaves_at_once(monkeypatch, capsys):
-    monkeypatch.setattr("advisor.headless.SAME_SIGNAL_S", 0.0)
+    monkeypatch.setattr("advisor.interrupts.SAME_SIGNAL_S", 0.0)
     playback = Playback(cancelled_history(), wait=True)
     playback.cancel = lambda: None
 

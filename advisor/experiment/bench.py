@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
+from advisor.builder import TOO_LONG
 from advisor.catalog import Catalog
+from advisor.errors import TargetError
 from advisor.experiment.budget import Budget
 from advisor.experiment.events import Event, Held, Said, TrialActivity, TrialEnded, TrialStarted
 from advisor.experiment.journal import Journal
@@ -30,6 +33,7 @@ from advisor.records import (
 )
 from advisor.runner import Runner
 from advisor.settings import Settings
+from advisor.whereabouts import last_stack
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
@@ -37,7 +41,8 @@ ENERGY_S = 1.05
 _TIMING_KERNELS_S = 8.0
 # Building may take this share of the budget, and this many seconds at least, before trials build for themselves.
 _BUILD_SHARE = 0.25
-_LEAST_BUILD_PATIENCE_S = 15.0
+_BUDGET_PER_BUILD = 8
+_LEAST_BUILD_PATIENCE_S = 10.0
 
 
 class SessionCancelledError(Exception):
@@ -126,7 +131,8 @@ class Bench:
     def build_once(self) -> None:
         """Have the target built once, for all trials: a failure only means that each builds it anew.
 
-        A target that cannot be built at all fails here as well; its first trial tells why.
+        A target that cannot be built at all fails here as well; its first trial tells why. Raises TargetError where
+        building took so long that the budget has no time for another attempt, and SessionCancelledError.
         """
         request, started = self.request, self.budget.spent_s
         self._emit(TrialActivity("baseline", "building the model, once for all trials"))
@@ -134,6 +140,15 @@ class Bench:
         patience_s = max(_LEAST_BUILD_PATIENCE_S, _BUILD_SHARE * self.budget.total_s)
         self.builds_anew = self.runner.build_once(request.target, request.seed, log_path, patience_s)
         self.budget.build_s = self.budget.spent_s - started
+        if self.runner.cancelled:
+            raise SessionCancelledError
+        if self.builds_anew == TOO_LONG and self.budget.left_s < patience_s:
+            minutes = math.ceil(_BUDGET_PER_BUILD * patience_s / 60)
+            raise TargetError(
+                f"building the model takes more than {patience_s:.0f} s, and the budget leaves no time to try again.",
+                f"Mend what hangs, or give it time with --budget {minutes}m.",
+                last_stack(log_path),
+            )
 
     def build_anew(self, reason: str) -> None:
         """Have each trial build the target for itself from now on."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
-from advisor.formatting import printable
+from advisor.formatting import printable_in
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -257,15 +256,5 @@ Event = (
 def printable_event(event: Event) -> Event:
     """The event with the control characters in its texts shown: a target's words must not steer a terminal."""
     values = msgspec.to_builtins(event)
-    shown = _printable(values)
+    shown = printable_in(values)
     return event if shown == values else msgspec.convert(shown, type(event))
-
-
-def _printable(value: Any) -> Any:
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {_printable(key): _printable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_printable(item) for item in value]
-    return value

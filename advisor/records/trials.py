@@ -268,7 +268,8 @@ class TrialRecord:
     """A candidate with its result, compared with the baseline. ``settings`` is all that was applied.
 
     ``confirmed`` when it was measured in turn with the baseline. ``contribution`` says, of a candidate that was
-    measured together with others, how many times as fast they are with it as without it.
+    measured together with others, how many times as fast they are with it as without it; it may be known beside
+    what the candidate does alone.
     """
 
     candidate: Candidate

@@ -304,7 +304,6 @@ def test_habits_where_nothing_waits_and_where_nobody_looked() -> None:
     nothing = habits_text(replace(histories.PROFILE, sync_places=(), habits=()), str)
     assert nothing.plain == "Nothing in the step makes the host wait for the device."
     assert habits_text(Profile(1.0, {}), str).plain == "No habit could be priced here."
-    assert "is measured with the profile" in habits_text(None, str).plain
 
 
 def test_habits_are_shares_of_the_step() -> None:

@@ -73,13 +73,32 @@ class FakeControl:
         self._cancelled.set()
         self._stopped.set()
 
-    def decide(self, recipe_id: str, decision: Decision | None) -> None:
-        self.calls.append(("decide", recipe_id, decision))
+    def skip(self) -> None:
+        self.calls.append(("skip",))
+
+    def pause(self) -> None:
+        self.calls.append(("pause",))
+
+    def go_on(self) -> None:
+        self.calls.append(("go_on",))
+
+    def extend(self, seconds: float) -> None:
+        self.calls.append(("extend", seconds))
+
+    def finish(self) -> None:
+        self.calls.append(("finish",))
+        self._cancelled.set()
+
+    def try_more(self, seconds: float | None = None) -> None:
+        self.calls.append(("try_more", seconds))
+
+    def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
+        self.calls.append(("decide", recipe_id, decision) if value is None else ("decide", recipe_id, decision, value))
         if decision is None:
             self._decisions.pop(recipe_id, None)
         else:
             self._decisions[recipe_id] = decision
-        self.emit(Decided(recipe_id, decision))
+        self.emit(Decided(recipe_id, decision, value))
 
     def decisions(self) -> dict[str, Decision]:
         return dict(self._decisions)
