@@ -124,7 +124,8 @@ class Builder:
         overlaps = self._trial is not None and self._trial.reported and not getattr(reduction, "ACKNOWLEDGE", False)
         idle = self._trial is None or overlaps or not self._trial.is_alive()
         same = spec.target == self.target and spec.seed == self.seed
-        return self.usable and idle and same and not spec.environment and spec.kind is not TrialKind.TURNS
+        by_itself = spec.kind in (TrialKind.TURNS, TrialKind.VERIFY)  # an export is verified as in a program of its own
+        return self.usable and idle and same and not spec.environment and not by_itself
 
     def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:
         """Fork a trial that talks over ``theirs``. Raises OSError or EOFError when the builder is gone."""

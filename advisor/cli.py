@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,6 +105,8 @@ def _measure(invocation: options.Measure) -> int:
     past = None if invocation.resume is None else _past(invocation.resume, invocation.request)
     request = _request_of(invocation.request, past)
     assert request is not None, "the options name a target or a session"
+    if invocation.budget_s is not None:
+        request = replace(request, budget_s=invocation.budget_s)
     if not invocation.headless and sys.stdin.isatty() and sys.stdout.isatty():
         from advisor.tui.launch import run_app
 

@@ -24,6 +24,7 @@ from advisor.experiment.journal import Journal, PastSession
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.experiment.verification import Exported, limit_s, may_be_verified
 from advisor.export.evidence import (
     bound_sentence,
     caveats,
@@ -41,6 +42,7 @@ from advisor.export.figures import (
     noise_words,
     own_figures,
     verdict_shown,
+    verified_words,
 )
 from advisor.export.outputs import Written, write_outputs
 from advisor.export.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
@@ -159,11 +161,11 @@ def run_headless(
         session = (opener or open_session)(request, past, reporter.handle)
         started = time.monotonic()
         with INTERRUPTS.obeyed_by():
-            ended = _run_in_thread(session, reporter.say)
+            ended = _run_in_thread(session, session.run, reporter.say)
             reporter.close()
             if not ended:
                 reporter.state.apply(events.SessionFinished(True, time.monotonic() - started))
-            written = _report(reporter, request, outputs)
+            written = _report(reporter, request, outputs, session)
             for line in _left_off(reporter.state):
                 reporter.say(line)
     if not ended:
@@ -175,12 +177,12 @@ def run_headless(
     return ExitCode.INTERRUPTED if finished and finished.cancelled else ExitCode.OK
 
 
-def _run_in_thread(session: SessionControl, say: Callable[[str], None]) -> bool:
-    """Run the session in a thread of its own, so that no signal interrupts it half-way. Whether it has ended.
+def _run_in_thread(session: SessionControl, part: Callable[[], None], say: Callable[[str], None]) -> bool:
+    """Run a part of the session in a thread of its own, which no signal interrupts half-way. Whether it has ended.
 
     The first signal ends it early; after another it is not waited for any more.
     """
-    worker = threading.Thread(target=session.run, name="session", daemon=True)
+    worker = threading.Thread(target=part, name="session", daemon=True)
     cancelled = INTERRUPTS.asked
     if cancelled:
         session.cancel()
@@ -194,11 +196,18 @@ def _run_in_thread(session: SessionControl, say: Callable[[str], None]) -> bool:
     return not worker.is_alive()
 
 
-def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs) -> Written:
+def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, session: SessionControl) -> Written:
     """The files first: whoever reads our output may leave."""
     state = reporter.state
     catalog = load_catalog(request.recipe_folders)
-    written = write_outputs(state, request, outputs, catalog)
+
+    def verify(exported: Exported) -> None:
+        stack = state.stack
+        if stack and may_be_verified(state) and outputs.verify and not INTERRUPTS.asked:
+            reporter.say(f"verifying {exported.path} in a plain loop, {format_seconds(limit_s(stack))} at most")
+            _run_in_thread(session, lambda: session.verify(exported, stack), reporter.say)
+
+    written = write_outputs(state, request, outputs, catalog, verify)
     if state.baseline:
         print_summary(state, sys.stderr if outputs.json_to_stdout else sys.stdout, catalog)
     for sentence in written.sentences:
@@ -359,6 +368,10 @@ class HeadlessReporter:
     @_lines.register
     def _(self, event: events.Said) -> Iterable[str]:
         return (event.text if event.severity == "information" else f"{event.severity}: {event.text}",)
+
+    @_lines.register
+    def _(self, event: events.ExportVerified) -> Iterable[str]:
+        yield verified_words(event.verification)
 
     @_lines.register
     def _(self, event: events.SessionFinished) -> Iterable[str]:
@@ -614,10 +627,11 @@ def _stack(state: SessionState, stack: StackRecord) -> Group:
             f"numerics {format_numerics(stack.numerics)}",
         ]
     lines = [Text(plain(format_setting(key, value))) for key, value in stack.settings.items()]
+    verified = [Text(plain(f"the export: {verified_words(state.verification)}"))] if state.verification else []
     dropped = [Text(plain(f"left out: {name} ({reason})"), style="dim") for name, reason in stack.dropped.items()]
     shown = stack.comparison.verdict if stack.comparison else Verdict.FAILED
     style = _STYLES[Verdict.FASTER if stack_helps(state) else shown]
-    return Group(*lines, Text(plain(", ".join(figures)), style=style), *dropped)
+    return Group(*lines, Text(plain(", ".join(figures)), style=style), *verified, *dropped)
 
 
 def _others(state: SessionState) -> list[TrialRecord]:

@@ -38,7 +38,7 @@ class Outputs:
 
     ``key_map`` names, for a setting's key, the dotted path of the entry in the user's config that holds it.
     ``trace_path`` is for the profile's Chrome trace, gzipped when it ends in .gz. ``config_kind`` is the program that
-    reads the config; None when its keys tell.
+    reads the config; None when its keys tell. ``verify``: the export is applied to the target and timed.
     """
 
     json_path: str | None = None
@@ -48,6 +48,7 @@ class Outputs:
     key_map: Mapping[str, str] = field(default_factory=dict)
     trace_path: str | None = None
     config_kind: ConfigKind | None = None
+    verify: bool = True
 
     @property
     def json_to_stdout(self) -> bool:
@@ -67,13 +68,15 @@ class ShowHelp:
 class Measure:
     """Run a session. ``request`` is None when a recorded one is taken up under the options that it had.
 
-    ``resume``: the session to take up, an empty string for the latest, None for a new one.
+    ``budget_s`` is the time that such a session gets now, None for as much as it had. ``resume``: the session to take
+    up, an empty string for the latest, None for a new one.
     """
 
     request: Request | None
     outputs: Outputs
     headless: bool
     resume: str | None
+    budget_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +342,11 @@ def _measure_parser() -> _Parser:
     parser.option(
         "--export", metavar="FILE", help="write the settings that won: YAML, .py, or with --config your file patched"
     )
+    parser.add_argument(
+        "--no-verify",
+        action="store_true",
+        help="do not time a plain loop with the exported file (up to 60 s)",
+    )
     parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
     parser.option(
         "--map",
@@ -353,9 +361,7 @@ def _measure_parser() -> _Parser:
     parser.option(
         "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
     )
-    parser.option(
-        "--budget", metavar="TIME", read=seconds_of, default=DEFAULT_BUDGET_S, help="90s, 5m (the default), 1h"
-    )
+    parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (the default), 1h")
     parser.option(
         "--objective",
         metavar="GOAL",
@@ -414,7 +420,6 @@ def _add_recipe_folders(parser: _Parser) -> None:
 
 # What says how to measure, and is kept with the session.
 _OF_THE_REQUEST = (
-    "budget",
     "objective",
     "memory_limit",
     "keep_speed",
@@ -451,6 +456,7 @@ def _parse_measure(arguments: Sequence[str]) -> Measure:
         outputs=outputs,
         headless=options.headless or outputs.json_to_stdout,
         resume=resume,
+        budget_s=options.budget,
     )
 
 
@@ -511,7 +517,7 @@ def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespac
     )
     return Request(
         target=spec,
-        budget_s=options.budget,
+        budget_s=DEFAULT_BUDGET_S if options.budget is None else options.budget,
         objective=options.objective,
         keep_speed=DEFAULT_KEEP_SPEED if options.keep_speed is None else options.keep_speed,
         allow=options.allow,
@@ -585,6 +591,7 @@ def _outputs(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs
         key_map=key_map,
         trace_path=getattr(options, "trace", None),
         config_kind=getattr(options, "config_kind", None),
+        verify=not getattr(options, "no_verify", False),
     )
     check_outputs(outputs)
     return outputs

@@ -35,7 +35,7 @@ from advisor.experiment.state import SessionState
 from advisor.export.outputs import settings_to_export, write_outputs
 from advisor.headless import HeadlessReporter, print_summary, run_headless, trial_effect
 from advisor.options import Outputs
-from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult
+from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult, Verification
 
 
 def progress_of(history):
@@ -431,6 +431,20 @@ class Playback:
 
     def cancel(self):
         self.cancelled.set()
+
+    def verify(self, exported, stack):
+        self.emit(events.ExportVerified(Verification(exported.path, 1.9, 26.3, 13.8, 1.97)))
+
+
+def test_an_export_is_verified_unless_that_is_switched_off(tmp_path, capsys):
+    outputs = Outputs(json_path=str(tmp_path / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
+    assert run_headless(sample_request(), outputs, opener=Playback(sample_history())) == ExitCode.OK
+    printed = capsys.readouterr()
+    assert "verifying" in printed.err
+    assert "the export: verified: 1.9x in a plain loop" in printed.out
+    assert json.loads((tmp_path / "out.json").read_text())["verification"]["speedup"] == 1.9
+    assert run_headless(sample_request(), replace(outputs, verify=False), opener=Playback(sample_history())) == 0
+    assert "verifying" not in capsys.readouterr().err
 
 
 def test_a_run_writes_every_output(tmp_path, capsys):

@@ -16,17 +16,28 @@ from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.journal import Journal, list_sessions, open_session, sessions_folder
 from advisor.experiment.request import Request
-from advisor.records import Block, Candidate, Mode, Objective, Outcome, TargetSpec, TrialRecord, TrialResult
+from advisor.records import (
+    Block,
+    Candidate,
+    Mode,
+    Objective,
+    Outcome,
+    TargetSpec,
+    TrialRecord,
+    TrialResult,
+    Verification,
+)
 
 
 def runs_history():
-    """What a resumed session reads: a run, one that failed, and blocks timed in turn."""
+    """What a resumed session reads: a run, one that failed, blocks timed in turn, and an export that was verified."""
     settings, blocks = {"precision.autocast": "bfloat16", "a.b": 1}, (Block(10, 80, 0.5), Block(10, 80, 0.25))
     measured = TrialResult(Outcome.MEASURED, blocks=blocks, losses=(1.0, math.inf), weights=(2.0, 1.5))
     return [
         events.RunMeasured({}, measured),
         events.RunMeasured(settings, TrialResult(Outcome.CRASHED, "it ended", details="signal 9")),
         events.TurnsMeasured(settings, blocks, blocks[::-1], measured),
+        events.ExportVerified(Verification("tuned.yaml", 1.9, 26.3, 13.8, 1.97, 12.0)),
     ]
 
 

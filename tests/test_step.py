@@ -201,6 +201,12 @@ def test_a_schedule_that_is_made_after_the_step_draws_no_warning():
         schedule.step()
 
 
+def test_an_optimizer_that_calls_the_loss_itself_is_refused_in_a_sentence():
+    model = net()
+    with pytest.raises(ValueError, match="LBFGS calls the loss itself.*Keep your own loop"):
+        train_step(model, torch.optim.LBFGS(model.parameters()))
+
+
 @pytest.mark.parametrize("zero_grad", ["none", "manual"])
 def test_parameters_of_a_group_that_is_added_later_are_cleared_and_clipped(zero_grad):
     model = net()

@@ -24,6 +24,7 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
     Value,
+    Verification,
 )
 
 
@@ -192,6 +193,13 @@ class ProgressMade:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportVerified:
+    """An exported file was applied to the target in a fresh process and timed in a plain loop."""
+
+    verification: Verification
+
+
+@dataclass(frozen=True, slots=True)
 class Said:
     """A plain sentence for the person: a problem, a decision. ``severity``: information, warning, error."""
 
@@ -238,6 +246,7 @@ Event = (
     | Decided
     | Held
     | ProgressMade
+    | ExportVerified
     | Said
     | SessionFailed
     | SessionFinished

@@ -33,13 +33,14 @@ from advisor.experiment.state import SessionState
 from advisor.experiment.steering import ENDED, SKIPPED, Steering
 from advisor.experiment.telling import Teller
 from advisor.experiment.tolerance import own_rounding
+from advisor.experiment.verification import Exported, verify
 from advisor.hardware import inspect_hardware
-from advisor.records import Candidate, Facts, Finding, Mode, Outcome, TrialResult, Value
+from advisor.records import Candidate, Facts, Finding, Mode, Outcome, StackRecord, TrialResult, Value
 from advisor.runner import Runner
 from advisor.settings import Settings
 from advisor.source import read_sources
 
-_REWORK, _MORE = "rework", "more"
+_REWORK, _MORE, _VERIFY = "rework", "more", "verify"
 
 
 class Session:
@@ -152,6 +153,10 @@ class Session:
         """Run a candidate's trial again."""
         if self._known is not None and name in self._teller.records:
             self._run_aside(name, lambda: self._retry(name))
+
+    def verify(self, exported: Exported, stack: StackRecord) -> None:
+        """Time the target's loop with an exported file and without it."""
+        self._run_aside(_VERIFY, lambda: self._emit(events.ExportVerified(verify(self._bench, exported, stack))))
 
     def try_more(self, seconds: float | None = None) -> None:
         """Search on after the session, for this long or as long as it had."""

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.catalog import Catalog, load_catalog
+from advisor.config_file import read_config
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
+from advisor.experiment.verification import Exported
 from advisor.export import outputs as files
 from advisor.export.config_patch import diff
 from advisor.export.files import read_exactly, write_atomically
@@ -112,8 +114,19 @@ class FileExporter:
         exported = files.patched_config(state, self._outputs, self._recipes(), path)
         write_atomically(path, exported.patch.text)
         if exported.rest_path:
-            write_atomically(exported.rest_path, files.yaml_text(state, exported.patch.rest, self._request))
+            write_atomically(
+                exported.rest_path, files.yaml_text(state, exported.patch.rest, self._request, beside=path.name)
+            )
         return path
+
+    def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
+        """Settings and Python files, and a config whose section holds settings; nothing with --no-verify."""
+        if not self._outputs.verify or format_id not in ("settings", "python", "config"):
+            return None
+        if format_id != "config":
+            return Exported(str(path))
+        added = files.patched_config(state, self._outputs, self._recipes(), path).patch.added
+        return Exported(str(path), read_config(str(path))) if added else None
 
     def _text(self, format_id: str, state: SessionState) -> str:
         settings = files.settings_to_export(state)

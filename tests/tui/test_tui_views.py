@@ -32,6 +32,7 @@ from advisor.sweep import sweep_rows
 from advisor.tui.saving import copy_trace, free_path
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.clocks import clock_facts
+from advisor.tui.views.export import ExportView
 from advisor.tui.views.habits_text import habits_text
 from advisor.tui.views.overview_facts import baseline_facts, source_facts, workload_facts
 from advisor.tui.views.readings import cpu_text, energy_text, readings_text, trade_text
@@ -303,7 +304,6 @@ def test_habits_where_nothing_waits_and_where_nobody_looked() -> None:
     nothing = habits_text(replace(histories.PROFILE, sync_places=(), habits=()), str)
     assert nothing.plain == "Nothing in the step makes the host wait for the device."
     assert habits_text(Profile(1.0, {}), str).plain == "No habit could be priced here."
-    assert "is measured with the profile" in habits_text(None, str).plain
 
 
 def test_habits_are_shares_of_the_step() -> None:
@@ -432,6 +432,30 @@ def test_a_trade_is_memory_saved_for_time_lost() -> None:
     assert trade_text(slower, histories.BASELINE).plain == "saves 4.10 GiB (-45 %) for +25 % time a sample"
     assert trade_text(histories.AUTOCAST, histories.BASELINE) is None
     assert trade_text(histories.ZERO_GRAD, histories.BASELINE) is None
+
+
+# --- export ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def check(pilot, app, control) -> None:
+        app.context.exporter.verifies = True
+        await pilot.press("5", "s")
+        await settle(pilot)
+        await app.workers.wait_for_complete()
+        await settle(pilot)
+        assert [call for call in control.calls if call[0] == "verify"] == [("verify", "tuned.yaml")]
+        assert app.context.state.verification.speedup == 1.9
+        assert "verified: 1.9x in a plain loop" in " ".join(screen_text(app).split())
+        app.query_one(ExportView).choose("report")
+        await settle(pilot)
+        await pilot.press("s")
+        await settle(pilot)
+        assert [call[0] for call in control.calls].count("verify") == 1
+
+    await drive(histories.whole(), check)
 
 
 # --- advice ---------------------------------------------------------------------------------------------------
