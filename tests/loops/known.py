@@ -53,13 +53,7 @@ BY_DESIGN: tuple[Expected, ...] = (
         what="instead of 10",
     ),
 )
-KNOWN: tuple[Expected, ...] = (
-    Expected(
-        "workers that persist shuffle differently from the second epoch on",
-        ("dropout", "data.num_workers: 2"),
-        case="^data",
-    ),
-)
+KNOWN: tuple[Expected, ...] = ()
 
 
 def explanation(loop: str, case: str, what: str) -> Expected | None:

@@ -22,7 +22,8 @@ QUICK = "float32 stack"
 # These run under further settings, by what their names begin with: one loop under all that need no compiler, others
 # under what it has no use for.
 FURTHER = {
-    "plain": ("",),
+    "plain": ("exact", "cpu.", "host.", "model.", "optimizer.implementation", "precision.", "step."),
+    "dropout": ("data.",),
     "nanogpt_step": ("attention.", "memory.", "step.clip_grad", "precision.autocast"),
     "resume_sgd": ("precision.autocast: float16",),
     "one_cycle_adam": ("optimizer.",),
