@@ -201,6 +201,12 @@ def test_a_schedule_that_is_made_after_the_step_draws_no_warning():
         schedule.step()
 
 
+def test_an_optimizer_that_calls_the_loss_itself_is_refused_in_a_sentence():
+    model = net()
+    with pytest.raises(ValueError, match="LBFGS calls the loss itself.*Keep your own loop"):
+        train_step(model, torch.optim.LBFGS(model.parameters()))
+
+
 @pytest.mark.parametrize("zero_grad", ["none", "manual"])
 def test_parameters_of_a_group_that_is_added_later_are_cleared_and_clipped(zero_grad):
     model = net()
@@ -246,10 +252,11 @@ torch._dynamo.config.suppress_errors = False
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 plan = StepPlan(mode=Mode.INFER, device="cpu", compile_mode="default", grad_mode="no_grad")
 batch = torch.ones(3, 4)
+expected = model(batch)
 components = Components(model, None, batch, plan)
 finish_components(components)
 step = make_step(components, None)
-torch.testing.assert_close(step(batch), model(batch))
+torch.testing.assert_close(step(batch), expected)
 print(counters["stats"]["unique_graphs"], counters["inductor"]["fxgraph_cache_miss"])
 """
 

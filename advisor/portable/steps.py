@@ -3,6 +3,7 @@
 The phases of a step are methods, so that the instrumented pass times exactly what the timed loop runs.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -16,7 +17,6 @@ from advisor.portable.collector import Collector
 from advisor.portable.compiling import compiled_call
 from advisor.portable.losses import default_loss, form_that_works, loss_in, takes_model
 from advisor.portable.nested import map_tensors, mover
-from advisor.portable.optimizer_steps import compiled_step
 
 # Modes of torch.compile that replay CUDA graphs: what they return lies in memory that the next call overwrites.
 GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
@@ -36,9 +36,23 @@ class TrainStep:
 
     ``scaler`` is the gradient scaler, None without one. ``state_dict`` and ``load_state_dict`` hold what a checkpoint
     needs beside the model and the optimizer: the scaler's state, and how many batches of an update are in.
+    ``optimizer_step`` runs in place of the optimizer's own ``step``. Raises ValueError for an optimizer that calls the
+    loss itself. Gradients are clipped over the optimizer's parameters.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: Any, loss: Callable[..., Any] | None, plan: StepPlan) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: Any,
+        loss: Callable[..., Any] | None,
+        plan: StepPlan,
+        optimizer_step: Callable[[], Any] | None = None,
+    ) -> None:
+        if needs_closure(optimizer):
+            raise ValueError(
+                f"{type(optimizer).__name__} calls the loss itself, several times a step (a closure), which train_step "
+                "cannot do. Keep your own loop: optimizer.step(closure) works on what prepare returns."
+            )
         self.model = model
         self.optimizer = optimizer
         self.plan = plan
@@ -56,7 +70,7 @@ class TrainStep:
         self._attention = attention_of(plan)
         self._creation = creation_of(plan)
         self._marks_steps = marks_steps(plan)
-        self._compiled_step = compiled_step(optimizer, self.device) if plan.compile_optimizer else None
+        self._optimizer_step = optimizer_step
         self._collect = collector_of(plan)
         self._loss_sum: torch.Tensor | None = None
         self._accumulated = 0  # batches since the last update
@@ -149,7 +163,7 @@ class TrainStep:
         if self.scaler is None:
             self._clip()
             # Looked up each time: a scheduler that is made later puts a method of its own in place of this one.
-            (self._compiled_step or self.optimizer.step)()
+            (self._optimizer_step or self.optimizer.step)()
         else:
             if self.plan.clip_norm is not None:
                 self.scaler.unscale_(self.optimizer)
@@ -266,6 +280,12 @@ def start_training(model: torch.nn.Module) -> None:
     """Put a model into training mode unless it is: its layers that are frozen in evaluation mode stay so."""
     if not model.training:
         model.train()
+
+
+def needs_closure(optimizer: Any) -> bool:
+    """Whether the optimizer's step must be given a function that computes the loss."""
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
 
 
 def mover_of(plan: StepPlan) -> Callable[[Any], Any]:

@@ -9,7 +9,7 @@ import torch
 
 from advisor.errors import UsageError
 from advisor.portable.graphed import GraphedStep
-from advisor.portable.optimizer_steps import make_capturable
+from advisor.portable.optimizer_steps import compiled_step, make_capturable
 from advisor.portable.steps import InferStep, TrainStep, grad_mode, mover_of
 from advisor.recipe import Components
 from advisor.records import Mode
@@ -58,7 +58,9 @@ def make_step(components: Components, loss: Callable[..., Any] | None) -> TrainS
     plan = components.plan
     step: TrainStep | InferStep
     if plan.mode is Mode.TRAIN:
-        step = TrainStep(components.model, components.optimizer, loss, plan)
+        optimizer = components.optimizer
+        update = compiled_step(optimizer, torch.device(plan.device)) if plan.compile_optimizer else None
+        step = TrainStep(components.model, optimizer, loss, plan, update)
     else:
         step = InferStep(components.model, plan, with_target=loss is not None)
     if plan.cuda_graph and step.device.type != "cuda":
