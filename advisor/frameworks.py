@@ -17,6 +17,8 @@ from advisor.settings import Settings
 _ON_OBJECTS = frozenset({Stage.ENVIRONMENT, Stage.GLOBAL, Stage.MODEL, Stage.OPTIMIZER, Stage.COMPILE})
 # Of these a part is left to the step: batches that take the weights' type.
 _NEED_THE_STEP = frozenset({"precision.weights"})
+# Modes whose graphs own the gradients until the next step, which a loop has to mark, and the same without graphs.
+_WITHOUT_GRAPHS: dict[Value, Value] = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 _OWN_LOOP = "needs a loop of your own: step = tuning.train_step(model, optimizer, loss)"
 
 
@@ -52,6 +54,11 @@ def divide(
             continue
         if _is_on_objects(recipe) and recipe.key not in places:
             on_objects[recipe.key] = value
+            if recipe.key == "compile.mode" and value in _WITHOUT_GRAPHS:
+                on_objects[recipe.key] = plain = _WITHOUT_GRAPHS[value]
+                elsewhere[format_setting(recipe.key, value)] = (
+                    f"compiled as {plain}; its CUDA graphs {_OWN_LOOP.replace('needs', 'need')}"
+                )
         elif value != recipe.default and done.get(recipe.key, recipe.default) != value:
             elsewhere[format_setting(recipe.key, value)] = places.get(recipe.key, _needs_a_loop)(value)
     return Division(Settings(on_objects), elsewhere)

@@ -56,6 +56,12 @@ def test_settings_are_told_apart():
     assert "a loop of your own" in on_gpu.elsewhere["step.cuda_graph: true"]
 
 
+def test_graphs_of_the_compiler_are_left_to_a_loop_that_marks_its_steps():
+    divided = divide({"compile.mode": "reduce-overhead"}, "cuda", {}, {})
+    assert divided.objects == {"compile.mode": "default"}
+    assert "CUDA graphs need" in divided.elsewhere["compile.mode: reduce-overhead"]
+
+
 def test_the_package_imports_no_framework():
     code = "import sys, advisor; print(not {'torch', 'lightning', 'transformers'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

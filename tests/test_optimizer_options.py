@@ -165,6 +165,7 @@ def test_groups_added_later_have_the_options():
     ("optimizer", "changes", "message"),
     [
         (torch.optim.LBFGS, {"fused": True}, "LBFGS takes no option fused"),
+        (lambda p: torch.optim.SGD([p[0].requires_grad_(False), p[1]], momentum=0.9), {"fused": True}, "holds frozen"),
         (torch.optim.RMSprop, {"fused": True}, "RMSprop takes no option fused"),
         (lambda p: OwnStep(p, lr=0.1), {"foreach": True}, "OwnStep has a step of its own"),
         (lambda p: torch.optim.Adam(p, foreach=True), {"fused": True}, "cannot be `True` together"),

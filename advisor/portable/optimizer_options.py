@@ -78,6 +78,8 @@ def class_of_step(cls: type) -> typing.Any:
 def flags_of(base: typing.Any, group: dict[str, typing.Any]) -> set[str]:
     """The attributes that a constructor sets for a group's options. Raises what it raises."""
     if group.get("fused"):
+        if base is torch.optim.SGD and group["momentum"] and not all(p.requires_grad for p in group["params"]):
+            raise RuntimeError("it holds frozen parameters, and a fused SGD with momentum fails once they are trained")
         kinds = {(parameter.device, parameter.dtype): parameter for parameter in group["params"]}
         for parameter in kinds.values():
             _device_dtype_check_for_fused(parameter, cuda_unsupported=base is torch.optim.Adagrad)
