@@ -22,9 +22,9 @@ _CLUES: Mapping[ConfigKind, tuple[str, str]] = {
         torch_compile_mode ddp_find_unused_parameters overwrite_output_dir remove_unused_columns load_best_model_at_end
         sample_packing sequence_len hub_model_id""",
         """model_name_or_path base_model micro_batch_size lora_target_modules gradient_checkpointing report_to
-        push_to_hub torch_compile do_train do_eval learning_rate warmup_ratio warmup_steps weight_decay bf16 fp16 tf32 optim
-        output_dir logging_steps save_steps eval_steps max_steps gradient_accumulation_steps max_grad_norm run_name
-        num_epochs flash_attention""",
+        push_to_hub torch_compile do_train do_eval learning_rate warmup_ratio warmup_steps weight_decay bf16 fp16 tf32
+        optim output_dir logging_steps save_steps eval_steps max_steps gradient_accumulation_steps max_grad_norm
+        run_name num_epochs flash_attention""",
     ),
     ConfigKind.ACCELERATE: (
         """compute_environment distributed_type main_training_function downcast_bf16 machine_rank num_machines
