@@ -205,7 +205,8 @@ def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, sess
         stack = state.stack
         if stack and may_be_verified(state) and outputs.verify and not INTERRUPTS.asked:
             reporter.say(f"verifying {exported.path} in a plain loop, {format_seconds(limit_s(stack))} at most")
-            _run_in_thread(session, lambda: session.verify(exported, stack), reporter.say)
+            if not _run_in_thread(session, lambda: session.verify(exported, stack), reporter.say):
+                reporter.close()
 
     written = write_outputs(state, request, outputs, catalog, verify)
     if state.baseline:
