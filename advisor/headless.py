@@ -162,8 +162,8 @@ def run_headless(
         started = time.monotonic()
         with INTERRUPTS.obeyed_by():
             ended = _run_in_thread(session, session.run, reporter.say)
-            reporter.close()
             if not ended:
+                reporter.close()
                 reporter.state.apply(events.SessionFinished(True, time.monotonic() - started))
             written = _report(reporter, request, outputs, session)
             for line in _left_off(reporter.state):
@@ -205,7 +205,8 @@ def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, sess
         stack = state.stack
         if stack and may_be_verified(state) and outputs.verify and not INTERRUPTS.asked:
             reporter.say(f"verifying {exported.path} in a plain loop, {format_seconds(limit_s(stack))} at most")
-            _run_in_thread(session, lambda: session.verify(exported, stack), reporter.say)
+            if not _run_in_thread(session, lambda: session.verify(exported, stack), reporter.say):
+                reporter.close()
 
     written = write_outputs(state, request, outputs, catalog, verify)
     if state.baseline:
