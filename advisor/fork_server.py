@@ -98,10 +98,24 @@ def children() -> set[int]:
     pid = _pid()
     if pid is None:
         return set()
-    with contextlib.suppress(psutil.Error):
-        found = psutil.Process(pid).children()
-        return {child.pid for child in found if child.is_running() and child.status() != psutil.STATUS_ZOMBIE}
+    return {child for child in _listed_children(pid) if not _has_ended(child)}
+
+
+def _listed_children(pid: int) -> set[int]:
+    try:  # a file that the kernel keeps: no look at every process of the machine
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return {int(child) for task in tasks for child in (task / "children").read_text(encoding="ascii").split()}
+    except OSError:
+        with contextlib.suppress(psutil.Error):
+            return {child.pid for child in psutil.Process(pid).children()}
     return set()
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
 
 
 def _pid() -> int | None:

@@ -162,8 +162,8 @@ def run_headless(
         started = time.monotonic()
         with INTERRUPTS.obeyed_by():
             ended = _run_in_thread(session, session.run, reporter.say)
-            reporter.close()
             if not ended:
+                reporter.close()
                 reporter.state.apply(events.SessionFinished(True, time.monotonic() - started))
             written = _report(reporter, request, outputs, session)
             for line in _left_off(reporter.state):

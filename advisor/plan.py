@@ -1,7 +1,4 @@
-"""StepPlan: how a step runs. Recipes change it; ``portable/steps.py`` turns it and the objects into one callable step.
-
-Exported files contain this module word for word.
-"""
+"""StepPlan: how a step runs. Recipes change it; ``portable/steps.py`` makes one callable step of it and the objects."""
 
 from __future__ import annotations
 

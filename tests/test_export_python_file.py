@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import ast
 import copy
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from graph_stand_in import RecordedGraph
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from advisor import portable
 from advisor.catalog import Catalog, load_catalog
 from advisor.errors import UsageError
+from advisor.export.library import definitions_in
 from advisor.export.python_file import python_source
 from advisor.plan import StepPlan
 from advisor.recipe import Components, Recipe, Stage
@@ -212,8 +217,9 @@ def test_the_source_is_formatted_and_needs_only_torch(catalog, settings, mode, t
     imports = [line for line in source.splitlines() if line.startswith(("import", "from"))]
     modules = {line.split()[1].partition(".")[0] for line in imports}
     assert modules - set(sys.stdlib_module_names) == {"torch"}
-    if not any(key.startswith("data.") for key in settings):
-        assert imports == ["import inspect", "from collections.abc import Mapping", "import torch"]
+    assert len(imports) == len(set(imports))
+    assert ("import gc" in imports) is ("class Collector" in source)
+    assert "advisor" not in source.replace("perf-advisor", "")
     assert "in the loop" not in source
     ruff = Path(sys.executable).with_name("ruff")
     tool = str(ruff) if ruff.exists() else shutil.which("ruff")
@@ -312,13 +318,13 @@ def both(batch):
     return on_device(double(batch))
 def with_default(batch, own=loader):
     return own
-def _map(batch):
+def map_tensors(batch):
     return "mine"
 class Half: pass; made = 1
 one = 1; two = 2
 
 if loader:
-    loader.found = [both([1]), _map(0), one + two, kept, inspect is not None]
+    loader.found = [both([1]), map_tensors(0), one + two, kept, inspect is not None]
 """
 
 
@@ -355,7 +361,7 @@ def prepared_by(*recipes):
     module = ModuleType("tuned")
     exec(compile(source, "tuned.py", "exec"), vars(module))
     loader = module.prepare(model_of(), None, DataLoader(TensorDataset(torch.zeros(4))))[2]
-    assert module._map(torch.negative, torch.ones(1)).item() == -1.0  # the file's own
+    assert module.map_tensors(torch.negative, torch.ones(1)).item() == -1.0  # the file's own
     return *source.split("def prepare("), loader.found
 
 
@@ -364,8 +370,12 @@ FOUND = [([2], torch.device("cpu")), "mine", 3, [2], True]
 
 def test_what_workers_import_stands_at_the_top_of_the_file():
     head, prepare, found = prepared_by(_Early(), _Data(), _Again())
-    assert "import copy\nimport inspect\nfrom collections.abc import Mapping, Sequence\n\n# Early" in head
-    assert "import torch  # noqa: E402\n\nLARGEST = 2\n\n\n# Twice as much.\n@copy.copy\ndef double(" in head
+    before, after = head.split("\n\n# Early")
+    assert "import copy\n" in before
+    assert "Mapping, MutableMapping, Sequence\n" in before
+    assert "import torch  # noqa: E402\n" in after
+    assert "\n\nLARGEST = 2\n\n# How a step runs." in after
+    assert "\n\n\n# Twice as much.\n@copy.copy\ndef double(" in after
     assert "class Half" in head
     assert "\n\n\ndef add(x):" in head
     assert head.count("def ") == 2
@@ -399,49 +409,103 @@ def test_the_plan_is_the_one_that_the_recipes_make(catalog):
 # --- the captured step ----------------------------------------------------------------------------------------
 
 
-def test_capture_replay_and_eager_fallback_in_turn(catalog, monkeypatch):
-    """The order of things, with a stand-in for CUDA whose replay doubles the static batch into the static result."""
-    module = module_of(catalog, {"step.cuda_graph": True}, "train")
-    static = {}
+@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.AdamW])
+def test_the_files_own_captured_step_trains_as_a_plain_loop_does(catalog, optimizer_class):
+    """With a graph that records operators on the CPU in place of a CUDA graph."""
+    data = [*batches(8), *batches(1, size=2), *batches(3)]
+    reference, model = model_of(), model_of()
+    plain = optimizer_class(reference.parameters(), lr=0.05)
+    expected = []
+    for at, batch in enumerate(data):
+        plain.param_groups[0]["lr"] = 0.05 / (1 + at)
+        expected += plain_losses(reference, plain, [batch], None)
+    module = module_of(catalog, {"step.cuda_graph": True, "optimizer.implementation": "fused"}, "train")
+    model, optimizer, _ = module.prepare(model, optimizer_class(model.parameters(), lr=0.05))
+    eager = module.train_step(model, optimizer, nn.functional.cross_entropy)
+    step = module.GraphedStep(eager, RecordedGraph())
+    losses = []
+    for at, batch in enumerate(data):
+        optimizer.param_groups[0]["lr"] = 0.05 / (1 + at)
+        losses.append(step(batch).item())
+    assert losses == pytest.approx(expected, rel=1e-4)
+    assert (step.graph.captures, step.graph.replays, step.graph.eager) == (1, 8, 4)
 
-    class Graph:
-        def replay(self):
-            static["result"].copy_(2 * static["batch"])
 
-    def captured(batch):
-        static["batch"], static["result"] = batch, torch.zeros(batch.shape)
-        return static["result"]
+MODULES = {"nested", "calls", "losses", "steps", "watching", "graphed", "compiling", "collector", "optimizer_steps"}
 
-    stream = SimpleNamespace(wait_stream=lambda other: None)
-    fake = SimpleNamespace(
-        Stream=lambda device: stream,
-        current_stream=lambda device: stream,
-        stream=lambda stream: nullcontext(),
-        synchronize=lambda device: None,
-        CUDAGraph=Graph,
-        graph=lambda graph, **options: nullcontext(),
-    )
-    monkeypatch.setattr(torch, "cuda", fake)
-    monkeypatch.setattr(module, "_to_device", lambda batch, device: batch)
-    eager, replays = [], []
-    parameter = nn.Parameter(torch.ones(1))
 
-    def run(batch):
-        eager.append(batch)
-        parameter.grad = torch.full((1,), float(len(eager)))
-        return -batch
+@pytest.mark.parametrize("mode", ["train", "infer"])
+def test_the_step_of_the_file_is_the_code_of_the_trials(catalog, mode):
+    source = python_source(catalog, {"step.cuda_graph": True}, mode)
+    taken = [one for module in MODULES for one in definitions_in(module) if not one.is_import and one.text in source]
+    assert sum(len(one.text.splitlines()) for one in taken) > len(source.splitlines()) / 2
+    tree = ast.parse(source)
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert len(names) == len(set(names))
+    assert names[:2] == ["prepare", "train_step" if mode == "train" else "infer_step"]
 
-    step = module._graphed(SimpleNamespace(type="cuda"), run, captured, lambda: replays.append(1), [parameter])
-    results = [step(torch.full((2,), float(value))) for value in range(3)]
-    assert [result[0].item() for result in results] == [0.0, -1.0, -2.0]
-    assert parameter.grad.item() == 3.0
-    first, second = step(torch.full((2,), 5.0)), step(torch.full((2,), 6.0))
-    assert (first[0].item(), second[0].item()) == (10.0, 12.0)
-    assert parameter.grad is None
-    assert step(torch.full((1,), 7.0)).item() == -7.0
-    assert parameter.grad is None
-    assert step(torch.full((2,), 8.0))[0].item() == 16.0
-    assert (len(eager), len(replays)) == (4, 3)
+
+def test_names_of_portable_modules_are_unique():
+    """A file may hold any of them at its top level."""
+    modules = [path.stem for path in Path(portable.__file__).parent.glob("*.py") if path.stem != "__init__"]
+    names = [
+        name
+        for module in modules
+        for one in definitions_in(module)
+        if not one.is_import and not one.is_constant
+        for name in one.names
+    ]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_a_file_contains_only_what_it_needs(catalog):
+    train, infer = (python_source(catalog, {}, mode) for mode in ("train", "infer"))
+    assert "class TrainStep" in train
+    assert "class TrainStep" not in infer
+    for name in ("class GraphedStep", "class DeviceLoader", "class Watch", "class TensorRates", "def compiled_step"):
+        assert name not in train
+        assert name not in infer
+    assert "class DeviceLoader" in python_source(catalog, {"data.device_prefetch": True}, "train")
+    assert "def compiled_step" in python_source(catalog, {"compile.optimizer": True}, "train")
+
+
+def test_the_header_says_what_to_keep_and_the_file_does_it(catalog):
+    source = python_source(catalog, {"precision.autocast": "float16"}, "train")
+    assert "(model, optimizer, scheduler, step)" in source.split('"""')[1]
+    module = module_of(catalog, {"precision.autocast": "float16"}, "train")
+    model = model_of()
+    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.01), nn.functional.cross_entropy)
+    step(batches(1)[0])
+    step.scaler.update(32.0)
+    saved = step.state_dict()
+    other = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.01), nn.functional.cross_entropy)
+    other.load_state_dict(saved)
+    assert other.scaler.get_scale() == 32.0
+
+
+def test_the_plan_stands_in_the_file_as_data(catalog):
+    settings = {"precision.autocast": "bfloat16", "step.zero_grad": "manual", "loop.loss_item": "every_step"}
+    module = module_of(catalog, settings, "train")
+    given = {"autocast": "bfloat16", "zero_grad": "manual", "loss_item": "every_step", "accumulate": 1}
+    assert module.PLAN.items() >= given.items()
+    infer = module_of(catalog, {"infer.grad": "no_grad"}, "infer").PLAN
+    assert infer["runs_under"] == "no_grad"
+    assert not infer.keys() & {"accumulate", "zero_grad", "clip_grad"}
+
+
+def test_objects_are_batches_of_the_file_too(catalog):
+    class Pair:
+        def __init__(self, x, y):
+            self.x, self.y = x, y
+
+    def loss(model, batch):
+        return nn.functional.cross_entropy(model(batch.x), batch.y)
+
+    module = module_of(catalog, {"model.memory_format": "channels_last"}, "train")
+    model = model_of()
+    step = module.train_step(model, torch.optim.SGD(model.parameters(), lr=0.01), loss)
+    assert torch.isfinite(step(Pair(*batches(1)[0])))
+    assert step.to_device(Pair(*batches(1)[0])).x.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.gpu

@@ -585,7 +585,8 @@ def test_the_state_of_a_captured_step_is_that_of_its_step():
 
 
 def infer(model):
-    return GraphedStep(InferStep(model, StepPlan(mode="infer", device="cpu", grad_mode="no_grad")), RecordedGraph())
+    plan = StepPlan(mode="infer", device="cpu", grad_mode="no_grad")
+    return GraphedStep(InferStep(model, plan, evaluates=True), RecordedGraph())
 
 
 def test_captured_outputs_are_the_callers():

@@ -203,7 +203,7 @@ def test_a_schedule_that_is_made_after_the_step_draws_no_warning():
 
 def test_an_optimizer_that_calls_the_loss_itself_is_refused_in_a_sentence():
     model = net()
-    with pytest.raises(ValueError, match="LBFGS calls the loss itself.*Keep your own loop"):
+    with pytest.raises(ValueError, match=r"LBFGS calls the loss itself.*Keep your own loop"):
         train_step(model, torch.optim.LBFGS(model.parameters()))
 
 

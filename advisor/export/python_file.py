@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from string import Template
 
 import advisor
 from advisor.catalog import Catalog
 from advisor.errors import UsageError
 from advisor.export import python_templates as templates
 from advisor.export import top_level
+from advisor.export.library import library_for, without_library
 from advisor.formatting import format_setting
 from advisor.plan import StepPlan
-from advisor.portable import FREEZING, compile_options, compile_source, source
+from advisor.portable import FREEZING, compile_source
 from advisor.recipe import Recipe, Stage
 from advisor.records import Mode, Value
 
 # What exists only inside a step; statements of a recipe's code that read these belong to the loop, not to prepare().
 _LOOP_NAMES = frozenset({"inputs", "targets", "output", "loss", "batch"})
 _TRANSFORMS = "data.transforms_on_device"
-_CUDA_GRAPH_MODES = ("reduce-overhead", "max-autotune")
-_RANK_OF_FORMAT = {"channels_last": 4, "channels_last_3d": 5}
-_ATTENTION = {
-    "flash": "FLASH_ATTENTION",
-    "cudnn": "CUDNN_ATTENTION",
-    "efficient": "EFFICIENT_ATTENTION",
-    "math": "MATH",
-}
 _COMPILE = (
     "compile.mode",
     "compile.scope",
@@ -71,7 +65,8 @@ _PLAN_FIELDS = {
 def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | str) -> str:
     """Python source with ``prepare(model, optimizer, loader)`` and ``train_step`` or ``infer_step``, by ``mode``.
 
-    ``prepare`` runs the recipes' own code in the order of their stages; the step function is generated from the plan.
+    ``prepare`` runs the recipes' own code in the order of their stages. The step is the code that trials run, word for
+    word, with the plan as data.
     Settings of the other mode are left out, as ``Tuning`` leaves them out. Raises UsageError for settings that no
     recipe knows or that cannot be combined.
     """
@@ -83,18 +78,20 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     chosen = [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
     plan = _plan(chosen, mode)
     wrapper = _device_loader(chosen, plan)
-    step = [
-        _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan),
-        *_helpers(plan, wrapped=bool(wrapper)),
-    ]
-    imports = [*templates.IMPORTS, *(["import typing"] if wrapper else []), *(["import gc"] if _collects(plan) else [])]
+    step = [templates.STEP_PLAN, _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan)]
     others = [pair for pair in chosen if pair[0].stage is not Stage.DATA]
-    data = _data_parts(chosen, "\n".join([*imports, *step, templates.PREPARE]), _prepare(others, plan, wrapper, {}))
+    codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
+    library = library_for([_prepare(others, plan, wrapper, {}), *codes.values(), *step])
+    imports = ["import torch", "from types import SimpleNamespace", *library.imports]
+    plan_data = _plan_data(plan, library.text)
+    file = "\n".join([*imports, plan_data, *step, templates.PREPARE, library.text])
+    data = _data_parts(codes, file, _prepare(others, plan, wrapper, {}))
     constants = dict.fromkeys(text for parts in data.values() for text in parts.constants)
     definitions = dict.fromkeys(text for parts in data.values() for text in parts.definitions)
     imports += [text for parts in data.values() for text in parts.imports]
-    head = "\n\n".join(filter(None, [_header(chosen, mode, imports), "\n".join(constants)]))
-    whole = [head, *definitions, _prepare(chosen, plan, wrapper, data), *step]
+    head = "\n\n".join(filter(None, [_header(chosen, mode, imports), "\n".join(constants), plan_data]))
+    prepare = _prepare(chosen, plan, wrapper, data)
+    whole = [head, *definitions, prepare, *reversed(step), f"{templates.LIBRARY.strip()}\n\n\n{library.text}"]
     return "\n\n\n".join(part.strip("\n") for part in whole) + "\n"
 
 
@@ -106,14 +103,19 @@ def _plan(chosen: list[tuple[Recipe, Value]], mode: Mode) -> StepPlan:
     return StepPlan(mode=mode, device="cuda", **values)  # type: ignore[arg-type]
 
 
-def _data_parts(chosen: list[tuple[Recipe, Value]], file: str, prepare: str) -> dict[str, top_level.Parts]:
+def _plan_data(plan: StepPlan, code: str) -> str:
+    """The plan as the file has it: what its code reads. ``step_plan`` adds what follows from the device."""
+    names = dict.fromkeys(name for name in dir(plan) if re.search(rf"\bplan\.{name}\b", code))
+    values = {name: getattr(plan, name) for name in names if name not in ("device", "device_type", "clip_norm")}
+    lines = [f'    "{name}": {json.dumps(v) if isinstance(v, str) else repr(v)},' for name, v in values.items()]
+    return "\n".join(["# How a step runs.", "PLAN = {", *lines, "}", "StepPlan = SimpleNamespace"])
+
+
+def _data_parts(codes: Mapping[str, str], file: str, prepare: str) -> dict[str, top_level.Parts]:
     """By key, the code of what concerns the loader: worker processes import what can stand at the top of the file.
 
     ``file`` is the rest of the file, and ``prepare`` the function as it is without these recipes.
     """
-    codes = {
-        recipe.key: _outside_the_loop(recipe.code(value)) for recipe, value in chosen if recipe.stage is Stage.DATA
-    }
     bound = {key: top_level.bindings(code) for key, code in codes.items()}
     taken = top_level.bindings(file)
     found = {}
@@ -170,11 +172,9 @@ def _prepare(
     pairs = [(recipe, value) for recipe, value in chosen if recipe.key not in _COMPILE]
     blocks = [block for recipe, value in pairs for block in _prepared(recipe, value, data.get(recipe.key))]
     blocks += _compiled([(recipe, value) for recipe, value in chosen if recipe.key in _COMPILE], plan)
-    if plan.compile_optimizer:
-        blocks.append(templates.TENSOR_RATES.strip("\n"))
     if wrapper:
         blocks.append(wrapper)
-    if plan.cuda_graph and plan.mode is Mode.TRAIN:
+    if plan.compile_optimizer or (plan.cuda_graph and plan.mode == Mode.TRAIN):
         blocks.append(templates.CAPTURABLE.strip("\n"))
     if plan.attention_backend != "auto" and plan.compiles_with != "none":
         blocks.insert(0, templates.TELL_ATTENTION_APART.strip("\n"))
@@ -202,7 +202,7 @@ def _compiled(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> Iterator[st
             dynamic=plan.compile_dynamic,
             extras=plan.compiler_options,
         )
-        yield how.strip("\n")
+        yield without_library(how).strip("\n")
 
 
 def _prepared(recipe: Recipe, value: Value, parts: top_level.Parts | None) -> Iterator[str]:
@@ -215,11 +215,16 @@ def _prepared(recipe: Recipe, value: Value, parts: top_level.Parts | None) -> It
         return
     if recipe.stage is Stage.ENVIRONMENT:
         return
-    code = parts.rest if parts else _outside_the_loop(recipe.code(value)).strip("\n")
+    code = parts.rest if parts else _shown(recipe, value)
     guard = _GUARDS.get(recipe.stage)
     if guard and not code.startswith(guard) and ast.parse(code).body:
         code = f"{guard}\n{textwrap.indent(code, '    ')}"
     yield f"{label}\n{code}" if code else label
+
+
+def _shown(recipe: Recipe, value: Value) -> str:
+    """A recipe's code as prepare() has it, where it is all there."""
+    return without_library(_outside_the_loop(recipe.code(value)).strip("\n"))
 
 
 def _outside_the_loop(code: str) -> str:
@@ -240,12 +245,10 @@ def _device_loader(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> str:
     transforms = any(recipe.key == _TRANSFORMS and value for recipe, value in chosen)
     if not (plan.device_prefetch or transforms):
         return ""
-    move = "_to_device(batch, device)"
-    moved = f"device_transform({move})" if transforms else move
-    return (
-        f"# Batches arrive on the device.\n{_GUARDS[Stage.DATA]}\n"
-        f"    loader = DeviceLoader(loader, device, lambda batch: {moved}, {plan.device_prefetch})"
-    )
+    move = "lambda batch: device_transform(move(batch))" if transforms else "move"
+    non_blocking = plan.non_blocking or plan.device_prefetch
+    filled = {"move": move, "non_blocking": non_blocking, "ahead": plan.device_prefetch}
+    return templates.DEVICE_LOADER.substitute(filled).strip("\n")
 
 
 def _label(recipe: Recipe, value: Value) -> str:
@@ -256,161 +259,13 @@ def _label(recipe: Recipe, value: Value) -> str:
 
 
 def _train_step(plan: StepPlan) -> str:
-    before = ["device = next(model.parameters()).device", "takes_model = _takes_model(loss_fn)"]
-    if plan.scales_gradients:
-        before.append("scaler = torch.amp.GradScaler(device.type)")
-    if plan.accumulate > 1:
-        before.append("accumulated = 0  # batches since the last update")
-    if plan.compiles_loss:
-        options = compile_options(plan.compiles_with, plan.compile_dynamic, plan.compiler_options)
-        before.append(templates.WHOLE.substitute(options=options).strip("\n"))
-    before.append('parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]')
-    return templates.TRAIN_STEP.substitute(
-        before=textwrap.indent("\n".join(before), "    "),
-        loss=_in_contexts([_creation(plan), _attention(plan), _autocast(plan)], _loss(plan), 8),
-        zero_grad=textwrap.indent(_zero_grad(plan), "        "),
-        apply=textwrap.indent(_apply(plan), "    "),
-        update=textwrap.indent(_update(plan), "        "),
-        last=textwrap.indent(_last(plan, _graphed_train(plan)), "    "),
-    )
+    update = ", compiled_step(optimizer, torch.device(plan.device))" if plan.compile_optimizer else ""
+    return templates.TRAIN_STEP.substitute(update=update, step=_captured(plan))
 
 
 def _infer_step(plan: StepPlan) -> str:
-    grad = "" if plan.runs_under == "grad" else f"torch.{plan.runs_under}()"
-    return templates.INFER_STEP.substitute(
-        forward=_in_contexts([grad, _creation(plan), _attention(plan), _autocast(plan)], templates.FORWARD, 8),
-        last=textwrap.indent(_last(plan, templates.GRAPHED_INFER), "    "),
-    )
+    return templates.INFER_STEP.substitute(step=_captured(plan))
 
 
-def _loss(plan: StepPlan) -> str:
-    """The model and the loss, or the function that holds both compiled."""
-    if not plan.compiles_loss:
-        return templates.LOSS
-    text = templates.LOSS
-    for eager, whole in templates.WHOLE_CALLS.items():
-        text = text.replace(eager, whole)
-    return text
-
-
-def _update(plan: StepPlan) -> str:
-    """Backward and optimizer step. Activation checkpoints run parts of the forward pass again in the backward one."""
-    several = plan.accumulate > 1
-    part = f"loss / {plan.accumulate}" if several else "loss"
-    unscaled = f"({part}).backward()" if several else "loss.backward()"
-    backward = _in_contexts(
-        [_attention(plan)], f"scaler.scale({part}).backward()" if plan.scales_gradients else unscaled, 0
-    )
-    if not several:
-        return f"{backward}\napply_gradients()"
-    turn = f"accumulated = (accumulated + 1) % {plan.accumulate}"
-    return f"nonlocal accumulated\n{backward}\n{turn}\nif accumulated == 0:\n    apply_gradients()"
-
-
-def _zero_grad(plan: StepPlan) -> str:
-    cleared = templates.ZERO_GRAD[plan.zero_grad]
-    return f"if accumulated == 0:\n{textwrap.indent(cleared, '    ')}" if plan.accumulate > 1 else cleared
-
-
-def _apply(plan: StepPlan) -> str:
-    """A function that clips the gradients, where the caller wants that, and updates the parameters."""
-    foreach = {"default": "", "foreach": ", foreach=True", "for-loop": ", foreach=False"}[plan.clip_grad]
-    if plan.scales_gradients:
-        return templates.SCALED_APPLY.substitute(foreach=foreach).strip("\n")
-    step = "compiled_step()" if plan.compile_optimizer else "optimizer.step()"
-    compiled = templates.COMPILED_STEP if plan.compile_optimizer else ""
-    return (compiled + templates.APPLY.substitute(foreach=foreach, step=step)).strip("\n")
-
-
-def _graphed_train(plan: StepPlan) -> str:
-    backward = "    loss.backward()"
-    return templates.GRAPHED_TRAIN.replace(backward, _in_contexts([_attention(plan)], backward.strip(), 4))
-
-
-def _creation(plan: StepPlan) -> str:
-    """A device is a context: what is created without naming one is created there."""
-    return "device" if plan.create_on_device else ""
-
-
-def _attention(plan: StepPlan) -> str:
-    return "" if plan.attention_backend == "auto" else "_attention()"
-
-
-def _autocast(plan: StepPlan) -> str:
-    return "" if plan.autocast == "none" else f"torch.autocast(device.type, dtype=torch.{plan.autocast})"
-
-
-def _in_contexts(contexts: list[str], body: str, indent: int) -> str:
-    """The body inside a ``with`` statement of the contexts that are not empty."""
-    body = body.strip("\n")
-    wanted = [context for context in contexts if context]
-    if wanted:
-        body = f"with {', '.join(wanted)}:\n{textwrap.indent(body, '    ')}"
-    return textwrap.indent(body, " " * indent)
-
-
-def _last(plan: StepPlan, graphed: str) -> str:
-    """How the step function ends: the step itself, then what the loop does after each one."""
-    step = (graphed if plan.cuda_graph else _eager(plan)).strip("\n")
-    habits = _habits(plan) if plan.mode is Mode.TRAIN else ""
-    whole = f"{step}\n\n{habits}" if habits else f"{step}\n\nreturn step"
-    return _collected(whole, plan) if _collects(plan) else whole
-
-
-def _collects(plan: StepPlan) -> bool:
-    """Whether the step runs Python's garbage collector itself."""
-    return plan.collector != "default"
-
-
-def _collected(whole: str, plan: StepPlan) -> str:
-    """The text of a step with the collector behind it: ``whole`` ends by returning the function that runs one."""
-    before, name = whole.rsplit("return ", 1)
-    return before + Template(templates.COLLECTED).substitute(step=name.strip(), how=plan.collector).strip("\n")
-
-
-def _habits(plan: StepPlan) -> str:
-    """A step that does after the update what the plan says; empty for a plan that says nothing."""
-    after = [*templates.AFTER_LOSS[plan.loss_item], *templates.AFTER_MEMORY[plan.empty_cache]]
-    if not after:
-        return ""
-    # Deleted or not: a batch that is moved here is still alive when the cache is emptied.
-    before = ["batch = _to_device(batch, device)"] if plan.empty_cache == "every_step" else []
-    body = textwrap.indent("\n".join([*before, "loss = step(batch)", *after, "return loss"]), "    ")
-    total = "loss_sum = None\n\n" if plan.loss_item == "accumulated" else ""
-    shared = "    nonlocal loss_sum\n" if plan.loss_item == "accumulated" else ""
-    return f"{total}def whole_step(batch):\n{shared}{body}\n\nreturn whole_step"
-
-
-def _eager(plan: StepPlan) -> str:
-    marks = plan.compile_mode in _CUDA_GRAPH_MODES
-    return templates.MARKED_EAGER if marks else templates.EAGER
-
-
-def _helpers(plan: StepPlan, *, wrapped: bool) -> Iterator[str]:
-    if wrapped:
-        yield source("device_loader").removeprefix("import typing")
-    if plan.mode is Mode.TRAIN:
-        yield templates.TAKES_MODEL
-        yield templates.SPLIT
-    else:
-        yield templates.ARGUMENTS
-    yield _to_device(plan)
-    if _attention(plan):
-        yield Template(templates.ONLY_ATTENTION).substitute(backend=_ATTENTION[plan.attention_backend])
-    yield templates.MAP
-    if plan.cuda_graph:
-        yield templates.GRAPHED
-    if _collects(plan):
-        yield source("collector").removeprefix("import gc")
-
-
-def _to_device(plan: StepPlan) -> str:
-    arguments = "device, non_blocking=True" if plan.non_blocking or plan.device_prefetch else "device"
-    rank = _RANK_OF_FORMAT.get(plan.memory_format)
-    if plan.input_dtype != "none":
-        move = templates.MOVE if rank is None else templates.MOVE_IN_FORMAT
-        moved = Template(move).substitute(arguments=arguments, rank=rank, format=plan.memory_format)
-        return Template(templates.TO_DEVICE_AS).substitute(move=textwrap.indent(moved, " " * 8), dtype=plan.input_dtype)
-    if rank is None:
-        return Template(templates.TO_DEVICE).substitute(arguments=arguments)
-    return Template(templates.TO_DEVICE_IN_FORMAT).substitute(arguments=arguments, rank=rank, format=plan.memory_format)
+def _captured(plan: StepPlan) -> str:
+    return 'GraphedStep(step) if step.device.type == "cuda" else step' if plan.cuda_graph else "step"

@@ -50,7 +50,7 @@ def split(code: str, taken: Mapping[str, str], others: Collection[str] = ()) -> 
         moved = {place for one in movable for place in one.lines}
         rest = "\n".join(line for place, line in enumerate(lines) if place not in moved).strip("\n")
         local = _OF_PREPARE | set(bindings(rest))
-        ambiguous = local | set(_needs(rest)).intersection(others)
+        ambiguous = local | set(needs(rest)).intersection(others)
         staying = [one for one in movable if one.needs & local or one.binds.keys() & ambiguous]
         if not staying:
             break
@@ -107,7 +107,7 @@ def _movable(code: str) -> Iterator[_Movable]:
         while below < len(lines) and not lines[below].strip():
             below += 1
         text = "\n".join(lines[above : own.stop])
-        yield _Movable(node, text, range(above, below), _binds(node, text), frozenset(_needs(text)))
+        yield _Movable(node, text, range(above, below), _binds(node, text), frozenset(needs(text)))
 
 
 def _lines_of(node: ast.stmt) -> range:
@@ -148,12 +148,17 @@ def _binds(node: ast.stmt, text: str) -> dict[str, str]:
     return dict.fromkeys(_bound(symtable.symtable(text, "code", "exec")), text)
 
 
+def bound_by(code: str) -> Iterator[str]:
+    """The names that a piece of code binds at its top level."""
+    return _bound(symtable.symtable(code, "code", "exec"))
+
+
 def _bound(table: symtable.SymbolTable) -> Iterator[str]:
     """The names that the top level of a module binds."""
     return (symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned() or symbol.is_imported())
 
 
-def _needs(text: str) -> Iterator[str]:
+def needs(text: str) -> Iterator[str]:
     """The names that a statement takes from the module that it stands in."""
     tables = [symtable.symtable(text, "code", "exec")]
     while tables:

@@ -20,9 +20,14 @@ inductor_config.freezing = True  # parameters become constants: do not change th
 """
 
 
+def module_text(name: str) -> str:
+    """The text of a module of this package."""
+    return Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+
+
 def source(*names: str) -> str:
     """The text of these modules as one piece for exported code: without docstrings, and torch already imported."""
-    texts = [Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8") for name in names]
+    texts = [module_text(name) for name in names]
     imports = sorted({line for text in texts for line in _imports(text)})
     head = "\n".join(imports) + "\n\n\n" if imports else ""
     return head + "\n\n\n".join(_body(text) for text in texts) + "\n"

@@ -2,16 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 TARGET_NAMES = ("labels", "label", "targets", "target", "y")
 
 
-@dataclass(frozen=True, slots=True)
-class SplitBatch:
+class SplitBatch(NamedTuple):
     """A batch as a model call: positional inputs, keyword inputs, and the target (None when there is none)."""
 
     args: tuple[Any, ...]

@@ -233,7 +233,7 @@ class GraphedStep:
         """Take the present state as the one that later ones are compared with."""
         step, inside = self.step, self._update_inside
         loss = step.loss_function if isinstance(step, TrainStep) else None
-        evaluates = isinstance(step, InferStep)
+        evaluates = isinstance(step, InferStep) and step.evaluates
         self._watch = Watch(step.model, loss, self._optimizer, updates=inside, evaluates=evaluates)
         self._options = options_of(self._optimizer) if inside else []
 

@@ -69,7 +69,7 @@ def copy_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
         if isinstance(value, types.MethodType) and value.__self__ is loader:
             vars(copied)[name] = types.MethodType(value.__func__, copied)
     if "dataset" in held:  # a loader that only wraps another one has no options of its own
-        set_options(copied, settled(loader, changes))
+        give_options(copied, settled(loader, changes))
         keep_draws(copied, began=bool(changes.get("persistent_workers")) and not loader.persistent_workers)
     for name in iterators:
         vars(copied)[name] = None if name == "_iterator" else torch.utils.data.DataLoader.__iter__(copied)
@@ -129,7 +129,7 @@ def settled(loader: typing.Any, changes: dict[str, typing.Any]) -> dict[str, typ
     return {"num_workers": workers, **options}
 
 
-def set_options(loader: typing.Any, options: dict[str, typing.Any]) -> None:
+def give_options(loader: typing.Any, options: dict[str, typing.Any]) -> None:
     """Set attributes that a DataLoader guards once it is made; properties of its class work as they do there."""
     for name, value in options.items():
         try:

@@ -214,17 +214,20 @@ class TrainStep:
 
 
 class InferStep:
-    """A forward pass in evaluation mode and in the grad mode that the plan says; called with a batch, its output.
+    """A forward pass in the grad mode that the plan says; called with a batch, the output.
 
-    A model in training mode is evaluated and gets its mode back, each of its modules its own. The output is the
-    caller's: no later call changes it.
+    The output is the caller's: no later call changes it. A step that ``evaluates`` puts a model in training mode into
+    evaluation mode for the pass and gives it its mode back, each of its modules its own.
     """
 
-    def __init__(self, model: torch.nn.Module, plan: StepPlan, *, with_target: bool = False) -> None:
+    def __init__(
+        self, model: torch.nn.Module, plan: StepPlan, *, with_target: bool = False, evaluates: bool = False
+    ) -> None:
         self.model = model
         self.plan = plan
         self.device = torch.device(plan.device)
         self.to_device = mover_of(plan)
+        self.evaluates = evaluates
         self._split = splitter(model, with_target=with_target)
         self._autocast = autocast_of(plan)
         self._attention = attention_of(plan)
@@ -234,7 +237,7 @@ class InferStep:
 
     def forward(self, batch: Any) -> Any:
         """The model's output."""
-        if self.model.training:
+        if self.evaluates and self.model.training:
             with evaluating(self.model):
                 return self._forward(batch)
         return self._forward(batch)

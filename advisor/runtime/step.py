@@ -50,10 +50,13 @@ def tell_attention_apart() -> None:
     torch._functorch.config.enable_autograd_cache = False
 
 
-def make_step(components: Components, loss: Callable[..., Any] | None) -> TrainStep | InferStep | GraphedStep:
+def make_step(
+    components: Components, loss: Callable[..., Any] | None, *, evaluates: bool = False
+) -> TrainStep | InferStep | GraphedStep:
     """The step that the plan asks for. A step called with a batch runs once and returns the detached loss or output.
 
-    Raises UsageError for a captured step on another device than CUDA.
+    ``evaluates``: for inference, the step puts the model into evaluation mode while it runs. Raises UsageError for a
+    captured step on another device than CUDA.
     """
     plan = components.plan
     step: TrainStep | InferStep
@@ -62,7 +65,7 @@ def make_step(components: Components, loss: Callable[..., Any] | None) -> TrainS
         update = compiled_step(optimizer, torch.device(plan.device)) if plan.compile_optimizer else None
         step = TrainStep(components.model, optimizer, loss, plan, update)
     else:
-        step = InferStep(components.model, plan, with_target=loss is not None)
+        step = InferStep(components.model, plan, with_target=loss is not None, evaluates=evaluates)
     if plan.cuda_graph and step.device.type != "cuda":
         raise UsageError(
             f"step.cuda_graph needs a CUDA GPU, and the model is on the device {step.device}.", "Leave it out."

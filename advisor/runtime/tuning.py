@@ -170,7 +170,7 @@ class Tuning:
             components = self._apply(model, None, None, Mode.INFER)
         else:
             components = self._for_inference(Components(model, None, None, plan))
-        step = make_step(components, None)
+        step = make_step(components, None, evaluates=True)
         assert not isinstance(step, TrainStep)
         return step
 
