@@ -43,12 +43,16 @@ def resumed(run, model_of, optimizer_of, scheduler_of, *, loss, batch_of):
             model.load_state_dict(checkpoint["model"])
             optimizer.load_state_dict(checkpoint["optimizer"])
             scheduler.load_state_dict(checkpoint["scheduler"])
+            if step.scaler is not None:
+                step.scaler.load_state_dict(checkpoint["scaler"])
         for iteration in range(part * HALF, (part + 1) * HALF):
             run.note("loss", step(batch_of(iteration)))
             run.note_rates(optimizer)
             scheduler.step()
         states = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-        checkpoint = through_a_file({name: item.state_dict() for name, item in states.items()})
+        scaler = {"scaler": step.scaler.state_dict() if step.scaler is not None else {}}
+        checkpoint = through_a_file({name: item.state_dict() for name, item in states.items()} | scaler)
+        run.note("scale", checkpoint["scaler"].get("scale", 1.0))
         run.note("keys", ", ".join(checkpoint["model"]))
     return states
 

@@ -14,6 +14,7 @@ import torch
 
 from loops.cases import NOTHING, Case, cases_of, is_usual, tolerance_of
 from loops.compare import differences, figures
+from loops.known import BY_DESIGN, explanation
 from loops.networks import without_norm_biases
 from loops.records import Record, run_plain, run_tuned
 from loops.register import Loop, all_loops
@@ -33,7 +34,11 @@ class Row:
 
 
 def judged(loop: Loop, case: Case, device: str, plain: Record, tuned: Record) -> tuple[str, tuple[str, ...]]:
-    """``same``, ``left out`` (of the settings, with the reasons), ``different``, ``refused``, ``crashed``; and why."""
+    """What came of a run, and why.
+
+    ``same``; ``left out``: of the settings, with a reason each; ``by design``: what differs is meant to (known.py);
+    ``different``; ``refused``; ``crashed``.
+    """
     if tuned.refused:
         return "refused", (tuned.refused,)
     if tuned.crashed:
@@ -42,8 +47,10 @@ def judged(loop: Loop, case: Case, device: str, plain: Record, tuned: Record) ->
     if "model.conv_bias_before_norm" in settings:
         plain, tuned = (replace(record, **_without_biases(record)) for record in (plain, tuned))
     found = differences(plain, tuned, tolerance_of(settings, loop.mode, device))
+    texts = tuple(map(str, found))
     if found:
-        return "different", tuple(map(str, found))
+        meant = all(explanation(loop.name, case.name, text) in BY_DESIGN for text in texts)
+        return "by design" if meant else "different", texts
     return ("left out", tuple(sorted(tuned.left_out))) if tuned.left_out else ("same", ())
 
 
