@@ -5,14 +5,13 @@ Importing this package never imports torch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from advisor.workload import Workload
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from advisor.runtime.tuning import Tuning
+    from advisor.workload import Workload
 
 __version__ = "0.1.0"
 __all__ = ["Workload", "__version__", "load"]
@@ -27,3 +26,12 @@ def load(path: str | Path) -> Tuning:
     from advisor.runtime.tuning import Tuning
 
     return Tuning.from_file(path)
+
+
+def __getattr__(name: str) -> Any:
+    """Import :class:`Workload` when it is first used: the command line takes signals before its own imports."""
+    if name != "Workload":
+        raise AttributeError(f"module 'advisor' has no attribute {name!r}")
+    from advisor.workload import Workload
+
+    return Workload

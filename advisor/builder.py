@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import multiprocessing
 import os
 import signal
 import time
@@ -13,9 +12,12 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from advisor import fork_server, whereabouts
+from advisor.fork_server import CONTEXT
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
+from advisor.trial.channel import GarbageError, Inbox, send_message
 
-_CONTEXT = multiprocessing.get_context("forkserver")
+TOO_LONG = "building the model takes too long"
 _LOOK_EVERY_S = 0.1
 # What the builder may take to try a fork after building. Seconds; at most 2 were measured on two busy cores.
 _TRIES_FORKS_WITHIN_S = 5.0
@@ -30,10 +32,11 @@ class ForkedTrial:
     before this one has ended.
     """
 
-    def __init__(self, pid: int, connection: Connection) -> None:
+    def __init__(self, pid: int, connection: Connection, inbox: Inbox) -> None:
         self.pid = pid
         self.exitcode: int | None = None
         self._connection = connection
+        self._inbox = inbox
         self._ended = False
         self.reported = False
 
@@ -47,9 +50,9 @@ class ForkedTrial:
         if self._ended:
             return
         with contextlib.suppress(EOFError, OSError):
-            if not self._connection.poll(timeout):
+            message = self._inbox.next(timeout)
+            if message is None:
                 return
-            message = self._connection.recv()
             self.exitcode = message.exitcode if isinstance(message, ForkEnded) else None
         self._ended = True
 
@@ -65,34 +68,54 @@ class ForkedTrial:
 
 
 class Builder:
-    """One builder process for one target. It forks one trial after another, and ends with the process that made it."""
+    """One builder process for one target. It forks one trial after another, and ends with the process that made it.
+
+    ``helpers`` are processes that building started and that left its group, such as a data server; None before a look.
+    """
 
     def __init__(self, target: TargetSpec, seed: int, log_path: str) -> None:
         self.target = target
         self.seed = seed
         self.usable = False
+        self._log_path = log_path
         self._trial: ForkedTrial | None = None
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
-        self._connection, theirs = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_enter, args=(target, seed, theirs, log_path), daemon=False)
-        self._process.start()
-        theirs.close()
-        atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
+        self._connection, self._theirs = CONTEXT.Pipe()
+        self._inbox = Inbox(self._connection)
+        arguments = (target, seed, self._theirs, log_path)
+        self._process = CONTEXT.Process(target=_enter, args=arguments, daemon=False)
+        self.helpers: set[int] | None = None
 
-    def wait(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
-        """Wait until the target is built, ``timeout_s`` for that alone, and a fork of it has been tried.
+    @property
+    def pid(self) -> int | None:
+        """The id of its process, once it has one."""
+        return self._process.pid
 
-        Returns why no trial can be forked from it; empty when they can.
+    def build(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
+        """Start the process, and wait until the target is built and a fork of it has been tried.
+
+        ``timeout_s`` is for building alone. Returns why no trial can be forked from it; empty when they can.
         """
+        atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
+        try:
+            fork_server.start(self._process, cancelled)
+        except OSError as error:
+            return f"the process that builds the model did not start: {error}"
+        finally:
+            self._theirs.close()
+        return self._wait(timeout_s, cancelled)
+
+    def _wait(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
         until = time.monotonic() + timeout_s + _TRIES_FORKS_WITHIN_S
         with contextlib.suppress(EOFError, OSError):
             while time.monotonic() < until and not cancelled():
-                if self._connection.poll(_LOOK_EVERY_S):
-                    ready = self._connection.recv()
-                    assert isinstance(ready, BuilderReady)
+                ready = self._inbox.next(_LOOK_EVERY_S)
+                if isinstance(ready, BuilderReady):
                     self.usable = not ready.problem
                     return ready.problem
-            return "building the model takes too long"
+            if self.pid is not None and not cancelled():
+                whereabouts.ask(self.pid, self._log_path)  # for who reads the log
+            return TOO_LONG
         return "the process that builds the model ended"
 
     def serves(self, spec: TrialSpec) -> bool:
@@ -101,7 +124,8 @@ class Builder:
         overlaps = self._trial is not None and self._trial.reported and not getattr(reduction, "ACKNOWLEDGE", False)
         idle = self._trial is None or overlaps or not self._trial.is_alive()
         same = spec.target == self.target and spec.seed == self.seed
-        return self.usable and idle and same and not spec.environment and spec.kind is not TrialKind.TURNS
+        by_itself = spec.kind in (TrialKind.TURNS, TrialKind.VERIFY)  # an export is verified as in a program of its own
+        return self.usable and idle and same and not spec.environment and not by_itself
 
     def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:
         """Fork a trial that talks over ``theirs``. Raises OSError or EOFError when the builder is gone."""
@@ -113,15 +137,17 @@ class Builder:
         except (EOFError, OSError):
             self.usable = False
             raise
-        assert isinstance(answer, Forked)
-        self._trial = ForkedTrial(answer.pid, self._connection)
+        if not isinstance(answer, Forked):
+            raise GarbageError("the builder does not answer as it should")
+        self._trial = ForkedTrial(answer.pid, self._connection, self._inbox)
         return self._trial
 
     def _answer(self) -> object:
         """The builder's next message. Raises OSError when it has none for long: it may have something to finish."""
-        if not self._connection.poll(_ANSWERS_WITHIN_S):
+        answer = self._inbox.next(_ANSWERS_WITHIN_S)
+        if answer is None:
             raise TimeoutError
-        return self._connection.recv()
+        return answer
 
     def join_reported(self, timeout: float) -> None:
         """Wait until a trial that has said its last word has ended, or so many seconds."""
@@ -143,6 +169,10 @@ class Builder:
 
 def _enter(target: TargetSpec, seed: int, connection: Connection, log_path: str) -> None:
     """The builder's first function: preloaded with the fork server, and imported here alone because of torch."""
-    from advisor.trial.builder import builder_main
-
+    try:
+        from advisor.trial.builder import builder_main
+    except BaseException as error:  # the first trial meets it too, and reports it
+        with contextlib.suppress(OSError):
+            send_message(connection, BuilderReady(f"PyTorch cannot be imported ({type(error).__name__})"))
+        return
     builder_main(target, seed, connection, log_path)

@@ -8,15 +8,18 @@ from __future__ import annotations
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from advisor import options
-from advisor.errors import AdvisorError, ExitCode, UsageError
+from advisor.hiding import hidden_library
+from advisor.interrupts import INTERRUPTS
+from advisor.streams import Streams
 
 if TYPE_CHECKING:
+    from advisor import options
+    from advisor.errors import AdvisorError
     from advisor.experiment.journal import PastSession
     from advisor.experiment.request import Request
     from advisor.records import TargetSpec
@@ -24,9 +27,24 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``perf-advisor`` with these arguments (the process's own by default) and return its exit code."""
-    _accept_any_text()
+    with INTERRUPTS.handled(for_good=arguments is None):
+        if arguments is not None:
+            _accept_any_text()
+            return _guarded(arguments)
+        streams = Streams.taken()
+        code = _guarded(sys.argv[1:])
+        if problem := streams.problem():
+            _complain(f"standard output cannot be written: {problem}.", "Make room for it, or send it elsewhere.")
+            return code or 2
+        return code
+
+
+def _guarded(arguments: Sequence[str]) -> int:
+    """Run, and make an exit code of whatever goes wrong."""
+    from advisor.errors import AdvisorError, ExitCode
+
     try:
-        return _run(sys.argv[1:] if arguments is None else arguments)
+        return _run(arguments)
     except AdvisorError as error:
         _complain(error.message, error.hint, error.details)
         return error.exit_code
@@ -36,8 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.OK
     except Exception as error:
-        _complain(f"this is a bug of ours: {type(error).__name__}: {error}", _keep_traceback())
-        return ExitCode.BUG
+        explained = _explained(error)
+        _complain(explained.message, explained.hint)
+        return explained.exit_code
+
+
+def _explained(error: Exception) -> AdvisorError:
+    """What an exception that nobody expected is to the person; the last resort is a bug of ours."""
+    from advisor.errors import AdvisorError, UsageError, refusal_of
+
+    said = f"{type(error).__name__}: {error}"
+    if refused := refusal_of(error):
+        return refused
+    if hidden := hidden_library(dict.fromkeys((os.getcwd(), sys.path[0]))):  # noqa: PTH109 - it may be gone
+        return UsageError(f"{hidden}: {said}", "Rename it, and run again.")
+    return AdvisorError(f"this is a bug of ours: {said}", _keep_traceback())
 
 
 def _accept_any_text() -> None:
@@ -48,17 +79,22 @@ def _accept_any_text() -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    from advisor import options
+
     code = _dispatch(options.parse(arguments))
     sys.stdout.flush()  # here, where a reader that has left is no error
     return code
 
 
 def _dispatch(invocation: options.Invocation) -> int:
-    if isinstance(invocation, options.ShowHelp):
-        print(options.SHORT_HELP)
-        return ExitCode.OK
+    from advisor import options
+
     if isinstance(invocation, options.Measure):
         return _measure(invocation)
+    INTERRUPTS.at_once()
+    if isinstance(invocation, options.ShowHelp):
+        print(options.SHORT_HELP)
+        return 0
     from advisor import commands
 
     return commands.run(invocation)
@@ -69,6 +105,8 @@ def _measure(invocation: options.Measure) -> int:
     past = None if invocation.resume is None else _past(invocation.resume, invocation.request)
     request = _request_of(invocation.request, past)
     assert request is not None, "the options name a target or a session"
+    if invocation.budget_s is not None:
+        request = replace(request, budget_s=invocation.budget_s)
     if not invocation.headless and sys.stdin.isatty() and sys.stdout.isatty():
         from advisor.tui.launch import run_app
 
@@ -97,6 +135,7 @@ def _request_of(asked: Request | None, past: PastSession | None) -> Request | No
 
 def _past(session_id: str, request: Request | None) -> PastSession:
     """The session to take up: the one named, or the latest, of this target if there is one. Raises UsageError."""
+    from advisor.errors import UsageError
     from advisor.experiment.journal import list_sessions, open_session
 
     if request is None:
@@ -136,16 +175,17 @@ def _complain(message: str, hint: str, details: str = "") -> None:
 
 def _keep_traceback() -> str:
     """Write the traceback of the present exception to a file, and say where it is and what to do with it."""
-    import tempfile
+    import traceback
 
     from advisor.state_folder import state_folder
 
     text = traceback.format_exc()
-    for folder in (state_folder(), Path(tempfile.gettempdir())):
+    for folder in (state_folder(), Path("/tmp"), Path.home()):  # noqa: S108 - a file of its own, never through a link
         path = folder / f"crash-{os.getpid()}.log"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
         except OSError:
             continue
         return f"Please report it with the traceback in {path}."

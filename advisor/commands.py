@@ -201,6 +201,8 @@ def _effect(state: SessionState, stack: StackRecord) -> str:
 def _(invocation: options.Revisit) -> int:
     past = open_session(invocation.session_id or None)
     state, catalog = SessionState.of(past.events), _catalog_of(past.request)
+    if past.damaged:
+        print(f"warning: {past.damaged} lines of the session's journal cannot be read.", file=sys.stderr)
     if invocation.show:
         file = sys.stderr if invocation.outputs.json_to_stdout else sys.stdout
         print(f"Session {past.session_id}, {plain(past.request.target.command)}: {_result(state)}", file=file)

@@ -24,6 +24,7 @@ from advisor.adapters import adapt
 from advisor.adapters.normalise import normalise
 from advisor.adapters.torchvision import offline_options
 from advisor.errors import TargetError
+from advisor.paths import is_file
 from advisor.printed import Printed
 from advisor.records import TargetSpec
 from advisor.runtime.loop import Loop
@@ -54,7 +55,7 @@ def _script(module: str, directory: str) -> str:
     if _is_file(module):
         return module
     file = Path(directory, *module.split(".")).with_suffix(".py")
-    return str(file) if file.is_file() else module
+    return str(file) if is_file(file) else module
 
 
 def _is_file(module: str) -> bool:
@@ -126,7 +127,7 @@ def _import(module: str, directory: str) -> ModuleType:
     if directory not in sys.path:
         sys.path.insert(0, directory)
     if _is_file(module):
-        return _import_file(Path(directory, module).resolve(), module)
+        return _import_file(Path(directory, module), module)
     return in_user_code(f"importing {module}", lambda: _import_module(module))
 
 
@@ -143,10 +144,12 @@ def _import_module(module: str) -> ModuleType:
 
 
 def _import_file(path: Path, shown: str) -> ModuleType:
-    if not path.is_file():
+    if not is_file(path):
         raise TargetError(f"there is no file {shown}.", "Check the path; it is taken from the working directory.")
+    path = path.resolve()
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
+    _check_hides_nothing(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{shown} is not a Python file.", "Give a file whose name ends in .py.")
@@ -156,6 +159,15 @@ def _import_file(path: Path, shown: str) -> ModuleType:
     sys.modules[path.stem] = module
     in_user_code(f"importing {shown}", lambda: loader.exec_module(module))
     return module
+
+
+def _check_hides_nothing(path: Path) -> None:
+    """Raise TargetError for a file in whose place PyTorch has imported a library of the same name."""
+    imported = sys.modules.get(path.stem)
+    if imported is None or path.stem not in (*sys.stdlib_module_names, "torch", "torchvision", "numpy"):
+        return
+    if Path(getattr(imported, "__file__", None) or "").resolve() != path:
+        raise TargetError(f"{path} hides the library {path.stem!r}, which PyTorch imports.", "Rename the file.")
 
 
 def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
 
 
@@ -46,3 +47,30 @@ class RefusedError(AdvisorError, ValueError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason, "Leave the setting out for this object, or change what is named.")
+
+
+# What the system may run out of or refuse, and what to do then.
+_REFUSED = {
+    errno.EMFILE: "Allow the process more open files: `ulimit -n 4096`.",
+    errno.ENFILE: "Close programs that hold many files, or ask for a higher limit.",
+    errno.ENOSPC: "Make room on the disk, or set PERF_ADVISOR_STATE and TMPDIR to folders that have some.",
+    errno.EDQUOT: "Make room within your quota, or set PERF_ADVISOR_STATE and TMPDIR to folders elsewhere.",
+    errno.EFBIG: "Allow the process larger files: `ulimit -f unlimited`.",
+    errno.ENOMEM: "Close programs that take memory, or allow the process more: `ulimit -v unlimited`.",
+    errno.EAGAIN: "Allow more processes and threads: `ulimit -u`.",
+    errno.EROFS: "Set PERF_ADVISOR_STATE and TMPDIR to folders that can be written.",
+    errno.EACCES: "Use files and folders that you may read and enter.",
+    errno.ENAMETOOLONG: "Use a shorter name.",
+}
+
+
+def refusal_of(error: BaseException) -> AdvisorError | None:
+    """The error for what the system refused; None where an exception is none of that."""
+    if isinstance(error, MemoryError):
+        return UsageError("there is not enough memory for this.", _REFUSED[errno.ENOMEM])
+    if isinstance(error, ImportError) and "failed to map segment" in str(error):
+        return UsageError(f"a library cannot be loaded: {error}.", _REFUSED[errno.ENOMEM])
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return UsageError("no thread can be started.", _REFUSED[errno.EAGAIN])
+    hint = _REFUSED.get(error.errno or 0) if isinstance(error, OSError) else None
+    return UsageError(f"the system refused: {error}.", hint) if hint else None

@@ -7,8 +7,10 @@ A missing number reads ``–``. A speed-up never stands without its interval, an
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from advisor.records import (
     Candidate,
@@ -42,6 +44,14 @@ _OUTCOMES = {
 }
 
 
+def unknown(value: float) -> bool:
+    """Whether this is no figure that can be shown: it is not finite, or no float can hold it."""
+    try:
+        return not math.isfinite(value)
+    except OverflowError:
+        return True
+
+
 def printable(text: str) -> str:
     """Text of the user's with its control characters shown, ESC as ``\\x1b``; tabs and ends of lines stay."""
     return CONTROLS.sub(_shown, text)
@@ -50,6 +60,17 @@ def printable(text: str) -> str:
 def plain(text: str) -> str:
     """Text of the user's as one line, with its control characters shown."""
     return printable(re.sub(r"[\t\r\n]", " ", text)).rstrip()
+
+
+def printable_in(value: Any) -> Any:
+    """Built-in values, such as JSON has, with the control characters in all their texts shown."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable_in(key): printable_in(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [printable_in(item) for item in value]
+    return value
 
 
 def _shown(control: re.Match[str]) -> str:
@@ -82,7 +103,7 @@ def format_noise(noise_floor: float | None) -> str:
 
 def format_percent(share: float | None, *, digits: int = 0) -> str:
     """A share of 0 to 1 in per cent: ``42 %``; what rounds to nothing but is not reads ``<1 %``."""
-    if share is None:
+    if share is None or unknown(share):
         return MISSING
     smallest = 10.0**-digits
     if 0 < 100 * share < smallest / 2:
@@ -92,7 +113,7 @@ def format_percent(share: float | None, *, digits: int = 0) -> str:
 
 def format_bytes(size_bytes: float | None) -> str:
     """A size in binary units, three significant digits: ``8.54 GiB``."""
-    if size_bytes is None:
+    if size_bytes is None or unknown(size_bytes):
         return MISSING
     value, unit = float(size_bytes), 0
     while abs(value) >= 1023.5 and unit < len(_SIZES) - 1:
@@ -102,7 +123,7 @@ def format_bytes(size_bytes: float | None) -> str:
 
 def format_bytes_change(new_bytes: int | None, old_bytes: int | None) -> str:
     """The change of a size against the baseline's: ``-38 %``, ``+1.2 GiB`` when there was nothing, ``same``."""
-    if new_bytes is None or old_bytes is None:
+    if new_bytes is None or old_bytes is None or unknown(new_bytes) or unknown(old_bytes):
         return MISSING
     if not old_bytes:
         return "same" if not new_bytes else f"+{format_bytes(new_bytes)}"
@@ -112,7 +133,7 @@ def format_bytes_change(new_bytes: int | None, old_bytes: int | None) -> str:
 
 def format_change(new: float | None, old: float | None) -> str:
     """The relative change of a figure: ``-48 %``, ``same`` below half a per cent."""
-    if new is None or not old:
+    if new is None or not old or unknown(new) or unknown(old):
         return MISSING
     change = new / old - 1
     return "same" if abs(change) < 0.005 else f"{100 * change:+.0f} %"
@@ -120,21 +141,21 @@ def format_change(new: float | None, old: float | None) -> str:
 
 def format_times(factor: float | None) -> str:
     """How many times one figure is another, without an interval: ``59x``, ``1.3x``."""
-    if factor is None:
+    if factor is None or unknown(factor):
         return MISSING
     return f"{factor:,.0f}x" if factor >= 9.95 else f"{factor:.1f}x"
 
 
 def format_energy(energy_j: float | None) -> str:
     """An amount of energy given in joules: ``84.3 mJ``, ``1.92 J``."""
-    if energy_j is None:
+    if energy_j is None or unknown(energy_j):
         return MISSING
     return f"{_three_digits(energy_j * 1e3)} mJ" if abs(energy_j) < 0.995 else f"{_three_digits(energy_j)} J"
 
 
 def format_ms(duration_ms: float | None) -> str:
     """A short duration given in milliseconds: ``84.3 µs``, ``9.21 ms``, ``1.34 s``."""
-    if duration_ms is None:
+    if duration_ms is None or unknown(duration_ms):
         return MISSING
     if duration_ms == 0:
         return "0 ms"
@@ -147,7 +168,7 @@ def format_ms(duration_ms: float | None) -> str:
 
 def format_seconds(duration_s: float | None) -> str:
     """A duration given in seconds: ``0.41 s``, ``13.2 s``, ``2 min 05 s``, ``1 h 03 min``."""
-    if duration_s is None:
+    if duration_s is None or unknown(duration_s):
         return MISSING
     if duration_s < 59.5:
         return f"{duration_s:.2f} s" if duration_s < 0.995 else f"{duration_s:.1f} s"
@@ -159,7 +180,7 @@ def format_seconds(duration_s: float | None) -> str:
 
 def format_left(left_s: float | None) -> str:
     """The time that is still needed, in whole seconds: ``about 40 s left``."""
-    if left_s is None:
+    if left_s is None or unknown(left_s):
         return ""
     whole = max(0, round(left_s))
     return f"about {whole} s left" if whole < 60 else f"about {format_seconds(whole)} left"
@@ -167,7 +188,7 @@ def format_left(left_s: float | None) -> str:
 
 def format_count(count: float | None) -> str:
     """A count, in powers of a thousand from ten thousand on: ``4,096``, ``25.6 M``."""
-    if count is None:
+    if count is None or unknown(count):
         return MISSING
     if abs(count) < 10_000:
         return f"{count:,.0f}" if float(count).is_integer() or abs(count) >= 100 else _three_digits(count)
@@ -179,7 +200,7 @@ def format_count(count: float | None) -> str:
 
 def format_rate(per_s: float | None, unit: str = "samples") -> str:
     """A rate: ``2,431 samples/s``, ``412 TFLOP/s``."""
-    if per_s is None:
+    if per_s is None or unknown(per_s):
         return MISSING
     if unit in ("FLOP", "B", "J"):
         scaled = format_count(per_s) if abs(per_s) >= 10_000 else f"{_three_digits(per_s)} "

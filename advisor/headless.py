@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import singledispatchmethod
-from types import FrameType
 from typing import TextIO
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -26,6 +24,7 @@ from advisor.experiment.journal import Journal, PastSession
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.experiment.verification import Exported, limit_s, may_be_verified
 from advisor.export.evidence import (
     bound_sentence,
     caveats,
@@ -43,6 +42,7 @@ from advisor.export.figures import (
     noise_words,
     own_figures,
     verdict_shown,
+    verified_words,
 )
 from advisor.export.outputs import Written, write_outputs
 from advisor.export.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
@@ -70,6 +70,7 @@ from advisor.formatting import (
     plain,
     printable,
 )
+from advisor.interrupts import INTERRUPTS
 from advisor.options import Outputs
 from advisor.records import (
     BaselineRecord,
@@ -101,8 +102,7 @@ from advisor.sweep import HEADINGS, SweepPoint, sweep_rows
 from advisor.sweep import RECIPE as BATCH_SIZE
 
 PLAIN_WIDTH = 100
-SAME_SIGNAL_S = 1.0
-_SIGNAL_CHECK_S = 0.2
+_SIGNAL_CHECK_S = 0.05
 # What is not over is not all done, however short the rest is expected to be.
 _ALMOST = 0.99
 _LONGEST_NAMES = 50
@@ -152,16 +152,24 @@ def run_headless(
 ) -> int:
     """Run a session, or take up a past one, to its end; report it, write the outputs, and return the exit code.
 
-    SIGINT and SIGTERM end the session; what was measured until then is reported and written. Raises AdvisorError when
-    the session failed or an output could not be written, after all else is done.
+    SIGINT, SIGTERM and SIGHUP end the session; what was measured until then is reported and written. Raises
+    AdvisorError when the session failed or an output could not be written, after all else is done; and
+    KeyboardInterrupt when a second signal came and the session had not ended.
     """
     reporter = HeadlessReporter(sys.stderr)
-    session = (opener or open_session)(request, past, reporter.handle)
-    with _cancelled_by_signals(session, reporter.say):
-        _run_in_thread(session)
-        written = _report(reporter, request, outputs)
-    for line in _left_off(reporter.state):
-        reporter.say(line)
+    with INTERRUPTS.handled():
+        session = (opener or open_session)(request, past, reporter.handle)
+        started = time.monotonic()
+        with INTERRUPTS.obeyed_by():
+            ended = _run_in_thread(session, session.run, reporter.say)
+            if not ended:
+                reporter.close()
+                reporter.state.apply(events.SessionFinished(True, time.monotonic() - started))
+            written = _report(reporter, request, outputs, session)
+            for line in _left_off(reporter.state):
+                reporter.say(line)
+    if not ended:
+        raise KeyboardInterrupt
     error = _failure(reporter.state) or next(iter(written.errors), None)
     if error:
         raise error
@@ -169,43 +177,37 @@ def run_headless(
     return ExitCode.INTERRUPTED if finished and finished.cancelled else ExitCode.OK
 
 
-def _run_in_thread(session: SessionControl) -> None:
-    """Run the session in a thread of its own, so that a signal never interrupts it half-way."""
-    worker = threading.Thread(target=session.run, name="session", daemon=True)
-    worker.start()
-    while worker.is_alive():  # where another thread takes a signal, only a wait that ends runs the handler
-        worker.join(_SIGNAL_CHECK_S)
+def _run_in_thread(session: SessionControl, part: Callable[[], None], say: Callable[[str], None]) -> bool:
+    """Run a part of the session in a thread of its own, which no signal interrupts half-way. Whether it has ended.
 
-
-@contextmanager
-def _cancelled_by_signals(session: SessionControl, say: Callable[[str], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM cancel the session; the next one, a moment later, leaves at once.
-
-    The moment is there because one Ctrl+C can arrive twice: from the terminal, and from a parent that passes it on.
+    The first signal ends it early; after another it is not waited for any more.
     """
-    first: list[float] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if not first:
-            first.append(time.monotonic())
+    worker = threading.Thread(target=part, name="session", daemon=True)
+    cancelled = INTERRUPTS.asked
+    if cancelled:
+        session.cancel()
+    worker.start()
+    while worker.is_alive() and not INTERRUPTS.urgent:
+        worker.join(_SIGNAL_CHECK_S)
+        if INTERRUPTS.asked and not cancelled:
+            cancelled = True
             say("stopping; what was measured is kept (once more to leave at once)")
             session.cancel()
-        elif time.monotonic() - first[0] > SAME_SIGNAL_S:
-            raise KeyboardInterrupt
-
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler or signal.SIG_DFL)
+    return not worker.is_alive()
 
 
-def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs) -> Written:
+def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, session: SessionControl) -> Written:
     """The files first: whoever reads our output may leave."""
     state = reporter.state
     catalog = load_catalog(request.recipe_folders)
-    written = write_outputs(state, request, outputs, catalog)
+
+    def verify(exported: Exported) -> None:
+        stack = state.stack
+        if stack and may_be_verified(state) and outputs.verify and not INTERRUPTS.asked:
+            reporter.say(f"verifying {exported.path} in a plain loop, {format_seconds(limit_s(stack))} at most")
+            _run_in_thread(session, lambda: session.verify(exported, stack), reporter.say)
+
+    written = write_outputs(state, request, outputs, catalog, verify)
     if state.baseline:
         print_summary(state, sys.stderr if outputs.json_to_stdout else sys.stdout, catalog)
     for sentence in written.sentences:
@@ -247,9 +249,21 @@ class HeadlessReporter:
         self._told: dict[str, tuple[Verdict | None, bool]] = {}
         self._skipped: list[TrialRecord] = []
         self._share = 0.0
+        self._taking = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Take no more events: the state is what is reported. A session that was left may still post some."""
+        with self._taking:
+            self._closed = True
 
     def handle(self, event: events.Event) -> None:
         """Take one event into account. Called from the session's thread."""
+        with self._taking:
+            if not self._closed:
+                self._take(event)
+
+    def _take(self, event: events.Event) -> None:
         lines = list(self._lines(event))  # before the state takes it in: some tell what is new
         self.state.apply(event)
         if isinstance(event, events.TrialMeasured) and event.record.verdict is Verdict.SKIPPED:
@@ -261,7 +275,7 @@ class HeadlessReporter:
 
     def say(self, text: str) -> None:
         """Write a line of our own. When nobody reads it any more, the session goes on all the same."""
-        with suppress(BrokenPipeError):
+        with suppress(OSError):
             print(plain(text), file=self._file, flush=True)
 
     def _tell(self, line: str) -> None:
@@ -354,6 +368,10 @@ class HeadlessReporter:
     @_lines.register
     def _(self, event: events.Said) -> Iterable[str]:
         return (event.text if event.severity == "information" else f"{event.severity}: {event.text}",)
+
+    @_lines.register
+    def _(self, event: events.ExportVerified) -> Iterable[str]:
+        yield verified_words(event.verification)
 
     @_lines.register
     def _(self, event: events.SessionFinished) -> Iterable[str]:
@@ -609,10 +627,11 @@ def _stack(state: SessionState, stack: StackRecord) -> Group:
             f"numerics {format_numerics(stack.numerics)}",
         ]
     lines = [Text(plain(format_setting(key, value))) for key, value in stack.settings.items()]
+    verified = [Text(plain(f"the export: {verified_words(state.verification)}"))] if state.verification else []
     dropped = [Text(plain(f"left out: {name} ({reason})"), style="dim") for name, reason in stack.dropped.items()]
     shown = stack.comparison.verdict if stack.comparison else Verdict.FAILED
     style = _STYLES[Verdict.FASTER if stack_helps(state) else shown]
-    return Group(*lines, Text(plain(", ".join(figures)), style=style), *dropped)
+    return Group(*lines, Text(plain(", ".join(figures)), style=style), *verified, *dropped)
 
 
 def _others(state: SessionState) -> list[TrialRecord]:

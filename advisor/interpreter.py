@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from advisor import fork_server
+from advisor.fork_server import CONTEXT
 from advisor.records import TrialSpec
 
-_CONTEXT = multiprocessing.get_context("forkserver")
 _GRACE_S = 1.0
+# A process has been forked, and makes ready to replace its program. Seconds.
+_REPLACED_WITHIN_S = 30.0
 
 
 class Interpreter:
@@ -26,16 +28,18 @@ class Interpreter:
     def __init__(self, environment: Mapping[str, str], log_path: str) -> None:
         self._log_path = log_path
         Path(log_path).parent.mkdir(parents=True, exist_ok=True)
-        self.connection, self._theirs = _CONTEXT.Pipe()
+        self.connection, self._theirs = CONTEXT.Pipe()
         arguments = (dict(environment), self._theirs, log_path)
-        self.process = _CONTEXT.Process(target=_enter, args=arguments, daemon=False)
+        self.process = CONTEXT.Process(target=_enter, args=arguments, daemon=False)
 
-    def start(self) -> None:
+    def start(self, give_up: Callable[[], bool] = lambda: False) -> None:
         """Start the process; returns when it will end with its parent. Raises OSError or EOFError when it cannot."""
         try:
-            self.process.start()
+            fork_server.start(self.process, give_up)
         finally:
             self._theirs.close()
+        if not self.connection.poll(_REPLACED_WITHIN_S):
+            raise TimeoutError("it does not answer")
         self.connection.recv()
 
     def run(self, spec: TrialSpec, asked_at: float) -> bool:
@@ -88,6 +92,11 @@ class Interpreters:
         if not self._waiting:
             atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
         self._waiting[_key(environment)] = interpreter
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the processes that wait."""
+        return [waiting.process.pid for waiting in list(self._waiting.values()) if waiting.process.pid is not None]
 
     def has(self, environment: Mapping[str, str]) -> bool:
         """Whether one waits for a trial with this environment."""

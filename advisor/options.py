@@ -21,6 +21,7 @@ import advisor
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.paths import exists, is_file, is_folder
 from advisor.records import ConfigKind, Mode, Numerics, Objective, TargetSpec
 
 STANDARD_OUTPUT = "-"
@@ -37,7 +38,7 @@ class Outputs:
 
     ``key_map`` names, for a setting's key, the dotted path of the entry in the user's config that holds it.
     ``trace_path`` is for the profile's Chrome trace, gzipped when it ends in .gz. ``config_kind`` is the program that
-    reads the config; None when its keys tell.
+    reads the config; None when its keys tell. ``verify``: the export is applied to the target and timed.
     """
 
     json_path: str | None = None
@@ -47,6 +48,7 @@ class Outputs:
     key_map: Mapping[str, str] = field(default_factory=dict)
     trace_path: str | None = None
     config_kind: ConfigKind | None = None
+    verify: bool = True
 
     @property
     def json_to_stdout(self) -> bool:
@@ -66,13 +68,15 @@ class ShowHelp:
 class Measure:
     """Run a session. ``request`` is None when a recorded one is taken up under the options that it had.
 
-    ``resume``: the session to take up, an empty string for the latest, None for a new one.
+    ``budget_s`` is the time that such a session gets now, None for as much as it had. ``resume``: the session to take
+    up, an empty string for the latest, None for a new one.
     """
 
     request: Request | None
     outputs: Outputs
     headless: bool
     resume: str | None
+    budget_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +257,13 @@ def trace_path_of(text: str) -> str:
 
 
 def _folder_of(text: str) -> str:
-    if not Path(text).is_dir():
+    if not is_folder(text):
         raise UsageError(f"the folder {text} does not exist.", "Name a folder of recipe files (.py).")
     return str(Path(text).resolve())
 
 
 def _script_of(text: str) -> str:
-    if not Path(text).is_file():
+    if not is_file(text):
         raise UsageError(f"there is no file {text}.", "Name the script that trains, .py or .ipynb.")
     return str(Path(text).resolve())
 
@@ -338,6 +342,11 @@ def _measure_parser() -> _Parser:
     parser.option(
         "--export", metavar="FILE", help="write the settings that won: YAML, .py, or with --config your file patched"
     )
+    parser.add_argument(
+        "--no-verify",
+        action="store_true",
+        help="do not time a plain loop with the exported file (up to 60 s)",
+    )
     parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
     parser.option(
         "--map",
@@ -352,9 +361,7 @@ def _measure_parser() -> _Parser:
     parser.option(
         "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
     )
-    parser.option(
-        "--budget", metavar="TIME", read=seconds_of, default=DEFAULT_BUDGET_S, help="90s, 5m (the default), 1h"
-    )
+    parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (the default), 1h")
     parser.option(
         "--objective",
         metavar="GOAL",
@@ -413,7 +420,6 @@ def _add_recipe_folders(parser: _Parser) -> None:
 
 # What says how to measure, and is kept with the session.
 _OF_THE_REQUEST = (
-    "budget",
     "objective",
     "memory_limit",
     "keep_speed",
@@ -434,7 +440,7 @@ def _parse_measure(arguments: Sequence[str]) -> Measure:
     parser = _measure_parser()
     own, targets = _split(arguments)
     options = parser.parse(own)
-    target, resume = _target_and_resume(options.target, options.resume)
+    target, resume = _target_and_resume(options.target or None, options.resume)
     if target is None:
         _check_taken_up_as_it_was(parser, options, targets)
     key_map = {key: path for pairs in options.map for key, path in pairs.items()}
@@ -450,6 +456,7 @@ def _parse_measure(arguments: Sequence[str]) -> Measure:
         outputs=outputs,
         headless=options.headless or outputs.json_to_stdout,
         resume=resume,
+        budget_s=options.budget,
     )
 
 
@@ -510,7 +517,7 @@ def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespac
     )
     return Request(
         target=spec,
-        budget_s=options.budget,
+        budget_s=DEFAULT_BUDGET_S if options.budget is None else options.budget,
         objective=options.objective,
         keep_speed=DEFAULT_KEEP_SPEED if options.keep_speed is None else options.keep_speed,
         allow=options.allow,
@@ -584,6 +591,7 @@ def _outputs(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs
         key_map=key_map,
         trace_path=getattr(options, "trace", None),
         config_kind=getattr(options, "config_kind", None),
+        verify=not getattr(options, "no_verify", False),
     )
     check_outputs(outputs)
     return outputs
@@ -609,12 +617,20 @@ def check_outputs(outputs: Outputs) -> None:
 
 
 def _check_writable(option: str, path: Path) -> None:
-    if path.is_dir():
+    if is_folder(path):
         raise UsageError(f"{option}: {path} is a folder.", "Name a file in it.")
-    if not path.parent.is_dir():
+    if not is_folder(path.parent):
         raise UsageError(f"{option}: the folder {path.parent} does not exist.", "Make it first, or name another file.")
-    replaced = path.is_file() or not path.exists()  # unlike a device or a pipe, such as /dev/stderr
-    if (replaced and not os.access(path.parent, os.W_OK)) or (path.exists() and not os.access(path, os.W_OK)):
+    replaced = is_file(path) or not exists(path)  # unlike a device or a pipe, such as /dev/stderr
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        allowed = True
+    except (OSError, ValueError):  # no file can have that name
+        allowed = False
+    else:
+        allowed = not exists(path) or os.access(path, os.W_OK)
+    if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
         raise UsageError(f"{option}: {path} cannot be written.", "Name a file that you may write.")
 
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from advisor.errors import RefusedError
 
-from advisor.errors import RefusedError
-
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
@@ -52,7 +50,8 @@ def loader_code(change: str = "loader_with", *, when: str = "", also: Sequence[s
 
     options = "".join(f", {name}={value!r}" for name, value in changes.items())
     call = f"loader = adjusted({change}, loader{options})\n"
-    return f"{source('loaders', *also)}\n\n{f'if {when}:{chr(10)}    ' if when else ''}{call}"
+    plainly = f"# where you make the loader: DataLoader(...{options})\n"
+    return f"{plainly}{source('loaders', *also)}\n\n{f'if {when}:{chr(10)}    ' if when else ''}{call}"
 
 
 def worker_code(*, also: Sequence[str] = (), **changes: Any) -> str:

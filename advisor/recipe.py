@@ -7,6 +7,8 @@ Recipe modules never import torch at module level: the app's process reads them 
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import sys
 from abc import ABC, abstractmethod
@@ -14,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import Any, ClassVar
 
 from advisor.plan import StepPlan
@@ -293,7 +296,16 @@ def _numbers(installed: str) -> tuple[int, ...]:
 
 def card(recipe: Recipe) -> str:
     """The recipe's module docstring: the text that the app and ``perf-advisor recipes ID`` show."""
-    return (sys.modules[type(recipe).__module__].__doc__ or "").strip()
+    module = sys.modules[type(recipe).__module__]
+    return (module.__doc__ or _docstring_of_file(module) or "").strip()
+
+
+def _docstring_of_file(module: ModuleType) -> str | None:
+    """The docstring of a module that Python left out when it was asked to optimise (``python -OO``)."""
+    try:
+        return ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False)
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
 
 
 def card_section(recipe: Recipe, heading: str) -> str:

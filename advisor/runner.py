@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import cast
 
+from advisor import fork_server, whereabouts
 from advisor.builder import Builder, ForkedTrial
+from advisor.fork_server import CONTEXT
 from advisor.interpreter import Interpreter, Interpreters
 from advisor.records import (
     Activity,
@@ -39,16 +40,8 @@ from advisor.records import (
     TrialResult,
     TrialSpec,
 )
-from advisor.trial.output import STACK_BEGINS, TELL_WHERE
+from advisor.trial.channel import GarbageError, Inbox
 
-_PRELOAD = ["advisor.trial.preload"]
-_CONTEXT = multiprocessing.get_context("forkserver")
-_LOG_TAIL_BYTES = 2000
-# How much of a stack is read, how many of its calls are told, and how long it is waited for.
-_STACK_BYTES = 2**16
-_CALLS_TOLD = 8
-_STACK_WAIT_S = 1.0
-_STACK_LOOK_EVERY_S = 0.05
 _GRACE_S = 5.0
 _HINTS = {
     Outcome.TIMED_OUT: "Give it more time with --budget, or mend what hangs.",
@@ -72,11 +65,7 @@ class Runner:
     @staticmethod
     def prepare() -> None:
         """Start the fork server. Must come before an app takes the terminal; returns before torch is imported."""
-        _CONTEXT.set_forkserver_preload(_PRELOAD)
-        with _warnings_ignored("resource_tracker"):
-            resource_tracker.ensure_running()
-        with _interruptions_blocked():
-            forkserver.ensure_running()
+        fork_server.prepare()
 
     def build_once(self, target: TargetSpec, seed: int, log_path: str, timeout_s: float) -> str:
         """Build a target in a process from which later trials of it are forked.
@@ -85,11 +74,12 @@ class Runner:
         """
         self.forget_build()
         builder = Builder(target, seed, log_path)
-        problem = builder.wait(timeout_s, lambda: self.cancelled)
+        problem = builder.build(timeout_s, lambda: self.cancelled)
         if problem:
             builder.close()
         else:
             self._builder = builder
+        self._end_strays()
         return problem
 
     def forget_build(self) -> None:
@@ -97,6 +87,18 @@ class Runner:
         if self._builder is not None:
             self._builder.close()
         self._builder = None
+        self._end_strays()
+
+    def _end_strays(self) -> None:
+        """End what left its trial's process group and outlived it. What building started so belongs to the build."""
+        builder = self._builder
+        if builder is not None and builder.helpers is None:
+            builder.helpers = fork_server.children() - {builder.pid, *self.interpreters.pids}
+        with self._lock:
+            wanted = {trial.pid for trial in self._live} | {*self.interpreters.pids}
+        if builder is not None:
+            wanted |= {builder.pid, *(builder.helpers or ())}
+        fork_server.end_strays({pid for pid in wanted if pid is not None})
 
     def run(self, spec: TrialSpec, listen: Listener) -> TrialResult:
         """Run a trial to its end and return its result, also when it fails, hangs, crashes or is cancelled."""
@@ -139,6 +141,7 @@ class Runner:
             trial.kill()
             with self._lock:
                 self._live.discard(trial)
+            self._end_strays()
 
     def cancel(self) -> None:
         """End every live trial at once; trials asked for later are not started."""
@@ -178,12 +181,17 @@ class Trial:
         self._interpreters = interpreters
         self._process: BaseProcess | ForkedTrial | None = None
         self._connection: Connection | None = None
+        self._inbox: Inbox | None = None
         self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
         self._cancelled = False
         self._result: TrialResult | None = None
         self._deadline = 0.0
         self._activity = ""
-        self._begun = threading.Event()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of its process, once it has one."""
+        return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
         """Ask for the process: the builder, an interpreter that waits for this environment, or the fork server."""
@@ -192,20 +200,14 @@ class Trial:
         if self.spec.environment:
             self._start_fresh(asked_at)
             return
-        self._connection, theirs = _CONTEXT.Pipe()
+        self._connection, theirs = CONTEXT.Pipe()
         if self._builder is not None and self._forked(self._builder, theirs, asked_at):
             return
         # Preloaded with the fork server; imported by name so that this process never imports torch.
-        process = _CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, asked_at), daemon=False)
-
-        def start() -> None:
-            try:
-                process.start()
-            finally:
-                theirs.close()
-
+        process = CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, asked_at), daemon=False)
         self._process = process
-        self._start_in_thread(start)
+        self._start(lambda: fork_server.start(process, lambda: self._cancelled))
+        theirs.close()
 
     def _start_fresh(self, asked_at: float) -> None:
         waiting = self._interpreters.take(self.spec, asked_at) if self._interpreters is not None else None
@@ -214,8 +216,9 @@ class Trial:
         if waiting is not None:
             self._has_begun()
             return
-        self._start_in_thread(interpreter.start)
-        interpreter.run(self.spec, asked_at)
+        self._start(lambda: interpreter.start(lambda: self._cancelled))
+        if self._result is None:
+            interpreter.run(self.spec, asked_at)
 
     def _forked(self, builder: Builder, theirs: Connection, asked_at: float) -> bool:
         """Whether the builder could fork this trial; one that has died meanwhile could not."""
@@ -227,23 +230,17 @@ class Trial:
         self._has_begun()
         return True
 
-    def _start_in_thread(self, start: Callable[[], None]) -> None:
-        """The first trial waits for the fork server to have imported torch; a cancellation must not wait with it."""
-        threading.Thread(target=self._start, args=(start,), name="trial-start", daemon=True).start()
-        self._begun.wait()
-        self._has_begun()
-
     def _start(self, start: Callable[[], None]) -> None:
+        """The first trial waits for the fork server to have imported torch; a cancellation does not wait with it."""
         try:
             start()
         except (EOFError, OSError) as error:
-            reason = f"the fork server could not start a trial: {type(error).__name__} {error}".rstrip()
-            self._result = self._ended(Outcome.CRASHED, reason)
-        finally:
-            self._begun.set()
+            reason = f"a trial could not be started: {error}"
+            cancelled = self._ended(Outcome.CANCELLED, "cancelled")
+            self._result = cancelled if self._cancelled else self._ended(Outcome.CRASHED, reason)
+        self._has_begun()
 
     def _has_begun(self) -> None:
-        self._begun.set()
         self._deadline = time.monotonic() + self.spec.timeout_s
 
     def result(self) -> TrialResult:
@@ -294,7 +291,6 @@ class Trial:
     def cancel(self) -> None:
         """End the trial at once, from any thread; its result says so."""
         self._cancelled = True
-        self._begun.set()
         with contextlib.suppress(OSError):
             self._wake_writer.send(None)
         self._kill_group()
@@ -338,10 +334,17 @@ class Trial:
 
     def _read(self) -> TrialMessage | None:
         assert self._connection is not None
+        if self._inbox is None:
+            self._inbox = Inbox(self._connection)
         try:
-            message = cast("TrialMessage", self._connection.recv())
+            message = cast("TrialMessage | None", self._inbox.read())
+        except GarbageError as error:
+            self._result = self._ended(Outcome.CRASHED, str(error))
+            return None
         except (EOFError, OSError):
             self._result = self._death()
+            return None
+        if message is None:
             return None
         if isinstance(message, Finished):
             self._result = message.result
@@ -367,33 +370,25 @@ class Trial:
         return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}")
 
     def _time_out(self) -> TrialResult:
-        where = self._where()
+        where, stopped = self._where(), whereabouts.stands_still(self.pid)
         self._kill_group()
         doing = f" ({self._activity})" if self._activity else ""
-        result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}")
+        stopped_text = "; the process was stopped (SIGSTOP)" if stopped else ""
+        result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}{stopped_text}")
         return replace(result, details=where or result.details)
 
     def _where(self) -> str:
         """The innermost calls that the trial is in; empty for one that cannot tell."""
-        if not self._activity or self._process is None or self._process.pid is None:
+        if not self._activity or self.pid is None:
             return ""  # it has not come to the user's code, and may not know the signal yet
-        told, until = _stack(self.spec.log_path), time.monotonic() + _STACK_WAIT_S
-        before = told
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(self._process.pid, TELL_WHERE)
-            while told == before and time.monotonic() < until:
-                time.sleep(_STACK_LOOK_EVERY_S)
-                told = _stack(self.spec.log_path)
-            time.sleep(_STACK_LOOK_EVERY_S)  # the rest of it
-            told = _stack(self.spec.log_path)
-        return f"When its time was over it was here, the innermost call first:\n{told}" if told != before else ""
+        return whereabouts.ask(self.pid, self.spec.log_path)
 
     def _ended(self, outcome: Outcome, reason: str) -> TrialResult:
         return TrialResult(
             outcome=outcome,
             reason=reason,
             hint=_HINTS.get(outcome, "The trial's log may say more."),
-            details=_tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
+            details=whereabouts.tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
             log_path=self.spec.log_path,
         )
 
@@ -411,50 +406,8 @@ class Trial:
 
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
     """The child's first function."""
-    from advisor.trial.main import trial_main
+    from advisor.trial import importing
 
-    trial_main(spec, connection, asked_at)
-
-
-def _stack(log_path: str) -> str:
-    """The innermost calls of the last stack that a trial has written to its log."""
-    calls = _tail(log_path, _STACK_BYTES).rpartition(STACK_BEGINS)
-    return "\n".join(calls[2].splitlines()[:_CALLS_TOLD]) if calls[1] else ""
-
-
-def _tail(path: str, length: int = _LOG_TAIL_BYTES) -> str:
-    """The end of a log, which may be of any size; ``length`` in bytes."""
-    try:
-        with Path(path).open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - length))
-            return log.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-@contextlib.contextmanager
-def _interruptions_blocked() -> Iterator[None]:
-    """Have a process that is started meanwhile begin with SIGINT blocked: it takes care of that signal itself."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def _warnings_ignored(beginning: str) -> Iterator[None]:
-    """Let an interpreter started meanwhile ignore warnings that begin so.
-
-    The resource tracker cleans up the semaphores of trials that were killed, as it should, and warns of each session's
-    leaks on the user's terminal, as it need not.
-    """
-    before = os.environ.get("PYTHONWARNINGS")
-    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, (before, f"ignore:{beginning}")))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONWARNINGS"]
-        else:
-            os.environ["PYTHONWARNINGS"] = before
+    main = importing.import_main(connection, spec.target.directory, spec.log_path)
+    if main is not None:
+        main.trial_main(spec, connection, asked_at)

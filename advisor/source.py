@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
+from advisor.paths import is_file
 from advisor.records import Finding
 from advisor.source_habits import habits_of
 
@@ -76,12 +77,12 @@ def target_file(target: str, directory: str) -> Path | None:
     module = target.rpartition(":")[0] or target
     if module.endswith(".py") or "/" in module:
         path = Path(directory, module)
-        return path if path.is_file() else None
+        return path if is_file(path) else None
     parts = module.split(".")
     for folder in (directory, *sys.path):
         package = Path(folder, *parts, "__init__.py")
-        for path in (package, Path(folder, *parts).with_suffix(".py")):
-            if all(parts) and path.is_file():
+        for path in (package, Path(folder, *parts[:-1], f"{parts[-1]}.py")):
+            if all(parts) and is_file(path):
                 return None if _of_library(path) else path
     return None
 

@@ -20,9 +20,8 @@ In inference `model.fold_batch_norm` removes the norm altogether, which is worth
 Numerics
 --------
 close: the same outputs and gradients up to rounding. Running means take the bias off, so evaluation stays the same
-too. The state dict has fewer entries. To load an older checkpoint into the changed model: load it into the model as it
-was built, then apply the setting. Leaving the old biases out with `strict=False` is not enough, for the running means
-in the checkpoint still contain them. An optimizer's checkpoint fits only an optimizer without these parameters.
+too. The state dict keeps its names: it has biases of zero, and what is loaded may have others, which the running means
+take off. The optimizer keeps the parameters, which get no gradients.
 
 References
 ----------
@@ -68,13 +67,13 @@ class ConvBias(Recipe):
         if not value:
             from advisor.portable.conv_bias import remove_conv_biases
 
-            trained = workload.optimizer if workload.plan.mode is Mode.TRAIN else None
-            remove_conv_biases(workload.model, trained, workload.data)
+            remove_conv_biases(workload.model, workload.plan.mode is Mode.TRAIN, workload.data)
 
     def code(self, value: Value) -> str:
         if value:
             return "# convolutions keep their biases\n"
-        return f"{source('tracing', 'norm_pairs', 'conv_bias')}\n\nremove_conv_biases(model, optimizer, loader)\n"
+        code = source("tracing", "norm_pairs", "conv_bias")
+        return f"{code}\n\nremove_conv_biases(model, optimizer is not None, loader)\n"
 
     def why(self, facts: Facts, value: Value) -> str:
         count = facts.workload.biased_conv_norm_pairs

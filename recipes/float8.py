@@ -43,9 +43,13 @@ _MULTIPLE = 16
 _LARGE = 2**20
 _GRANULARITY = {"tensorwise": "PerTensor", "rowwise": "PerRow"}
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
 _CODE = """\
 def is_large(module, name):
-    if not isinstance(module, torch.nn.Linear):
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    # What is made of a layer is another one, without what others put on it.
+    if type(module) is not torch.nn.Linear or "forward" in vars(module) or any(map(vars(module).get, hooks)):
         return False
     sizes = module.in_features, module.out_features
     return all(size % {multiple} == 0 for size in sizes) and sizes[0] * sizes[1] >= {large}
@@ -130,9 +134,12 @@ def _fits(inputs: int, outputs: int) -> bool:
 
 
 def _is_large(module: Any, name: str) -> bool:
+    """Whether a layer is large, and a plain one: what is made of it has not what others put on it."""
     from torch import nn
 
-    return isinstance(module, nn.Linear) and _fits(module.in_features, module.out_features)
+    if type(module) is not nn.Linear or "forward" in vars(module) or any(map(vars(module).get, _HOOKS)):
+        return False
+    return _fits(module.in_features, module.out_features)
 
 
 def _for_training(model: Any, value: str) -> Any:

@@ -63,12 +63,12 @@ class FusePointwise(Recipe):
         if value:
             from advisor.portable.pointwise import fuse_pointwise_chains
 
-            workload.model = fuse_pointwise_chains(workload.model)
+            fuse_pointwise_chains(workload.model)
 
     def code(self, value: Value) -> str:
         if not value:
             return "# pointwise operations run one by one\n"
-        return f"{source('tracing', 'pointwise')}\n\nmodel = fuse_pointwise_chains(model)\n"
+        return f"{source('tracing', 'pointwise')}\n\nfuse_pointwise_chains(model)\n"
 
     def cost(self, value: Value) -> float:
         return 0.5

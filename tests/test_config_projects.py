@@ -191,6 +191,30 @@ def test_names_that_may_mean_something_else_stay(text, settings):
     assert patch.added == settings
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sched: cosine\nlr: 0.1\nbatch_size: 8\nepochs: 3\nmodel: mine\nopt: adamw\n",
+        "base_model: mine\nlearning_rate: 0.1\nweight_decay: 0.1\nwarmup_steps: 3\nbf16: false\nseed: 1\n",
+        "task: detect\nmode: train\nbatch: 8\nepochs: 3\nworkers: 2\npatience: 3\nbox: 1\n",
+        "model: {name: a}\noptimizer: {name: b}\ntraining: {steps: 1}\ncompile: {on: no}\nlr_scheduler: {a: 1}\n",
+        "trainer: {epochs: 3, lr: 0.1}\nmodel: a\ndata: b\n",
+        "train_batch_size: 8\noptimizer: adam\nscheduler: cosine\nfp16: false\n",
+        "num_processes: 2\nmixed_precision: no\ndebug: false\ngpu_ids: 0\nuse_cpu: false\n",
+        "defaults: [1, 2]\nlr: 3\n",
+    ],
+)
+def test_names_that_many_programs_share_make_no_kind(text):
+    assert patched(text, Wanted({})).kind is ConfigKind.PLAIN
+
+
+def test_a_few_unmistakable_names_are_enough():
+    text = "per_device_train_batch_size: 8\noutput_dir: out\nlearning_rate: 1e-3\n"
+    assert patched(text, Wanted({})).kind is ConfigKind.HUGGINGFACE
+    text = "trainer: {max_epochs: 3, accelerator: auto}\nmodel: {width: 3}\n"
+    assert patched(text, Wanted({})).kind is ConfigKind.LIGHTNING
+
+
 def test_the_kind_can_be_said():
     text = "epochs: 3\n"
     assert patched(text, Wanted(TUNED)).kind is ConfigKind.PLAIN

@@ -269,6 +269,7 @@ def test_two_maps_to_one_value_are_refused():
         ("x: &x {a.b: 1}\nperf_advisor: *x\n", "shared through an anchor"),
         ("perf_advisor: {k.v: [1]}\n", "is a list, not a value"),
         ("perf_advisor: {}\nperf_advisor: {}\n", "repeated"),
+        ("!settings\na: 1\n", "or tagged"),
         ("? a\n: 1\n", "line 1 of the config has a key in the long form"),
         ("? perf_advisor\n:  c.d: >-\n    e\n", "line 2 of the config has a key in the long form"),
         ("?\n a\n: 1\n", "line 2 of the config has a key in the long form"),

@@ -88,7 +88,7 @@ def test_the_sections_in_their_order(text):
         "Found in the source",
         "Baseline",
         "Where the time goes",
-        "Distance to the roof",
+        "Efficiency",
         "All trials",
         "Habits, way by way",
         "Not tried",
@@ -96,7 +96,7 @@ def test_the_sections_in_their_order(text):
         "How the numbers were made",
     ]
     assert "torch | 2.11.0+cu130" in text
-    assert "The step is bound by compute: the GPU is busy 97 %" in text
+    assert "The step is compute-heavy: the GPU is busy 97 %" in text
     assert "noise floor, here ±0.6 %" in text
     assert "2 min 23 s" in text
 
@@ -282,7 +282,7 @@ def test_the_stack_before_and_after(told):
     assert rows["Step"] == ["26.3 ms", "13.4 ms", "-49 %"]
     assert rows["Throughput"] == ["2,433 samples/s", "4,790 samples/s", "1.97x (1.96–1.98)"]
     assert rows["Energy a sample"] == ["252 mJ", "129 mJ", "-49 %"]
-    assert rows["Share of the roof"][:2] == ["17 % of 361 TFLOP/s tf32", "16 % of 721 TFLOP/s bfloat16"]
+    assert rows["Efficiency"][:2] == ["17 % of 361 TFLOP/s tf32", "16 % of 721 TFLOP/s bfloat16"]
 
 
 def test_the_baselines_gpu_and_energy(told):
@@ -328,19 +328,19 @@ def test_columns_without_a_figure_are_left_out(catalog):
 
 
 def test_the_roof_with_its_ceilings_and_their_date(told):
-    rows = {row[0]: row[1] for row in table_rows(told, "Distance to the roof")}
+    rows = {row[0]: row[1] for row in table_rows(told, "Efficiency")}
     assert rows["Matrix-product rate, before"] == "17 % of 361 TFLOP/s tf32"
     assert rows["Matrix-product rate, tuned"] == "16 % of 721 TFLOP/s bfloat16"
     assert rows["Tensor cores"] == "61 % of kernel time, by the names"
     assert rows["Memory traffic, estimated"] == "45 % of 4.02 TB/s, 44.7 GiB a step"
-    assert rows["Operator calls"] == "14 % of the step or more for calling 1,204 operators"
+    assert rows["Launch overhead, at least"] == "14 % of the step at least (1,204 operators)"
     assert rows["Host to device from pinned memory"] == "54.0 GB/s"
     assert "measured on it on 2026-03-14" in told
     assert "The tuned share is of a higher roof, that of bfloat16" in told
 
 
 def test_what_the_clocks_say(told):
-    clocks = body_of(told, "What the clocks say")
+    clocks = body_of(told, "Timing cross-check")
     assert "claims 6.20 ms, 4.2 times too fast" in clocks
     assert "The device's own events read 26.3 ms" in clocks
     assert "the same step takes 1530 ms in one short trial, 58x as long as on the GPU" in clocks
@@ -349,7 +349,7 @@ def test_what_the_clocks_say(told):
 def test_the_cpu_without_clocks_and_a_cpu_that_is_faster(catalog):
     state = SessionState.of(sample_history())
     state.baseline = replace(state.baseline, cpu_step_ms=13.2)
-    clocks = body_of(markdown_report(state, sample_request(), catalog), "What the clocks say")
+    clocks = body_of(markdown_report(state, sample_request(), catalog), "Timing cross-check")
     assert clocks.strip() == (
         "- On this machine's CPU the same step takes 13.2 ms in one short trial: the CPU is 2.0x as fast as the GPU."
     )

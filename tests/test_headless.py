@@ -35,7 +35,7 @@ from advisor.experiment.state import SessionState
 from advisor.export.outputs import settings_to_export, write_outputs
 from advisor.headless import HeadlessReporter, print_summary, run_headless, trial_effect
 from advisor.options import Outputs
-from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult
+from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult, Verification
 
 
 def progress_of(history):
@@ -73,7 +73,7 @@ def test_the_rest_that_is_told():
         "1 x NVIDIA H200",
         "ResNet, 25.6 M parameters, training on NVIDIA H200 (cuda:0)",
         "baseline: 26.3 ms per step, 2,433 samples/s",
-        "bound by compute",
+        "compute-heavy: ",
         "9 candidates to try; 4 recipes skipped, with the reasons at the end",
         "cudnn_benchmark cost 11.9 s",
         "1.97x (1.96–1.98) faster, confirmed",
@@ -308,9 +308,9 @@ def test_the_marks_of_the_ranking_are_explained():
     assert "1.12x (1.11–1.13) *" in told
     assert "* measured again, in turn with the baseline" in told
     assert "channels_last=channels_last: unreliable (!): another process came" in told
-    assert "its slower start pays back after 1,200 steps" in told
+    assert "the slower start is made up for after 1,200 steps" in told
     assert "channels_last=channels_last: 2 graph breaks: call to print" in told
-    assert "batch_size=128: its slower start never pays back" in told
+    assert "batch_size=128: starts more slowly, and its steps are no faster" in told
 
 
 def test_batch_sizes_are_a_table_with_the_knee():
@@ -432,6 +432,20 @@ class Playback:
     def cancel(self):
         self.cancelled.set()
 
+    def verify(self, exported, stack):
+        self.emit(events.ExportVerified(Verification(exported.path, 1.9, 26.3, 13.8, 1.97)))
+
+
+def test_an_export_is_verified_unless_that_is_switched_off(tmp_path, capsys):
+    outputs = Outputs(json_path=str(tmp_path / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
+    assert run_headless(sample_request(), outputs, opener=Playback(sample_history())) == ExitCode.OK
+    printed = capsys.readouterr()
+    assert "verifying" in printed.err
+    assert "the export: verified: 1.9x in a plain loop" in printed.out
+    assert json.loads((tmp_path / "out.json").read_text())["verification"]["speedup"] == 1.9
+    assert run_headless(sample_request(), replace(outputs, verify=False), opener=Playback(sample_history())) == 0
+    assert "verifying" not in capsys.readouterr().err
+
 
 def test_a_run_writes_every_output(tmp_path, capsys):
     config = tmp_path / "train.yaml"
@@ -501,7 +515,7 @@ def test_files_are_written_also_when_nobody_reads_the_output(tmp_path, monkeypat
 
 
 def test_a_second_interrupt_leaves_at_once(monkeypatch, capsys):
-    monkeypatch.setattr("advisor.headless.SAME_SIGNAL_S", 0.0)
+    monkeypatch.setattr("advisor.interrupts.SAME_SIGNAL_S", 0.0)
     playback = Playback(cancelled_history(), wait=True)
     playback.cancel = lambda: None
 

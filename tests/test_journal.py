@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+import random
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -12,17 +16,28 @@ from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.journal import Journal, list_sessions, open_session, sessions_folder
 from advisor.experiment.request import Request
-from advisor.records import Block, Candidate, Mode, Objective, Outcome, TargetSpec, TrialRecord, TrialResult
+from advisor.records import (
+    Block,
+    Candidate,
+    Mode,
+    Objective,
+    Outcome,
+    TargetSpec,
+    TrialRecord,
+    TrialResult,
+    Verification,
+)
 
 
 def runs_history():
-    """What a resumed session reads: a run, one that failed, and blocks timed in turn."""
+    """What a resumed session reads: a run, one that failed, blocks timed in turn, and an export that was verified."""
     settings, blocks = {"precision.autocast": "bfloat16", "a.b": 1}, (Block(10, 80, 0.5), Block(10, 80, 0.25))
     measured = TrialResult(Outcome.MEASURED, blocks=blocks, losses=(1.0, math.inf), weights=(2.0, 1.5))
     return [
         events.RunMeasured({}, measured),
         events.RunMeasured(settings, TrialResult(Outcome.CRASHED, "it ended", details="signal 9")),
         events.TurnsMeasured(settings, blocks, blocks[::-1], measured),
+        events.ExportVerified(Verification("tuned.yaml", 1.9, 26.3, 13.8, 1.97, 12.0)),
     ]
 
 
@@ -140,14 +155,87 @@ def test_what_follows_a_cut_line_can_be_read(cut):
     again.record(events.StageStarted("resumed"))
     again.close()
     stages = [event.stage for event in open_session().events]
-    assert stages == (["one", "two", "resumed"] if cut == 0 else ["one", "resumed"])
+    assert stages == (["one", "two", "resumed"] if cut <= 1 else ["one", "resumed"])
+    assert open_session().damaged == (0 if cut <= 1 else 1)
 
 
-def test_events_of_a_later_version_end_what_is_read():
-    journal = written([events.StageStarted("one")])
-    with journal.path.open("a") as file:
-        file.write('{"event": "FromTheFuture", "data": {}}\n')
-    assert list(open_session().events) == [events.StageStarted("one")]
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"event": "FromTheFuture", "data": {}}',
+        b"",
+        b"\xff\xfe",
+        b'{"event": "StageStarted", "data": {"stage": "o\x00e"}}',
+        b"[" * 100_000,
+        b'{"event": ["StageStarted"], "data": {}}',
+        b'{"event": "StageStarted", "at": 1' + b"0" * 5000 + b', "data": {"stage": 7}}',
+    ],
+)
+def test_a_line_that_cannot_be_read_is_left_out_alone(line):
+    journal = written([events.StageStarted("one"), events.StageStarted("two")])
+    lines = journal.path.read_bytes().splitlines()
+    journal.path.write_bytes(b"\n".join([*lines[:2], line, *lines[2:], b""]))
+    past = open_session()
+    assert list(past.events) == [events.StageStarted("one"), events.StageStarted("two")]
+    assert past.damaged == 1
+
+
+def test_a_flipped_byte_loses_its_line_alone():
+    journal = written(sample_history())
+    whole, chance = journal.path.read_bytes(), random.Random(0)
+    count, header = len(open_session().events), whole.index(b"\n") + 1
+    for _ in range(60):
+        flipped = bytearray(whole)
+        flipped[chance.randrange(header, len(whole))] ^= 1 << chance.randrange(8)
+        journal.path.write_bytes(flipped)
+        past = open_session()
+        assert len(past.events) >= count - 2  # an end of line that is lost joins two
+        assert len(past.events) + past.damaged in (count - 1, count, count + 1)
+
+
+def test_a_journal_of_another_form_is_not_read():
+    journal = written()
+    journal.path.write_text(journal.path.read_text().replace('"schema":1', '"schema":2'))
+    with pytest.raises(UsageError, match="it has the form 2, and this version reads 1"):
+        open_session()
+
+
+HOLDS = """
+import sys
+from pathlib import Path
+from advisor.experiment.journal import Journal
+journal = Journal(Path(sys.argv[1]), None)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_one_process_writes_at_a_time():
+    path = written().path
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UsageError, match=f"is being written by another process, {holder.pid}"):
+        Journal(path, sample_request())
+    holder.kill()
+    holder.communicate()
+    Journal(path, sample_request()).close()
+
+
+def test_a_full_disk_ends_the_journal_and_is_told_once():
+    journal = Journal.create(sample_request())
+    journal._file.close()
+    journal._file = Path("/dev/full").open("a")  # noqa: SIM115 - the journal closes it
+    assert "No space" in journal.record(events.StageStarted("one"))
+    assert journal.record(events.StageStarted("two")) == ""
+    journal.close()
+
+
+def test_what_is_kept_is_the_users_own():
+    path = written().path
+    assert path.stat().st_mode & 0o077 == 0
+    assert path.parent.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize(

@@ -127,3 +127,11 @@ def test_a_stage_is_told_once(lab):
 
 def test_kinds_of_trials_say_whether_they_describe_the_workload():
     assert [kind for kind in TrialKind if kind.inspects] == [TrialKind.BASELINE, TrialKind.PROFILE]
+
+
+def test_lines_of_what_is_new_carry_the_share_of_now(lab):
+    order = []
+    lab._report = lambda known: order.append("report")
+    lab._emit = lambda event: order.append(type(event).__name__)
+    lab.tell(known_of(gpu_facts()))
+    assert order == ["ProgressMade", "report"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import random
 import warnings
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +20,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     IterableDataset,
+    Subset,
     TensorDataset,
     get_worker_info,
 )
@@ -155,6 +158,42 @@ def test_everything_else_is_the_same_object(loader):
         assert getattr(changed, name) is getattr(loader, name), name
 
 
+def first_samples(loader, epochs=3):
+    """The samples of each epoch, and a random number after it."""
+    torch.manual_seed(0)
+    return [(torch.cat([inputs for inputs, _ in loader]).tolist(), float(torch.rand(()))) for _ in range(epochs)]
+
+
+def shuffled(**options):
+    return DataLoader(Numbers(), batch_size=8, shuffle=True, **options)
+
+
+@both_ways
+@pytest.mark.parametrize("generator", [None, 1])
+def test_workers_that_live_on_shuffle_every_epoch_as_before(change, generator):
+    made = [torch.Generator().manual_seed(generator) if generator else None for _ in range(4)]
+    expected = first_samples(shuffled(generator=made[0]))
+    assert first_samples(change("num_workers", 1, shuffled(generator=made[1]))) == expected
+    several = change("prefetch", 4, change("num_workers", 1, shuffled(generator=made[2])))
+    assert first_samples(several) == expected
+    kept = change("persistent_workers", True, shuffled(generator=made[3], num_workers=1))
+    assert first_samples(kept) == expected
+
+
+def test_a_loader_that_lived_on_already_goes_on_as_it_did():
+    options = {"num_workers": 1, "persistent_workers": True}
+    assert first_samples(applied("prefetch", 4, shuffled(**options))) == first_samples(shuffled(**options))
+
+
+def test_such_a_loader_is_freed_with_its_last_user_and_can_be_pickled():
+    loader = applied("num_workers", 1, shuffled())
+    again = pickle.loads(pickle.dumps(loader))
+    assert first_samples(again, 2) == first_samples(shuffled(), 2)
+    gone = weakref.ref(loader)
+    del loader
+    assert gone() is None
+
+
 def test_a_time_limit_for_workers_goes_with_them():
     loader = DataLoader(Numbers(), batch_size=4, num_workers=1, timeout=30)
     changed = loader_with(loader, num_workers=0)
@@ -268,8 +307,9 @@ def test_so_does_the_exported_file(kind):
 
 
 @both_ways
-def test_workers_end_with_the_epoch_where_the_dataset_has_to_hear_of_it(change):
-    changed = change("num_workers", 1, DataLoader(ToldOfEpochs()))
+@pytest.mark.parametrize("dataset", [ToldOfEpochs(), Subset(ToldOfEpochs(), [0, 1])])
+def test_workers_end_with_the_epoch_where_the_dataset_has_to_hear_of_it(change, dataset):
+    changed = change("num_workers", 1, DataLoader(dataset))
     assert (changed.num_workers, changed.persistent_workers) == (1, False)
 
 

@@ -233,6 +233,16 @@ def test_state_of_another_class_is_refused():
         other.load_state_dict(optimizer.state_dict())
 
 
+def test_a_scheduler_that_moves_what_another_class_has_not_keeps_the_class():
+    _, optimizer = made(torch.optim.AdamW)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4)
+    with pytest.raises(ValueError, match="a scheduler moves the betas of this AdamW, and Adafactor has none"):
+        make_state_small(optimizer, "adafactor")
+    _, optimizer = made(torch.optim.AdamW)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4, cycle_momentum=False)
+    make_state_small(optimizer, "adafactor")
+
+
 def test_only_the_classes_that_it_is_for_become_another():
     _, optimizer = made(Passing, scale=1.0)
     with pytest.raises(ValueError, match="Passing is neither Adam nor AdamW"):

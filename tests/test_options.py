@@ -10,6 +10,7 @@ from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.experiment.request import Request
 from advisor.options import (
+    DEFAULT_BUDGET_S,
     Measure,
     Outputs,
     Revisit,
@@ -239,7 +240,13 @@ def test_the_targets_arguments_are_those_of_the_session_that_is_taken_up():
         parse(["--resume", "--", "--lr", "0.2"])
 
 
-@pytest.mark.parametrize("given", [("--budget", "90s"), ("--memory-limit", "1GiB"), ("--only", "compile")])
+def test_a_session_is_resumed_with_another_budget():
+    assert parse(["--resume", "--budget", "90s"]).budget_s == 90.0
+    assert parse(["--resume"]).budget_s is None
+    assert parse(["m:b"]).request.budget_s == DEFAULT_BUDGET_S
+
+
+@pytest.mark.parametrize("given", [("--memory-limit", "1GiB"), ("--only", "compile")])
 def test_a_session_is_not_resumed_otherwise_than_it_was_asked_for(given):
     with pytest.raises(UsageError, match=f"and {given[0]} would change that"):
         parse(["--resume", *given])

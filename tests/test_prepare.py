@@ -158,6 +158,13 @@ def test_an_optimizer_that_cannot_be_changed_is_left_as_it_is_with_the_reason():
     assert (odd.param_groups[0]["foreach"], usual.param_groups[0]["foreach"]) == (None, True)
 
 
+def test_a_model_that_cannot_be_traced_is_left_as_it_is_with_the_reason():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model.register_forward_hook(lambda *_: None)
+    with pytest.warns(UserWarning, match=r"model.inplace_activations: true is left out: the model has forward hooks"):
+        Tuning({"model.inplace_activations": True}).prepare(model, adamw(model))
+
+
 # --- schedulers -----------------------------------------------------------------------------------------------
 
 
@@ -441,3 +448,37 @@ def test_parts_of_a_model_that_are_given_with_it_stay_parts():
     model = Layers([nn.Linear(8, 8)])
     Tuning({"precision.weights": "bfloat16"}).prepare(model, model.head)
     assert model.head.weight.dtype is torch.bfloat16
+
+
+# --- adapters -------------------------------------------------------------------------------------------------
+
+
+def with_adapters(prepare=lambda *objects: objects):
+    """A model with LoRA adapters of peft, trained as a loop does: what is saved, and the frozen weights."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    base = own_blocks()
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["a", "b"], init_lora_weights=False))
+    frozen = {name: value.clone() for name, value in model.named_parameters() if not value.requires_grad}
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    model, optimizer = prepare(model, optimizer)
+    for seed in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8, generator=torch.Generator().manual_seed(seed))).square().mean().backward()
+        optimizer.step()
+    assert all(torch.equal(value, frozen[name]) for name, value in model.named_parameters() if name in frozen)
+    return peft.get_peft_model_state_dict(model), model
+
+
+def test_adapters_train_and_merge_as_in_a_plain_loop(eager_backend, fresh_compiler):
+    expected, plain = with_adapters()
+    settings = {"compile.mode": "default", "memory.activation_checkpointing": "blocks", "model.pad_to_multiple": 3}
+    found, model = with_adapters(Tuning({**settings, **FOREACH}).prepare)
+    assert counters["frames"]["ok"] > 0
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+    inputs = torch.ones(2, 8)
+    merged, plainly = model.merge_and_unload(), plain.merge_and_unload()
+    torch.testing.assert_close(merged(inputs), plainly(inputs))
+    assert list(merged.state_dict()) == list(own_blocks().state_dict())

@@ -197,6 +197,16 @@ def test_a_block_with_a_forward_of_its_own_is_left_out():
     assert model.blocks[0].forward is not own
 
 
+def test_hooks_inside_a_block_run_once_as_without_a_checkpoint():
+    model, seen = Stacked(), []
+    model.blocks[1].wide.register_forward_hook(lambda *_: seen.append("inside"))
+    model.blocks[2].register_forward_hook(lambda *_: seen.append("block"))
+    applied("checkpointing", "blocks", model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert ["forward" in vars(block) for block in model.blocks] == [True, False, True]
+    model(torch.randn(4, 16)).sum().backward()
+    assert seen == ["inside", "block"]
+
+
 def test_a_block_that_writes_over_its_input_fails_instead_of_training_wrongly():
     class Overwrites(nn.Module):
         def __init__(self):

@@ -353,6 +353,7 @@ with torch.no_grad():
     for _ in range(3):
         model(IMAGES)
 expected = model.eval()(IMAGES)
+saved = {{name: value.clone() for name, value in model.state_dict().items()}}
 if {by_code}:
     namespace = {{"torch": torch, "model": model}}
     exec(CATALOG["cpu_freeze"].code(True), namespace)
@@ -372,6 +373,9 @@ torch.testing.assert_close(output, expected, rtol=1e-3, atol=1e-4)
 # The weights are constants of the code by now: what becomes of the parameter has no effect any more.
 assert torch.equal(output, again), "not frozen"
 assert not output.requires_grad
+if not {by_code}:
+    model.load_state_dict(saved)
+    torch.testing.assert_close(step(IMAGES), expected, rtol=1e-3, atol=1e-4)
 print("frozen")
 """
 

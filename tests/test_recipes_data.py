@@ -113,3 +113,44 @@ def test_the_device_loader_of_the_file_is_the_one_of_the_trials():
     source, _ = exported({"data.device_prefetch": True})
     assert "class DeviceLoader" in source
     assert DeviceLoader.copied_ahead.__name__ in source
+
+
+def test_what_is_set_on_a_wrapped_loader_is_set_on_the_loader():
+    loader = DataLoader(Numbers(), batch_size=4)
+    wrapped = DeviceLoader(loader, torch.device("cpu"), lambda batch: batch, ahead=False)
+    wrapped.epoch = 3
+    assert (loader.epoch, wrapped.epoch, wrapped.move("as it is")) == (3, 3, "as it is")
+    with pytest.raises(ValueError, match="batch_size attribute should not be set"):
+        wrapped.batch_size = 8
+
+
+@pytest.mark.parametrize(
+    "recipe_id",
+    ["num_workers", "persistent_workers", "prefetch", "pin_memory", "batch_size", "worker_context", "worker_threads"],
+)
+def test_no_option_is_tried_of_a_loader_that_cannot_be_copied(recipe_id):
+    loader = loader_facts(num_workers=2, copy_problem="Mine reads from an iterator")
+    facts = gpu_facts(loader=loader, current={"data.num_workers": 0})
+    assert reason(recipe_id, facts) == "Mine reads from an iterator"
+
+
+def test_an_iterable_dataset_gets_the_workers_that_it_is_made_for():
+    waits = profile_facts(step_ms=100.0, phases={"data wait": 90.0, "forward": 10.0})
+
+    def values(**changes):
+        return proposed("num_workers", gpu_facts(loader=loader_facts(iterable_dataset=True, **changes), profile=waits))
+
+    assert values() == [1]
+    assert values(divides_samples=True)[:2] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("recipe_id", "change", "told"),
+    [
+        ("num_workers", {"state_problem": "reading a sample changes the default type"}, "changes the default type"),
+        ("pin_memory", {"pinning_problem": "a batch is a Graph"}, "a batch is a Graph"),
+        ("persistent_workers", {"num_workers": 2, "hears_of_epochs": True}, "the dataset has set_epoch()"),
+    ],
+)
+def test_what_the_data_rules_out_is_skipped_with_the_reason(recipe_id, change, told):
+    assert told in reason(recipe_id, gpu_facts(loader=loader_facts(**change)))

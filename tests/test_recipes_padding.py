@@ -213,3 +213,28 @@ def test_outputs_to_pad_are_facts():
     assert inspected(Decoder(), tokens).paddable_outputs == ((8, 2, 501), (64, 1, 501))
     assert inspected(nn.Linear(3, 1020), torch.randn(2, 3)).paddable_outputs == ((8, 1, 1020),)
     assert inspected(nn.Linear(3, 1024), torch.randn(2, 3)).paddable_outputs == ()
+
+
+@every_way
+def test_checkpoints_of_an_optimizer_over_padded_weights_go_both_ways(way):
+    def train(model, optimizer):
+        for seed in range(2):
+            optimizer.zero_grad()
+            model(torch.randn(4, 16, generator=torch.Generator().manual_seed(seed))).square().mean().backward()
+            optimizer.step()
+
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(16, 15), nn.Tanh(), nn.Linear(15, 16))
+    model = copy.deepcopy(plain)
+    optimizers = [torch.optim.AdamW(each.parameters(), lr=0.01) for each in (plain, model)]
+    way("pad_dims", 8, model, optimizers[1])
+    assert model[0]._parameters["weight"].shape == (16, 16)
+    train(plain, optimizers[0])
+    model.load_state_dict(plain.state_dict())
+    optimizers[1].load_state_dict(copy.deepcopy(optimizers[0].state_dict()))
+    train(plain, optimizers[0])
+    train(model, optimizers[1])
+    saved, expected = optimizers[1].state_dict()["state"], optimizers[0].state_dict()["state"]
+    for key, state in expected.items():
+        torch.testing.assert_close(saved[key], state)
+    torch.testing.assert_close(dict(model.state_dict()), dict(plain.state_dict()))

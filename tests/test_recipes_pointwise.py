@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from compiled_models import IMAGES, Chains, both_ways, by_apply, by_code, gradients_of, twin
@@ -30,6 +32,20 @@ def test_chains_are_compiled_and_nothing_else(effect, eager_backend):
     assert fused.training
 
 
+def test_a_fused_model_is_the_model(eager_backend):
+    model, reference = twin(Chains)
+    model.note = "mine"
+    assert by_apply("fuse_pointwise", True, model) is model
+    model.head = reference.head = nn.Linear(8, 2)  # a new head for another task
+    assert (type(model), model.note, list(model.state_dict())) == (Chains, "mine", list(reference.state_dict()))
+    torch.testing.assert_close(model.eval()(IMAGES), reference.eval()(IMAGES))
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        copied.head.weight.zero_(), copied.head.bias.zero_()
+    assert not copied(IMAGES).any()
+    assert model(IMAGES).any()
+
+
 def test_fused_chains_follow_train_and_eval(eager_backend):
     model, reference = twin(Chains)
     fused = by_apply("fuse_pointwise", True, model)
@@ -40,10 +56,10 @@ def test_fused_chains_follow_train_and_eval(eager_backend):
     assert not torch.equal(fused(IMAGES), fused(IMAGES)), "dropout is on again"
 
 
-def test_fusing_leaves_the_model_as_it_was(eager_backend):
+def test_looking_for_chains_leaves_the_model_as_it_was(eager_backend):
     model, reference = twin(Chains)
-    model.norm.eval()
-    by_code("fuse_pointwise", True, model.train())
+    by_code("fuse_pointwise", True, fused := twin(Chains)[0])
+    assert fused.relu.inplace
     model.norm.eval()
     before = {name: module.training for name, module in model.named_modules()}
     fusable_chains(model)

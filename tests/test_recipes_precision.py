@@ -20,6 +20,7 @@ from advisor.catalog import load_catalog
 from advisor.export.python_file import python_source
 from advisor.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipes.float8 import _is_large
 from advisor.records import Hardware, Mode, Numerics
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.batches import copy_into, mover
@@ -619,3 +620,18 @@ def test_sizes_of_linear_layers_are_facts():
 )
 def test_values_that_a_settings_file_may_not_hold(recipe_id, bad):
     assert not CATALOG[recipe_id].accepts(bad)
+
+
+def test_a_layer_that_others_changed_is_no_candidate_for_float8():
+    class Adapted(nn.Linear):
+        pass
+
+    plain, hooked, patched = (nn.Linear(1024, 1024) for _ in range(3))
+    hooked.register_forward_hook(lambda *_: None)
+    patched.forward = plain.forward
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(1024, 1024))
+    namespace = {"torch": torch}
+    exec(CATALOG["float8"].code("tensorwise").partition("if optimizer")[0], namespace)
+    for fits in (_is_large, namespace["is_large"]):
+        layers = (plain, hooked, patched, normed, Adapted(1024, 1024), nn.Linear(8, 8))
+        assert [fits(layer, "") for layer in layers] == [True, False, False, False, False, False]

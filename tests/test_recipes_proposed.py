@@ -216,7 +216,7 @@ def test_the_control_runs_everywhere(name):
 def test_the_reason_to_try_is_the_bottleneck():
     profile = profile_facts(bottleneck=Bottleneck.INPUT, evidence="it waits 20 % for data.")
     text = CATALOG["num_workers"].why(cpu_facts(loader=loader_facts(), profile=profile), 2)
-    assert text == "The step is bound by input: it waits 20 % for data."
+    assert text == "The step is input-bound: it waits 20 % for data."
 
 
 def test_stages_put_the_loader_before_the_step():

@@ -449,6 +449,39 @@ def test_resources_are_freed(trial):
     assert psutil.Process().num_fds() <= before + 1
 
 
+GARBAGE = """
+for descriptor in range(3, 200):
+    try:
+        os.write(descriptor, b"\\xff\\xff\\xff\\xfbgarbage\\n" * 20)
+    except OSError:
+        pass
+"""
+
+
+def test_garbage_in_every_descriptor_ends_the_trial_alone(trial):
+    result, _ = trial(building(GARBAGE))
+    assert (result.outcome, result.reason) == (
+        Outcome.CRASHED,
+        "the target wrote to a file descriptor that is perf-advisor's",
+    )
+    assert trial(TINY_TARGET)[0].measured
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sys.stdout.close(); sys.stderr.close()",
+        "sys.stdout = sys.stderr = None",
+        "sys.stdout = type('Tee', (), {'write': lambda self, text: 1 / 0})()",
+        "os.close(1); os.close(2)",
+        "print('\\ud800 \\udcff')",
+    ],
+)
+def test_a_target_may_do_as_it_likes_with_its_output(trial, body):
+    result, _ = trial(building(body))
+    assert result.measured, result.reason
+
+
 # --- the parent -----------------------------------------------------------------------------------------------
 
 PARENT = """
@@ -555,11 +588,12 @@ def test_a_trial_that_was_cancelled_before_it_began_says_nothing_on_the_terminal
 
 INTERRUPTED_AT_ONCE = """
 import signal
-from advisor.runner import _CONTEXT, Runner
+from advisor.fork_server import CONTEXT
+from advisor.runner import Runner
 
 if __name__ == "__main__":
     Runner.prepare()
-    child = _CONTEXT.Process(target=signal.raise_signal, args=(signal.SIGINT,))
+    child = CONTEXT.Process(target=signal.raise_signal, args=(signal.SIGINT,))
     child.start()
     child.join()
     print(child.exitcode)

@@ -57,7 +57,7 @@ def test_a_file_of_settings_and_a_section_of_a_config_are_the_same(tmp_path):
     [
         ("precision.autocats: bfloat16", "no recipe owns the setting"),
         ("precision.autocast: bfloat17", "bfloat17 is not a value"),
-        ("epochs: 3", "not a setting key"),
+        ("epochs: 3", "those of a config"),
         ("[", "not valid YAML"),
     ],
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
+from advisor.builder import TOO_LONG
 from advisor.catalog import Catalog
+from advisor.errors import TargetError
 from advisor.experiment.budget import Budget
 from advisor.experiment.events import Event, Held, Said, TrialActivity, TrialEnded, TrialStarted
 from advisor.experiment.journal import Journal
@@ -30,6 +33,7 @@ from advisor.records import (
 )
 from advisor.runner import Runner
 from advisor.settings import Settings
+from advisor.whereabouts import last_stack
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
@@ -37,7 +41,8 @@ ENERGY_S = 1.05
 _TIMING_KERNELS_S = 8.0
 # Building may take this share of the budget, and this many seconds at least, before trials build for themselves.
 _BUILD_SHARE = 0.25
-_LEAST_BUILD_PATIENCE_S = 15.0
+_BUDGET_PER_BUILD = 8
+_LEAST_BUILD_PATIENCE_S = 10.0
 
 
 class SessionCancelledError(Exception):
@@ -81,6 +86,7 @@ class Bench:
         self.measuring_s = 0.0
         self.warming_up_s = 0.0
         self.builds_anew = ""
+        self._repeats_help = True
         self._ahead: dict[Settings, _Ahead] = {}
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
@@ -125,7 +131,8 @@ class Bench:
     def build_once(self) -> None:
         """Have the target built once, for all trials: a failure only means that each builds it anew.
 
-        A target that cannot be built at all fails here as well; its first trial tells why.
+        A target that cannot be built at all fails here as well; its first trial tells why. Raises TargetError where
+        building took so long that the budget has no time for another attempt, and SessionCancelledError.
         """
         request, started = self.request, self.budget.spent_s
         self._emit(TrialActivity("baseline", "building the model, once for all trials"))
@@ -133,6 +140,15 @@ class Bench:
         patience_s = max(_LEAST_BUILD_PATIENCE_S, _BUILD_SHARE * self.budget.total_s)
         self.builds_anew = self.runner.build_once(request.target, request.seed, log_path, patience_s)
         self.budget.build_s = self.budget.spent_s - started
+        if self.runner.cancelled:
+            raise SessionCancelledError
+        if self.builds_anew == TOO_LONG and self.budget.left_s < patience_s:
+            minutes = math.ceil(_BUDGET_PER_BUILD * patience_s / 60)
+            raise TargetError(
+                f"building the model takes more than {patience_s:.0f} s, and the budget leaves no time to try again.",
+                f"Mend what hangs, or give it time with --budget {minutes}m.",
+                last_stack(log_path),
+            )
 
     def build_anew(self, reason: str) -> None:
         """Have each trial build the target for itself from now on."""
@@ -156,15 +172,17 @@ class Bench:
         """Run one trial to its end. Raises SessionCancelledError when the session is cancelled meanwhile.
 
         While one that compiles does so, the settings ``ahead`` are compiled too, for a later trial. A trial that was
-        disturbed from outside is repeated once; of two disturbed ones the faster is the less disturbed.
+        disturbed from outside is repeated once; of two disturbed ones the faster is the less disturbed. What disturbs
+        the repeat as well goes on, so that no other is repeated.
         """
         result = self._run_once(spec, ahead)
-        expected_s = self.expected_s(spec.settings)
-        if not result.disturbed or not self.budget.allows_repeat(expected_s):
+        expected_s = max(self.expected_s(spec.settings), result.wall_s or 0.0)
+        if not (result.disturbed and self._repeats_help and self.budget.allows_repeat(expected_s)):
             return result
         self.budget.repeated_s += expected_s
         self._emit(Said(f"{spec.trial_id} is measured again: {result.disturbed}"))
         again = self._run_once(spec)
+        self._repeats_help = not again.disturbed
         return result if not again.measured else min(result, again, key=_unreliability)
 
     def _run_once(self, spec: TrialSpec, ahead: Mapping[str, Value] | None = None) -> TrialResult:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from advisor.records import Value
+from advisor.records import StackRecord, Value
+
+if TYPE_CHECKING:
+    from advisor.experiment.verification import Exported
 
 # Why a candidate is not tried, or a setting is not in the stack.
 REJECTED = "you rejected it"
@@ -19,9 +22,9 @@ class Decision(StrEnum):
 
 
 class SessionControl(Protocol):
-    """A session as a user interface sees it. ``run``, ``rework``, ``retry`` and ``try_more`` block: use a thread.
+    """A session as a user interface sees it. ``run``, ``rework``, ``retry``, ``try_more`` and ``verify`` block.
 
-    Everything else may be called from any thread at any time.
+    Call these in a thread. Everything else may be called from any thread at any time.
     """
 
     def run(self) -> None:
@@ -31,7 +34,7 @@ class SessionControl(Protocol):
         """End the running trial at once and the session with it; what was measured is kept."""
 
     def stop(self) -> None:
-        """End a running ``rework`` or ``retry`` at once; the session, and what was measured, stay as they are."""
+        """End a running ``rework``, ``retry`` or ``verify`` at once; the session and what was measured stay."""
 
     def skip(self) -> None:
         """End the running trial; the session goes on without it. Nothing before the baseline is measured."""
@@ -63,3 +66,6 @@ class SessionControl(Protocol):
 
     def try_more(self, seconds: float | None = None) -> None:
         """After the session: search on for this long, or for as long as the session had, posting events."""
+
+    def verify(self, exported: Exported, stack: StackRecord) -> None:
+        """Time the target's loop with an exported file and without it, posting what came of it."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
-from advisor.formatting import printable
+from advisor.formatting import printable_in
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -25,6 +24,7 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
     Value,
+    Verification,
 )
 
 
@@ -193,6 +193,13 @@ class ProgressMade:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportVerified:
+    """An exported file was applied to the target in a fresh process and timed in a plain loop."""
+
+    verification: Verification
+
+
+@dataclass(frozen=True, slots=True)
 class Said:
     """A plain sentence for the person: a problem, a decision. ``severity``: information, warning, error."""
 
@@ -239,6 +246,7 @@ Event = (
     | Decided
     | Held
     | ProgressMade
+    | ExportVerified
     | Said
     | SessionFailed
     | SessionFinished
@@ -248,15 +256,5 @@ Event = (
 def printable_event(event: Event) -> Event:
     """The event with the control characters in its texts shown: a target's words must not steer a terminal."""
     values = msgspec.to_builtins(event)
-    shown = _printable(values)
+    shown = printable_in(values)
     return event if shown == values else msgspec.convert(shown, type(event))
-
-
-def _printable(value: Any) -> Any:
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {_printable(key): _printable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_printable(item) for item in value]
-    return value

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from advisor.formatting import printable
 from advisor.records import Facts, TargetSpec, Value
 from advisor.state_folder import replace_file, state_folder
 
@@ -38,7 +39,7 @@ def workload_name(target: TargetSpec, facts: Facts) -> str:
     """What tells one workload from another: the target, the model, its batch, the device and PyTorch's version."""
     workload = facts.workload
     parts = (target.directory, target.command, workload.mode, workload.model, str(workload.parameters))
-    return " | ".join((*parts, workload.batch_text, workload.device_name, facts.versions.get("torch", "")))
+    return printable(" | ".join((*parts, workload.batch_text, workload.device_name, facts.versions.get("torch", ""))))
 
 
 def hints_for(name: str) -> Hints:

@@ -1,7 +1,12 @@
-"""The journal: a session's events on disk, one JSON line each, flushed as they happen. Nothing measured is lost."""
+"""The journal: a session's events on disk, one JSON line each, flushed as they happen. Nothing measured is lost.
+
+One process writes to it at a time. A line that is damaged, or that another version wrote, is left out and counted.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import threading
@@ -21,6 +26,9 @@ from advisor.state_folder import state_folder
 
 SCHEMA = 1
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
+_UNREADABLE = (OSError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
+_LOCK = "lock"
+_LONGEST_PID = 20
 # Of interest only while they happen.
 _UNRECORDED = (Held, ProgressMade, TrialActivity)
 
@@ -31,29 +39,30 @@ def sessions_folder() -> Path:
 
 
 class Journal:
-    """One session's journal, open for appending, from any thread."""
+    """One session's journal, open for appending, from any thread. Raises UsageError while another process writes it."""
 
     def __init__(self, path: Path, request: Request) -> None:
         self.path = path
         self.request = request
-        _drop_cut_line(path)
+        self._held = _hold(path)
         self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8")
+        if _ends_within_a_line(path):  # a crash cut it short: what follows is a line of its own
+            self._file.write("\n")
 
     @classmethod
     def create(cls, request: Request) -> Journal:
         """A new journal with a name from the date and the time. Raises UsageError when the folder is not writable."""
         folder = sessions_folder()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path = _free_path(folder)
             journal = cls(path, request)
         except OSError as error:
-            raise UsageError(
-                f"the session's journal cannot be written to {folder}: {error.strerror}",
-                "Set PERF_ADVISOR_STATE to a folder that is writable.",
-            ) from error
-        journal._write({"schema": SCHEMA, "started": time.time(), "request": msgspec.to_builtins(request)})
+            raise _unwritable(folder, error.strerror) from error
+        problem = journal._write({"schema": SCHEMA, "started": time.time(), "request": msgspec.to_builtins(request)})
+        if problem:
+            raise _unwritable(folder, problem)
         return journal
 
     @property
@@ -66,34 +75,59 @@ class Journal:
         safe = "".join(c if c.isalnum() or c in "=-._" else "_" for c in trial)[:100]
         return str(self.path.with_suffix("") / f"{safe}.log")
 
-    def record(self, event: Event) -> None:
-        """Append an event, with the time in seconds since 1970, and flush it to the disk's cache."""
-        if not isinstance(event, _UNRECORDED):
-            at = round(time.time(), 3)
-            self._write({"event": type(event).__name__, "at": at, "data": msgspec.to_builtins(event)})
+    def record(self, event: Event) -> str:
+        """Append an event, with the time in seconds since 1970, and flush it to the disk's cache.
+
+        Returns why it could not be written, once; from then on nothing is.
+        """
+        if isinstance(event, _UNRECORDED):
+            return ""
+        at = round(time.time(), 3)
+        return self._write({"event": type(event).__name__, "at": at, "data": msgspec.to_builtins(event)})
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and let others write to it."""
         self._file.close()
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, line: dict[str, Any]) -> str:
         # The standard library writes NaN, which a diverged loss may be; msgspec would write null.
         text = json.dumps(line, separators=(",", ":")) + "\n"
         with self._lock:
-            if not self._file.closed:
+            if self._file.closed:
+                return ""
+            try:
                 self._file.write(text)
                 self._file.flush()
+            except OSError as error:  # such as a full disk; what is half written ends the file
+                with contextlib.suppress(OSError):
+                    self._file.close()
+                return error.strerror or str(error)
+        return ""
+
+
+def _unwritable(folder: Path, reason: str | None) -> UsageError:
+    return UsageError(
+        f"the session's journal cannot be written to {folder}: {reason}.",
+        "Make room, or set PERF_ADVISOR_STATE to a folder that is writable.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PastSession:
-    """A session read back: its request and its events, as far as they were written."""
+    """A session read back: its request and its events, as far as they were written.
+
+    ``damaged`` counts the lines that could not be read.
+    """
 
     session_id: str
     path: Path
     started: datetime
     request: Request
     events: tuple[Event, ...]
+    damaged: int = 0
 
 
 def open_session(session_id: str | None = None) -> PastSession:
@@ -122,14 +156,33 @@ def _journals() -> list[Path]:
     return sorted(sessions_folder().glob("*.jsonl"))
 
 
-def _drop_cut_line(path: Path) -> None:
-    """Cut off a last line that a crash left unfinished: what is appended to it could never be read."""
-    if not path.is_file():
-        return
-    text = path.read_bytes()
-    whole = text.rfind(b"\n") + 1
-    if whole < len(text):
-        os.truncate(path, whole)
+def _hold(path: Path) -> int | None:
+    """Hold the journal for this process; None where this process holds it already. Raises UsageError and OSError."""
+    lock = path.with_suffix("") / _LOCK
+    lock.parent.mkdir(mode=0o700, exist_ok=True)
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(handle, _LONGEST_PID, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(handle)
+        if holder == str(os.getpid()):
+            return None
+        raise UsageError(
+            f"the session {path.stem} is being written by another process, {holder}.",
+            f"Wait for its end, or end it: `kill {holder}`.",
+        ) from None
+    os.ftruncate(handle, 0)
+    os.pwrite(handle, str(os.getpid()).encode(), 0)
+    return handle
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
 
 
 def _free_path(folder: Path) -> Path:
@@ -137,7 +190,7 @@ def _free_path(folder: Path) -> Path:
     for number in range(1000):
         path = folder / (f"{stamp}.jsonl" if number == 0 else f"{stamp}-{number}.jsonl")
         try:
-            path.touch(exist_ok=False)
+            path.touch(mode=0o600, exist_ok=False)
         except FileExistsError:
             continue
         return path
@@ -146,22 +199,32 @@ def _free_path(folder: Path) -> Path:
 
 def _read(path: Path) -> PastSession:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        header = json.loads(lines[0])
+        first, *lines = path.read_bytes().split(b"\n")
+        header = json.loads(first)
+        schema = header["schema"]
+        if schema != SCHEMA:
+            raise UsageError(
+                f"the session {path.stem} cannot be read: it has the form {schema!r}, and this version reads {SCHEMA}.",
+                "Read it with the version of perf-advisor that wrote it.",
+            )
         request = msgspec.convert(header["request"], Request)
         started = datetime.fromtimestamp(header["started"])
-    except (OSError, IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except _UNREADABLE as error:
         raise UsageError(
             f"the session {path.stem} cannot be read: {error}", "It may be from another version."
         ) from error
-    return PastSession(path.stem, path, started, request, tuple(_events(lines[1:])))
+    if lines and not lines[-1]:
+        lines.pop()  # nothing follows the last line's end
+    events = [_event(line) for line in lines]
+    whole = tuple(event for event in events if event is not None)
+    return PastSession(path.stem, path, started, request, whole, len(events) - len(whole))
 
 
-def _events(lines: list[str]) -> Iterator[Event]:
-    """The events of a journal; a last line that was cut short by a crash ends them."""
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            yield msgspec.convert(entry["data"], _EVENTS[entry["event"]])
-        except (KeyError, TypeError, ValueError):
-            return
+def _event(line: bytes) -> Event | None:
+    """The event of a line; None where it is damaged, cut short, or of another version."""
+    try:
+        entry = json.loads(line)
+        event: Event = msgspec.convert(entry["data"], _EVENTS[entry["event"]])
+    except _UNREADABLE:
+        return None
+    return event

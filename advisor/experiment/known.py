@@ -12,7 +12,7 @@ from advisor.experiment.judge import BASELINE, Beside, Judge, prior_spread
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
-from advisor.records import Candidate, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
+from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
 from advisor.settings import Settings
 
 
@@ -143,7 +143,7 @@ class Known:
         """What is known of a candidate: alone, or in the combination that says most about it; None when nothing is."""
         alone = Settings(candidate.settings)
         if self.judge.knows(alone):
-            return self.judge.record(candidate, alone)
+            return replace(self.judge.record(candidate, alone), contribution=self._on_the_stack(candidate))
         whole, rest = self._in_company(candidate)
         return self.judge.record(candidate, whole, rest) if whole else None
 
@@ -162,6 +162,14 @@ class Known:
             not self.judge.measured_runs(whole) and self.judge.measured_runs(whole.without(candidate.key))
             for whole in holds
         )
+
+    def _on_the_stack(self, candidate: Candidate) -> Comparison | None:
+        """How many times as fast the stack is with one of its settings as without it, where both were measured."""
+        rest = self.stack.without(candidate.key)
+        if not rest or self.stack.get(candidate.key) != candidate.value:
+            return None
+        both = self.judge.measured_runs(self.stack) and self.judge.measured_runs(rest)
+        return self.judge.contribution(self.stack, rest) if both else None
 
     @property
     def uncompiled(self) -> Settings:

@@ -43,10 +43,10 @@ def _best(group: list[TrialRecord], by: Yardstick, stack: Mapping[str, Value]) -
 
 
 def _merit(record: TrialRecord, by: Yardstick) -> tuple[bool, float]:
-    """What a candidate itself does; nothing is known of one that was only measured with others, never without."""
+    """What a candidate adds to the stack, or does alone; nothing is known of one that was never left out."""
     if not record.alone and record.contribution is None:
         return False, 1.0
-    return by.merit(record.result, record.own_effect)
+    return by.merit(record.result, record.contribution or record.own_effect)
 
 
 def fills_the_device(facts: Facts, settings: Mapping[str, Value], result: TrialResult | None) -> bool:

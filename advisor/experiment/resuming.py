@@ -35,7 +35,7 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
             judge = judge.with_run(event.settings, event.result)
         elif isinstance(event, TurnsMeasured):
             judge = judge.with_beside(event.settings, Beside(event.new, event.old, event.result))
-    ran = [record for record in past.trials.values() if record.result.outcome is not Outcome.SKIPPED]
+    ran = [record for record in past.trials.values() if _counts(record)]
     for record in ran:
         if record.candidate.recipe == CONTROL:
             judge = judge.with_control(record.result)
@@ -56,6 +56,12 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     tried = {record.candidate.name: Settings(record.settings) for record in ran if not record.alone}
     taken = replace(Known.begin(plan, judge), tried=tried, done=_done(past, ran))
     return replace(taken, stack=taken.best_usable())
+
+
+def _counts(record: TrialRecord) -> bool:
+    """Whether a candidate was tried; a control that crashed, perhaps with its parent, is measured again."""
+    of_control = record.candidate.recipe == CONTROL
+    return record.result.measured if of_control else record.result.outcome is not Outcome.SKIPPED
 
 
 def _done(past: SessionState, ran: Iterable[TrialRecord]) -> frozenset[Kind]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from advisor.catalog import Catalog, load_catalog
-from advisor.errors import AdvisorError, ExitCode
+from advisor.errors import AdvisorError, ExitCode, refusal_of
 from advisor.experiment import caveats, events
 from advisor.experiment.baseline import check_energy, first_run
 from advisor.experiment.bench import Bench, SessionCancelledError
@@ -33,13 +33,14 @@ from advisor.experiment.state import SessionState
 from advisor.experiment.steering import ENDED, SKIPPED, Steering
 from advisor.experiment.telling import Teller
 from advisor.experiment.tolerance import own_rounding
+from advisor.experiment.verification import Exported, verify
 from advisor.hardware import inspect_hardware
-from advisor.records import Candidate, Facts, Finding, Mode, Outcome, TrialResult, Value
+from advisor.records import Candidate, Facts, Finding, Mode, Outcome, StackRecord, TrialResult, Value
 from advisor.runner import Runner
 from advisor.settings import Settings
 from advisor.source import read_sources
 
-_REWORK, _MORE = "rework", "more"
+_REWORK, _MORE, _VERIFY = "rework", "more", "verify"
 
 
 class Session:
@@ -66,6 +67,7 @@ class Session:
         self._journal = journal
         self._past = SessionState.of(past.events) if past else None
         self._past_events = past.events if past else ()
+        self._damaged = past.damaged if past else 0
         self._lock = threading.Lock()
         self._closed = False
         self._aside = ""
@@ -152,6 +154,10 @@ class Session:
         if self._known is not None and name in self._teller.records:
             self._run_aside(name, lambda: self._retry(name))
 
+    def verify(self, exported: Exported, stack: StackRecord) -> None:
+        """Time the target's loop with an exported file and without it."""
+        self._run_aside(_VERIFY, lambda: self._emit(events.ExportVerified(verify(self._bench, exported, stack))))
+
     def try_more(self, seconds: float | None = None) -> None:
         """Search on after the session, for this long or as long as it had."""
         if self._known is not None:
@@ -161,6 +167,8 @@ class Session:
 
     def _run(self) -> None:
         self._announce()
+        if self._closed:
+            raise SessionCancelledError
         hardware = inspect_hardware()
         self._emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
@@ -177,6 +185,9 @@ class Session:
     def _announce(self) -> None:
         for problem in self.catalog.problems:
             self._warn(f"a recipe could not be loaded: {problem}")
+        if self._damaged:
+            lost = "1 line" if self._damaged == 1 else f"{self._damaged} lines"
+            self._warn(f"{lost} of the journal cannot be read; what stood there is measured again where it is needed")
         for recipe, decision in self.decisions().items():
             self._post(events.Decided(recipe, decision))  # in the journal already
         self._emit(events.GoalSet(self.request.goal))
@@ -395,24 +406,19 @@ class Session:
         except SessionCancelledError:
             cancelled = finishes
         except AdvisorError as error:
-            self.exit_code = error.exit_code
-            self._emit(events.SessionFailed(error.message, error.hint, error.details, int(error.exit_code)))
+            self._fail(error)
         except Exception as error:  # our own bug: the person sees it, and what was measured is kept
-            self.exit_code = ExitCode.BUG
-            self._emit(
-                events.SessionFailed(
-                    f"perf-advisor has a bug: {type(error).__name__}: {error}",
-                    "Please report it with the details; what was measured is kept.",
-                    traceback.format_exc(),
-                    int(ExitCode.BUG),
-                )
-            )
+            self._fail(refusal_of(error) or _bug(error))
         if cancelled:
             self.exit_code = ExitCode.INTERRUPTED
         if finishes:
             self._runner.interpreters.close()
             budget = self._bench.budget
             self._emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
+
+    def _fail(self, error: AdvisorError) -> None:
+        self.exit_code = error.exit_code
+        self._emit(events.SessionFailed(error.message, error.hint, error.details, int(error.exit_code)))
 
     def _spoils_the_record(self, event: events.Event) -> bool:
         """Whether an event would turn the record of a session that was complete into one that was not."""
@@ -424,9 +430,19 @@ class Session:
 
     def _emit(self, event: events.Event) -> None:
         event = events.printable_event(event)
-        if not self._spoils_the_record(event):
-            self._journal.record(event)
+        problem = "" if self._spoils_the_record(event) else self._journal.record(event)
         self._post(event)
+        if problem:
+            self._warn(f"the journal cannot be written any more: {problem}; the session goes on without it")
+
+
+def _bug(error: Exception) -> AdvisorError:
+    """The error for what nobody expected; its exit code is that of a bug of ours."""
+    return AdvisorError(
+        f"perf-advisor has a bug: {type(error).__name__}: {error}",
+        "Please report it with the details; what was measured is kept.",
+        "".join(traceback.format_exception(error)),
+    )
 
 
 def _follows_decisions(move: Move, known: Known) -> bool:

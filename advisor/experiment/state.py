@@ -22,6 +22,7 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
     Value,
+    Verification,
 )
 from advisor.settings import Settings
 
@@ -61,6 +62,7 @@ class SessionState:
     progress: float = 0.0
     left_s: float | None = None
     messages: list[events.Said] = field(default_factory=list)
+    verification: Verification | None = None
     failure: events.SessionFailed | None = None
     finished: events.SessionFinished | None = None
     _measured_stack: StackRecord | None = None
@@ -180,6 +182,10 @@ class SessionState:
     @apply.register
     def _(self, event: events.Said) -> None:
         self.messages.append(event)
+
+    @apply.register
+    def _(self, event: events.ExportVerified) -> None:
+        self.verification = event.verification
 
     @apply.register
     def _(self, event: events.SessionFailed) -> None:

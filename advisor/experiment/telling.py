@@ -99,7 +99,9 @@ class Teller:
             return None
         recipe = known.plan.catalog[CONTROL]
         candidate = Candidate(CONTROL, recipe.key, True)
-        return judge.with_run(candidate.settings, judge.controls[-1]).record(candidate, candidate.settings)
+        measured = [run for run in judge.controls if run.measured]  # a repeat that crashed replaces none
+        control = measured[-1] if measured else judge.controls[-1]
+        return judge.with_run(candidate.settings, control).record(candidate, candidate.settings)
 
     def _tell_combinations(self, known: Known) -> None:
         """What several settings did together: a choice between time and memory."""

@@ -75,6 +75,7 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "recommendations": [_recommendation(item, state.yardstick) for item in state.recommendations],
         "decisions": {recipe: decision.value for recipe, decision in state.decisions.items()},
         "stack": _stack(state.stack, state.yardstick),
+        "verification": msgspec.to_builtins(state.verification),
         "pareto": [_pareto_point(point) for point in front_of(state)],
         "messages": [{"severity": said.severity, "text": said.text} for said in state.messages],
         "session_s": finished.session_s if finished else None,

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import advisor
 from advisor.catalog import Catalog
+from advisor.config_file import read_config
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.experiment.verification import Exported
 from advisor.export.files import write_atomically
 from advisor.formatting import CONTROLS, format_pending
 from advisor.options import STANDARD_OUTPUT, Outputs
@@ -24,6 +26,8 @@ from advisor.report.conclusions import candidates_tried, stack_helps
 
 if TYPE_CHECKING:
     from advisor.export.patched_config import ExportedConfig
+
+Verify = Callable[[Exported], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Written:
 class _Output:
     """One file to write: ``content`` makes what it holds at its turn, ``remark`` adds to the sentence about it.
 
-    ``more`` are the lines after that sentence.
+    ``more`` are the lines after that sentence. ``exported`` is what can be verified of it.
     """
 
     what: str
@@ -46,19 +50,25 @@ class _Output:
     content: Callable[[], str | bytes]
     remark: str = ""
     more: tuple[str, ...] = ()
+    exported: Callable[[], Exported] | None = None
 
 
-def write_outputs(state: SessionState, request: Request, outputs: Outputs, catalog: Catalog) -> Written:
+def write_outputs(
+    state: SessionState, request: Request, outputs: Outputs, catalog: Catalog, verify: Verify | None = None
+) -> Written:
     """Write every output that was asked for. One that fails does not keep the others from being written.
 
-    A session that measured nothing leaves its JSON report only, and one that was not profiled no trace.
+    A session that measured nothing leaves its JSON report only, and one that was not profiled no trace. ``verify`` is
+    called with the export once that is written, before the reports, which say what came of it.
     """
     sentences: list[str] = []
     errors: list[AdvisorError] = []
     wanted = _planned(state, request, outputs, catalog, errors)
-    for output in sorted(wanted, key=lambda output: output.path == STANDARD_OUTPUT):  # its reader may have left
+    for output in sorted(wanted, key=_turn):
         try:
             _write(output.path, output.content())
+            if verify and output.exported:
+                verify(output.exported())
         except AdvisorError as error:
             errors.append(error)
             continue
@@ -69,6 +79,11 @@ def write_outputs(state: SessionState, request: Request, outputs: Outputs, catal
     if outputs.trace_path and not _trace_of(state):
         sentences.append("The session ended before its profile, so there is no trace to write.")
     return Written(tuple(sentences), tuple(errors))
+
+
+def _turn(output: _Output) -> int:
+    """Exports come first, for the reports say whether they work; standard output last: its reader may have left."""
+    return 2 if output.path == STANDARD_OUTPUT else 0 if output.exported else 1
 
 
 def _planned(
@@ -135,22 +150,29 @@ def _exported(
     """The settings that won: as a Python file, in the user's config and a file for the rest, or as they are."""
     settings = settings_to_export(state)
     if Path(path).suffix.lower() == ".py":
-        yield _Output("Python file", path, lambda: python_text(state, settings, catalog), _remark(state))
+        text = lambda: python_text(state, settings, catalog)  # noqa: E731
+        yield _Output("Python file", path, text, _remark(state), exported=lambda: Exported(path))
     elif outputs.config_path:
         exported = patched_config(state, outputs, catalog, Path(path))
-        yield _Output("Patched config", path, lambda: exported.patch.text, _remark(state), exported.sentences)
+        whole = (lambda: Exported(path, read_config(path))) if exported.patch.added else None
+        yield _Output("Patched config", path, lambda: exported.patch.text, _remark(state), exported.sentences, whole)
         if exported.rest_path:
             rest, rest_path = exported.patch.rest, str(exported.rest_path)
-            yield _Output("The rest", rest_path, lambda: yaml_text(state, rest, request), "", exported.code)
+            text = lambda: yaml_text(state, rest, request, beside=Path(path).name)  # noqa: E731
+            yield _Output("The rest", rest_path, text, more=exported.code)
     else:
-        yield _Output("Settings", path, lambda: yaml_text(state, settings, request), _remark(state))
+        text = lambda: yaml_text(state, settings, request)  # noqa: E731
+        yield _Output("Settings", path, text, _remark(state), exported=lambda: Exported(path))
 
 
-def yaml_text(state: SessionState, settings: dict[str, Value], request: Request) -> str:
-    """The settings file: a flat YAML mapping with what was measured in comments."""
+def yaml_text(state: SessionState, settings: dict[str, Value], request: Request, *, beside: str = "") -> str:
+    """The settings file: a flat YAML mapping with what was measured in comments.
+
+    ``beside`` is the patched config that says the other settings; empty where the file holds them all.
+    """
     from advisor.export.settings_file import settings_yaml
 
-    return settings_yaml(state, settings, target=request.target.command)
+    return settings_yaml(state, settings, target=request.target.command, beside=beside)
 
 
 def python_text(state: SessionState, settings: dict[str, Value], catalog: Catalog) -> str:

@@ -84,7 +84,7 @@ def _rest_path(export: Path) -> Path:
 
 def _sentences(patch: Patch, path: Path) -> Iterator[str]:
     for key in patch.said:
-        yield f"  {key}: {patch.said[key] or f'{_PROGRAMS[patch.kind]} does that anyway'}"
+        yield f"  {key} -> {patch.said[key] or f'{_PROGRAMS[patch.kind]} does that anyway'}"
     for remark in patch.remarks:
         yield f"  not written: {remark}"
     if patch.added:

@@ -16,15 +16,21 @@ from advisor.settings import Settings
 
 
 def settings_yaml(
-    state: SessionState, settings: Mapping[str, Value], *, target: str = "", date: datetime.date | None = None
+    state: SessionState,
+    settings: Mapping[str, Value],
+    *,
+    target: str = "",
+    date: datetime.date | None = None,
+    beside: str = "",
 ) -> str:
     """Settings as YAML text for ``Settings.from_yaml``, one ``key: value`` a line under comment lines.
 
     The comments say where the figures come from, and each setting's effect alone when it was measured. ``date`` is
-    today by default. Raises UsageError when ``settings`` holds something that is not a setting.
+    today by default. ``beside`` is the patched config that says the other settings of the stack. Raises UsageError
+    when ``settings`` holds something that is not a setting.
     """
     checked = Settings(settings)
-    header = [f"# {_one_line(line)}" for line in _header(state, checked, target, date or datetime.date.today())]
+    header = [f"# {_one_line(line)}" for line in _header(state, checked, target, date or datetime.date.today(), beside)]
     effects = _solo_effects(state)
     entries = [_entry(key, value, effects) for key, value in checked.items()] or ["{}"]
     return "\n".join([*header, "", *entries]) + "\n"
@@ -54,11 +60,14 @@ def stack_line(stack: StackRecord) -> str:
     return f"{format_interval(stack.comparison)}, {how_confirmed(stack)}"
 
 
-def _header(state: SessionState, settings: Settings, target: str, date: datetime.date) -> Iterator[str]:
+def _header(state: SessionState, settings: Settings, target: str, date: datetime.date, beside: str) -> Iterator[str]:
     yield f"Made by perf-advisor {advisor.__version__} on {date.isoformat()}."
     yield from provenance(state, target)
     stack = state.stack
-    if stack and stack.pending and settings == stack.settings:
+    if beside and stack and stack.comparison:
+        yield f"the settings that {beside} has no place for"
+        yield f"speed-up together with those in {beside}: {stack_line(stack)}"
+    elif stack and stack.pending and settings == stack.settings:
         yield f"speed-up: not known: {format_pending(stack)}"
         if state.baseline:
             yield f"step: {format_ms(state.baseline.step_ms)} before"

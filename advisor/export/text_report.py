@@ -20,7 +20,7 @@ from advisor.export.evidence import (
     sweep_section,
     waits_blocks,
 )
-from advisor.export.figures import MEASURED_ONCE, effect_words, own_figures, verdict_shown
+from advisor.export.figures import MEASURED_ONCE, effect_words, own_figures, verdict_shown, verified_words
 from advisor.export.markup import (
     Block,
     Bullets,
@@ -282,6 +282,8 @@ def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
     yield Paragraph(f"Measured {how}, noise {format_noise(stack.comparison.noise_floor)}. {pays}")
     if stack.numerics:
         yield Paragraph(f"Numerics {format_numerics(stack.numerics)}: {stack.numerics.text}.")
+    if state.verification:
+        yield Paragraph(f"The exported file: {verified_words(state.verification)}.")
     if notes := own_notes(stack.result, state):
         yield Bullets(notes)
 

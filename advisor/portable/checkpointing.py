@@ -100,13 +100,15 @@ def version_of(module: torch.nn.Module, name: str) -> int:
 def checkpoint_blocks(model: torch.nn.Module) -> None:
     """Put each block that the model repeats under an activation checkpoint, in place; names and state dict stay.
 
-    A block that has a forward of its own among its attributes is left out. Raises ValueError for a model without.
+    A block that has a forward of its own among its attributes is left out, and so is one with forward hooks inside,
+    which would run again in the backward pass. Raises ValueError for a model without blocks.
     """
     blocks = [block for group in repeated_blocks(model) for _, block in group]
     if not blocks:
         raise ValueError("the model repeats no block whose activations could be computed again")
     for block in blocks:
-        if "forward" not in vars(block):
+        inside = [module for module in block.modules() if module is not block]
+        if "forward" not in vars(block) and not any(m._forward_hooks or m._forward_pre_hooks for m in inside):
             vars(block)["forward"] = Recomputed(block)
 
 

@@ -1,5 +1,6 @@
 """Biases of convolutions that a norm takes off again."""
 
+import functools
 import typing
 
 import torch
@@ -92,26 +93,57 @@ def sources_of_means(views: list[View]) -> dict[int, set[int | None]]:
     return sources
 
 
-def remove_conv_biases(model: torch.nn.Module, optimizer: typing.Any = None, data: typing.Any = None) -> None:
-    """Take the biases of convolutions that norms cancel out of a model and its optimizer, in place.
+def remove_conv_biases(model: torch.nn.Module, trained: bool, data: typing.Any = None) -> None:
+    """Take the biases of convolutions that norms cancel out of a model, in place. Raises CannotTraceError.
 
-    Each running mean takes its bias off, so that evaluation stays the same. Raises CannotTraceError.
+    Each running mean takes its bias off, so that evaluation stays the same. What is saved has biases of zero, which is
+    the same model; what is loaded may have others. An optimizer keeps the parameters, which get no gradients any more.
     """
-    removed = []
-    for bias, means in removable_biases(model, trained=optimizer is not None, data=data):
+    for bias, means in removable_biases(model, trained=trained, data=data):
         for mean in means:
             mean.sub_(bias.detach().to(mean.dtype))
-        for module in model.modules():
+        kept = {id(mean) for mean in means}
+        norms = [(m, name) for m in model.modules() for name, buffer in m._buffers.items() if id(buffer) in kept]
+        for module in list(model.modules()):
             for name in [name for name, parameter in module._parameters.items() if parameter is bias]:
                 module._parameters[name] = None
-        removed.append(bias)
-    forget_parameters(optimizer, removed)
+                keep_name(model, module, AbsentBias(name, tuple(bias.shape), norms))
 
 
-def forget_parameters(optimizer: typing.Any, removed: list[torch.nn.Parameter]) -> None:
-    """Take parameters out of an optimizer with their state. Its groups stay, for schedulers know them by place."""
-    gone = set(removed)
-    for group in optimizer.param_groups if optimizer is not None else []:
-        group["params"] = [parameter for parameter in group["params"] if parameter not in gone]
-    for parameter in gone & (optimizer.state.keys() if optimizer is not None else set()):
-        del optimizer.state[parameter]
+class AbsentBias:
+    """The name under which a bias is saved and loaded that a module no longer has, and the running means it is in."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], norms: list[tuple[torch.nn.Module, str]]) -> None:
+        self.name = name
+        self.shape = shape
+        self.norms = norms
+        self.loaded: torch.Tensor | None = None
+
+
+def keep_name(model: torch.nn.Module, module: torch.nn.Module, bias: AbsentBias) -> None:
+    """Let a module save and load a bias that it no longer has."""
+    module.register_state_dict_post_hook(functools.partial(save_zeros, bias))
+    module.register_load_state_dict_pre_hook(functools.partial(take_loaded, bias))
+    parts = {module, *(norm for norm, _ in bias.norms)}
+    for ancestor in model.modules():
+        if parts <= set(ancestor.modules()):
+            ancestor.register_load_state_dict_post_hook(functools.partial(absorb_loaded, bias))
+
+
+def save_zeros(bias: AbsentBias, module: torch.nn.Module, saved: typing.Any, prefix: str, _: typing.Any) -> None:
+    """A hook that adds the bias to what is saved."""
+    saved[prefix + bias.name] = next(module.parameters()).detach().new_zeros(bias.shape)
+
+
+def take_loaded(bias: AbsentBias, module: torch.nn.Module, loaded: typing.Any, prefix: str, *_: typing.Any) -> None:
+    """A hook that takes the bias out of what is loaded."""
+    bias.loaded = loaded.pop(prefix + bias.name, None)
+
+
+def absorb_loaded(bias: AbsentBias, *_: typing.Any) -> None:
+    """A hook that takes a loaded bias off the running means, which were loaded with it."""
+    given, bias.loaded = bias.loaded, None
+    for norm, name in bias.norms:
+        mean = norm._buffers[name]
+        if mean is not None and given is not None:
+            mean.sub_(given.to(mean))

@@ -10,7 +10,7 @@ class DeviceLoader:
 
     With ``ahead`` the next batch is copied on a CUDA stream of its own while the present one is computed on; elsewhere
     than on CUDA there is no such stream and nothing runs ahead. ``move`` must not wait for the device. Attributes are
-    those of the loader, so ``len``, ``loader.sampler`` and the like work as before.
+    those of the loader, read or set, so ``len``, ``loader.sampler``, ``loader.epoch = 3`` and the like work as before.
     """
 
     def __init__(
@@ -34,6 +34,12 @@ class DeviceLoader:
         if name == "loader":  # not there yet while the object is copied or unpickled
             raise AttributeError(name)
         return getattr(self.loader, name)
+
+    def __setattr__(self, name: str, value: typing.Any) -> None:
+        if name in ("loader", "device", "move", "ahead", "stream"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.loader, name, value)
 
     def __iter__(self) -> typing.Iterator[typing.Any]:
         return map(self.move, self.loader) if self.stream is None else self.copied_ahead(self.stream)

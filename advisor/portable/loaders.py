@@ -6,6 +6,7 @@ import functools
 import types
 import typing
 import warnings
+import weakref
 
 import torch
 
@@ -21,7 +22,7 @@ def loader_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
     not yield the same samples, or would take no notice of a change.
     """
     refuse_repeated_samples(loader, changes)
-    if changes.get("persistent_workers") and not loader.persistent_workers and hasattr(loader.dataset, "set_epoch"):
+    if changes.get("persistent_workers") and not loader.persistent_workers and hears_of_epochs(loader.dataset):
         raise ValueError("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
     changed = copy_with(loader, **changes)
     refuse_ignored_changes(loader, changed, changes)
@@ -30,8 +31,14 @@ def loader_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
 
 def with_workers(loader: typing.Any, num_workers: int) -> typing.Any:
     """A loader with this many workers, which live on between epochs unless the dataset has to hear of each epoch."""
-    stay = num_workers > 0 and not hasattr(loader.dataset, "set_epoch")
+    stay = num_workers > 0 and not hears_of_epochs(loader.dataset)
     return loader_with(loader, num_workers=num_workers, persistent_workers=stay)
+
+
+def hears_of_epochs(dataset: typing.Any) -> bool:
+    """Whether a dataset, or one within it, is told of each epoch by a call of its ``set_epoch``."""
+    inner = getattr(dataset, "__dict__", {}).get("dataset")
+    return hasattr(dataset, "set_epoch") or (inner is not None and hears_of_epochs(inner))
 
 
 def adjusted(change: typing.Callable[..., typing.Any], loader: typing.Any, **options: typing.Any) -> typing.Any:
@@ -63,9 +70,50 @@ def copy_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
             vars(copied)[name] = types.MethodType(value.__func__, copied)
     if "dataset" in held:  # a loader that only wraps another one has no options of its own
         give_options(copied, settled(loader, changes))
+        keep_draws(copied, began=bool(changes.get("persistent_workers")) and not loader.persistent_workers)
     for name in iterators:
         vars(copied)[name] = None if name == "_iterator" else torch.utils.data.DataLoader.__iter__(copied)
     return copied
+
+
+class IteratorsOf:
+    """Makes the iterators of a loader whose workers live on though its owner's end with each epoch.
+
+    The loader's own iterator is made once, and draws a random number then. One that is made for each epoch draws one
+    each time, on which all later random numbers depend: the shuffling of the next epoch, dropout.
+    """
+
+    def __init__(self, loader: typing.Any) -> None:
+        self.loader = weakref.ref(loader)  # the loader holds this object
+
+    def __reduce__(self) -> typing.Any:
+        return IteratorsOf, (self.loader(),)
+
+    def __call__(self) -> typing.Any:
+        """The iterator that the loader's class makes, which draws in each epoch."""
+        loader: typing.Any = self.loader()
+        iterator = type(loader)._get_iterator(loader)
+        if hasattr(iterator, "_reset"):
+            iterator.__class__ = type(type(iterator).__name__, (DrawsEachEpoch, type(iterator)), {})
+        return iterator
+
+
+class DrawsEachEpoch:
+    """An iterator that draws in each epoch the random number that a new one would draw."""
+
+    def _reset(self, loader: typing.Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        super()._reset(loader, first_iter)  # type: ignore[misc]
+
+
+def keep_draws(copied: typing.Any, began: bool) -> None:
+    """Have a copied loader draw as its owner's does, when its workers ``began`` to live on, now or in a copy before."""
+    held = vars(copied).pop("_get_iterator", None)
+    if copied.persistent_workers and (began or isinstance(held, IteratorsOf)):
+        copied._get_iterator = IteratorsOf(copied)
+    elif held is not None and not isinstance(held, IteratorsOf):
+        copied._get_iterator = held
 
 
 def settled(loader: typing.Any, changes: dict[str, typing.Any]) -> dict[str, typing.Any]:
@@ -116,7 +164,8 @@ def refuse_ignored_changes(loader: typing.Any, changed: typing.Any, changes: dic
     """Raise ValueError where the class of a loader has its own idea of what was changed."""
     name, wanted = type(loader).__name__, settled(loader, changes)
     for option in ("num_workers", "batch_size", "pin_memory", "persistent_workers", "prefetch_factor", "dataset"):
-        if option in wanted and getattr(changed, option) != wanted[option]:
+        held = getattr(changed, option)
+        if option in wanted and held is not wanted[option] and held != wanted[option]:
             raise ValueError(f"{name} decides on {option} itself")
     if "dataset" in changes or isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return
@@ -149,9 +198,12 @@ def divides_samples(loader: typing.Any) -> bool:
         seen.add(id(one))
         named = isinstance(one, types.CodeType) and "get_worker_info" in one.co_names
         # A pipe of PyTorch's that has the method is divided by the loader.
-        if named or one is torch.utils.data.get_worker_info or hasattr(one, "apply_sharding"):
+        if named or one is torch.utils.data.get_worker_info or hasattr(type(one), "apply_sharding"):
             return True
-        waiting += parts_with_code(one)
+        try:
+            waiting += parts_with_code(one)
+        except Exception:  # noqa: S112 - an object of any class may refuse to be looked through
+            continue
     return False
 
 

@@ -54,6 +54,12 @@ def follow_layout(optimizer: typing.Any) -> None:
                 settle_state(one.state.get(parameter, {}), parameter, on_device(group))
 
 
+def follow_rows(optimizer: typing.Any, rows: dict[torch.Tensor, int]) -> None:
+    """Save and load the state of parameters without the rows of zeros that they have beyond these."""
+    for one in getattr(optimizer, "optimizers", [optimizer]):
+        PlainState.of(one).rows.update(rows)
+
+
 def torch_class(optimizer: torch.optim.Optimizer) -> typing.Any:
     """The class of PyTorch's whose step an optimizer runs; None for a step of somebody else's."""
     replaced = vars(optimizer).get("step")
@@ -111,6 +117,7 @@ class PlainState:
         self.groups: list[dict[str, typing.Any]] = []
         self.present: dict[torch.Tensor, dict[str, typing.Any]] = {}
         self.contiguous = False
+        self.rows: dict[torch.Tensor, int] = {}
 
     @classmethod
     def of(cls, optimizer: torch.optim.Optimizer) -> "PlainState":
@@ -147,6 +154,8 @@ class PlainState:
                 if key in state:
                     state[key] = dict(state[key])
                     place_counters(state[key], parameter.device, on_device(group))
+                    if parameter in self.rows:
+                        cut_state(state[key], parameter, self.rows[parameter])
                     if self.contiguous:
                         kept = [(name, value) for name, value in state[key].items() if type(value) is torch.Tensor]
                         state[key].update((name, value.contiguous()) for name, value in kept)
@@ -168,10 +177,27 @@ class PlainState:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 state = optimizer.state.get(parameter, {})
+                if parameter in self.rows:
+                    lengthen_state(state, parameter, self.rows[parameter])
                 settle_state(state, parameter, on_device(group))
                 for name, before in present.get(parameter, {}).items():
                     if is_alike(before, state.get(name)):
                         state[name] = before.copy_(state[name])
+
+
+def cut_state(state: dict[typing.Any, typing.Any], parameter: torch.Tensor, rows: int) -> None:
+    """Take the rows of zeros out of a parameter's state."""
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+            state[name] = value[:rows]
+
+
+def lengthen_state(state: dict[typing.Any, typing.Any], parameter: torch.Tensor, rows: int) -> None:
+    """Give a parameter's state rows of zeros as the parameter has them."""
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor) and value.shape == (rows, *parameter.shape[1:]):
+            state[name] = value.new_zeros(parameter.shape)
+            state[name][:rows] = value
 
 
 def is_alike(one: object, other: object) -> bool:

@@ -54,6 +54,9 @@ def become(optimizer: torch.optim.Optimizer, cls: typing.Any, options: tuple[str
     if replaced is not None and not hasattr(replaced, "_wrapped_by_lr_sched"):
         raise ValueError(f"the step of this {name} was replaced, and {cls.__name__} would lose that")
     taken = [option for option in options if option in inspect.signature(cls).parameters]
+    moved = [option for option in ("betas", "momentum") if option in optimizer.defaults and option not in taken]
+    if moved and any("max_momentum" in group for group in optimizer.param_groups):
+        raise ValueError(f"a scheduler moves the {moved[0]} of this {name}, and {cls.__name__} has none")
     made = cls([regrouped(optimizer, group, taken) for group in optimizer.param_groups], lr=optimizer.defaults["lr"])
     hooks = {key: value for key, value in vars(optimizer).items() if key.startswith("_optimizer_")}
     groups = optimizer.param_groups

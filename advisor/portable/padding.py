@@ -4,6 +4,8 @@ import typing
 
 import torch
 
+from advisor.portable.optimizer_options import follow_rows
+
 
 class PaddedLinear(torch.nn.Linear):
     """A linear layer whose weight has rows of zeros at its end, and whose results end before theirs.
@@ -160,6 +162,8 @@ def pad_outputs(model: torch.nn.Module, multiple: int, optimizer: typing.Any = N
     for module in model.modules():
         if any(parameter in shared for parameter in module._parameters.values() if parameter is not None):
             module.__class__ = PaddedLinear if isinstance(module, torch.nn.Linear) else PaddedEmbedding
+    if optimizer is not None:
+        follow_rows(optimizer, {parameter: parameter.shape[0] for parameter in shared})
     for parameter, rows in shared.items():
         present = parameter.shape
         state = optimizer.state.get(parameter, {}) if optimizer is not None else {}

@@ -126,12 +126,44 @@ def fusable_chains(model: torch.nn.Module, limit_s: float = 10.0) -> int:
     return len(chains_in(traced_for_fusing(model, limit_s)))
 
 
-def fuse_pointwise_chains(model: torch.nn.Module) -> torch.fx.GraphModule:
-    """The model as a graph that shares its modules and parameters, with every pointwise chain compiled."""
+def fuse_pointwise_chains(model: torch.nn.Module) -> None:
+    """Let a model's forward run a graph of it in which every pointwise chain is compiled. Raises CannotTraceError."""
+    if "forward" in vars(model):
+        raise CannotTraceError("has a forward of its own among its attributes, which a trace would replace")
     traced = traced_for_fusing(model)
     chains = [dict.fromkeys(chain) for chain in chains_in(traced)]
     fused = fuse_by_partitions(traced, chains, prefix="pointwise_chain_")
     for name, chain in list(fused.named_children()):
         if name.startswith("pointwise_chain_"):
             setattr(fused, name, torch.compile(chain))
-    return fused
+    vars(model)["forward"] = FusedForward(model, fused)
+
+
+class FusedForward:
+    """A forward pass as a graph with modules, parameters and buffers of the model that it stands in."""
+
+    def __init__(self, model: torch.nn.Module, fused: torch.fx.GraphModule) -> None:
+        self.fused = fused
+        # Where the graph keeps what is the model's: in both, the namespace and the name.
+        self.shared = [
+            (vars(own)[kind], vars(copied)[kind], name)
+            for path, copied in fused.named_modules()
+            for own in [part_at(model, path)]
+            for kind in ("_modules", "_parameters", "_buffers")
+            for name, value in (vars(own)[kind].items() if own is not None and own is not copied else ())
+            if value is not None and vars(copied)[kind].get(name) is value
+        ]
+
+    def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        """What the model's own forward returns."""
+        for own, copied, name in self.shared:  # a new head, or buffers on another device
+            copied[name] = own.get(name)
+        return type(self.fused).forward(self.fused, *args, **kwargs)
+
+
+def part_at(model: torch.nn.Module, path: str) -> torch.nn.Module | None:
+    """The module of a model at a path; None where it has none."""
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        return None

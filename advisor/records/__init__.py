@@ -53,6 +53,7 @@ from advisor.records.trials import (
     TrialRecord,
     TrialResult,
     TrialSpec,
+    Verification,
 )
 from advisor.records.workload import (
     Ceilings,
@@ -129,6 +130,7 @@ __all__ = [
     "TrialSpec",
     "Value",
     "Verdict",
+    "Verification",
     "WorkloadFacts",
     "text_of",
     "varying",

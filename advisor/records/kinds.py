@@ -57,6 +57,8 @@ class TrialKind(StrEnum):
     """As a candidate, but wait for the parent's word after the first steps: nothing runs beside what is timed."""
     TURNS = "turns"
     """Warm up, then time one block each time that the parent asks for one."""
+    VERIFY = "verify"
+    """Apply an exported file to the loop, or nothing, and time a plain loop."""
 
     @property
     def inspects(self) -> bool:

@@ -83,6 +83,7 @@ class TrialSpec:
 
     ``seed`` fixes the model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout).
     ``environment`` are variables that must be set before the interpreter starts: such a trial gets a fresh one.
+    ``export_path``: the exported file that a trial verifies; empty for the loop that it is compared with.
     """
 
     trial_id: str
@@ -98,6 +99,24 @@ class TrialSpec:
     stream_seed: int = 0
     kind: TrialKind = TrialKind.CANDIDATE
     environment: dict[str, str] = field(default_factory=dict)
+    export_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What an exported file did in a plain loop, beside the same loop without it. ``problem``: why that is not known.
+
+    ``speedup`` is the ratio of samples per second; ``session_speedup`` is what the session measured. ``seconds``:
+    what verifying took.
+    """
+
+    path: str
+    speedup: float | None = None
+    plain_step_ms: float | None = None
+    tuned_step_ms: float | None = None
+    session_speedup: float | None = None
+    seconds: float = 0.0
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +268,8 @@ class TrialRecord:
     """A candidate with its result, compared with the baseline. ``settings`` is all that was applied.
 
     ``confirmed`` when it was measured in turn with the baseline. ``contribution`` says, of a candidate that was
-    measured together with others, how many times as fast they are with it as without it.
+    measured together with others, how many times as fast they are with it as without it; it may be known beside
+    what the candidate does alone.
     """
 
     candidate: Candidate

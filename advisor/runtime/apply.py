@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from advisor.catalog import Catalog
 from advisor.errors import RefusedError, UsageError
+from advisor.portable.tracing import CannotTraceError
 from advisor.recipe import Components, Recipe, Stage
 from advisor.records import Value
 from advisor.runtime.optimizers import Together
@@ -47,7 +48,7 @@ def apply_recipe(
     for part in parts:
         try:
             recipe.apply(part, value)
-        except RefusedError as error:
+        except (RefusedError, CannotTraceError) as error:
             if refused is None:
                 raise
-            refused(recipe, value, error)
+            refused(recipe, value, error if isinstance(error, RefusedError) else RefusedError(f"the model {error}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -224,13 +225,21 @@ def _warn_of_missing(environment: Mapping[str, str]) -> None:
         assignments = " ".join(f"{name}={shlex.quote(text)}" for name, text in missing.items())
         warnings.warn(
             f"some settings need environment variables from the start: run your script as `{assignments} python ...`",
-            stacklevel=4,
+            stacklevel=_users_level(),
         )
+
+
+def _users_level() -> int:
+    """The ``stacklevel`` at which a function of this module warns of the line that called this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("advisor."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
     """What cannot be shown to do the same with these objects is left out: say which setting, and why."""
-    warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=5)
+    warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=_users_level())
 
 
 def _is_for_any_loader(recipe: Recipe) -> bool:

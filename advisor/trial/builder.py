@@ -30,6 +30,7 @@ import torch
 from advisor.entrypoint import load_target, one_line
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
 from advisor.runtime.loop import Loop
+from advisor.trial.channel import send_message
 from advisor.trial.fork_probe import problem_of_forks
 from advisor.trial.group import lead_own_group
 from advisor.trial.main import trial_main
@@ -65,7 +66,7 @@ def builder_main(target: TargetSpec, seed: int, connection: Connection, log_path
         problem = _problem_of_forks(loop, threads)
     except BaseException as error:  # the trials will meet and report it
         problem = one_line(error)
-    connection.send(BuilderReady(problem))
+    send_message(connection, BuilderReady(problem))
     if loop is None or problem:
         return
     _spare_forks_the_garbage()
@@ -246,7 +247,7 @@ def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Calla
     with contextlib.suppress(EOFError, OSError):
         while useful:
             if before is not None and not _next_is_asked_for(connection, before):
-                connection.send(ForkEnded(before.exitcode))
+                send_message(connection, ForkEnded(before.exitcode))
                 before = None
             trial, gate = _fork(connection, loop, threads)
             if before is not None:
@@ -257,7 +258,7 @@ def _serve(connection: Connection, loop: Loop, threads: int, *, meanwhile: Calla
                 useful = meanwhile()
             before = trial
         trial.join()
-        connection.send(ForkEnded(trial.exitcode))
+        send_message(connection, ForkEnded(trial.exitcode))
 
 
 def _next_is_asked_for(connection: Connection, trial: BaseProcess) -> bool:
@@ -307,7 +308,7 @@ def _fork(connection: Connection, loop: Loop, threads: int) -> tuple[BaseProcess
     os.close(handle)
     closed.close()
     assert trial.pid is not None
-    connection.send(Forked(trial.pid))
+    send_message(connection, Forked(trial.pid))
     return trial, gate
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import sys
 import zlib
@@ -15,7 +16,9 @@ from advisor.records import BatchPrint, PartPrint
 
 # Elements of a tensor that go into its print, evenly spaced. A count: 16 Ki of them take less than a millisecond.
 _SAMPLED = 2**14
-_MOST_PARTS = 64
+_MOST_PARTS = 32
+# Parts that are looked through for a tensor. A count.
+_MOST_LOOKED_AT = 500
 _DEEPEST = 6
 
 
@@ -31,7 +34,8 @@ def print_of(batch: Any) -> BatchPrint:
 
 def pinning_problem(batch: Any) -> str:
     """Why a loader's ``pin_memory`` would not reach any tensor of its batches; empty where it reaches one."""
-    tensors = (part for _, part in _parts(batch, "", _DEEPEST) if isinstance(part, torch.Tensor))
+    parts = itertools.islice(_parts(batch, "", _DEEPEST), _MOST_LOOKED_AT)
+    tensors = (part for _, part in parts if isinstance(part, torch.Tensor))
     if _is_pinned(batch, _DEEPEST) or next(tensors, None) is None:
         return ""
     return f"a batch is a {type(batch).__name__}, whose tensors pin_memory does not find: give it a method pin_memory()"

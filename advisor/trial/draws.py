@@ -28,11 +28,13 @@ from advisor.trial.data_prints import print_of
 # Batches that are drawn a second time, with other random numbers, to see what is random. A count.
 _DRAWN_AGAIN = 2
 _LIMIT_S = 10.0
+# What takes longer is not looked at again. s
+_SECOND_LOOK_S = 2.0
 # Lines of a worker's traceback that are shown: the last two frames and the exception.
 _SHOWN_LINES = 7
 # Samplers and datasets within one another, at most.
 _DEEPEST = 5
-_LEADS_ON = ("dataset", "datasets", "sampler", "batch_sampler", "data_source")
+_LEADS_ON = ("dataset", "datasets", "sampler", "batch_sampler", "data_source", "indices")
 
 
 def first_batches(
@@ -81,7 +83,9 @@ def look_at(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: 
     if not twice:
         return DataPrint(probed)
     try:
-        again = first_batches(_reseeded(data, seed + 1), seed, min(len(batches), _DRAWN_AGAIN), plan=plan)
+        again = first_batches(
+            _reseeded(data, seed + 1), seed, min(len(batches), _DRAWN_AGAIN), plan=plan, limit_s=_SECOND_LOOK_S
+        )
     except Exception:  # it was read once already; whatever a second look brings up is not the trial's business
         return DataPrint(probed)
     random_places, loose = varying(probed, tuple(print_of(batch) for batch in again))
@@ -91,11 +95,12 @@ def look_at(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: 
 def state_problem(loader: Any) -> str:
     """What of the program reading a sample changes, which a worker would change for itself; empty for nothing."""
     before, ends = _program_state(), list[tuple[tuple[Any, ...], dict[str, Any]]]()
+    started = time.perf_counter()
     try:
         for seed in (1, 2):  # of the same samples
             with undisturbed(loader):
                 reseeded = _reseeded(loader, seed)
-                if reseeded is loader:
+                if reseeded is loader or time.perf_counter() - started > _SECOND_LOOK_S:
                     return ""
                 _drawn(reseeded, 0, 1, plan=None, limit_s=_LIMIT_S, workers=0)
                 ends.append((_host_states(), _program_state()))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
-import pickle
 import signal
 import sys
-import tempfile
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
@@ -21,8 +20,8 @@ _LIBRARIES = "LD_PRELOAD"
 _STDERR = 2
 _PR_SET_PDEATHSIG = 1  # prctl(2); it holds in the program that replaces this one
 _BOOTSTRAP = (
-    "import pickle, sys\n"
-    "sys.path[:] = pickle.load(open(int(sys.argv[1]), 'rb'))\n"
+    "import json, sys\n"
+    "sys.path[:] = json.loads(sys.argv[1])\n"
     "from advisor.trial.fresh import resume\n"
     "resume(int(sys.argv[2]), sys.argv[3])\n"
 )
@@ -34,17 +33,14 @@ def replace_program(environment: dict[str, str], connection: Connection, log_pat
     with Path(log_path).open("ab", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    path = tempfile.TemporaryFile()  # noqa: SIM115 - it lives on in the new program
-    pickle.dump(sys.path, path)
-    path.seek(0)
-    kept = {path.fileno(), connection.fileno()}
-    for handle in {*_open_handles(), *kept}:
+    for handle in {*_open_handles(), connection.fileno()}:
         with contextlib.suppress(OSError):  # the listing's own is closed by now
-            os.set_inheritable(handle, handle in kept)
+            os.set_inheritable(handle, handle == connection.fileno())
     _end_with_the_parent()
     connection.send(None)  # from here on it may be stopped
-    arguments = [sys.executable, "-c", _BOOTSTRAP, str(path.fileno()), str(connection.fileno()), log_path]
-    os.execve(sys.executable, arguments, _merged(environment))  # noqa: S606 - our own interpreter
+    own = ["-P", "-c", _BOOTSTRAP]  # a json.py in the working directory is not Python's
+    arguments = [*own, json.dumps(sys.path), str(connection.fileno()), log_path]
+    os.execve(sys.executable, [sys.executable, *arguments], _merged(environment))  # noqa: S606 - our own interpreter
 
 
 def _open_handles() -> list[int]:
@@ -68,7 +64,7 @@ def resume(handle: int, log_path: str) -> None:
     What was written to the log so far becomes the beginning of the trial's.
     """
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
-    from advisor.trial.main import trial_main
+    from advisor.trial import importing
 
     connection = Connection(handle)
     try:
@@ -77,7 +73,9 @@ def resume(handle: int, log_path: str) -> None:
         return  # nobody needs it any more
     with contextlib.suppress(FileNotFoundError):  # who asked has seen to it
         Path(log_path).replace(spec.log_path)
-    trial_main(spec, connection, asked_at)
+    main = importing.import_main(connection, spec.target.directory, spec.log_path)
+    if main is not None:
+        main.trial_main(spec, connection, asked_at)
 
 
 def _merged(wanted: dict[str, str]) -> dict[str, str]:

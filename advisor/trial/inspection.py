@@ -14,7 +14,7 @@ from torch import nn
 from advisor.entrypoint import one_line
 from advisor.hardware import usable_cores
 from advisor.portable import checkpointing, conv_bias, fold_norm, inplace, padding, pointwise
-from advisor.portable.loaders import divides_samples, loader_with
+from advisor.portable.loaders import divides_samples, hears_of_epochs, loader_with
 from advisor.portable.optimizer_options import torch_class
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
@@ -326,6 +326,6 @@ def _loader_facts(loop: Loop, batch: Any, *, on_cuda: bool) -> LoaderFacts | Non
         copy_problem=_copy_problem(loader),
         pinning_problem=pinning_problem(batch),
         divides_samples=iterable and divides_samples(loader),
-        hears_of_epochs=hasattr(loader.dataset, "set_epoch"),
+        hears_of_epochs=hears_of_epochs(loader.dataset),
         state_problem="" if loader.num_workers else state_problem(loader),
     )

@@ -73,6 +73,7 @@ from advisor.trial.probe import (
 )
 from advisor.trial.profiler import phases_alone, profile_step
 from advisor.trial.reference import reference_result
+from advisor.trial.verify import verified_result
 from advisor.trial.warmup import WarmUp, warm_up
 
 _PHASES_LIMIT_S = 0.6
@@ -144,9 +145,8 @@ class Trial:
         self.wait_for_memory()
         _set_mode(loop.model.to(device), training=loop.mode is Mode.TRAIN)
         build_s = time.perf_counter() - started
-        if self.spec.kind is TrialKind.REFERENCE:
-            self._say("first steps in a higher precision")
-            return reference_result(loop, device, self.catalog, self.spec)
+        if self.spec.kind in (TrialKind.REFERENCE, TrialKind.VERIFY):
+            return self._of_another_loop(loop, device)
 
         self._say("applying the settings")
         started = time.perf_counter()
@@ -213,6 +213,14 @@ class Trial:
         elif self.spec.kind is TrialKind.BASELINE and components.has_loader:
             self._look_at_the_input(step, feed, blocks)
         return replace(result, measuring_s=comparing_s + time.perf_counter() - measuring)
+
+    def _of_another_loop(self, loop: Loop, device: torch.device) -> TrialResult:
+        """The result of a trial that does not run the timed loop: its own steps, or those of a plain loop."""
+        if self.spec.kind is TrialKind.REFERENCE:
+            self._say("first steps in a higher precision")
+            return reference_result(loop, device, self.catalog, self.spec)
+        self._say("timing a plain loop")
+        return verified_result(loop, device, self.catalog, self.spec)
 
     def _say(self, text: str) -> None:
         self.channel.send(Activity(text))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import faulthandler
+import io
 import os
 import signal
 import sys
 from pathlib import Path
 from typing import TextIO
+
+from advisor.streams import Stream
 
 # A process that gets this signal writes its stack to its log, the innermost call first, after this line.
 TELL_WHERE = signal.SIGUSR1
@@ -30,4 +33,6 @@ def redirect_output(log_path: str) -> None:
 
 
 def _writer(descriptor: int) -> TextIO:
-    return os.fdopen(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    """A text stream that takes everything: a log on a full disk is no fault of the target's."""
+    raw = io.BufferedWriter(Stream(descriptor))
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)

@@ -40,7 +40,8 @@ VIEWS = (
 class Action:
     """Something the person can do. ``views`` is empty when it works everywhere.
 
-    ``name`` is what a view's handler is called by; actions of the whole app give ``app_action`` instead.
+    ``name`` is what a view's handler is called by; actions of the whole app give ``app_action`` instead, and those that
+    steer the session ``steers``.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Action:
     views: tuple[str, ...] = ()
     name: str = ""
     app_action: str = ""
+    steers: str = ""
     key_display: str | None = None
     footer: bool = True
     palette: bool = True
@@ -57,6 +59,8 @@ class Action:
     @property
     def action(self) -> str:
         """The Textual action string."""
+        if self.steers:
+            return f"steer('{self.steers}')"
         return self.app_action or f"in_view('{self.name}')"
 
     def binding(self) -> Binding:
@@ -74,6 +78,53 @@ class Action:
 
 ACTIONS = (
     Action(
+        "session.skip",
+        "x",
+        "Skip",
+        "Skip the running trial; the session goes on without it",
+        steers="skip",
+    ),
+    Action(
+        "session.stop",
+        "x",
+        "Stop",
+        "Stop what is measured again after the session; the session and its figures stay",
+        steers="stop",
+    ),
+    Action(
+        "session.pause",
+        "space",
+        "Pause",
+        "Pause before the next trial, and go on; the time left stands still meanwhile",
+        steers="pause",
+    ),
+    Action(
+        "session.minute",
+        "plus",
+        "1 min more",
+        "Give the session one more minute; after its end, search on for a minute",
+        steers="minute",
+        key_display="+",
+        footer=False,
+    ),
+    Action(
+        "session.untried",
+        "R",
+        "Try the rest",
+        "After the session: try what it had no time for, for as long again",
+        steers="untried",
+        key_display="R",
+    ),
+    Action(
+        "session.finish",
+        "E",
+        "End and report",
+        "End the session now and report what it has measured",
+        steers="finish",
+        key_display="E",
+        footer=False,
+    ),
+    Action(
         "advice.accept",
         "a",
         "Accept",
@@ -89,9 +140,42 @@ ACTIONS = (
         ("trials", "advice"),
         "reject",
     ),
-    Action("advice.undo", "u", "Undo", "Take the decision on this recipe back", ("trials", "advice"), "undo"),
+    Action(
+        "advice.undo",
+        "u",
+        "Undo",
+        "Take the last decision back, one after another",
+        ("trials", "advice"),
+        app_action="undo",
+    ),
     Action("trial.retry", "t", "Retry", "Run the selected trial again", ("trials", "advice"), "retry"),
     Action("trials.log", "l", "Log", "Show or hide the log of the selected trial", ("trials",), "log"),
+    Action(
+        "trials.filter",
+        "slash",
+        "Filter",
+        "Show only the trials with these words in their name, verdict or reason; Escape clears it",
+        ("trials",),
+        "filter",
+        key_display="/",
+    ),
+    Action(
+        "trials.hide",
+        "h",
+        "Hidden",
+        "Show or hide the recipes that do not apply, each with its reason",
+        ("trials",),
+        "hide",
+    ),
+    Action(
+        "trials.follow",
+        "f",
+        "Follow",
+        "Have the cursor and the log follow the running trial again",
+        ("trials",),
+        "follow",
+        footer=False,
+    ),
     Action(
         "advice.plot",
         "p",
@@ -104,8 +188,8 @@ ACTIONS = (
         "profile.sort",
         "o",
         "Sort",
-        "Order the operators by the next column; a click on a heading does it too",
-        ("profile",),
+        "Order the rows by the next column; a click on a heading does it too",
+        ("profile", "trials"),
         "sort",
     ),
     Action(
@@ -161,13 +245,6 @@ ACTIONS = (
         palette=False,
     ),
     Action(
-        "session.stop",
-        "x",
-        "Stop",
-        "Stop what is measured again after the session; the session and its figures stay",
-        app_action="stop_measuring",
-    ),
-    Action(
         "app.help",
         "question_mark,f1",
         "Help",
@@ -175,13 +252,20 @@ ACTIONS = (
         app_action="help",
         key_display="?",
     ),
-    Action("app.quit", "q", "Quit", "Stop and leave; everything measured is kept", app_action="quit", palette=False),
+    Action(
+        "app.quit",
+        "q",
+        "Quit",
+        "Leave, after a question while something is measured; everything measured is kept",
+        app_action="quit",
+        palette=False,
+    ),
     Action(
         "app.interrupt",
         "ctrl+q,ctrl+c",
         "Quit",
         "Stop and leave at once, also from a text field; everything measured is kept",
-        app_action="quit",
+        app_action="quit_at_once",
         key_display="^q",
         footer=False,
         palette=False,

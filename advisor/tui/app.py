@@ -6,11 +6,12 @@ Threads only post messages; the handlers here, in the UI thread, change the stat
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.app import App, ComposeResult, SystemCommand
@@ -20,18 +21,21 @@ from textual.widgets import ContentSwitcher
 from textual.worker import Worker, WorkerState
 
 from advisor.catalog import Catalog
-from advisor.experiment.control import Decision, SessionControl
-from advisor.experiment.events import Event, ProgressMade, SessionFailed, SessionFinished
+from advisor.experiment.control import SessionControl
+from advisor.experiment.events import Event, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
+from advisor.experiment.verification import may_be_verified
 from advisor.records import GpuSample
-from advisor.tui.actions import ACTIONS, VIEWS, bindings, find_view_action
+from advisor.tui.actions import VIEWS, bindings, find_view_action
 from advisor.tui.context import Context
 from advisor.tui.countdown import Countdown
+from advisor.tui.decider import Decider
 from advisor.tui.exporting import Exporter
 from advisor.tui.jobs import Job, Jobs
-from advisor.tui.messages import Decided, EventsWaiting, GaugesRead, RetryWanted
+from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, GaugesRead, RetryWanted
 from advisor.tui.pacing import Pace
 from advisor.tui.result import AppResult, bug_of, result_of
+from advisor.tui.steering import Steering
 from advisor.tui.theme import ADVISOR_THEME
 from advisor.tui.toasts import Toast, toast_for
 from advisor.tui.views.advice import AdviceView
@@ -39,16 +43,18 @@ from advisor.tui.views.base import View
 from advisor.tui.views.export import ExportView
 from advisor.tui.views.overview import OverviewView
 from advisor.tui.views.profile import ProfileView
-from advisor.tui.views.trial_rows import STACK
 from advisor.tui.views.trials import TrialsView
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.nav import NavBar, NavTab
 from advisor.tui.widgets.status import StatusBar
 
+if TYPE_CHECKING:
+    from advisor.tui.screens import Leaving
+
 SESSION_GROUP = "session"
 MEASURING = "Measuring"
-REWORK = "Measuring the stack again"
 STOP_WAIT_S = 2.0
+BEGINS_WITHIN_S = 5.0
 GAUGE_INTERVAL_S = 1.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and what is drawn takes time from what is measured
 MOST_TOASTS = 3
@@ -86,11 +92,11 @@ class AdvisorApp(App[AppResult]):
         self._load_catalog = load_catalog
         self._read_gauges = gauges
         self._kept_at = kept_at
-        self._rework_delay_s = rework_delay_s
         self.pace = Pace(self._draw, self.set_timer, draw_interval_s)
-        self._decided_meanwhile = False
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._jobs = Jobs(self._start_job, self.set_timer)
+        self.steering = Steering(self.context, self._jobs, self._tell, self._aside)
+        self.decider = Decider(self.context, self._jobs, self._tell, lambda: self._alive, rework_delay_s)
         self._stopping = False
         self.register_theme(ADVISOR_THEME)
         self.theme = ADVISOR_THEME.name
@@ -188,13 +194,11 @@ class AdvisorApp(App[AppResult]):
 
     def _take_event(self, event: Event) -> list[Toast]:
         toast = toast_for(event, self.context.state)
-        self.context.state.apply(event)
-        if isinstance(event, ProgressMade):
-            self.context.countdown.told()
+        self.context.take(event)
         if isinstance(event, SessionFailed):
             self._show_failure(event)
-        if isinstance(event, SessionFinished) and self._decided_meanwhile:
-            self._rework_soon()  # what the session had no time to follow
+        if isinstance(event, SessionFinished):
+            self.decider.session_finished()
         return [toast] if toast else []
 
     def _show_failure(self, failure: SessionFailed) -> None:
@@ -208,6 +212,7 @@ class AdvisorApp(App[AppResult]):
         if not self._alive:
             return
         self.context.busy_with = self._jobs.busy_with
+        self.context.waiting = self._jobs.waiting
         view = self.view
         hidden = view.first_focus() is None
         view.show()
@@ -216,6 +221,12 @@ class AdvisorApp(App[AppResult]):
         self.base_screen.query_one(StatusBar).show(self.context)
         self.base_screen.refresh_bindings()
         self.pace.drawn()
+
+    def _tell(self, text: str) -> None:
+        self.notify(text, markup=False)
+
+    def _aside(self, call: Callable[[], None]) -> None:
+        self.run_worker(call, group="steering", thread=True, exit_on_error=False)
 
     # --- jobs ------------------------------------------------------------------------------------------------
 
@@ -240,35 +251,31 @@ class AdvisorApp(App[AppResult]):
 
     @on(Decided)
     def _on_decided(self, message: Decided) -> None:
-        control = self.context.control
-        if control is None:
-            return
-        self._decided_meanwhile = self.context.state.finished is None
-        control.decide(message.recipe_id, message.decision)
+        self.decider.decide(message.recipe_id, message.decision, message.value)
         self._take_events()
-        self._rework_soon()
         self._draw()
 
-    def _rework_soon(self) -> None:
-        """After the session: wait a moment for more decisions, then have the stack follow them all."""
-        state, control = self.context.state, self.context.control
-        over = state.finished is not None and not state.finished.cancelled and state.failure is None
-        if control and over and self._alive:
-            self._jobs.add_later(Job(REWORK, control.rework), self._rework_delay_s)
+    @on(ExportSaved)
+    def _on_export_saved(self, message: ExportSaved) -> None:
+        """Time a plain loop with the file, after whatever is measured now."""
+        state, control, exporter = self.context.state, self.context.control, self.context.exporter
+        exported = exporter.to_verify(message.format_id, message.path, state) if may_be_verified(state) else None
+        if control is not None and exported is not None and state.stack is not None:
+            self._jobs.add(Job(f"Verifying {message.path.name}", partial(control.verify, exported, state.stack)))
+            self._draw()
 
     @on(RetryWanted)
     def _on_retry_wanted(self, message: RetryWanted) -> None:
-        control = self.context.control
-        if control is None or self.context.state.failure:
-            return
-        if message.name == STACK:
-            self._jobs.add(Job(REWORK, control.rework))
-            self._draw()
-            return
-        if self.context.state.finished is None:
-            self.notify(f"{message.name} is tried again when the session is through.", markup=False)
-        self._jobs.add(Job(f"Trying {message.name} again", partial(control.retry, message.name)))
+        self.decider.retry(message.name)
         self._draw()
+
+    def action_undo(self) -> None:
+        """Take the last decision back, and go to the recipe that it was about."""
+        if self.decider.can_undo:
+            recipe = self.decider.undo()
+            self._take_events()
+            self._draw()
+            self.view.choose_recipe(recipe)
 
     @on(NavTab.Chosen)
     def _on_tab_chosen(self, message: NavTab.Chosen) -> None:
@@ -316,8 +323,10 @@ class AdvisorApp(App[AppResult]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide the keys of other views; dim those that make no sense just now."""
-        if action == "stop_measuring":
-            return self._alive and self.context.state.finished is not None and bool(self.context.busy_with)
+        if action == "undo":
+            return (True if self.decider.can_undo else None) if self._alive and self.view.decides else False
+        if action == "steer":
+            return self.steering.can(str(parameters[0])) if self._alive else False
         if action != "in_view" or not self._alive:
             return True
         name = str(parameters[0])
@@ -326,18 +335,9 @@ class AdvisorApp(App[AppResult]):
             return False
         return True if self.view.can(name) else None
 
-    def action_stop_measuring(self) -> None:
-        """End what is measured after the session; the session stays, with all that was measured."""
-        stack = self._jobs.busy_with == REWORK
-        self._jobs.forget_later()
-        if self.context.control and self._jobs.running:
-            self.context.control.stop()
-        then = (
-            "Key t on the stack in view 3 measures it, and so does the next decision."
-            if stack
-            else "Key t tries it again."
-        )
-        self.notify(f"Stopped. {then}", markup=False)
+    def action_steer(self, name: str) -> None:
+        """Do what a key that steers the session says."""
+        self.steering.do(name)
         self._draw()
 
     def action_help(self) -> None:
@@ -347,25 +347,13 @@ class AdvisorApp(App[AppResult]):
         self.push_screen(HelpScreen())
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette: the registry's actions that make sense now, every export, the theme."""
-        for action in ACTIONS:
-            if action.palette and (not action.views or self._offered(action.name)):
-                title = (
-                    f"Go to {action.label}" if action.id.startswith("view.") else self.view.palette_title(action.label)
-                )
-                yield SystemCommand(title, action.description, partial(self.run_action, action.action))
-        for item in self.context.exporter.formats():
-            yield SystemCommand(f"Export {item.title}", item.description, partial(self._export, item.id))
-        yield SystemCommand("Theme", "Choose another theme", self.action_change_theme)
-        yield SystemCommand(
-            "Screenshot", "Save an SVG of the screen", lambda: self.set_timer(0.1, self.deliver_screenshot)
-        )
-        yield SystemCommand("Quit", "Stop and leave; everything measured is kept", self.action_quit)
+        """What the palette offers."""
+        from advisor.tui.palette import commands
 
-    def _offered(self, name: str) -> bool:
-        return self.check_action("in_view", (name,)) is True
+        return commands(self)
 
-    def _export(self, format_id: str) -> None:
+    def show_export(self, format_id: str) -> None:
+        """Go to the export view, to one of its formats."""
         self.action_show_view("export")
         if isinstance(self.view, ExportView):
             self.view.choose(format_id)
@@ -373,7 +361,26 @@ class AdvisorApp(App[AppResult]):
     # --- the end ---------------------------------------------------------------------------------------------
 
     async def action_quit(self) -> None:
-        """Stop the session, wait a moment for it, and leave. The second time: leave at once."""
+        """Leave; while something is measured, ask first. The second time: leave at once."""
+        from advisor.tui.screens import QuitScreen
+
+        working = self.context.control is not None and bool(self._jobs.running)
+        if not working or self._stopping or self.context.state.failure or len(self.screen_stack) > 1:
+            await self.action_quit_at_once()
+            return
+        can_finish = self.steering.can("finish") is True
+        self.push_screen(QuitScreen(self.context.state.running, can_finish=can_finish), self._leave)
+
+    async def _leave(self, answer: Leaving | None) -> None:
+        from advisor.tui.screens import Leaving
+
+        if answer is Leaving.LEAVE:
+            await self.action_quit_at_once()
+        elif answer is Leaving.FINISH:
+            self.steering.do("finish")
+
+    async def action_quit_at_once(self) -> None:
+        """Stop the session, wait a moment for it, and leave."""
         if not self._stopping:
             self._stopping = True
             self._jobs.clear()
@@ -381,6 +388,16 @@ class AdvisorApp(App[AppResult]):
         self._take_events()
         result = result_of(self.context.state, self._kept_at)
         self.exit(result, return_code=result.exit_code)
+
+    def leave_soon(self) -> None:
+        """Leave as by the key, for a signal: safe in its handler, and before the app has begun."""
+        threading.Thread(target=self._leave_from_outside, name="leave", daemon=True).start()
+
+    def _leave_from_outside(self) -> None:
+        until = time.monotonic() + BEGINS_WITHIN_S
+        while not self._alive and time.monotonic() < until:
+            time.sleep(0.02)
+        self.call_later(self.action_quit)
 
     async def _stop_session(self) -> None:
         if self.context.control is None:
@@ -392,4 +409,4 @@ class AdvisorApp(App[AppResult]):
             await asyncio.sleep(0.02)
 
 
-__all__ = ["AdvisorApp", "AppResult", "Decision"]
+__all__ = ["AdvisorApp", "AppResult"]

@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from advisor.catalog import Catalog
+from advisor.experiment import events
 from advisor.experiment.control import Decision, SessionControl
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
@@ -34,7 +35,10 @@ class Gauges:
 
 @dataclass
 class Context:
-    """Shared by reference; only the app changes it, and only in the UI thread."""
+    """Shared by reference; only the app changes it, and only in the UI thread.
+
+    ``waiting`` names the trials that the person asked for and that have not begun. ``paused``: no further trial begins.
+    """
 
     request: Request
     exporter: Exporter
@@ -44,6 +48,21 @@ class Context:
     gauges: Gauges = field(default_factory=Gauges)
     countdown: Countdown = field(default_factory=Countdown)
     busy_with: str = ""
+    waiting: tuple[str, ...] = ()
+    paused: bool = False
+
+    def take(self, event: events.Event) -> None:
+        """Have the state and the countdown follow an event."""
+        self.state.apply(event)
+        match event:
+            case events.ProgressMade():
+                self.countdown.told(self.state)
+            case events.TrialStarted():
+                self.countdown.trial_began()
+            case events.Held(waiting):
+                self.countdown.hold(waiting=waiting)
+            case events.SessionFinished() | events.SessionFailed():
+                self.paused = False
 
     @property
     def decisions(self) -> dict[str, Decision]:

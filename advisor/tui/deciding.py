@@ -7,24 +7,57 @@ from functools import partial
 
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
+from advisor.records import Candidate, Value, text_of
 
-# What each action of the registry decides; None takes a decision back.
-DECISIONS: Mapping[str, Decision | None] = {
-    "accept": Decision.ACCEPTED,
-    "reject": Decision.REJECTED,
-    "undo": None,
-}
+# What each action of the registry decides.
+DECISIONS: Mapping[str, Decision] = {"accept": Decision.ACCEPTED, "reject": Decision.REJECTED}
 
 
-def handlers_of(decide: Callable[[Decision | None], None]) -> dict[str, Callable[[], None]]:
+def handlers_of(decide: Callable[[Decision], None]) -> dict[str, Callable[[], None]]:
     """The handlers of a view whose chosen recipe ``decide`` decides about."""
     return {name: partial(decide, decision) for name, decision in DECISIONS.items()}
 
 
-def can_decide(state: SessionState, recipe: str, name: str) -> bool:
-    """Whether an action changes what is decided of a recipe, and that changes anything in the session."""
-    changes = state.decisions.get(recipe) is not DECISIONS[name]
-    return changes and (name == "undo" or state.can_decide(recipe))
+def can_decide(state: SessionState, candidate: Candidate, name: str) -> bool:
+    """Whether an action changes what is decided of a candidate, and that changes anything in the session."""
+    return decision_on(state, candidate) is not DECISIONS[name] and state.can_decide(candidate.recipe)
+
+
+def decision_on(state: SessionState, candidate: Candidate) -> Decision | None:
+    """What was decided of a candidate: another value of its recipe may be the one that was accepted."""
+    decision = state.decisions.get(candidate.recipe)
+    others = state.accepted_values.get(candidate.recipe, candidate.value) != candidate.value
+    return None if decision is Decision.ACCEPTED and others else decision
+
+
+def values_of(state: SessionState, recipe: str) -> list[Candidate]:
+    """The candidates of a recipe, in the order of the plan."""
+    every = {c.name: c for c in (*state.planned, *(record.candidate for record in state.trials.values()))}
+    return [candidate for candidate in every.values() if candidate.recipe == recipe]
+
+
+def value_to_accept(state: SessionState, candidate: Candidate) -> Value | None:
+    """The candidate's value where its recipe has several, of which only this one is accepted; else None."""
+    return candidate.value if len(values_of(state, candidate.recipe)) > 1 else None
+
+
+def consequence(state: SessionState, recipe: str, decision: Decision | None, value: Value | None = None) -> str:
+    """What follows from a decision, told before it is taken."""
+    name = recipe if value is None else f"{recipe}={text_of(value)}"
+    candidates = values_of(state, recipe)
+    stacked = any(state.stack_settings.get(c.key) == c.value for c in candidates)
+    over = state.finished is not None
+    if decision is None:
+        return f"The decision on {recipe} is taken back."
+    if decision is Decision.REJECTED:
+        if stacked:
+            return f"{recipe} is left out; the stack is measured again without it."
+        tried = all(c.name in state.trials for c in candidates)
+        return f"{recipe} stays out of the stack." if over or tried else f"{recipe} is not tried any more."
+    if any(value in (None, c.value) and state.stack_settings.get(c.key) == c.value for c in candidates):
+        return f"{name} stays in the stack."
+    when = "now" if over else "next"
+    return f"{name} is accepted; it is measured in the stack {when}."
 
 
 def can_measure_stack(state: SessionState) -> bool:

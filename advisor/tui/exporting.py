@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from advisor.experiment.state import SessionState
+from advisor.experiment.verification import Exported
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +33,6 @@ class Exporter(Protocol):
 
     def save(self, format_id: str, path: Path, state: SessionState) -> Path:
         """Write the file atomically and return where it is."""
+
+    def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
+        """What can be verified of a file that was saved; None where nothing can."""

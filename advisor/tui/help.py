@@ -9,7 +9,7 @@ from textual.content import Content
 from advisor.tui.actions import VIEWS, Action, actions_of, global_actions
 from advisor.tui.widgets.fact_list import FactList
 
-_SIGNS = {"question_mark": "?", "right_square_bracket": "]", "left_square_bracket": "["}
+_SIGNS = {"plus": "+", "slash": "/", "question_mark": "?", "right_square_bracket": "]", "left_square_bracket": "["}
 
 WORDS = (
     ("baseline", "the trial with your present settings; every speed-up is against it"),
@@ -30,6 +30,7 @@ MARKS_TEXT = (
     ("≠", "$error", "numerics that are not what the recipe declares"),
     ("!", "$warning", "unreliable: something outside disturbed the trial"),
     ("⇄", "$primary", "measured again, in turn with the baseline"),
+    ("⧗", "$accent", "tried as soon as nothing else runs, as you asked"),
 )
 NUMBERS = """\
 Steps run in blocks without synchronising in between; the headline is wall time per step. Warm-up goes on until \
@@ -50,9 +51,12 @@ what this machine reached in products of large matrices and in large copies."""
 
 def help_sections() -> list[tuple[str, Content | FactList]]:
     """The sections as (title, body)."""
-    palette = ("^p", "Command palette: every action by name, and the themes")
+    others = (
+        ("^p", "Command palette: every action by name, and the themes"),
+        ("j k", "Down and up in lists; Enter opens the detail, Escape goes back"),
+    )
     sections: list[tuple[str, Content | FactList]] = [
-        ("Everywhere", _list([*(key_line(action) for action in global_actions()), palette]))
+        ("Everywhere", _list([*(key_line(action) for action in global_actions()), *others]))
     ]
     for view in VIEWS:
         actions = actions_of(view.id)

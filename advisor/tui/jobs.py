@@ -11,10 +11,11 @@ from advisor.tui.pacing import Timer
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A blocking call and what the status bar says while it lasts."""
+    """A blocking call and what the status bar says while it lasts; the ``trial`` that it runs, if it is one."""
 
     name: str
     call: Callable[[], None]
+    trial: str = ""
 
 
 class Jobs:
@@ -36,6 +37,11 @@ class Jobs:
         if self.running:
             return self.running.name
         return self._later[0].name if self._later else ""
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The names of the trials that were asked for and have not begun."""
+        return tuple(job.trial for job in self._waiting if job.trial)
 
     def add(self, job: Job) -> None:
         """Run a job when its turn comes. One that waits already under the same name is not added again."""

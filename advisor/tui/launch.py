@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.catalog import Catalog, load_catalog
+from advisor.config_file import read_config
 from advisor.errors import AdvisorError, UsageError
+from advisor.experiment.events import SessionFinished
 from advisor.experiment.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
+from advisor.experiment.verification import Exported
 from advisor.export import outputs as files
 from advisor.export.config_patch import diff
 from advisor.export.files import read_exactly, write_atomically
 from advisor.formatting import printable
 from advisor.hardware import sample_gpus
+from advisor.interrupts import INTERRUPTS
 from advisor.options import Outputs
 from advisor.runner import Runner
 from advisor.tui.app import AdvisorApp
@@ -36,10 +41,15 @@ def run_app(request: Request, outputs: Outputs, past: PastSession | None = None)
     Raises AdvisorError when the session failed, after the app has closed and all else is done.
     """
     app = open_app(request, outputs, past)
-    result = app.run()
-    if result is None:
-        raise AdvisorError("the app ended without a word.", "This is a bug of ours: please report it.")
-    return _farewell(app.context.state, request, outputs, result)
+    with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(app.leave_soon):
+        started = time.monotonic()
+        result = app.run()
+        if result is None:
+            raise AdvisorError("the app ended without a word.", "This is a bug of ours: please report it.")
+        state = app.context.state
+        if state.finished is None and state.failure is None:  # it was not waited for any longer
+            state.apply(SessionFinished(True, time.monotonic() - started))
+        return _farewell(state, request, outputs, result)
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
@@ -104,8 +114,19 @@ class FileExporter:
         exported = files.patched_config(state, self._outputs, self._recipes(), path)
         write_atomically(path, exported.patch.text)
         if exported.rest_path:
-            write_atomically(exported.rest_path, files.yaml_text(state, exported.patch.rest, self._request))
+            write_atomically(
+                exported.rest_path, files.yaml_text(state, exported.patch.rest, self._request, beside=path.name)
+            )
         return path
+
+    def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
+        """Settings and Python files, and a config whose section holds settings; nothing with --no-verify."""
+        if not self._outputs.verify or format_id not in ("settings", "python", "config"):
+            return None
+        if format_id != "config":
+            return Exported(str(path))
+        added = files.patched_config(state, self._outputs, self._recipes(), path).patch.added
+        return Exported(str(path), read_config(str(path))) if added else None
 
     def _text(self, format_id: str, state: SessionState) -> str:
         settings = files.settings_to_export(state)

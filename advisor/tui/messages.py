@@ -7,7 +7,7 @@ from pathlib import Path
 from textual.message import Message
 
 from advisor.experiment.control import Decision
-from advisor.records import GpuSample
+from advisor.records import GpuSample, Value
 
 
 class EventsWaiting(Message):
@@ -27,12 +27,13 @@ class GaugesRead(Message):
 
 
 class Decided(Message):
-    """The person accepted or rejected a recommendation, or took that back (None)."""
+    """The person accepted or rejected a recommendation, or took that back (None); or accepted one value only."""
 
-    def __init__(self, recipe_id: str, decision: Decision | None) -> None:
+    def __init__(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
         super().__init__()
         self.recipe_id = recipe_id
         self.decision = decision
+        self.value = value
 
 
 class RetryWanted(Message):
@@ -41,6 +42,15 @@ class RetryWanted(Message):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
+
+
+class ExportSaved(Message):
+    """A file of the export view has been written."""
+
+    def __init__(self, format_id: str, path: Path) -> None:
+        super().__init__()
+        self.format_id = format_id
+        self.path = path
 
 
 class TraceSaved(Message):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from advisor.errors import ExitCode
 from advisor.experiment.events import SessionFailed
 from advisor.experiment.state import SessionState
-from advisor.report.conclusions import tried
+from advisor.report.conclusions import candidates_tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def result_of(state: SessionState, kept_at: str) -> AppResult:
 def _kept(state: SessionState, kept_at: str) -> tuple[str, ...]:
     if state.baseline is None and not state.trials:
         return () if state.failure else ("Nothing was measured.",)
-    count = len(tried(state))  # as the app counts them: without those that the budget had no time for
+    count = len(candidates_tried(state))  # as the app counts them: neither the control nor what had no time
     what = f"The baseline and {count} trial{'' if count == 1 else 's'} are kept" if count else "The baseline is kept"
     where = f" in {kept_at}" if kept_at else ""
     unfinished = state.finished is None or state.finished.cancelled

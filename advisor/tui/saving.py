@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import shutil
 from collections.abc import Iterator
@@ -11,13 +10,6 @@ from typing import BinaryIO
 
 _TRACE = "trace.json"
 _PACKED = ".gz"
-
-
-def is_file(path: Path) -> bool:
-    """Whether there is such a file; a name that no file can have is none."""
-    with contextlib.suppress(OSError, ValueError):
-        return path.is_file()
-    return False
 
 
 def free_path(path: Path) -> Path:

@@ -1,7 +1,8 @@
-"""The screens that lie over the views: help, what went wrong, and whether a file may be overwritten."""
+"""The screens that lie over the views: help, what went wrong, and questions before something is done."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +14,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Button, Footer, Static
+from textual.widgets import Button, Footer, OptionList, Static
 
 from advisor.experiment.events import SessionFailed
 from advisor.tui.help import help_sections
@@ -22,6 +23,7 @@ from advisor.tui.text import DIM
 _QUIT = Binding(
     "q,ctrl+q,ctrl+c", "app.quit", "Quit", key_display="q", tooltip="Leave the app", id="screen.quit", priority=True
 )
+_QUIT_AT_ONCE = Binding("ctrl+q,ctrl+c", "app.quit_at_once", show=False, priority=True)
 
 
 class HelpScreen(ModalScreen[None]):
@@ -93,10 +95,10 @@ class OverwriteScreen(ModalScreen[Overwriting]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("o", "answer('overwrite')", "Overwrite", tooltip="Replace the file", id="overwrite.yes"),
         Binding("n", "answer('rename')", "Another name", tooltip="Write beside it", id="overwrite.rename"),
-        Binding("escape", "answer('cancel')", "Cancel", tooltip="Write nothing", id="overwrite.cancel"),
+        Binding("escape,q", "answer('cancel')", "Cancel", tooltip="Write nothing", id="overwrite.cancel"),
         Binding("left", "app.focus_previous", show=False),
         Binding("right", "app.focus_next", show=False),
-        _QUIT,
+        _QUIT_AT_ONCE,
     ]
 
     def __init__(self, path: Path, other: Path) -> None:
@@ -106,11 +108,11 @@ class OverwriteScreen(ModalScreen[Overwriting]):
 
     def compose(self) -> ComposeResult:
         """The question and the answers; the safe one has the focus."""
-        with Vertical(classes="dialog", id="overwrite-dialog") as dialog:
+        with Vertical(classes="dialog question") as dialog:
             dialog.border_title = "The file exists"
             yield Static(Content.assemble((str(self._path), "bold"), " exists already."), id="overwrite-question")
             yield Static(Content.styled(f"Another name that is free: {self._other.name}", DIM))
-            with Horizontal(id="overwrite-answers"):
+            with Horizontal(classes="answers"):
                 yield Button("Another name", id="rename", compact=True)
                 yield Button("Overwrite", id="overwrite", compact=True)
                 yield Button("Cancel", id="cancel", compact=True)
@@ -123,3 +125,89 @@ class OverwriteScreen(ModalScreen[Overwriting]):
     @on(Button.Pressed)
     def _on_pressed(self, event: Button.Pressed) -> None:
         self.dismiss(Overwriting(event.button.id or Overwriting.CANCEL))
+
+
+class Leaving(StrEnum):
+    """What to do when the person quits while something is measured."""
+
+    LEAVE = "leave"
+    FINISH = "finish"
+    STAY = "stay"
+
+
+class QuitScreen(ModalScreen[Leaving]):
+    """Something is being measured: leave it, end it with a report, or stay."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "q,y", "answer('leave')", "Leave", key_display="q", tooltip="Stop measuring and leave", id="quit.leave"
+        ),
+        Binding("e", "answer('finish')", "End and report", tooltip="End the session and stay", id="quit.finish"),
+        Binding("escape,n", "answer('stay')", "Keep measuring", key_display="esc", id="quit.stay"),
+        Binding("left", "app.focus_previous", show=False),
+        Binding("right", "app.focus_next", show=False),
+        _QUIT_AT_ONCE,
+    ]
+
+    def __init__(self, running: str, *, can_finish: bool) -> None:
+        super().__init__()
+        self._what = running
+        self._can_finish = can_finish
+
+    def compose(self) -> ComposeResult:
+        """The question and the answers; the safe one has the focus."""
+        with Vertical(classes="dialog question") as dialog:
+            dialog.border_title = "Still measuring"
+            yield Static(Content(f"{self._what or 'The session'} is not finished."), id="quit-question")
+            kept = "What was measured is kept; `perf-advisor --resume` goes on later."
+            yield Static(Content.styled(kept, DIM))
+            with Horizontal(classes="answers"):
+                yield Button("Keep measuring", id="stay", compact=True)
+                if self._can_finish:
+                    yield Button("End and report", id="finish", compact=True)
+                yield Button("Leave", id="leave", compact=True)
+        yield Footer(show_command_palette=False)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A session without a baseline has nothing to report."""
+        return self._can_finish or parameters != (Leaving.FINISH.value,)
+
+    def action_answer(self, answer: str) -> None:
+        """Close with an answer."""
+        self.dismiss(Leaving(answer))
+
+    @on(Button.Pressed)
+    def _on_pressed(self, event: Button.Pressed) -> None:
+        self.dismiss(Leaving(event.button.id or Leaving.STAY))
+
+
+class ValueScreen(ModalScreen[int]):
+    """A recipe has several values: which of them is accepted. Answers with a position; none when it is cancelled."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss", "Cancel", key_display="esc", tooltip="Accept nothing", id="value.cancel"),
+        _QUIT_AT_ONCE,
+    ]
+
+    def __init__(self, title: str, values: Sequence[Content], chosen: int) -> None:
+        super().__init__()
+        self._subject = title
+        self._values = values
+        self._chosen = chosen
+
+    def compose(self) -> ComposeResult:
+        """The values, the best one highlighted."""
+        with Vertical(classes="dialog question") as dialog:
+            dialog.border_title = Content(f"Accept one value: {self._subject}")
+            yield OptionList(*self._values, id="values", markup=False)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Highlight the value that is recommended."""
+        values = self.query_one("#values", OptionList)
+        values.highlighted = self._chosen
+        values.focus()
+
+    @on(OptionList.OptionSelected)
+    def _on_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option_index)

@@ -6,14 +6,15 @@ User text enters through ``Content(...)`` or rich's ``Text(...)``, both of which
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from textual.content import Content
 
 from advisor.experiment.objective import Yardstick
+from advisor.experiment.state import SessionState
 from advisor.export.figures import effect_words, own_figures, verdict_shown
 from advisor.formatting import format_bytes, format_bytes_change, format_change, format_ratio
-from advisor.records import Comparison, Objective, TrialRecord, TrialResult, Verdict
+from advisor.records import Comparison, Objective, StackRecord, TrialRecord, TrialResult, Verdict
 
 DIM = "$foreground 60%"
 LABEL = "$secondary"
@@ -60,6 +61,38 @@ def meter(share: float | None, width: int, style: str) -> Content:
     return Content.assemble(("━" * drawn, style), ("━" * (width - drawn), "$foreground 15%"))
 
 
+def waiting_text(state: SessionState, waiting: str) -> str:
+    """What stands where something is not known: what is waited for, or that it will not come any more."""
+    if state.failure:
+        return "Not known: the session failed before this."
+    return "Not known: the session ended before this." if state.finished else waiting
+
+
+def shortened(text: str, width: int) -> str:
+    """A text in so many cells: its middle makes way, since names often differ at their ends only."""
+    if len(text) <= width or width < 1:
+        return text[: max(0, width)]
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def interval_bar(comparison: Comparison | None, widest: float, width: int) -> str:
+    """An interval on a line with 1x in its middle: ``   │ ─●─``, slower to the left, by the logarithm."""
+    if comparison is None or widest <= 0:
+        return ""
+    half = width // 2
+
+    def place(ratio: float) -> int:
+        return half + round(max(-1.0, min(1.0, math.log(max(ratio, 1e-6)) / widest)) * half)
+
+    low, middle, high = (place(ratio) for ratio in (comparison.ci_low, comparison.speedup, comparison.ci_high))
+    cells = [" "] * (2 * half + 1)
+    cells[half] = "│"
+    cells[low : high + 1] = "─" * (high + 1 - low)
+    cells[middle] = "●"
+    return "".join(cells)
+
+
 def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
     """The last ``width`` values as a line of blocks."""
     shown = list(values)[-width:]
@@ -67,23 +100,17 @@ def sparkline(values: Sequence[float], width: int, top: float = 100.0) -> str:
     return "".join(_LEVELS[level] for level in levels).rjust(width)
 
 
-def effect_share(comparison: Comparison | None, widest: float) -> float:
-    """How long the bar of a speed-up is: the size of its logarithm against the largest one's."""
-    if comparison is None or widest <= 0 or comparison.verdict is Verdict.NO_DIFFERENCE:
-        return 0.0
-    return abs(math.log(max(comparison.speedup, 1e-6))) / widest
-
-
-def widest_effect(records: Mapping[str, TrialRecord]) -> float:
-    """The largest logarithm of a speed-up, at least that of 1.25x, so that small effects look small."""
-    effects = [own_figures(record).comparison for record in records.values()]
+def widest_effect(records: Iterable[TrialRecord], stack: StackRecord | None = None) -> float:
+    """The largest logarithm of a speed-up that is shown, at least that of 1.25x, so that small effects look small."""
+    effects = [own_figures(record).comparison for record in records]
+    effects += [stack.comparison] if stack else []
     sizes = [abs(math.log(max(effect.speedup, 1e-6))) for effect in effects if effect]
     return max([math.log(1.25), *sizes])
 
 
 def own_mark(record: TrialRecord) -> tuple[str, str]:
     """The sign and the colour of what a candidate itself does; a neutral one where it ran with others only."""
-    shown = verdict_shown(record)
+    shown = record.contribution.verdict if record.contribution else verdict_shown(record)
     return MARKS[shown] if shown else ("★", "secondary")
 
 
@@ -94,11 +121,28 @@ def mark(record: TrialRecord) -> Content:
 
 
 def own_effect(record: TrialRecord, by: Yardstick | None = None, *, short: bool = False) -> Content:
-    """What a candidate itself does by the objective; of one that was measured with others, to their speed."""
+    """What a candidate itself does by the objective; of one that was measured with others, to their speed.
+
+    Where both are known, what it adds to the stack comes first, with what it does alone behind it unless ``short``.
+    """
+    if record.alone and record.contribution is not None:
+        added = on_the_stack(record.contribution)
+        alone = by_objective(record.result, record.comparison, by, short=True)
+        return added if short else Content.assemble(added, ("  alone ", DIM), alone)
     if record.alone:
         return by_objective(record.result, record.comparison, by, short=short)
+    if record.contribution is not None:
+        return on_the_stack(record.contribution)
     known = verdict_shown(record) not in (None, Verdict.NO_DIFFERENCE)
     return Content.styled(effect_words(record), f"bold ${own_mark(record)[1]}" if known else DIM)
+
+
+def on_the_stack(contribution: Comparison) -> Content:
+    """What a setting adds to the others of the stack: ``+1.20x (1.15–1.25) on the stack``."""  # noqa: RUF002
+    if contribution.verdict is Verdict.NO_DIFFERENCE:
+        return Content.styled(f"{format_ratio(contribution)} on the stack", DIM)
+    colour = MARKS[contribution.verdict][1]
+    return Content.styled(f"+{format_ratio(contribution)} on the stack", f"bold ${colour}")
 
 
 def ratio(comparison: Comparison | None) -> Content:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from textual.notifications import SeverityLevel
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.export.figures import noise_words
+from advisor.export.figures import noise_words, verified_words
 from advisor.formatting import format_ms, format_outcome, format_ratio, format_seconds
 from advisor.records import Outcome, TrialRecord, Verdict
 
@@ -40,12 +41,19 @@ def toast_for(event: events.Event, before: SessionState) -> Toast | None:
             return Toast("Stack confirmed", told)
         case events.TrialMeasured(record):
             return _trial_toast(record, before)
-        case events.Said():
-            return _said_toast(event, before)
+        case events.Said() | events.ExportVerified():
+            return _told_toast(event, before)
         case events.SessionFinished(cancelled, session_s) if not cancelled and before.failure is None:
             return Toast("Done", f"Measured for {format_seconds(session_s)}. Key 4 shows the advice, 5 exports it.")
         case _:
             return None
+
+
+def _told_toast(event: events.Said | events.ExportVerified, before: SessionState) -> Toast | None:
+    if isinstance(event, events.Said):
+        return _said_toast(event, before)
+    found = event.verification
+    return Toast(Path(found.path).name, verified_words(found), "warning" if found.problem else "information", 10.0)
 
 
 def _trial_toast(record: TrialRecord, before: SessionState) -> Toast | None:

@@ -43,6 +43,20 @@ class ConvNet(nn.Module):
         return self.head(self.features(images).mean((2, 3)))
 
 
+def without_norm_biases(state: dict[str, Any]) -> dict[str, Any]:
+    """A state of a common ConvNet with the convolutions' biases taken off the norms' means, as the norms take them off.
+
+    Only the difference of both counts: a setting may leave out the biases.
+    """
+    reduced = dict(state)
+    for place in (0, 3):
+        bias = reduced.pop(f"features.{place}.bias", None)
+        if bias is not None:
+            mean = f"features.{place + 1}.running_mean"
+            reduced[mean] = reduced[mean] - bias
+    return reduced
+
+
 class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

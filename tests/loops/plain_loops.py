@@ -12,7 +12,7 @@ from loops.networks import BATCH, EPOCHS, LENGTH, SAMPLES, ConvNet, TinyGPT, fea
 from loops.register import training
 
 
-@training("step", "only_steps", "loader", "workers", "convolution", "activation", "biased_norm")
+@training("step", "loader", "workers", "convolution", "activation", "biased_norm")
 def plain(run):
     """The loop of PyTorch's tutorials."""
     model = ConvNet(common=True).to(run.device)
@@ -22,6 +22,10 @@ def plain(run):
     for _ in range(EPOCHS):
         for batch in batches:
             run.note("loss", step(batch))
+    run.note("keys", ", ".join(model.state_dict()))
+    model.eval()
+    with torch.no_grad():
+        run.note("output", model(images().tensors[0].to(run.device)))
     return {"model": model, "optimizer": optimizer}
 
 

@@ -6,13 +6,15 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
 
 from loops.cases import NOTHING, Case, cases_of, is_usual, tolerance_of
 from loops.compare import differences, figures
+from loops.networks import without_norm_biases
 from loops.records import Record, run_plain, run_tuned
 from loops.register import Loop, all_loops
 
@@ -37,10 +39,20 @@ def judged(loop: Loop, case: Case, device: str, plain: Record, tuned: Record) ->
     if tuned.crashed:
         return ("same", ()) if plain.crashed == tuned.crashed else ("crashed", (tuned.crashed,))
     settings = {**case.settings, **loop.always}
+    if "model.conv_bias_before_norm" in settings:
+        plain, tuned = (replace(record, **_without_biases(record)) for record in (plain, tuned))
     found = differences(plain, tuned, tolerance_of(settings, loop.mode, device))
     if found:
         return "different", tuple(map(str, found))
     return ("left out", tuple(sorted(tuned.left_out))) if tuned.left_out else ("same", ())
+
+
+def _without_biases(record: Record) -> dict[str, Any]:
+    """The models of a record without biases that norms take off; the keys are compared before."""
+    return {
+        field: {name: without_norm_biases(state) for name, state in states.items()}
+        for field, states in (("states", record.states), ("starts", record.starts))
+    }
 
 
 def rows(loops: list[Loop], device: torch.device, wanted: Callable[[Loop, Case], bool]) -> Iterator[Row]:

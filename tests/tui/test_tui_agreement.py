@@ -20,10 +20,10 @@ from advisor.tui.context import Context
 from advisor.tui.help import help_sections
 from advisor.tui.result import result_of
 from advisor.tui.views.advice_text import effect_facts, list_entry, nothing_helped
-from advisor.tui.views.overview_facts import headline
+from advisor.tui.views.headline import headline
 from advisor.tui.views.trial_rows import STACK, build_rows, tally
 from advisor.tui.views.trial_text import selection_text
-from advisor.tui.widgets.status import StatusBar, far_text, now_text
+from advisor.tui.widgets.status import StatusBar, far_text, now_text, stack_text
 
 COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "red")
 SHORT_OF_TIME = "it needs about 17 s, and the budget has 3 s left"
@@ -48,19 +48,19 @@ def without_a_trial() -> SessionState:
 
 def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
     state = without_a_trial()
-    assert headline(state).plain.startswith("No candidate was tried.\n")
-    assert "--budget" in headline(state).plain
+    assert headline(state).plain.startswith("Nothing could be judged: no candidate was tried.\n")
+    assert "R tries them" in headline(state).plain
+    assert "bold $warning" in [str(span.style) for span in headline(state).spans]
     assert nothing_helped(state).startswith("No candidate was tried.")
     state.trials[histories.ZERO_GRAD.candidate.name] = histories.ZERO_GRAD
     assert headline(state).plain.startswith("Nothing that was tried is measurably faster.\n")
     assert nothing_helped(state).startswith("Nothing that was tried is measurably faster.")
     for text in (headline(state).plain, nothing_helped(state)):
         assert "more could not be tried" in text, "one candidate was skipped for lack of time"
-        assert "--budget" in text
 
 
 @pytest.mark.parametrize(
-    ("known", "shown", "signs"), [(CONTRIBUTION, "1.20x (1.15–1.25) on the stack", "▲"), (None, "– in the stack", "★")]
+    ("known", "shown", "signs"), [(CONTRIBUTION, "+1.20x (1.15–1.25) on the stack", "▲"), (None, "– in the stack", "★")]
 )
 def test_no_figure_of_the_whole_stack_is_shown_as_a_candidates_own(context, known, shown, signs) -> None:
     state = stacked_state(known)
@@ -83,7 +83,7 @@ def test_a_stack_that_is_not_confirmed_is_marked_wherever_its_figure_stands() ->
     state.stack = replace(state.stack, confirmed=False)
     (row,) = [row for row in build_rows(state, COLOURS) if row.key == STACK]
     assert row.cells["name"].plain.endswith(", once")
-    figures = (headline(state), selection_text(STACK, state), far_text(state, working=False, wide=True))
+    figures = (headline(state), selection_text(STACK, state), stack_text(state, wide=True))
     assert all("measured once" in figure.plain for figure in figures)
     state.stack = replace(state.stack, confirmed=True)
     assert "measured once" not in headline(state).plain
@@ -127,7 +127,7 @@ def test_the_status_names_a_trial_that_is_tried_again_once(context) -> None:
     context.state.apply(events.TrialStarted(NAME, ""))
     context.state.apply(events.TrialActivity(NAME, "warming up"))
     context.busy_with = f"Trying {NAME} again"
-    assert now_text(context).plain == f"Trying {NAME} again  warming up"
+    assert now_text(context).plain == f"Trying {NAME} again  warming up  0 s"
 
 
 @pytest.fixture
@@ -149,6 +149,9 @@ def test_a_stack_of_nothing_has_no_row() -> None:
 
 def test_the_closing_words_count_the_trials_as_the_app_did() -> None:
     state = without_a_trial()
+    assert tally(state, wide=True).plain.startswith("0 of "), "the control is nobody's candidate"
+    assert result_of(state, "session 1").lines == ("The baseline is kept in session 1.",)
+    state.apply(events.TrialMeasured(histories.ZERO_GRAD))
     assert tally(state, wide=True).plain.startswith("1 of ")
     assert result_of(state, "session 1").lines == ("The baseline and 1 trial are kept in session 1.",)
 
@@ -175,7 +178,7 @@ def test_the_headline_agrees_with_what_the_first_trial_does(activity, head) -> N
 
 def test_no_mark_of_the_help_is_parted_from_its_word() -> None:
     marks = next(text for title, text in help_sections() if title == "Marks")
-    assert [line.plain.split(" ", 1)[0] for line in marks.wrap(68)] == list("▲▼≈✗○★≠!⇄")
+    assert [line.plain.split(" ", 1)[0] for line in marks.wrap(68)] == list("▲▼≈✗○★≠!⇄⧗")
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 36)])
@@ -217,10 +220,11 @@ async def test_a_trial_that_is_stopped_is_not_called_the_stack() -> None:
     await drive(histories.whole(), check, toasts=False)
 
 
-def test_one_trial_after_the_session_has_no_progress_to_show() -> None:
-    state = without_a_trial()
-    state.apply(events.ProgressMade(1.0, 0.0))
-    state.apply(events.TrialStarted(NAME, ""))
-    assert "%" not in far_text(state, working=True, wide=True).plain
-    state.apply(events.ProgressMade(0.25, 30.0))
-    assert "25 %" in far_text(state, working=True, wide=True).plain
+def test_one_trial_after_the_session_has_no_progress_to_show(context) -> None:
+    context.state = without_a_trial()
+    context.take(events.ProgressMade(1.0, 0.0))
+    context.take(events.TrialStarted(NAME, ""))
+    assert "left" not in far_text(context, working=True, wide=True).plain
+    context.countdown.begin_anew()  # as when more is asked for
+    context.take(events.ProgressMade(0.25, 30.0))
+    assert "0:30 left" in far_text(context, working=True, wide=True).plain

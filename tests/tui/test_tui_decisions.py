@@ -58,15 +58,15 @@ async def test_a_rejected_recipe_leaves_every_figure_of_the_stack(size) -> None:
 
 async def test_several_quick_decisions_are_followed_together() -> None:
     async def check(pilot, app, control) -> None:
-        app._rework_delay_s = 3.0
-        await pilot.press("4", "r", "down", "r", "down", "a")
+        app.decider.delay_s = 3.0
+        await pilot.press("4", "r", "r", "down", "a")
         await settle(pilot)
         assert ("rework",) not in control.calls
         assert "Measuring the stack again" in screen_text(app), "it is about to"
         await until(pilot, lambda: ("rework",) in control.calls)
         await settle(pilot)
         assert control.calls.count(("rework",)) == 1
-        assert [call[1] for call in control.calls if call[0] == "decide"] == ["channels_last", "compile", "batch_size"]
+        assert [call[1] for call in control.calls if call[0] == "decide"] == ["channels_last", "compile", "autocast"]
 
     await drive(histories.whole(), check)
 
@@ -132,7 +132,7 @@ async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done()
         app.clear_notifications()
         await settle(pilot)
         shown = screen_text(app).splitlines()[-2]
-        assert [text for text in ("Measuring the stack again", "stack, confirmed", "25 %") if text not in shown] == []
+        assert [text for text in ("stack, confirmed", "warming up", "0:12 left") if text not in shown] == []
         control.stop()
         await until(pilot, lambda: not app.context.busy_with)
         await settle(pilot)
@@ -140,14 +140,14 @@ async def test_what_is_measured_again_is_shown_with_its_progress_and_then_done()
         await settle(pilot)
         shown = screen_text(app).splitlines()[-2]
         assert "● Done" in shown
-        assert "%" not in shown
+        assert "left" not in shown
 
     await drive(histories.whole(), check)
 
 
 async def test_stopping_before_it_has_begun_measures_nothing() -> None:
     async def check(pilot, app, control) -> None:
-        app._rework_delay_s = 3.0
+        app.decider.delay_s = 3.0
         await pilot.press("4", "r")
         assert app.context.busy_with
         await pilot.press("x")
@@ -190,14 +190,15 @@ async def test_the_export_follows_at_once() -> None:
 async def test_what_waits_can_be_accepted_and_rejected_among_the_trials() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("3")
+        app.view.choose_recipe("batch_size")
         table = app.query_one("#trials-table", DataTable)
         table.move_cursor(row=table.get_row_index(BATCH))
         await settle(pilot)
-        assert cell(app, BATCH) == "waits for your consent"
+        assert cell(app, BATCH) == "opt-in: it changes results; a allows it"
         assert "key a lets it in" in screen_text(app)
         await pilot.press("a")
         await settle(pilot)
-        assert control.calls[-1] == ("decide", "batch_size", Decision.ACCEPTED)
+        assert control.calls[-1] == ("decide", "batch_size", Decision.ACCEPTED, 128)
         assert cell(app, BATCH) == "waiting, you accepted it"
         await pilot.press("r")
         await settle(pilot)
@@ -205,8 +206,11 @@ async def test_what_waits_can_be_accepted_and_rejected_among_the_trials() -> Non
         assert "key u takes that back" in screen_text(app)
         await pilot.press("u")
         await settle(pilot)
+        assert control.calls[-1] == ("decide", "batch_size", Decision.ACCEPTED, 128), "one after another"
+        await pilot.press("u")
+        await settle(pilot)
         assert control.calls[-1] == ("decide", "batch_size", None)
-        assert cell(app, BATCH) == "waits for your consent"
+        assert cell(app, BATCH) == "opt-in: it changes results; a allows it"
         assert ("rework",) not in control.calls
 
     await drive(histories.to_trials(), check, hold=True, toasts=False)
@@ -219,7 +223,7 @@ async def test_what_cannot_be_decided_has_no_keys() -> None:
             table = app.query_one("#trials-table", DataTable)
             table.move_cursor(row=table.get_row_index(key))
             await settle(pilot)
-            assert [app.view.can(name) for name in ("accept", "reject", "undo")] == [False, False, False], key
+            assert [app.view.can(name) for name in ("accept", "reject")] == [False, False], key
             await pilot.press("a", "r", "u")
         await settle(pilot)
         assert [call for call in control.calls if call[0] == "decide"] == []

@@ -141,15 +141,14 @@ async def test_the_footer_follows_what_can_be_done_also_without_focus(focused) -
 
 async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
     app, control = make_app(histories.to_trials(), hold=True)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        assert "left" not in str(app.query_one("#status-far", Static).content)
-        await pilot.resize_terminal(120, 36)
-        await settle(pilot)
-        assert "left" in str(app.query_one("#status-far", Static).content)
-        await pilot.resize_terminal(80, 24)
-        await settle(pilot)
-        assert "left" not in str(app.query_one("#status-far", Static).content)
+    async with app.run_test(size=(40, 10)) as pilot:
+        for width, height in ((40, 10), (80, 24), (120, 36), (200, 60), (80, 24)):
+            await pilot.resize_terminal(width, height)
+            await settle(pilot)
+            line = screen_text(app).splitlines()[-2]
+            assert "1:14 left" in line, line
+            assert ("warming up" in line) is (width >= 80), line
+            assert ("━" in line) is (width >= 100), line
         control.cancel()
 
 
@@ -202,28 +201,72 @@ async def test_a_text_that_looks_the_same_is_not_laid_out_again(monkeypatch) -> 
 
 
 async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
-    """74 s are left when 62 % have passed; the session tells nothing for 40 s."""
+    """74 s are left when the session last told so; then it tells nothing for 40 s."""
     seconds = 0.0
-    app, _ = make_app(histories.to_trials(), hold=True, clock=lambda: seconds)
+    app, control = make_app(histories.to_trials(), hold=True, clock=lambda: seconds)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
-        await pilot.press("3")
-        await settle(pilot)
-        before = screen_text(app)
-        assert before.count("about 1 min 14 s left") == 2, "among the trials and in the status line"
+        for view in "12345":
+            await pilot.press(view)
+            await settle(pilot)
+            assert "1:14 left" in screen_text(app), "in every view"
         seconds = 40.0
         await pilot.pause(1.5)
-        after = screen_text(app)
-        assert after.count("about 34 s left") == 2
-        assert after.count("83 %") == 2
+        assert "0:34 left" in screen_text(app)
+        assert "warming up  40 s" in screen_text(app)
         seconds = 500.0
         await pilot.pause(1.5)
-        assert screen_text(app).count("about 1 s left") == 2
+        assert "0:01 left" in screen_text(app)
+        control.cancel()
+
+
+class Seconds:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def told(countdown: Countdown, left_s: float) -> SessionState:
+    state = SessionState(progress=0.25, left_s=left_s)
+    countdown.told(state)
+    return state
+
+
+def test_the_time_left_rises_only_where_that_is_explained() -> None:
+    clock = Seconds()
+    countdown = Countdown(clock)
+    told(countdown, 60.0)
+    clock.now = 10.0
+    state = told(countdown, 51.0)
+    assert (countdown.now(state)[1], countdown.rise_s) == (50.0, 0.0), "a second more or less is nothing new"
+    state = told(countdown, 70.0)
+    assert (countdown.now(state)[1], countdown.rise_s) == (70.0, 20.0)
+    state = told(countdown, 30.0)
+    assert (countdown.now(state)[1], countdown.rise_s) == (30.0, 0.0)
+    countdown.begin_anew()
+    state = told(countdown, 90.0)
+    assert (countdown.now(state)[1], countdown.rise_s) == (90.0, 0.0), "the person asked for it"
+
+
+def test_the_time_left_stands_still_while_the_session_is_held() -> None:
+    clock = Seconds()
+    countdown = Countdown(clock)
+    state = told(countdown, 60.0)
+    clock.now = 10.0
+    countdown.hold(waiting=True)
+    clock.now = 300.0
+    assert countdown.now(state)[1] == 50.0
+    countdown.hold(waiting=False)
+    clock.now = 320.0
+    assert countdown.now(state)[1] == 30.0
 
 
 @pytest.mark.parametrize("left_s", [None, 0.0, 0.5])
 def test_nothing_runs_down_where_nobody_knows_what_is_left(left_s) -> None:
-    seconds = iter([0.0, 50.0])
-    countdown = Countdown(lambda: next(seconds))
+    clock = Seconds()
+    countdown = Countdown(clock)
     state = SessionState(progress=0.25, left_s=left_s)
+    countdown.told(state)
+    clock.now = 50.0
     assert countdown.now(state) == (0.25, left_s)

@@ -32,6 +32,7 @@ from advisor.sweep import sweep_rows
 from advisor.tui.saving import copy_trace, free_path
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.clocks import clock_facts
+from advisor.tui.views.export import ExportView
 from advisor.tui.views.habits_text import habits_text
 from advisor.tui.views.overview_facts import baseline_facts, source_facts, workload_facts
 from advisor.tui.views.readings import cpu_text, energy_text, readings_text, trade_text
@@ -85,7 +86,7 @@ async def test_the_overview_compares_clocks() -> None:
         await pilot.press("end")
         await settle(pilot)
         shown = screen_text(app)
-        assert "wait each step" in shown
+        assert "synchronised every step" in shown
         assert "34.1 ms" in shown
         assert "timed the launches, not the work" in shown
 
@@ -102,7 +103,7 @@ async def test_panels_without_anything_to_say_are_not_there() -> None:
 
 def test_on_the_cpu_there_are_no_events_of_a_device() -> None:
     rows = dict(clock_facts(ClockCheck(naive_ms=4.62, synchronized_ms=4.58, block_ms=4.6)))
-    assert list(rows) == ["no waiting", "wait each step", "in blocks"]
+    assert list(rows) == ["unsynchronised", "synchronised every step", "reported"]
     assert clock_facts(None) == []
 
 
@@ -121,9 +122,9 @@ def test_the_roof_before_is_that_of_the_baseline_beside_the_stack(state) -> None
 
 def test_present_settings_are_listed_where_they_are_not_at_their_default(state) -> None:
     rows = dict(workload_facts(state.facts, {"data.num_workers": 0}))
-    assert rows["Current"].plain == "precision.float32_matmul: highest, 1 more at PyTorch's default"
+    assert rows["Settings"].plain == "precision.float32_matmul: highest, the other 1 at PyTorch's default"
     every = {"data.num_workers": 0, "precision.float32_matmul": "highest"}
-    assert dict(workload_facts(state.facts, every))["Current"].plain == "2 at PyTorch's default"
+    assert dict(workload_facts(state.facts, every))["Settings"].plain == "all 2 at PyTorch's default"
 
 
 def test_a_cpu_that_is_faster_is_told() -> None:
@@ -252,7 +253,7 @@ async def test_a_broad_profile_shows_all_panels_and_the_key_goes_through_them() 
         await pilot.press("2")
         await settle(pilot)
         shown = screen_text(app)
-        for text in ("Waits and habits", "Distance to the roof", "GPU busy", "Tensor", "1,042 a step", "19.0 ms"):
+        for text in ("Waits and habits", "Efficiency", "GPU busy", "Tensor", "1,042 a step", "19.0 ms"):
             assert text in shown, shown
         focused = []
         for _ in range(3):
@@ -303,7 +304,6 @@ def test_habits_where_nothing_waits_and_where_nobody_looked() -> None:
     nothing = habits_text(replace(histories.PROFILE, sync_places=(), habits=()), str)
     assert nothing.plain == "Nothing in the step makes the host wait for the device."
     assert habits_text(Profile(1.0, {}), str).plain == "No habit could be priced here."
-    assert "is measured with the profile" in habits_text(None, str).plain
 
 
 def test_habits_are_shares_of_the_step() -> None:
@@ -432,6 +432,30 @@ def test_a_trade_is_memory_saved_for_time_lost() -> None:
     assert trade_text(slower, histories.BASELINE).plain == "saves 4.10 GiB (-45 %) for +25 % time a sample"
     assert trade_text(histories.AUTOCAST, histories.BASELINE) is None
     assert trade_text(histories.ZERO_GRAD, histories.BASELINE) is None
+
+
+# --- export ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def check(pilot, app, control) -> None:
+        app.context.exporter.verifies = True
+        await pilot.press("5", "s")
+        await settle(pilot)
+        await app.workers.wait_for_complete()
+        await settle(pilot)
+        assert [call for call in control.calls if call[0] == "verify"] == [("verify", "tuned.yaml")]
+        assert app.context.state.verification.speedup == 1.9
+        assert "verified: 1.9x in a plain loop" in " ".join(screen_text(app).split())
+        app.query_one(ExportView).choose("report")
+        await settle(pilot)
+        await pilot.press("s")
+        await settle(pilot)
+        assert [call[0] for call in control.calls].count("verify") == 1
+
+    await drive(histories.whole(), check)
 
 
 # --- advice ---------------------------------------------------------------------------------------------------

@@ -32,11 +32,12 @@ from tui_histories import TITLES
 from advisor.catalog import Catalog
 from advisor.errors import AdvisorError
 from advisor.experiment.control import Decision
-from advisor.experiment.events import Decided, Event
+from advisor.experiment.events import Decided, Event, ExportVerified
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.experiment.verification import Exported
 from advisor.recipe import Components, Recipe, Stage
-from advisor.records import Facts, Phase, Skip, TargetSpec, Value
+from advisor.records import Facts, Phase, Skip, StackRecord, TargetSpec, Value, Verification
 from advisor.tui.app import AdvisorApp
 from advisor.tui.exporting import ExportFormat
 
@@ -72,13 +73,32 @@ class FakeControl:
         self._cancelled.set()
         self._stopped.set()
 
-    def decide(self, recipe_id: str, decision: Decision | None) -> None:
-        self.calls.append(("decide", recipe_id, decision))
+    def skip(self) -> None:
+        self.calls.append(("skip",))
+
+    def pause(self) -> None:
+        self.calls.append(("pause",))
+
+    def go_on(self) -> None:
+        self.calls.append(("go_on",))
+
+    def extend(self, seconds: float) -> None:
+        self.calls.append(("extend", seconds))
+
+    def finish(self) -> None:
+        self.calls.append(("finish",))
+        self._cancelled.set()
+
+    def try_more(self, seconds: float | None = None) -> None:
+        self.calls.append(("try_more", seconds))
+
+    def decide(self, recipe_id: str, decision: Decision | None, value: Value | None = None) -> None:
+        self.calls.append(("decide", recipe_id, decision) if value is None else ("decide", recipe_id, decision, value))
         if decision is None:
             self._decisions.pop(recipe_id, None)
         else:
             self._decisions[recipe_id] = decision
-        self.emit(Decided(recipe_id, decision))
+        self.emit(Decided(recipe_id, decision, value))
 
     def decisions(self) -> dict[str, Decision]:
         return dict(self._decisions)
@@ -100,6 +120,10 @@ class FakeControl:
 
     def retry(self, name: str) -> None:
         self.calls.append(("retry", name))
+
+    def verify(self, exported: Exported, stack: StackRecord) -> None:
+        self.calls.append(("verify", exported.path))
+        self.emit(ExportVerified(Verification(exported.path, 1.9, 26.3, 13.8, 1.97)))
 
     @property
     def held(self) -> bool:
@@ -151,6 +175,7 @@ class FakeExporter:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.verifies = False
         self.saved: list[tuple[str, Path, dict[str, Decision]]] = []  # with the decisions of the time
 
     def formats(self) -> Sequence[ExportFormat]:
@@ -172,6 +197,9 @@ class FakeExporter:
         path.write_text(self.preview(format_id, state))
         self.saved.append((format_id, path, dict(state.decisions)))
         return path
+
+    def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
+        return Exported(str(path)) if format_id in ("settings", "python") and self.verifies else None
 
 
 CANNOT_WRITE = AdvisorError("train.yaml cannot be written: [/] read-only", "Choose another path.")

@@ -451,7 +451,7 @@ def recommendations(records: Iterable[TrialRecord] = CHOSEN) -> tuple[Recommenda
             rank,
             record,
             TITLES.get(record.candidate.recipe, record.candidate.recipe),
-            "The step is bound by compute: the GPU is busy 96 % of the step.",
+            "The step is compute-heavy: the GPU is busy 96 % of the step.",
             record.numerics is not None and record.numerics.measured is Numerics.CHANGED,
             record.candidate.recipe in STACKED,
         )
@@ -605,4 +605,37 @@ def deciding() -> list[Event]:
         events.Decided("compile", Decision.REJECTED),
         events.TrialStarted("stack: the rest", ""),
         events.TrialActivity("stack: the rest", "warming up"),
+    ]
+
+
+def contributed() -> list[Event]:
+    """The whole session, which has left settings of the stack out: what each contributes is known."""
+    known = {
+        LAST.candidate.name: Comparison(1.298, 1.281, 1.314, 0.006),
+        AUTOCAST.candidate.name: Comparison(1.412, 1.391, 1.433, 0.006),
+        COMPILE.candidate.name: Comparison(1.236, 1.219, 1.252, 0.006),
+        WORSE.candidate.name: Comparison(1.003, 0.996, 1.009, 0.006),
+    }
+    records = {record.candidate.name: record for record in RECORDS}
+    apart = {name: replace(records[name], contribution=found) for name, found in known.items()}
+    ranked = (apart[AUTOCAST.candidate.name], apart[LAST.candidate.name], apart[COMPILE.candidate.name], BATCH, TF32)
+    return [
+        *whole()[:-2],
+        *(events.TrialMeasured(record) for record in apart.values()),
+        events.TrialStarted("stack without precision.autocast", "/nowhere/drop.log", 12.0),
+        events.TrialEnded("stack without precision.autocast", Outcome.MEASURED, "", 19.6, 6 * GIB, 11.2),
+        events.Ranked(recommendations(ranked)),
+        *whole()[-2:],
+    ]
+
+
+def judged_nothing() -> list[Event]:
+    """A session whose only trial failed."""
+    return [
+        *start(),
+        events.BaselineMeasured(BASELINE),
+        events.TrialsPlanned((GRAPH.candidate,), SKIPPED),
+        events.TrialMeasured(GRAPH),
+        events.StageStarted("done"),
+        events.SessionFinished(False, 12.0),
     ]

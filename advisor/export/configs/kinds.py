@@ -8,21 +8,23 @@ from typing import Any
 from advisor.export.configs.document import walk
 from advisor.records import ConfigKind
 
-# Clues in keys of one mapping: what few others use counts 2, what others use too counts 1.
+# Clues in keys of one mapping: one that hardly anything else uses counts 2, one that others use too counts 1.
 _STRONG = 2
-# A kind is believed from this sum of clues on. Unitless; two keys of its own, or one and two that others use too.
-_ENOUGH = 4
+# A kind is believed from this sum of clues on, and this many strong ones among them. Counts.
+_ENOUGH, _FEWEST_STRONG = 4, 2
+# Of these one strong clue is enough: nothing else has such names.
+_UNMISTAKABLE = frozenset({"per_device_train_batch_size", "per_device_eval_batch_size", "optim_wrapper"})
 
 _CLUES: Mapping[ConfigKind, tuple[str, str]] = {
     ConfigKind.HUGGINGFACE: (
-        """per_device_train_batch_size per_device_eval_batch_size num_train_epochs model_name_or_path
-        gradient_checkpointing dataloader_num_workers dataloader_pin_memory lr_scheduler_type save_strategy
-        eval_strategy evaluation_strategy save_total_limit report_to push_to_hub torch_compile torch_compile_mode
-        do_train do_eval ddp_find_unused_parameters overwrite_output_dir remove_unused_columns load_best_model_at_end
-        base_model micro_batch_size sequence_len sample_packing lora_target_modules hub_model_id""",
-        """learning_rate warmup_ratio warmup_steps weight_decay bf16 fp16 tf32 optim output_dir logging_steps
-        save_steps eval_steps max_steps seed gradient_accumulation_steps max_grad_norm run_name num_epochs
-        flash_attention""",
+        """per_device_train_batch_size per_device_eval_batch_size num_train_epochs dataloader_num_workers
+        dataloader_pin_memory lr_scheduler_type save_strategy eval_strategy evaluation_strategy save_total_limit
+        torch_compile_mode ddp_find_unused_parameters overwrite_output_dir remove_unused_columns load_best_model_at_end
+        sample_packing sequence_len hub_model_id""",
+        """model_name_or_path base_model micro_batch_size lora_target_modules gradient_checkpointing report_to
+        push_to_hub torch_compile do_train do_eval learning_rate warmup_ratio warmup_steps weight_decay bf16 fp16 tf32
+        optim output_dir logging_steps save_steps eval_steps max_steps gradient_accumulation_steps max_grad_norm
+        run_name num_epochs flash_attention""",
     ),
     ConfigKind.ACCELERATE: (
         """compute_environment distributed_type main_training_function downcast_bf16 machine_rank num_machines
@@ -31,11 +33,10 @@ _CLUES: Mapping[ConfigKind, tuple[str, str]] = {
         "num_processes mixed_precision use_cpu gpu_ids debug main_process_port",
     ),
     ConfigKind.TIMM: (
-        """opt_eps opt_betas sched warmup_lr cooldown_epochs drop_path model_ema model_ema_decay reprob remode recount
-        aa train_interpolation color_jitter aug_splits sched_on_updates amp_dtype torchcompile pin_mem no_prefetcher
-        layer_decay bce_loss aug_repeats smoothing crop_pct""",
-        """opt mixup cutmix warmup_epochs min_lr batch_size workers channels_last weight_decay epochs lr amp clip_grad
-        drop momentum decay_rate model num_classes""",
+        """train_interpolation cooldown_epochs drop_path model_ema_decay model_ema reprob remode recount aug_splits
+        sched_on_updates torchcompile no_prefetcher bce_loss aug_repeats opt_eps opt_betas warmup_lr layer_decay aa""",
+        """sched color_jitter amp_dtype pin_mem smoothing crop_pct opt mixup cutmix warmup_epochs min_lr batch_size
+        workers channels_last weight_decay epochs lr amp clip_grad drop momentum decay_rate model num_classes""",
     ),
     ConfigKind.ULTRALYTICS: (
         """imgsz close_mosaic mosaic nbs lrf warmup_bias_lr hsv_h hsv_s hsv_v copy_paste box dfl cos_lr single_cls
@@ -103,8 +104,9 @@ def _score(kind: ConfigKind, tree: Mapping[str, Any]) -> int:
 def _points(kind: ConfigKind, mapping: Any) -> int:
     if not isinstance(mapping, dict):
         return 0
-    strong, weak = (sum(name in mapping for name in clues.split()) for clues in _CLUES[kind])
-    return _STRONG * strong + weak if strong else 0
+    strong, weak = ({name for name in clues.split() if name in mapping} for clues in _CLUES[kind])
+    known = len(strong) >= _FEWEST_STRONG or strong & _UNMISTAKABLE
+    return _STRONG * len(strong) + len(weak) if known else 0
 
 
 def _of_lightning(tree: Mapping[str, Any]) -> int:

@@ -94,10 +94,10 @@ def huggingface(config: Config) -> Iterator[Phrase]:
     dtype = settings.get("precision.autocast")
     if dtype is not None:
         wanted, other = {"bfloat16": ("bf16", "fp16"), "float16": ("fp16", "bf16")}.get(str(dtype), (None, None))
-        on = config.entry(wanted, True) if wanted else config.off("bf16")
+        switch = config.entry(wanted, True) if wanted else config.off("bf16")
         # Transformers refuses mixed precision on a machine without a GPU that is not said to be one.
         on_cpu = (config.entry("use_cpu", True),) if wanted and config.on_cpu else ()
-        yield Phrase(("precision.autocast",), (on, config.off(other or "fp16"), *on_cpu))
+        yield Phrase(("precision.autocast",), (switch, config.off(other or "fp16"), *on_cpu))
     if settings.get("precision.float32_matmul") in ("high", "highest"):
         on_gpu = settings["precision.float32_matmul"] == "high"
         yield Phrase(("precision.float32_matmul",), (config.entry("tf32", on_gpu),))

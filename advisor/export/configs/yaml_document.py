@@ -64,7 +64,8 @@ class YamlDocument:
     def __init__(self, text: str) -> None:
         self.source = text
         self.root, self.as_json = composed(text)
-        self.tree: dict[str, Any] = plain(self.root) or {}
+        tree = plain(self.root)
+        self.tree: dict[str, Any] = tree if isinstance(tree, dict) else {}
         self._newline = next((match[0] for match in re.finditer(r"\r\n|\r|\n", text)), "\n")
         self._shared = shared(self.root)
         self._edits: list[_Edit] = []

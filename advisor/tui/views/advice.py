@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -20,10 +20,18 @@ from advisor.report.conclusions import sweep_of
 from advisor.sweep import RECIPE as BATCH_SIZE
 from advisor.sweep import SweepPoint
 from advisor.tui.context import Context
-from advisor.tui.deciding import DECISIONS, can_decide, handlers_of
+from advisor.tui.deciding import DECISIONS, can_decide, handlers_of, values_of
 from advisor.tui.messages import Decided, RetryWanted
-from advisor.tui.text import DIM
-from advisor.tui.views.advice_text import card_text, effect_facts, front_text, list_entry, nothing_helped, title_text
+from advisor.tui.text import DIM, waiting_text
+from advisor.tui.views.advice_text import (
+    card_text,
+    effect_facts,
+    front_text,
+    list_entry,
+    nothing_helped,
+    title_text,
+    value_lines,
+)
 from advisor.tui.views.base import View
 from advisor.tui.views.sweep_text import sweep_text
 from advisor.tui.widgets.changes import look_same, show_text
@@ -36,6 +44,8 @@ _PLOT_LEGEND = "B baseline · S stack · 1-9 rank · ─ front"
 
 class AdviceView(View):
     """The list on the left; on the right the detail, or the plot in its place."""
+
+    decides = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="advice")
@@ -65,7 +75,6 @@ class AdviceView(View):
 
     def on_mount(self) -> None:
         """Title the panels."""
-        self.query_one("#advice-list").border_title = "Ranked"
         self.query_one("#detail").border_title = "Recommendation"
         self.query_one("#plot-panel").border_title = "Speed against memory"
         self.query_one("#plot-panel").border_subtitle = _PLOT_LEGEND
@@ -78,11 +87,14 @@ class AdviceView(View):
         """Draw the list and the detail of the highlighted recommendation."""
         items = self.context.state.recommendations
         finished = self.context.state.finished is not None
-        nothing = nothing_helped(self.context.state)
-        show_text(self.query_one("#advice-empty", Static), Content.styled(nothing if finished else _EMPTY, DIM))
+        nothing = nothing_helped(self.context.state) if finished and self.context.state.baseline else ""
+        empty = nothing or waiting_text(self.context.state, _EMPTY)
+        show_text(self.query_one("#advice-empty", Static), Content.styled(empty, DIM))
         self.query_one("#advice-empty").display = not items
         self.query_one("#advice-columns").display = bool(items)
         self._show_list(items)
+        decided = sum(item.record.candidate.recipe in self.context.decisions for item in items)
+        self.query_one("#advice-list").border_title = f"Ranked · {decided} of {len(items)} decided"
         self._show_detail()
         self._show_plot()
 
@@ -93,7 +105,13 @@ class AdviceView(View):
     def _show_list(self, items: tuple[Recommendation, ...]) -> None:
         decisions, by = self.context.decisions, self.context.state.yardstick
         prompts = [
-            list_entry(item, decisions.get(item.record.candidate.recipe), by, wide=self.size.width >= _WIDE)
+            list_entry(
+                item,
+                decisions.get(item.record.candidate.recipe),
+                by,
+                wide=self.size.width >= _WIDE,
+                value=self.context.state.accepted_values.get(item.record.candidate.recipe),
+            )
             for item in items
         ]
         ids = [item.record.candidate.recipe for item in items]
@@ -124,6 +142,20 @@ class AdviceView(View):
         """The title of the highlighted recommendation."""
         return self.chosen.title if self.chosen else ""
 
+    @on(OptionList.OptionSelected)
+    def _on_option_selected(self) -> None:
+        """Enter goes into the detail; Escape comes back."""
+        self.query_one("#detail").focus()
+
+    def on_key(self, event: events.Key) -> None:
+        """Escape leaves the detail; j and k go through the list."""
+        if event.key == "escape" and self.query_one("#detail").has_focus:
+            self._list.focus()
+        elif event.key == "j":
+            self._list.action_cursor_down()
+        elif event.key == "k":
+            self._list.action_cursor_up()
+
     @on(OptionList.OptionHighlighted)
     def _on_option_highlighted(self) -> None:
         self._show_detail()
@@ -144,7 +176,8 @@ class AdviceView(View):
         if not isinstance(self._drawn, tuple) or self._drawn[0] != item:
             self.query_one("#detail").scroll_home(animate=False)
         self._drawn = drawn
-        self.query_one("#advice-title", Static).update(title_text(item, decision))
+        value = state.accepted_values.get(item.record.candidate.recipe)
+        self.query_one("#advice-title", Static).update(title_text(item, decision, value))
         self.query_one("#advice-facts", FactList).show(effect_facts(item, self.context))
         self._show_sweep(points, caveats, width)
         self.query_one("#advice-why", Static).update(Content(item.why))
@@ -179,11 +212,47 @@ class AdviceView(View):
         item = self.chosen
         if item is None:
             return False
-        return name not in DECISIONS or can_decide(self.context.state, item.record.candidate.recipe, name)
+        if name == "accept":  # another value than the one that is accepted may be wanted
+            return self.context.state.can_decide(item.record.candidate.recipe)
+        return name not in DECISIONS or can_decide(self.context.state, item.record.candidate, name)
 
-    def _decide(self, decision: Decision | None) -> None:
-        if self.chosen:
-            self.post_message(Decided(self.chosen.record.candidate.recipe, decision))
+    def _decide(self, decision: Decision) -> None:
+        if self.chosen is None:
+            return
+        recipe = self.chosen.record.candidate.recipe
+        values = values_of(self.context.state, recipe)
+        if decision is Decision.ACCEPTED and len(values) > 1:
+            self._ask_for_value(self.chosen, values)
+        else:
+            self._send(Decided(recipe, decision))
+
+    def _send(self, message: Decided) -> None:
+        """Ask for a decision, and go on to the next recommendation that has none."""
+        self.post_message(message)
+        place = self._ids.index(message.recipe_id)
+        after = [*self._ids[place + 1 :], *self._ids[:place]]
+        undecided = next((recipe for recipe in after if recipe not in self.context.decisions), None)
+        if undecided is not None:
+            self.choose_recipe(undecided)
+
+    def _ask_for_value(self, item: Recommendation, values: Sequence[Candidate]) -> None:
+        """Of a recipe with several values the person accepts one."""
+        from advisor.tui.screens import ValueScreen
+
+        names = [candidate.name for candidate in values]
+        best = names.index(item.record.candidate.name) if item.record.candidate.name in names else 0
+
+        def accept(position: int | None) -> None:
+            if position is not None:
+                chosen = values[position]
+                self._send(Decided(chosen.recipe, Decision.ACCEPTED, chosen.value))
+
+        self.app.push_screen(ValueScreen(item.title, value_lines(values, self.context.state), best), accept)
+
+    def choose_recipe(self, recipe: str) -> None:
+        """Go to a recipe of the list."""
+        if recipe in self._ids:
+            self._list.highlighted = self._ids.index(recipe)
 
     def retry(self) -> None:
         """Ask for the recommendation's trial to run again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.content import Content
 
 from advisor.experiment.control import Decision
@@ -21,13 +23,23 @@ from advisor.formatting import (
     format_seconds,
     format_setting,
 )
-from advisor.records import NumericsResult, ParetoPoint, Phase, Recommendation, TrialRecord, Value, Verdict, text_of
+from advisor.records import (
+    Candidate,
+    NumericsResult,
+    ParetoPoint,
+    Phase,
+    Recommendation,
+    TrialRecord,
+    Value,
+    Verdict,
+    text_of,
+)
 from advisor.report.conclusions import candidates_tried, count_untried, shown_by
 from advisor.report.pareto import front_of
 from advisor.roof import upper_bound
 from advisor.settings import Settings
 from advisor.tui.context import Context
-from advisor.tui.text import DIM, mark, memory_against, own_effect
+from advisor.tui.text import DIM, mark, memory_against, own_effect, ratio
 from advisor.tui.views.readings import energy_text, findings_of, remarks, trade_text, troubles_text
 from advisor.tui.widgets.fact_list import Fact
 
@@ -37,9 +49,9 @@ def nothing_helped(state: SessionState) -> str:
     if state.stack and state.stack.settings:
         return "No setting is recommended alone. View 3 shows the stack, which is measured as one; view 5 exports it."
     if not candidates_tried(state):
-        return "No candidate was tried. View 3 says why not; a larger --budget is often enough."
+        return "No candidate was tried: R tries them, for as long again. View 3 says why not."
     missed = count_untried(state)
-    rest = f" {missed} more could not be tried: a larger --budget is often enough." if missed else ""
+    rest = f" {missed} more could not be tried: R tries them, for as long again." if missed else ""
     return f"Nothing that was tried {state.goal.better()}.{rest} View 3 shows each attempt."
 
 
@@ -70,30 +82,55 @@ def _word(name: str, value: Value) -> str:
     return value if isinstance(value, str) else f"{name} {text_of(value)}"
 
 
-def list_entry(item: Recommendation, decision: Decision | None, by: Yardstick | None, *, wide: bool) -> Content:
-    """Two lines of the list: rank, mark, title; then the effect and what was decided, as a mark when not ``wide``."""
+def list_entry(
+    item: Recommendation, decision: Decision | None, by: Yardstick | None, *, wide: bool, value: Value | None = None
+) -> Content:
+    """Two lines of the list: rank, mark, title; then the effect and what was decided, as a mark when not ``wide``.
+
+    ``value`` is the one that was accepted, where it was one of several.
+    """
     record = item.record
     first = Content.assemble((f"{item.rank:>2} ", DIM), mark(record), " ", (item.title, "bold"))
-    badge = _badge(item, decision)
+    badge = _badge(item, decision, value)
     effect = own_effect(record, by, short=True)
     second = Content.assemble("     ", effect, "  ", badge if wide else badge[:1])
     return first + Content("\n") + second
 
 
-def _badge(item: Recommendation, decision: Decision | None) -> Content:
+def _badge(item: Recommendation, decision: Decision | None, value: Value | None = None) -> Content:
+    if decision is Decision.ACCEPTED and value is not None and value != item.record.candidate.value:
+        return Content.styled(f"✓ accepted: {text_of(value)}", "$success")
     if decision is Decision.ACCEPTED:
         return Content.styled("✓ accepted, in stack" if item.in_stack else "✓ accepted", "$success")
     if decision is Decision.REJECTED:
         return Content.styled("✗ rejected", "$error")
     if item.needs_consent:
         return Content.styled("! needs consent", "$warning")
-    return Content.styled("★ in stack", "$accent") if item.in_stack else Content("")
+    told = item.record.contribution is not None  # its figure says already that it is on the stack
+    return Content.styled("★ in stack", "$accent") if item.in_stack and not told else Content("")
 
 
-def title_text(item: Recommendation, decision: Decision | None) -> Content:
+def value_lines(values: Sequence[Candidate], state: SessionState) -> list[Content]:
+    """The values of a recipe with what each was measured to do, for a choice among them."""
+    width = max((len(text_of(candidate.value)) for candidate in values), default=0)
+    return [_value_line(candidate, state, width) for candidate in values]
+
+
+def _value_line(candidate: Candidate, state: SessionState, width: int) -> Content:
+    record = state.trials.get(candidate.name)
+    told = Content.styled("not tried yet", DIM)
+    if record is not None and record.result.measured:
+        told = Content.assemble(own_effect(record), "  ", format_bytes(own_figures(record).result.peak_reserved_bytes))
+    elif record is not None:
+        told = Content.styled(record.result.reason, DIM)
+    return Content.assemble((f"{text_of(candidate.value):>{width}}", "bold"), "  ", told)
+
+
+def title_text(item: Recommendation, decision: Decision | None, value: Value | None = None) -> Content:
     """The head of the detail: title, setting, decision."""
     setting = format_setting(item.record.candidate.key, item.record.candidate.value)
-    lines = [Content.assemble((item.title, "bold"), "  ", _badge(item, decision)), Content.styled(setting, "$primary")]
+    badge = _badge(item, decision, value)
+    lines = [Content.assemble((item.title, "bold"), "  ", badge), Content.styled(setting, "$primary")]
     if item.needs_consent and decision is not Decision.ACCEPTED:
         lines.append(Content.styled("Opt-in: it changes results; press a to allow it.", "$warning"))
     return Content("\n").join(lines)
@@ -129,10 +166,10 @@ def _effect(record: TrialRecord) -> Content:
     comparison, shown = record.comparison, verdict_shown(record)
     if not record.result.measured:
         return Content("not measured")
-    parts = [mark(record), Content(" "), own_effect(record)]
+    parts = [mark(record), Content(" "), own_effect(record, short=True)]
     if shown is Verdict.NO_DIFFERENCE:
         parts.append(Content.styled(f"  {format_interval(comparison)}", DIM))
-    elif shown is not None:
+    elif shown is not None and record.contribution is None:
         parts.append(Content(f"  {shown.value}"))
     return Content("").join(parts)
 
@@ -145,8 +182,9 @@ def _how(record: TrialRecord) -> list[Fact]:
         return [("", Content.styled(f"together with {others} other setting{'s' * (others != 1)}, {told}", DIM))]
     if comparison is None:
         return []
+    alone: list[Fact] = [("Alone", ratio(comparison))] if record.contribution else []
     how = "in turn with the baseline" if comparison.paired or record.confirmed else "one trial"
-    return [("", Content.styled(f"{how}, noise {format_noise(comparison.noise_floor)}", DIM))]
+    return [*alone, ("", Content.styled(f"{how}, noise {format_noise(comparison.noise_floor)}", DIM))]
 
 
 def _bound(record: TrialRecord, context: Context) -> list[Fact]:

@@ -17,6 +17,12 @@ class View(Container):
         super().__init__(id=id, classes="view")
         self.context = context
 
+    decides = False
+    """Whether recipes are accepted and rejected in it."""
+
+    def choose_recipe(self, recipe: str) -> None:
+        """Go to a recipe, where the view has a list of them."""
+
     def show(self) -> None:
         """Draw the present state."""
         raise NotImplementedError

@@ -15,11 +15,13 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError
+from advisor.paths import is_file
 from advisor.tui.context import Context
 from advisor.tui.exporting import ExportFormat
-from advisor.tui.saving import free_path, is_file
+from advisor.tui.messages import ExportSaved
+from advisor.tui.saving import free_path
 from advisor.tui.screens import OverwriteScreen, Overwriting
-from advisor.tui.text import DIM
+from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
 
 _EMPTY = "There is nothing to export before the baseline is measured."
@@ -83,7 +85,7 @@ class ExportView(View):
         self.query_one("#save-row").display = ready and chosen is not None
         if not ready or chosen is None:
             self._drawn = None
-            self.query_one("#preview", Static).update(Content.styled(_EMPTY, DIM))
+            self.query_one("#preview", Static).update(Content.styled(waiting_text(self.context.state, _EMPTY), DIM))
             return
         text, language = self._preview(chosen)
         if self._drawn != (chosen.id, text):
@@ -154,6 +156,7 @@ class ExportView(View):
             self.notify(str(error), title="Nothing was written", severity="error", timeout=10, markup=False)
         else:
             self.notify(str(written), title=f"{chosen.title} saved", markup=False)
+            self.post_message(ExportSaved(chosen.id, written))
             self._drawn = None
             self.show()
 

@@ -15,10 +15,8 @@ _WAY = 37
 _NUMBER = 10
 
 
-def habits_text(profile: Profile | None, title_of: Callable[[str], str]) -> Content:
+def habits_text(profile: Profile, title_of: Callable[[str], str]) -> Content:
     """The waits, then a table for each habit. ``title_of`` names a recipe by its id."""
-    if profile is None:
-        return Content.styled("What habits cost is measured with the profile.", DIM)
     sections = [*_waits(profile.sync_places), *_habits(profile, title_of)]
     return Content("\n\n").join(sections) if sections else Content.styled("No habit could be priced here.", DIM)
 

@@ -10,18 +10,20 @@ from textual.widgets import Static
 from advisor.explain import clock_sentences
 from advisor.records import ClockCheck
 from advisor.tui.context import Context
+from advisor.tui.text import waiting_text
 from advisor.tui.views.base import View
 from advisor.tui.views.clocks import clock_check, clock_facts
+from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import (
     baseline_facts,
     gauge_facts,
     hardware_facts,
-    headline,
     note_lines,
     source_facts,
     what_is_measured,
     workload_facts,
 )
+from advisor.tui.views.waterfall_text import waterfall_text
 from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.fact_list import Fact, FactList
 
@@ -36,13 +38,16 @@ class OverviewView(View):
         """The panels."""
         with VerticalScroll(id="overview-scroll"):
             yield Static(id="headline", classes="panel")
+            with Vertical(classes="panel", id="waterfall-panel") as panel:
+                panel.border_title = "What each setting adds"
+                yield Static(id="waterfall", markup=False)
             with Horizontal(id="overview-columns"):
                 with Vertical(classes="column"):
-                    yield _panel("Baseline", FactList("The baseline is being measured…", id="baseline"))
-                    yield _panel("Workload", FactList("The model is being loaded…", id="workload"))
+                    yield _panel("Baseline", FactList(id="baseline"))
+                    yield _panel("Workload", FactList(id="workload"))
                 with Vertical(classes="column"):
-                    yield _panel("GPU now", FactList("Waiting for the first reading…", id="gauges"))
-                    yield _panel("Hardware", FactList("The machine is being inspected…", id="hardware"))
+                    yield _panel("GPU now", FactList(id="gauges"))
+                    yield _panel("Hardware", FactList(id="hardware"))
             words = Static(id="clock-words", markup=False)
             yield _panel("Timing cross-check", FactList(id="clocks", label_width=25), words)
             yield _panel("Found in your source", FactList(id="source", label_width=2))
@@ -57,13 +62,27 @@ class OverviewView(View):
         state, request = self.context.state, self.context.request
         show_text(self.query_one("#headline", Static), headline(state))
         self.query_one("#headline").border_subtitle = what_is_measured(state.facts)
-        self.query_one("#baseline", FactList).show(baseline_facts(state.baseline, state.facts))
-        self.query_one("#workload", FactList).show(workload_facts(state.facts, self.context.defaults))
-        self.query_one("#hardware", FactList).show(hardware_facts(state.hardware, self._device_uuid))
+        self._show_waterfall()
+        self._show_panel("#baseline", baseline_facts(state.baseline, state.facts), "The baseline is being measured…")
+        self._show_panel("#workload", workload_facts(state.facts, self.context.defaults), "The model is being loaded…")
+        self._show_panel("#hardware", hardware_facts(state.hardware, self._device_uuid), "The machine is inspected…")
         self.query_one("#notes", FactList).show(note_lines(state, request.goal, request.budget_s))
         self._show_clocks(clock_check(state.facts))
         _show_or_hide(self.query_one("#source", FactList), source_facts(state))
         self.show_gauges()
+
+    def _show_panel(self, panel: str, facts: list[Fact], waiting: str) -> None:
+        self.query_one(panel, FactList).show(facts, waiting_text(self.context.state, waiting))
+
+    def _show_waterfall(self) -> None:
+        panel = self.query_one("#waterfall-panel")
+        text = waterfall_text(self.context.state, self.size.width - 6)
+        panel.display = bool(text)
+        show_text(self.query_one("#waterfall", Static), text)
+
+    def on_resize(self) -> None:
+        """Fit the bars to the new width."""
+        self.call_after_refresh(self._show_waterfall)
 
     def _show_clocks(self, clock: ClockCheck | None) -> None:
         _show_or_hide(self.query_one("#clocks", FactList), clock_facts(clock))
@@ -74,7 +93,8 @@ class OverviewView(View):
         gauges = self.query_one("#gauges", FactList)
         hardware = self.context.state.hardware
         _display_panel(gauges, wanted=bool(hardware and hardware.gpus))
-        gauges.show(gauge_facts(self.context.gauges, self._device_uuid, gauges.content_size.width))
+        facts = gauge_facts(self.context.gauges, self._device_uuid, gauges.content_size.width)
+        gauges.show(facts, waiting_text(self.context.state, "Waiting for the first reading…"))
 
     @property
     def _device_uuid(self) -> str | None:

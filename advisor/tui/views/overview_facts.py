@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from textual.content import Content
 
 from advisor.experiment.objective import Goal
-from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
-from advisor.export.figures import MEASURED_ONCE, noise_words
+from advisor.export.figures import noise_words
 from advisor.formatting import (
     format_bytes,
     format_count,
@@ -28,107 +27,20 @@ from advisor.records import (
     HostInfo,
     Mode,
     Objective,
-    StackRecord,
     Value,
     WorkloadFacts,
 )
-from advisor.report.conclusions import candidates_tried, count_untried
 from advisor.tui.context import Gauges
-from advisor.tui.text import DIM, by_objective, memory_against, meter, own_effect, sparkline
+from advisor.tui.text import DIM, meter, sparkline
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
-from advisor.tui.views.roof_text import roof_before_and_after
 from advisor.tui.widgets.fact_list import Fact
 
-_LOADING = ("", "starting", "loading the model")  # what the first trial does before its first step
 _OBJECTIVES = {
     Objective.THROUGHPUT: "samples per second",
     Objective.MEMORY: "the smallest peak",
     Objective.LATENCY: "a shorter step",
     Objective.ENERGY: "fewer joules a sample",
 }
-
-
-def headline(state: SessionState) -> Content:
-    """The best stack so far in two lines, or what is being waited for."""
-    if state.failure:
-        return Content.assemble((state.failure.message, "bold $error"), "\n", state.failure.hint)
-    if state.stack and state.stack.pending:
-        return _pending_headline(state.stack)
-    if state.stack and state.stack.comparison and state.stack.settings:
-        return _stack_headline(state.stack, state)
-    if state.baseline is None:
-        runs = state.facts is not None or state.activity not in _LOADING
-        waiting = "The baseline is being measured…" if runs else "The model is being loaded…"
-        return Content.assemble((waiting, "bold"), "\n", ("Trials start after the baseline.", DIM))
-    return _best_so_far(state)
-
-
-def _pending_headline(stack: StackRecord) -> Content:
-    """What is left of a stack after a rejection: no figure until it has been measured."""
-    count = len(stack.settings)
-    left = f"{count} setting{'' if count == 1 else 's'} left in the stack" if count else "The stack is empty"
-    then = "How fast they are together is not known before that." if count else "Key 4 shows what else helps."
-    return Content.assemble((f"{left}, {stack.result.reason}", "bold"), "\n", (then, DIM))
-
-
-def _stack_headline(stack: StackRecord, state: SessionState) -> Content:
-    baseline = state.baseline
-    so_far = "" if state.finished else " so far"
-    kind = "confirmed against the baseline" if stack.confirmed else f"the best stack{so_far}, {MEASURED_ONCE}"
-    count = len(stack.settings)
-    effect = by_objective(stack.result, stack.comparison, state.yardstick)
-    first = Content.assemble(
-        effect, "  ", kind, (f", {count} settings together" if count > 1 else ", one setting", DIM)
-    )
-    if baseline is None:
-        return first
-    second = Content.assemble(
-        f"{format_ms(stack.baseline_step_ms or baseline.step_ms)} → {format_ms(stack.step_ms)} a step",
-        ("  ·  ", DIM),
-        f"{stack.baseline_samples_per_s or baseline.samples_per_s:,.0f} → {format_rate(stack.samples_per_s)}",
-        ("  ·  ", DIM),
-        memory_against(stack.result.peak_reserved_bytes, baseline.result.peak_reserved_bytes),
-    )
-    return Content("\n").join([first, second, *_roof(state)])
-
-
-def _roof(state: SessionState) -> list[Content]:
-    """The share of the roof before and after, as a line."""
-    reached = roof_before_and_after(state)
-    return [] if reached is None else [Content.assemble(("roof ", DIM), reached)]
-
-
-def _best_so_far(state: SessionState) -> Content:
-    over = state.finished is not None
-    by = state.yardstick
-    ranked = best_per_recipe(state.trials.values(), by) if by else []
-    if not ranked:
-        return _nothing_yet(state, over=over)
-    best = ranked[0]
-    then = "Key 4 shows what it costs and the code." if over else "What helps is measured together afterwards."
-    return Content.assemble(
-        own_effect(best, by),
-        "  the best single setting: " if over else "  the best single setting so far: ",
-        (best.candidate.name, "bold"),
-        "\n",
-        (then, DIM),
-    )
-
-
-def _nothing_yet(state: SessionState, *, over: bool) -> Content:
-    better = state.goal.better()
-    if over and not candidates_tried(state):
-        head, rest = "No candidate was tried.", "Key 3 says why not; a larger --budget is often enough."
-    elif over:
-        missed = count_untried(state)
-        good = "Your settings are good as they are; key 3 shows each trial."
-        more = f"{missed} more could not be tried; key 3 says why. A larger --budget is often enough."
-        head, rest = f"Nothing that was tried {better}.", more if missed else good
-    elif state.trials:
-        head, rest = f"Nothing {better} so far.", "Key 3 shows the trials live."
-    else:
-        head, rest = "The first trials are running…", "Key 3 shows them live."
-    return Content.assemble((head, "bold"), "\n", (rest, DIM))
 
 
 def hardware_facts(hardware: Hardware | None, device_uuid: str | None) -> list[Fact]:
@@ -318,10 +230,15 @@ def bound_facts(facts: Facts | None) -> list[Fact]:
 
 
 def _spread(baseline: BaselineRecord) -> list[Fact]:
+    """The spread of single steps. They were timed in the first run: where that was another step, it is told too."""
     steps = baseline.result.event_step_ms
     if steps is None:
         return []
-    return [("Spread", Content.styled(f"{format_ms(steps[0])} to {format_ms(steps[2])} in the first run", DIM))]
+    low, middle, high = steps
+    told = f"{format_ms(low)} to {format_ms(high)}"
+    if low <= baseline.step_ms <= high:
+        return [("Spread", Content.styled(f"{told}, single steps of the first run", DIM))]
+    return [("First run", Content.styled(f"{format_ms(middle)} when its steps were timed singly ({told})", DIM))]
 
 
 def source_facts(state: SessionState) -> list[Fact]:

@@ -16,7 +16,7 @@ from advisor.records import Profile
 from advisor.tui.context import Context
 from advisor.tui.messages import TraceSaved
 from advisor.tui.saving import copy_trace
-from advisor.tui.text import DIM
+from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
 from advisor.tui.views.habits_text import habits_text
 from advisor.tui.views.roof_text import roof_facts
@@ -25,7 +25,8 @@ from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import PhaseBar
 
-_WAITING = "The profile is taken right after the baseline."
+_WAITING = "The profile is taken soon after the baseline."
+_HABITS = "What habits cost is measured with the profile."
 # The panels under the phase bar, in the order of the key; a narrow screen shows one of them at a time.
 _PANELS = ("operators", "roof", "habits")
 
@@ -41,17 +42,17 @@ class ProfileView(View):
         """The panels."""
         with Vertical(classes="panel", id="phases-panel"):
             yield Static(id="verdict", markup=False)
-            yield PhaseBar(_WAITING)
+            yield PhaseBar()
         with Horizontal(id="profile-columns"):
             with Vertical(id="profile-main"):
                 with Vertical(classes="panel", id="operators-panel"):
-                    yield Static(Content.styled("No operators yet.", DIM), id="operators-empty")
+                    yield Static(id="operators-empty")
                     yield OperatorTable(id="operators")
                     yield Static(id="operator-row", markup=False)
                 with VerticalScroll(classes="panel", id="habits-panel"):
                     yield Static(id="habits", markup=False)
             with VerticalScroll(classes="panel", id="roof-panel"):
-                yield FactList("Not measured yet.", label_width=9, id="roof")
+                yield FactList(label_width=9, id="roof")
 
     def on_mount(self) -> None:
         """Title the panels."""
@@ -71,11 +72,16 @@ class ProfileView(View):
 
     def show(self) -> None:
         """Draw the profile, once there is one."""
-        profile = self._profile
+        profile, state = self._profile, self.context.state
         self._show_verdict(profile)
-        self.query_one(PhaseBar).show(profile.phases if profile else {}, profile.device_phases if profile else {})
-        self.query_one("#roof", FactList).show(roof_facts(self.context.state))
-        show_text(self.query_one("#habits", Static), habits_text(profile, self._title_of))
+        phases, on_device = (profile.phases, profile.device_phases) if profile else ({}, {})
+        self.query_one(PhaseBar).show(phases, on_device, waiting_text(state, _WAITING))
+        nothing = waiting_text(state, "Nothing to compare with yet.")
+        self.query_one("#roof", FactList).show(roof_facts(self.context.state), nothing)
+        waiting = waiting_text(state, "No operators yet.")
+        show_text(self.query_one("#operators-empty", Static), Content.styled(waiting, DIM))
+        habits = habits_text(profile, self._title_of) if profile else Content.styled(waiting_text(state, _HABITS), DIM)
+        show_text(self.query_one("#habits", Static), habits)
         has_rows = profile is not None and bool(profile.operators)
         self.query_one("#operators-empty").display = not has_rows
         self._table.display = has_rows

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from rich.text import Text
 from textual.content import Content
 
 from advisor.experiment.control import REJECTED, Decision
+from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.export.figures import effect_words, own_figures, verdict_shown
 from advisor.formatting import (
@@ -20,36 +21,51 @@ from advisor.formatting import (
     format_seconds,
 )
 from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
-from advisor.tui.text import DIM, MARKS, bar, effect_share, own_mark, widest_effect
+from advisor.tui.deciding import decision_on
+from advisor.tui.text import DIM, MARKS, interval_bar, on_the_stack, own_mark, widest_effect
 
 BASELINE = "baseline"
 STACK = "stack"
-NAME = "name"
-BAR_WIDTH = 8
+NAME, EFFECT = "name", "effect"
+BAR_WIDTH = 13
 SKIPPED_PREFIX = "skipped:"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table, ``wide`` cells wide on a broad terminal and ``width`` on a narrow one (0: left out)."""
+    """A column of the table: its width on a narrow and on a wide screen, and the narrowest screen that has it.
+
+    The effect has what is left of the screen: reasons stand in it.
+    """
 
     key: str
     label: str
     width: int
     wide: int
+    at_least: int = 0
     number: bool = False
 
 
+WIDE = 104
 COLUMNS = (
     Column("state", "", 3, 3),
-    Column(NAME, "candidate", 18, 18),
-    Column("effect", "speed-up", 24, 30),
-    Column("bar", "", 0, BAR_WIDTH),
+    Column(NAME, "candidate", 18, 22),
+    Column(EFFECT, "effect", 20, 20),
+    Column("bar", "slower│faster", BAR_WIDTH, BAR_WIDTH, at_least=WIDE),
     Column("step", "step", 8, 8, number=True),
     Column("memory", "memory", 9, 9, number=True),
-    Column("numerics", "numerics", 0, 15),
-    Column("start", "start-up", 0, 8, number=True),
+    Column("numerics", "numerics", 15, 15, at_least=WIDE),
+    Column("start", "start-up", 8, 8, at_least=140, number=True),
 )
+
+
+def fitting_columns(width: int) -> list[tuple[Column, int]]:
+    """The columns that a screen of so many cells has, each with its width."""
+    kept = [column for column in COLUMNS if width >= column.at_least]
+    widths = {column.key: column.wide if width >= WIDE else column.width for column in kept}
+    others = sum(widths[column.key] for column in kept if column.key != EFFECT)
+    widths[EFFECT] = max(widths[EFFECT], width - others - 2 * len(kept) - 1)
+    return [(column, widths[column.key]) for column in kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +80,20 @@ class Row:
 Colours = Mapping[str, str]
 
 
-def build_rows(state: SessionState, colours: Colours) -> list[Row]:
-    """All rows: the baseline, the stack, the candidates in the order of the plan, then the skipped recipes."""
-    widest = widest_effect(state.trials)
+def build_rows(state: SessionState, colours: Colours, waiting: Collection[str] = ()) -> list[Row]:
+    """All rows: the baseline, the stack, the candidates in the order of the plan, what else ran, then what was skipped.
+
+    ``waiting`` names the trials that the person asked for and that have not begun.
+    """
+    widest = widest_effect(state.trials.values(), state.stack)
     rows: list[Row] = []
     if state.baseline or state.running == BASELINE:
         rows.append(_baseline_row(state, colours))
     if state.stack and (state.stack.settings or state.stack.pending):
         rows.append(_stack_row(state, colours, widest))
     names = list(dict.fromkeys([*(item.name for item in state.planned), *state.trials]))
-    rows += [_candidate_row(name, state, colours, widest) for name in names]
+    rows += [_candidate_row(name, state, colours, widest, waited_for=name in waiting) for name in names]
+    rows += [_other_row(name, state, colours) for name in other_trials(state)]
     return rows + [_skipped_row(recipe, reason) for recipe, reason in state.skipped.items()]
 
 
@@ -107,11 +127,38 @@ def _stack_row(state: SessionState, colours: Colours, widest: float) -> Row:
     return _row(STACK, cells, stack.result.log_path)
 
 
-def _candidate_row(name: str, state: SessionState, colours: Colours, widest: float) -> Row:
+def other_trials(state: SessionState) -> list[str]:
+    """The trials that are no candidate's: stacks, parts of stacks, repeats of the baseline, instruments."""
+    return [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
+
+
+def _other_row(name: str, state: SessionState, colours: Colours) -> Row:
+    """A trial that measured something else than a candidate: its step and its memory, or why it failed."""
+    log_path, ended = state.logs[name], state.ended.get(name)
+    if state.running == name:
+        return _row(name, _running_cells(name, state.activity, colours), log_path)
+    cells = {"state": Text("·", "dim"), "name": _plain(name, "dim")}
+    if ended is None:
+        return _row(name, cells, log_path)
+    if ended.outcome is not Outcome.MEASURED:
+        sign = Text("○" if ended.outcome is Outcome.SKIPPED else "✗", colours["warning"])
+        reason = format_outcome(TrialResult(ended.outcome, ended.reason))
+        return _row(name, cells | {"state": sign, "effect": _plain(ended.reason or reason, "dim")}, log_path)
+    cells["effect"] = _plain("measured", "dim")
+    cells["step"] = Text(format_ms(ended.step_ms), "dim", justify="right")
+    cells["memory"] = Text(format_bytes(ended.peak_reserved_bytes), "dim", justify="right")
+    return _row(name, cells, log_path)
+
+
+def _candidate_row(name: str, state: SessionState, colours: Colours, widest: float, *, waited_for: bool = False) -> Row:
     record = state.trials.get(name)
     log_path = state.logs.get(name, "") or (record.result.log_path if record else "")
     if state.running == name:
         return _row(name, _running_cells(name, state.activity, colours), log_path)
+    if waited_for:
+        when = "tried next" if state.finished else "tried when the session is through"
+        cells = {"state": Text("⧗", colours["accent"]), "name": _plain(name, ""), "effect": _plain(when, "")}
+        return _row(name, cells, log_path)
     if record is None:
         return _row(name, _waiting_cells(name, state), log_path)
     cells = _record_cells(record, colours, widest)
@@ -122,7 +169,7 @@ def _candidate_row(name: str, state: SessionState, colours: Colours, widest: flo
 
 def _waiting_cells(name: str, state: SessionState) -> dict[str, Text]:
     candidate = state.candidate(name)
-    decision = state.decisions.get(candidate.recipe) if candidate else None
+    decision = decision_on(state, candidate) if candidate else None
     text = "opt-in: it changes results; a allows it" if name in state.consent else "waiting"
     if decision is not None:
         text = REJECTED if decision is Decision.REJECTED else "waiting, you accepted it"
@@ -149,10 +196,11 @@ def _record_cells(record: TrialRecord, colours: Colours, widest: float) -> dict[
     }
     if not record.result.measured:
         return cells | {"effect": _plain(_reason(record.result), style)}
-    effect = _effect_cells(record.comparison, colours, widest)
-    if not record.alone:
-        shown = str(effect["effect"].style) if effect else "dim"
-        effect["effect"] = _plain(effect_words(record), shown)
+    effect = _effect_cells(record.contribution or record.comparison, colours, widest)
+    if record.contribution is not None:
+        effect["effect"] = _plain(on_the_stack(record.contribution).plain, str(effect["effect"].style))
+    elif not record.alone:
+        effect["effect"] = _plain(effect_words(record), "dim")
     return cells | {
         **effect,
         **_measured_cells(record.step_ms, record.result, record.numerics),
@@ -189,7 +237,7 @@ def _effect_cells(comparison: Comparison | None, colours: Colours, widest: float
     style = "dim" if comparison.verdict is Verdict.NO_DIFFERENCE else colours[colour]
     return {
         "effect": _plain(format_ratio(comparison), style),
-        "bar": Text(bar(effect_share(comparison, widest), BAR_WIDTH), style),
+        "bar": Text(interval_bar(comparison, widest, BAR_WIDTH), style),
     }
 
 
@@ -237,11 +285,12 @@ def _plain(text: str, style: str) -> Text:
 
 
 def tally(state: SessionState, *, wide: bool) -> Content:
-    """How many were tried, and with what verdicts; in marks when not ``wide``."""
-    records = state.trials.values()
+    """How many candidates were tried, and with what verdicts; in marks when not ``wide``. The control is none."""
+    records = [record for record in state.trials.values() if record.candidate.recipe != CONTROL]
     done = sum(record.verdict is not Verdict.SKIPPED for record in records)
     verdicts = [verdict_shown(record) for record in records]
-    total = len({*(item.name for item in state.planned), *state.trials})
+    names = {*(item.name for item in state.planned), *(record.candidate.name for record in records)}
+    total = sum(candidate is None or candidate.recipe != CONTROL for candidate in map(state.candidate, names))
     if not total:
         return Content.styled("Nothing has been tried yet.", DIM)
     parts = [Content.assemble((f"{done} of {total}", "bold"), " tried")]
@@ -250,6 +299,4 @@ def tally(state: SessionState, *, wide: bool) -> Content:
         if count:
             symbol, colour = MARKS[verdict]
             parts.append(Content.styled(f"{count} {word}" if wide else f"{symbol} {count}", f"${colour}"))
-    if state.skipped:
-        parts.append(Content.styled(f"{len(state.skipped)} skipped" if wide else f"○ {len(state.skipped)}", DIM))
     return Content.styled("  ·  " if wide else "  ", DIM).join(parts)

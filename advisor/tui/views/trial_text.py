@@ -19,6 +19,7 @@ from advisor.formatting import (
 )
 from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report.conclusions import shown_by
+from advisor.tui.deciding import decision_on
 from advisor.tui.text import DIM, memory_against, own_effect, ratio
 from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s
@@ -43,7 +44,7 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
 
 def _why_waiting(name: str, state: SessionState) -> str:
     candidate = state.candidate(name)
-    decision = state.decisions.get(candidate.recipe) if candidate else None
+    decision = decision_on(state, candidate) if candidate else None
     if decision is Decision.REJECTED:
         return f"{REJECTED}: it is not tried when its turn comes; key u takes that back"
     if name in state.consent and decision is None:
@@ -71,7 +72,7 @@ def _stack_text(stack: StackRecord, baseline: BaselineRecord | None) -> Content:
 
 
 def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> Content:
-    decision = state.decisions.get(record.candidate.recipe)
+    decision = decision_on(state, record.candidate)
     name = record.candidate.name if record.result.measured else record.label
     head = Content.assemble((name, "bold"), "  ", (f"you {decision} it  " if decision else "", "$accent"))
     if not record.result.measured:
@@ -89,7 +90,8 @@ def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | No
 
 def _how_to_go_on(record: TrialRecord, state: SessionState) -> str:
     if record.verdict is Verdict.SKIPPED:
-        return "Key t tries it, whatever is left of the budget."
+        every = ", R all that was left out" if state.finished else ""
+        return f"Key t tries it, whatever is left of the budget{every}."
     log = record.result.log_path or state.logs.get(record.candidate.name)
     return "Key t tries it again, l shows its log." if log else "Key t tries it again."
 

@@ -2,60 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from rich.text import Text
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import DataTable, Static
+from textual.widgets import DataTable, Input, Static
 
 from advisor.experiment.control import Decision
-from advisor.formatting import format_left, format_percent
 from advisor.tui.context import Context
-from advisor.tui.deciding import can_decide, can_measure_stack, handlers_of
+from advisor.tui.deciding import can_decide, can_measure_stack, handlers_of, value_to_accept
 from advisor.tui.messages import Decided, RetryWanted
-from advisor.tui.text import DIM, meter
+from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
-from advisor.tui.views.trial_rows import COLUMNS, NAME, STACK, Column, Row, build_rows, tally
+from advisor.tui.views.trial_order import Order, arranged
+from advisor.tui.views.trial_rows import STACK, WIDE, Column, Row, build_rows, fitting_columns, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.log_tail import LogTail
-from advisor.tui.widgets.status import COUNT_INTERVAL_S
+from advisor.tui.widgets.trial_table import TrialTable
 
-_WIDE = 104
 _TALL = 30
 
 
 class TrialsView(View):
-    """The progress line, the table, what is known of the selected row, and its log."""
+    """The tally, the table, what is known of the selected row, and its log."""
+
+    decides = True
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="trials")
         self._rows: dict[str, Row] = {}
         self._columns: tuple[Column, ...] = ()
         self._log_wanted: bool | None = None
+        self._order = Order()
+        self._follows = True
 
     def compose(self) -> ComposeResult:
         """Top to bottom."""
         with Horizontal(id="trials-head"):
             yield Static(id="tally")
-            yield Static(id="trials-progress")
-        yield Static(
-            Content.styled("Candidates are chosen once the baseline is measured and profiled.", DIM), id="trials-empty"
-        )
-        yield DataTable[Text](id="trials-table", cursor_type="row")
+        yield Static(id="trials-empty")
+        yield Input(placeholder="words to look for; Enter goes to the table, Escape clears", id="filter", compact=True)
+        yield TrialTable(id="trials-table", cursor_type="row")
         yield Static(id="selection")
         with Vertical(classes="panel", id="log-panel"):
             yield LogTail(id="log")
 
     def on_mount(self) -> None:
-        """Title the log, count down the time left, and draw again in the colours of a new theme."""
+        """Title the log, and draw again in the colours of a new theme."""
         self.query_one("#log-panel").border_title = "Log"
+        self.query_one("#filter").display = False
         self.app.theme_changed_signal.subscribe(self, lambda _: self._redraw())
-        self.set_interval(COUNT_INTERVAL_S, self.show_progress)
 
     def on_resize(self) -> None:
         """Fit the columns, and the log, to the new size."""
@@ -68,9 +70,11 @@ class TrialsView(View):
     def show(self) -> None:
         """Draw the present state; rows are updated in place while the list of rows stays the same."""
         state = self.context.state
-        rows = build_rows(state, self._colours())
-        show_text(self.query_one("#tally", Static), tally(state, wide=self.size.width >= _WIDE))
-        self.show_progress()
+        every = build_rows(state, self._colours(), self.context.waiting)
+        rows = arranged(every, self._order, state)
+        show_text(self.query_one("#tally", Static), self._tally(every, rows))
+        waiting = waiting_text(state, "Candidates are chosen once the baseline is measured.")
+        show_text(self.query_one("#trials-empty", Static), Content.styled(waiting, DIM))
         self.query_one("#trials-empty").display = not rows
         self._table.display = bool(rows)
         if not self._columns or [row.key for row in rows] != list(self._rows):
@@ -78,53 +82,41 @@ class TrialsView(View):
         else:
             self._update(rows)
         self._rows = {row.key: row for row in rows}
+        if self._follows and state.running in self._rows:
+            self._table.move_cursor(row=list(self._rows).index(state.running), animate=False)
         self._show_selection()
 
+    def _tally(self, every: Sequence[Row], shown: Sequence[Row]) -> Content:
+        """How many were tried, and how many rows are not shown, with the key that shows them."""
+        parts = [tally(self.context.state, wide=self.size.width >= WIDE)]
+        if self._order.query:
+            parts.append(Content.styled(f"/{self._order.query}: {len(shown)} of {len(every)} rows", "$accent"))
+        elif hidden := len(every) - len(shown):
+            parts.append(Content.styled(f"{hidden} do not apply: h shows them", DIM))
+        return Content.styled("  ·  ", DIM).join(parts)
+
     @property
-    def _table(self) -> DataTable[Text]:
-        return self.query_one("#trials-table", DataTable)
+    def _table(self) -> TrialTable:
+        return self.query_one("#trials-table", TrialTable)
 
     def _colours(self) -> dict[str, str]:
         names = ("primary", "accent", "success", "error", "warning", "secondary")
         return {name: self.app.theme_variables[name] for name in names}
 
-    def show_progress(self) -> None:
-        """Draw how far the session is by now."""
-        show_text(self.query_one("#trials-progress", Static), self._progress())
-
-    def _progress(self) -> Content:
-        state = self.context.state
-        if state.finished or state.failure or not state.planned:
-            return Content("")
-        share, left_s = self.context.countdown.now(state)
-        return Content.assemble(
-            meter(share, 16 if self.size.width >= _WIDE else 10, "$primary"),
-            f" {format_percent(share)} ",
-            (format_left(left_s), DIM),
-        )
-
     def _fill(self, rows: list[Row]) -> None:
         table = self._table
         selected = self.selected_key
         table.clear(columns=True)
-        fitting = self._fitting_columns()
+        fitting = fitting_columns(self.size.width)
         self._columns = tuple(column for column, _ in fitting)
         for column, width in fitting:
-            label = Text(column.label, justify="right" if column.number else "left")
+            label = Text(self._order.label(column), justify="right" if column.number else "left")
             table.add_column(label, width=width, key=column.key)
         for row in rows:
             table.add_row(*(row.cells[column.key] for column in self._columns), key=row.key)
         keys = [row.key for row in rows]
         if selected in keys:
             table.move_cursor(row=keys.index(selected), animate=False)
-
-    def _fitting_columns(self) -> list[tuple[Column, int]]:
-        width = self.size.width
-        widths = {column.key: column.wide if width >= _WIDE else column.width for column in COLUMNS}
-        kept = [column for column in COLUMNS if widths[column.key]]
-        others = sum(widths[column.key] for column in kept if column.key != NAME)
-        widths[NAME] = max(widths[NAME], width - others - 2 * len(kept) - 1)
-        return [(column, widths[column.key]) for column in kept]
 
     def _update(self, rows: list[Row]) -> None:
         for row in rows:
@@ -147,6 +139,15 @@ class TrialsView(View):
     def subject(self) -> str:
         """The row under the cursor."""
         return self.selected_key
+
+    @on(TrialTable.Moved)
+    def _on_moved(self) -> None:
+        """The person picked a row: the log stays with it."""
+        self._follows = self.selected_key == self.context.state.running
+
+    @on(DataTable.HeaderSelected)
+    def _on_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        self._arrange(self._order.by(event.column_key.value or ""))
 
     @on(DataTable.RowHighlighted)
     def _on_row_highlighted(self) -> None:
@@ -174,22 +175,78 @@ class TrialsView(View):
 
     def handlers(self) -> Mapping[str, Callable[[], None]]:
         """The keys of this view."""
-        return {"log": self.toggle_log, "retry": self.retry, **handlers_of(self._decide)}
+        return {
+            "log": self.toggle_log,
+            "retry": self.retry,
+            "sort": lambda: self._arrange(self._order.by_next(self._columns)),
+            "filter": self.edit_filter,
+            "hide": lambda: self._arrange(replace(self._order, show_skipped=not self._order.show_skipped)),
+            "follow": self.follow,
+            **handlers_of(self._decide),
+        }
 
     def can(self, name: str) -> bool:
         """A trial that ran can be retried; a decision can be taken where it changes anything."""
         state, key = self.context.state, self.selected_key
-        if name == "log":
-            return bool(self._rows)
+        if name in ("log", "sort", "filter", "follow"):
+            return bool(self._rows) or bool(self._order.query)
+        if name == "hide":
+            return bool(state.skipped)
         if name == "retry":
-            return key in state.trials or (key == STACK and can_measure_stack(state))
+            return (key in state.trials and key not in self.context.waiting) or (
+                key == STACK and can_measure_stack(state)
+            )
         candidate = state.candidate(key)
-        return candidate is not None and can_decide(state, candidate.recipe, name)
+        return candidate is not None and can_decide(state, candidate, name)
 
-    def _decide(self, decision: Decision | None) -> None:
+    def _decide(self, decision: Decision) -> None:
         candidate = self.context.state.candidate(self.selected_key)
         if candidate:
-            self.post_message(Decided(candidate.recipe, decision))
+            accepted = decision is Decision.ACCEPTED
+            value = value_to_accept(self.context.state, candidate) if accepted else None
+            self.post_message(Decided(candidate.recipe, decision, value))
+
+    def choose_recipe(self, recipe: str) -> None:
+        """Go to the first row of a recipe."""
+        candidates = {row: self.context.state.candidate(row) for row in self._rows}
+        rows = [row for row, candidate in candidates.items() if candidate and candidate.recipe == recipe]
+        self._follows = False
+        if rows and self.selected_key not in rows:
+            self._table.move_cursor(row=list(self._rows).index(rows[0]), animate=False)
+
+    def _arrange(self, order: Order) -> None:
+        self._order = order
+        self._redraw()
+
+    def edit_filter(self) -> None:
+        """Put the cursor into the filter."""
+        entry = self.query_one("#filter", Input)
+        entry.display = True
+        entry.focus()
+
+    @on(Input.Changed, "#filter")
+    def _on_filter_changed(self, event: Input.Changed) -> None:
+        if event.value != self._order.query:
+            self._arrange(replace(self._order, query=event.value))
+
+    @on(Input.Submitted, "#filter")
+    def _on_filter_submitted(self) -> None:
+        self.query_one("#filter").display = bool(self._order.query)
+        self._table.focus()
+
+    def on_key(self, event: events.Key) -> None:
+        """Escape clears the filter."""
+        entry = self.query_one("#filter", Input)
+        if event.key == "escape" and entry.display:
+            entry.value = ""
+            self._arrange(replace(self._order, query=""))
+            entry.display = False
+            self._table.focus()
+
+    def follow(self) -> None:
+        """Have the cursor and the log follow the running trial."""
+        self._follows = True
+        self.show()
 
     def toggle_log(self) -> None:
         """Show or hide the log."""

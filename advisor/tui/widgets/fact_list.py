@@ -35,10 +35,14 @@ class FactList(Widget):
         self._label_style = label_style
         self._facts: tuple[Fact, ...] = ()
 
-    def show(self, facts: Sequence[Fact]) -> None:
-        """Replace the facts. User text may stand in a value as a plain string: it is taken literally."""
-        if not look_same(tuple(facts), self._facts):
-            self._facts = tuple(facts)
+    def show(self, facts: Sequence[Fact], empty: str | None = None) -> None:
+        """Replace the facts, and the sentence that stands for them where there are none.
+
+        User text may stand in a value as a plain string: it is taken literally.
+        """
+        sentence = self._empty if empty is None else empty
+        if not look_same(tuple(facts), self._facts) or sentence != self._empty:
+            self._facts, self._empty = tuple(facts), sentence
             self.refresh(layout=True)
 
     @property

@@ -15,6 +15,9 @@ _MOST_LINES = 400
 # Escape sequences (colours, cursor moves, window titles) that compilers and progress bars write.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f]")
 
+# Warnings that PyTorch's own files write at start-up and while compiling; a warning's further lines are indented.
+_OF_TORCH = re.compile(r"^[WI]\d{4} .*torch/|site-packages/torch/\S+ \w*Warning:")
+
 
 def read_tail(path: str) -> str:
     """The last lines of a log, without escape sequences; a sentence when there is nothing to show."""
@@ -27,13 +30,27 @@ def read_tail(path: str) -> str:
             text = file.read().decode("utf-8", "replace")
     except OSError as error:
         return f"The log cannot be read: {error.strerror or error}"
-    return clean(text) or "The trial has written nothing."
+    return folded(clean(text)) or "The trial has written nothing."
 
 
 def clean(text: str) -> str:
     """Log text as it would stand in the end: carriage returns overwrite their line, escapes are gone."""
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
     return printable("\n".join(_ESCAPES.sub("", line) for line in lines[-_MOST_LINES:])).strip("\n")
+
+
+def folded(text: str) -> str:
+    """The same with the warnings that PyTorch writes by itself in one line: they hide what the target says."""
+    kept, count = list[str](), 0
+    for line in [*text.split("\n"), None]:
+        if line is not None and (_OF_TORCH.search(line) or (count and line.startswith("  "))):
+            count += 1
+            continue
+        if count:
+            kept.append(f"({count} line{'s' * (count != 1)} of PyTorch's own warnings)")
+            count = 0
+        kept += [line] if line is not None else []
+    return "\n".join(kept)
 
 
 class LogTail(Log):

@@ -13,11 +13,14 @@ from textual.widgets import DataTable
 
 from advisor.formatting import format_ms
 from advisor.records import OperatorRow, Profile
+from advisor.tui.text import shortened
 
 _NAME = "operator"
 _PADDING = 2
 _SHAPED_NAME_WIDTH = 20
 _LEAST_NAME_WIDTH = 14
+# With fewer cells for a name the totals make way: operators differ in their names' ends.
+_GOOD_NAME_WIDTH = 20
 _SORTED = "▼"
 
 
@@ -41,13 +44,18 @@ _HOST_TOTAL = OperatorColumn("host_total", "host Σ", 7, "host time with what th
 _CALLS = OperatorColumn("calls", "calls", 6, "calls", lambda row: row.calls)
 
 
-def columns_of(rows: tuple[OperatorRow, ...], *, by_shape: bool) -> tuple[OperatorColumn, ...]:
-    """The columns that have something to show; shapes need the room of the totals."""
+def columns_of(rows: tuple[OperatorRow, ...], width: int, *, by_shape: bool) -> tuple[OperatorColumn, ...]:
+    """The columns that have something to show in so many cells; shapes, and names, need the room of the totals."""
     on_device = any(row.device_ms for row in rows)
-    has_totals = not by_shape and any(row.host_total_ms for row in rows)
-    device = ((_DEVICE, _DEVICE_TOTAL) if has_totals else (_DEVICE,)) if on_device else ()
-    host = (_HOST, _HOST_TOTAL) if has_totals else (_HOST,)
-    return (*device, *host, _CALLS)
+    plain = (*((_DEVICE,) if on_device else ()), _HOST, _CALLS)
+    if by_shape or not any(row.host_total_ms for row in rows):
+        return plain
+    every = (*((_DEVICE, _DEVICE_TOTAL) if on_device else ()), _HOST, _HOST_TOTAL, _CALLS)
+    return every if _name_width(every, width) >= _GOOD_NAME_WIDTH else plain
+
+
+def _name_width(columns: tuple[OperatorColumn, ...], width: int) -> int:
+    return width - sum(column.width + _PADDING for column in columns) - _PADDING - 1
 
 
 class OperatorTable(DataTable[Text]):
@@ -61,6 +69,7 @@ class OperatorTable(DataTable[Text]):
         self._profile: Profile | None = None
         self._columns: tuple[OperatorColumn, ...] = ()
         self._order = ""
+        self._name_cells = _LEAST_NAME_WIDTH
         self._drawn: object = None
         self.by_shape = False
 
@@ -110,7 +119,7 @@ class OperatorTable(DataTable[Text]):
     def _draw(self) -> None:
         profile = self._profile
         rows = (profile.by_shape if self.by_shape else profile.operators) if profile else ()
-        self._columns = columns_of(rows, by_shape=self.by_shape)
+        self._columns = columns_of(rows, self.size.width, by_shape=self.by_shape)
         self.clear(columns=True)
         self._add_columns()
         for row in self.rows_shown:
@@ -122,19 +131,17 @@ class OperatorTable(DataTable[Text]):
         self.show(self._profile)
 
     def _add_columns(self) -> None:
-        others = sum(column.width + _PADDING for column in self._columns)
-        room = self.size.width - others - _PADDING - 1
+        room = _name_width(self._columns, self.size.width)
+        self._name_cells = _SHAPED_NAME_WIDTH if self.by_shape else max(_LEAST_NAME_WIDTH, room)
+        self.add_column("operator", width=self._name_cells, key=_NAME)
         if self.by_shape:
-            self.add_column("operator", width=_SHAPED_NAME_WIDTH, key=_NAME)
             self.add_column("input shapes", width=max(_LEAST_NAME_WIDTH, room - _SHAPED_NAME_WIDTH - _PADDING))
-        else:
-            self.add_column("operator", width=max(_LEAST_NAME_WIDTH, room), key=_NAME)
         for column in self._columns:
             sign = _SORTED if column is self.order else ""
             self.add_column(Text(f"{column.label}{sign}", justify="right"), width=column.width, key=column.key)
 
     def _cells(self, row: OperatorRow) -> list[Text]:
-        cells = [Text(row.name.removeprefix("aten::"), no_wrap=True, overflow="ellipsis")]
+        cells = [Text(shortened(row.name.removeprefix("aten::"), self._name_cells), no_wrap=True)]
         cells += [Text(row.shapes, no_wrap=True, overflow="ellipsis")] if self.by_shape else []
         return cells + [Text(_figure(column, row), justify="right") for column in self._columns]
 

@@ -28,16 +28,19 @@ class PhaseBar(Widget):
     PhaseBar { height: auto; width: 1fr; }
     """
 
-    def __init__(self, empty: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._empty = empty
+        self._empty = ""
         self._phases: dict[str, float] = {}
         self._device: dict[str, float] = {}
 
-    def show(self, phases: Mapping[str, float], device: Mapping[str, float]) -> None:
-        """Replace the phases: ms by name, and ms of kernels and copies that each launched (empty on a CPU)."""
-        if (dict(phases), dict(device)) != (self._phases, self._device):
-            self._phases, self._device = dict(phases), dict(device)
+    def show(self, phases: Mapping[str, float], device: Mapping[str, float], empty: str = "") -> None:
+        """Replace the phases: ms by name, and ms of kernels and copies that each launched (empty on a CPU).
+
+        ``empty`` stands in their place where there are none.
+        """
+        if (dict(phases), dict(device), empty) != (self._phases, self._device, self._empty):
+            self._phases, self._device, self._empty = dict(phases), dict(device), empty
             self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:

@@ -1,4 +1,4 @@
-"""The line above the footer: what is going on now, how far it is, and the best stack so far."""
+"""The line above the footer, in every view: what is measured now, how long that takes, and how long is left."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from textual.widgets import Static
 
 from advisor.experiment.state import SessionState
 from advisor.export.figures import MEASURED_ONCE
-from advisor.formatting import format_left, format_percent
+from advisor.formatting import format_seconds
 from advisor.tui.context import Context
-from advisor.tui.countdown import Countdown
-from advisor.tui.text import DIM, by_objective, meter
+from advisor.tui.text import DIM, by_objective, meter, shortened
 from advisor.tui.widgets.changes import show_text
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 COUNT_INTERVAL_S = 1.0
+_WIDE = 100
+# Fewer cells for the trial's name say nothing; the stack's figure makes room for it.
+_LEAST_NAME = 16
+# A trial that takes this many times what was expected is told apart from one that is on its way. Unitless.
+_LATE = 1.5
 STAGES = {
     "starting": "Starting",
     "baseline": "Measuring the baseline",
@@ -31,7 +35,7 @@ STAGES = {
 
 
 class StatusBar(Horizontal):
-    """Left: the stage and the running trial. Right: progress, time left, the stack's speed-up."""
+    """Left: the running trial, its state and its seconds. Right: the time left, and the stack's speed-up."""
 
     def __init__(self) -> None:
         super().__init__(id="status")
@@ -48,19 +52,24 @@ class StatusBar(Horizontal):
         yield Static(id="status-far")
 
     def on_mount(self) -> None:
-        """Turn the spinner, unless animations are off, and count down the time left."""
+        """Turn the spinner, unless animations are off, and count the seconds."""
         if self.app.animation_level != "none":
             self._timer = self.set_interval(0.1, self._turn)
-        self.set_interval(COUNT_INTERVAL_S, self._count_down)
+        self.set_interval(COUNT_INTERVAL_S, self._count)
 
     def show(self, context: Context) -> None:
         """Draw the present state."""
-        self._drawn, state = context, context.state
+        self._drawn = context
         self._working = is_working(context)
-        self._left = now_text(context)
-        self._sign = ("✗", "$error") if state.failure else ("●", "$success")
-        wide = self.size.width >= 100
-        far = far_text(state, working=self._working, wide=wide, countdown=context.countdown)
+        self._sign = sign_of(context)
+        width = self.size.width
+        far = far_text(context, working=self._working, wide=width >= _WIDE)
+        room = width - len(far) - 6
+        now = now_text(context, room)
+        if len(now) > room:  # the trial's state comes before the stack's figure
+            far = left_text(context, working=self._working, wide=False)
+            room = width - len(far) - 6
+        self._left = now_text(context, room)
         show_text(self.query_one("#status-far", Static), far)
         self._draw()
 
@@ -69,18 +78,19 @@ class StatusBar(Horizontal):
         if self._drawn:
             self.show(self._drawn)
 
-    def _count_down(self) -> None:
+    def _count(self) -> None:
         if self._drawn and self._working:
             self.show(self._drawn)
 
     def _turn(self) -> None:
-        if self._working:
+        if self._working and self._drawn and not self._drawn.state.held:
             self._frame += 1
             self._draw()
 
     def _draw(self) -> None:
         spinning = (_SPINNER[self._frame % len(_SPINNER)], "$accent")
-        now = Content.assemble(spinning if self._working else self._sign, " ", self._left)
+        held = self._drawn is not None and self._drawn.state.held
+        now = Content.assemble(spinning if self._working and not held else self._sign, " ", self._left)
         show_text(self.query_one("#status-now", Static), now, layout=False)  # as wide as the rest of the line
 
 
@@ -92,36 +102,90 @@ def is_working(context: Context) -> bool:
     return state.finished is None and state.failure is None
 
 
-def now_text(context: Context) -> Content:
-    """The stage, and the running trial with what it is doing."""
+def sign_of(context: Context) -> tuple[str, str]:
+    """The sign that stands where the spinner turns while something is measured."""
+    if context.state.failure:
+        return ("✗", "$error")
+    return ("‖", "$warning") if context.state.held else ("●", "$success")
+
+
+def now_text(context: Context, room: int = 200) -> Content:
+    """The running trial with its state and its seconds in so many cells; the stage where nothing runs."""
     state = context.state
     if state.failure:
         return Content.styled("The session cannot go on", "$error")
-    stage = "Done" if state.finished else STAGES.get(state.stage, state.stage.capitalize())
-    if state.finished and context.busy_with:
-        stage = context.busy_with
-    parts = [Content.styled(stage, "bold")]
-    if state.running and state.running != state.stage and state.running not in stage:
-        parts.append(Content(state.running))
-    if state.activity:
-        parts.append(Content.styled(state.activity, DIM))
-    return Content("  ").join(parts)
+    if state.held:
+        return Content.styled("Paused: space goes on, and the time left stands still", "bold $warning")
+    if not state.running:
+        return Content.styled(shortened(_stage(context), room), "bold")
+    tail = _seconds(context)
+    if context.paused:
+        tail = Content.assemble("  ", ("pauses after this trial", "$warning"), tail)
+    elif state.activity:
+        tail = Content.assemble("  ", (state.activity, "$accent"), tail)
+    stage, left = _stage(context), room - len(tail)
+    if state.running in stage:
+        name = stage
+    else:
+        name = f"{stage}: {state.running}" if len(stage) + 2 + len(state.running) <= left else state.running
+    return Content.assemble((shortened(name, max(_LEAST_NAME, left)), "bold"), tail)
 
 
-def far_text(state: SessionState, *, working: bool, wide: bool, countdown: Countdown | None = None) -> Content:
-    """Progress with the time left while it lasts, and the best stack so far."""
-    parts: list[Content] = []
-    if working and (state.finished is None or (state.running and state.left_s)):  # one trial alone has no plan
-        share, left_s = countdown.now(state) if countdown else (state.progress, state.left_s)
-        if wide:
-            parts.append(meter(share, 14, "$primary"))
-        parts.append(Content(format_percent(share)))
-        if wide and left_s is not None:
-            parts.append(Content.styled(format_left(left_s), DIM))
-    if state.stack and state.stack.pending and state.stack.settings:
-        parts.append(Content.styled("stack not measured", "$warning"))
-    elif state.stack and state.stack.comparison and state.stack.settings:
-        effect = by_objective(state.stack.result, state.stack.comparison, state.yardstick, short=not wide)
-        once = f" {MEASURED_ONCE}" if wide and not state.stack.confirmed else ""
-        parts.append(Content.assemble(("stack ", DIM), effect, (once, DIM)))
-    return Content("  ").join(parts)
+def _stage(context: Context) -> str:
+    state = context.state
+    if state.finished:
+        return context.busy_with or "Done"
+    return STAGES.get(state.stage, state.stage.capitalize())
+
+
+def _seconds(context: Context) -> Content:
+    """The running trial's seconds, of those that were expected."""
+    spent_s, expected_s = int(context.countdown.trial_s), context.state.expected_s
+    if expected_s is None:
+        return Content.styled(f"  {spent_s} s", DIM)
+    if spent_s > _LATE * expected_s + 1:
+        return Content.styled(f"  {spent_s} s, expected {format_seconds(expected_s)}", "$warning")
+    return Content.styled(f"  {spent_s} of {format_seconds(expected_s)}", DIM)
+
+
+def left_text(context: Context, *, working: bool, wide: bool) -> Content:
+    """The session's time left; empty where nobody knows, or for one trial after the session."""
+    state = context.state
+    if not working or (state.finished is not None and not (state.running and state.left_s)):
+        return Content("")
+    share, left_s = context.countdown.now(state)
+    if left_s is None:
+        return Content("")
+    parts = [meter(share, 12, "$primary")] if wide else []
+    parts.append(Content.styled(f"{clock_text(left_s)} left", "bold"))
+    if context.countdown.rise_s:
+        why = ": more to try" if wide else ""
+        parts.append(Content.styled(f"(+{context.countdown.rise_s:.0f} s{why})", "$warning"))
+    return Content(" ").join(parts)
+
+
+def clock_text(seconds: float) -> str:
+    """Seconds as a clock counts them: ``1:14``."""
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes}:{rest:02d}"
+
+
+def far_text(context: Context, *, working: bool, wide: bool) -> Content:
+    """The time left while something is measured, and the best stack so far."""
+    state = context.state
+    left = left_text(context, working=working, wide=wide)
+    return Content("  ").join([part for part in (left, stack_text(state, wide=wide)) if part])
+
+
+def stack_text(state: SessionState, *, wide: bool) -> Content:
+    """What the stack reaches; empty while there is none."""
+    stack = state.stack
+    if stack is None or not stack.settings:
+        return Content("")
+    if stack.pending:
+        return Content.styled("stack not measured", "$warning")
+    if stack.comparison is None:
+        return Content("")
+    effect = by_objective(stack.result, stack.comparison, state.yardstick, short=not wide)
+    once = f" {MEASURED_ONCE}" if wide and not stack.confirmed else ""
+    return Content.assemble(("stack ", DIM), effect, (once, DIM))

@@ -1,0 +1,104 @@
+"""Signals that end perf-advisor: SIGINT, SIGTERM and SIGHUP. They are remembered, and obeyed where that is safe.
+
+What was measured is to be reported however often and whenever they come, so a handler only takes note. Imports almost
+nothing: it is there before the rest of perf-advisor is.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+# One Ctrl+C can arrive twice, from the terminal and from a parent that passes it on, and fingers are quick. Seconds.
+SAME_SIGNAL_S = 1.0
+# Until a session has begun, in which signals are obeyed, only one that comes so long after the first ends it. Seconds.
+_BEGINS_WITHIN_S = 5.0
+# From a person who asked twice, one more so long after that ends the process also while it writes reports. Seconds.
+_WRITES_WITHIN_S = 5.0
+_INTERRUPTED = 130  # as errors.ExitCode has it
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupts:
+    """What signals have asked for: ``asked`` once to end, ``urgent`` a second time to leave at once.
+
+    While nobody looks at them (:meth:`obeyed_by`) the second raises KeyboardInterrupt, after :meth:`at_once` the first.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._asked_at: float | None = None
+        self._urgent_at: float | None = None
+        self._at_once = False
+        self._tell: Callable[[], None] | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal has come."""
+        return self._asked_at is not None
+
+    @property
+    def urgent(self) -> bool:
+        """Whether another one has come, a moment later."""
+        return self._urgent_at is not None
+
+    @contextmanager
+    def handled(self, *, for_good: bool = False) -> Iterator[None]:
+        """Take the signals. With ``for_good`` also after the block: nothing is to disturb the end of the process."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only that one may, and it gets the signals
+            return
+        if self._depth == 0:
+            self._forget()
+        self._depth += 1
+        previous = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number, handler in previous.items():
+            if number != signal.SIGHUP or handler is not signal.SIG_IGN:  # nohup
+                signal.signal(number, self._take)
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            for number, handler in previous.items():
+                signal.signal(number, signal.SIG_IGN if for_good else handler or signal.SIG_DFL)
+
+    @contextmanager
+    def obeyed_by(self, tell: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Somebody looks at ``asked`` and ``urgent``, or is told of each signal by a quick call."""
+        self._tell = tell
+        if self.asked:
+            tell()
+        try:
+            yield
+        finally:
+            self._tell = None
+
+    def at_once(self) -> None:
+        """From now on a signal raises KeyboardInterrupt where it comes; one that has come, here."""
+        self._at_once = True
+        if self.asked:
+            raise KeyboardInterrupt
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._asked_at is None:
+            self._asked_at = now
+        elif self._urgent_at is not None and now - self._urgent_at > _WRITES_WITHIN_S:
+            os._exit(_INTERRUPTED)
+        elif self._urgent_at is None and now - self._asked_at > SAME_SIGNAL_S:
+            self._urgent_at = now
+        if self._tell is not None:
+            self._tell()
+        elif self._at_once or now - self._asked_at > _BEGINS_WITHIN_S:
+            raise KeyboardInterrupt
+
+
+INTERRUPTS = Interrupts()

@@ -1,0 +1,122 @@
+"""The process's own folder for what is temporary. One that a killed process left is removed by the next.
+
+Sockets lie in it, so its path is short however long the user's temporary folder is called. A lock tells whether the
+process that made a folder still lives.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from advisor.errors import UsageError
+
+# What a socket's path may have, in bytes, less what multiprocessing names the socket: 104 on macOS, 108 on Linux.
+_LONGEST = 104 - len("/listener-12345678") - 1
+_LOCK = "lock"
+# A folder without a lock is only just being made, or was half removed long ago. Seconds.
+_NEVER_LOCKED_S = 3600.0
+
+
+class Scratch:
+    """A folder that lasts as long as this process, and is made again when somebody removed it."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._lock = -1
+
+    def folder(self) -> Path:
+        """The folder. Raises UsageError where there is no room for one."""
+        if self._path is None or not self._path.is_dir():
+            self._make()
+        assert self._path is not None
+        return self._path
+
+    def _make(self) -> None:
+        if self._path is None:
+            _remove_abandoned()
+            atexit.register(self.remove)
+        else:
+            os.close(self._lock)
+        for place in _places():
+            try:
+                path = Path(tempfile.mkdtemp(prefix=_prefix(), dir=place))
+                lock = _locked(path, os.O_CREAT)
+            except OSError:
+                continue
+            if lock is not None:
+                self._path, self._lock = path, lock
+                return
+        raise UsageError(
+            f"there is no folder for temporary files: neither {_usual() or 'TMPDIR'} nor /tmp can be written.",
+            "Set TMPDIR to a folder that exists, has room, and whose path is short.",
+        )
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it."""
+        if self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
+            os.close(self._lock)
+        self._path = None
+
+
+SCRATCH = Scratch()
+
+
+def _prefix() -> str:
+    return f"perf-advisor-{os.getuid()}-"
+
+
+def _usual() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return ""
+
+
+def _places() -> Iterator[str]:
+    """The folders for temporary files, the user's first, whose paths are short enough."""
+    for place in dict.fromkeys((_usual(), os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp", "/dev/shm")):  # noqa: S108
+        if place and len(os.fsencode(place)) + len(f"/{_prefix()}12345678") <= _LONGEST:
+            yield place
+
+
+def _locked(folder: Path, flags: int = 0) -> int | None:
+    """The folder's lock, held by this process; None where another one holds it. Raises OSError when there is none."""
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _remove_abandoned() -> None:
+    for place in _places():
+        try:
+            for entry in os.scandir(place):
+                if entry.name.startswith(_prefix()) and entry.is_dir(follow_symlinks=False) and _is_abandoned(entry):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+        except OSError:
+            continue
+
+
+def _is_abandoned(entry: os.DirEntry[str]) -> bool:
+    found = entry.stat(follow_symlinks=False)
+    if found.st_uid != os.getuid():
+        return False
+    try:
+        lock = _locked(Path(entry.path))
+    except OSError:
+        return time.time() - found.st_mtime > _NEVER_LOCKED_S
+    if lock is None:
+        return False
+    os.close(lock)
+    return True

@@ -1,0 +1,109 @@
+"""What the fork server does beside forking: it adopts what trials leave behind, and ends it all with the session.
+
+Processes that leave their trial's group, as daemons do, become the fork server's children (on Linux): the session finds
+them there and ends them. When the session's process dies, the kernel tells the fork server, which ends its descendants.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from multiprocessing import forkserver
+from types import FrameType
+from typing import NoReturn
+
+import psutil
+
+# The session tells the fork server its folder for temporary files, and that module names of the working directory do
+# not count for it (with a value by which the fork server knows that the user did not set that).
+SCRATCH = "PERF_ADVISOR_SCRATCH"
+SAFE_PATH = "PYTHONSAFEPATH"
+OURS = "perf-advisor"
+_USERS_FOLDER = "PERF_ADVISOR_USERS_TMPDIR"
+_SERVER = os.getpid()
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_PR_SET_CHILD_SUBREAPER = 36
+_ROUNDS = 50
+_ROUND_S = 0.02
+_COMPILED_CODE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def keep() -> None:
+    """Take up the duties, in the fork server, before it imports anything large."""
+    if os.environ.get(SAFE_PATH) == OURS:
+        del os.environ[SAFE_PATH]  # for the fork server alone
+    scratch = os.environ.pop(SCRATCH, "")
+    if not scratch:  # a fresh interpreter, which imports the same in place of a child of the fork server
+        tempfile.tempdir = os.environ.get(_USERS_FOLDER)
+        return
+    _use(scratch)
+    if sys.platform == "linux":
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        warnings.filterwarnings("ignore", message="forkserver: waitpid returned unexpected pid")  # one adopted
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _leave)
+    atexit.register(_end_descendants)
+
+
+def keep_compiled_code() -> None:
+    """Have the compiler's cache stay where the user's own runs have it, when temporary files do not."""
+    if _USERS_FOLDER in os.environ and _COMPILED_CODE not in os.environ:
+        with contextlib.suppress(Exception):  # an older PyTorch has it elsewhere, and asks for the folder as early
+            from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+            os.environ[_COMPILED_CODE] = default_cache_dir()
+
+
+def _use(scratch: str) -> None:
+    """Let compilers and other programs put temporary files where they are removed.
+
+    Python code of the user's, in the trial itself, has the folder that it always has: it may keep things there.
+    """
+    with contextlib.suppress(OSError):  # there is none: who needs one meets that
+        os.environ[_USERS_FOLDER] = tempfile.gettempdir()
+    os.environ["TMPDIR"] = scratch
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """End with all descendants; a child that has not yet its own handlers ends by the signal."""
+    _end_descendants()
+    os._exit(128 + number)
+
+
+def _end_descendants() -> None:
+    """End the fork server's descendants. Each that ends may leave children, which it adopts."""
+    if os.getpid() != _SERVER:
+        return
+    for _ in range(_ROUNDS):
+        with contextlib.suppress(psutil.Error):
+            left = [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+            if not left:
+                return
+            for one in left:
+                with contextlib.suppress(psutil.Error):
+                    one.kill()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG) != (0, 0):
+                pass
+        time.sleep(_ROUND_S)
+
+
+def leave() -> None:
+    """Let go of the fork server, in a child that is about to run the user's code: what that writes must not reach it.
+
+    A target that uses this start method itself gets a fork server of its own, as in the user's program.
+    """
+    server = getattr(forkserver, "_forkserver")  # noqa: B009 - it has no public name
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+    server._forkserver_alive_fd = server._forkserver_address = server._forkserver_pid = None

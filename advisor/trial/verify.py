@@ -1,0 +1,129 @@
+"""An exported file, loaded and applied to the target's own loop, and that loop timed as a person would write it.
+
+Runs in a trial process of its own, like the loop without the file that it is compared with.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from advisor.catalog import Catalog
+from advisor.errors import TargetError
+from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
+from advisor.runtime.batches import mover, tensors_of
+from advisor.runtime.loader import is_loader
+from advisor.runtime.loop import Loop
+from advisor.runtime.tuning import Tuning
+from advisor.settings import Settings
+from advisor.trial.clock import batch_samples
+
+# Steps in which compiling, choosing kernels and capturing a graph happen. Count.
+_FIRST_STEPS = 6
+# A loop is steady when a block is not faster than the one before by more than this share. Unitless.
+_STEADY = 0.03
+_BLOCKS = 5
+_SETTLING_BLOCKS = 8
+
+
+def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
+    """Time the user's loop: with the file of ``spec.export_path`` applied, or as it is where that is empty."""
+    started = time.perf_counter()
+    step, data = _applied(loop, catalog, spec)
+    prepare_s = time.perf_counter() - started
+    batches = _batches(data, device)
+    size = spec.settings.get("data.batch_size") if spec.export_path else None
+    batch_size = int(size) if isinstance(size, int) and size else loop.batch_size
+
+    def run(steps: int) -> Block:
+        """Steps in a row, waited for at their end only."""
+        samples = 0
+        begun = time.perf_counter()
+        for batch in itertools.islice(batches, steps):
+            last = step(batch)
+            samples += batch_samples(batch, batch_size or 1)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        block = Block(steps, samples, time.perf_counter() - begun)
+        _check_finite(last)
+        return block
+
+    started = time.perf_counter()
+    steps = _settled(run, spec.measure_s / _BLOCKS)
+    warmup_s = time.perf_counter() - started
+    blocks = tuple(run(steps) for _ in range(_BLOCKS))
+    return TrialResult(Outcome.MEASURED, batch_size=batch_size, blocks=blocks, prepare_s=prepare_s, warmup_s=warmup_s)
+
+
+def _settled(run: Callable[[int], Block], block_s: float) -> int:
+    """Run until a block is no faster than the one before it; return how many steps a block has."""
+    run(_FIRST_STEPS)
+    each_s = min(run(1).seconds, run(1).seconds)
+    steps = max(1, round(block_s / each_s))
+    before = math.inf
+    for _ in range(_SETTLING_BLOCKS):
+        now = run(steps).seconds
+        if now >= before * (1 - _STEADY):
+            break
+        before = now
+    return steps
+
+
+def _applied(loop: Loop, catalog: Catalog, spec: TrialSpec) -> tuple[Callable[[Any], Any], Any]:
+    """The step and the data of the loop, with the file applied to them as its usage says."""
+    path, size = spec.export_path, spec.settings.get("data.batch_size")
+    data = loop.make_batch(size) if path and loop.make_batch and isinstance(size, int) and size else loop.data
+    if path.endswith(".py"):
+        return _by_python_file(loop, path, data)
+    own = dict(loop.current)
+    tuning = Tuning({**own, **Settings.from_file(path)} if path else own, catalog)
+    if loop.mode is Mode.INFER:
+        objects = (loop.model, data) if is_loader(data) else (loop.model,)
+        prepared = tuning.prepare(*objects)
+        model, data = prepared if len(objects) == 2 else (prepared, data)
+        return tuning.infer(model), data
+    objects = (loop.model, loop.optimizer, *([data] if is_loader(data) else []))
+    model, optimizer, *loaders = tuning.prepare(*objects)
+    step = tuning.train_step(model, optimizer, loop.loss, clip_grad=loop.clip_norm)
+    return step, loaders[0] if loaders else data
+
+
+def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], Any], Any]:
+    """As the header of an exported Python file shows."""
+    found = importlib.util.spec_from_file_location("perf_advisor_exported", Path(path).resolve())
+    assert found is not None, "a file that ends in .py"
+    assert found.loader is not None, "a file that ends in .py"
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    loader = data if is_loader(data) else None
+    if loop.mode is Mode.INFER:
+        model, _, loader = module.prepare(loop.model, loader=loader)
+        return module.infer_step(model), data if loader is None else loader
+    model, optimizer, loader = module.prepare(loop.model, loop.optimizer, loader)
+    step = module.train_step(model, optimizer, loop.loss, clip_grad=loop.clip_norm)
+    return step, data if loader is None else loader
+
+
+def _batches(data: Any, device: torch.device) -> Iterator[Any]:
+    """The loader's batches, epoch after epoch; the one batch, on the device already, again and again."""
+    if not is_loader(data):
+        yield from itertools.repeat(mover(device)(data))
+    while True:
+        batch = None
+        for batch in data:
+            yield batch
+        if batch is None:
+            raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
+
+
+def _check_finite(result: Any) -> None:
+    """Raise TargetError for a loss or an output that is no number."""
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors_of(result) if tensor.is_floating_point()):
+        raise TargetError("the loss or the output is not finite.", "Reject what causes it, and export again.")

@@ -1,0 +1,81 @@
+"""What the person accepts, rejects, takes back and tries again: asked of the session, and followed by the stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from advisor.experiment.control import Decision
+from advisor.records import Value
+from advisor.tui.context import Context
+from advisor.tui.deciding import consequence
+from advisor.tui.jobs import Job, Jobs
+from advisor.tui.steering import REWORK, has_run
+from advisor.tui.views.trial_rows import STACK
+
+
+class Decider:
+    """Passes decisions on and remembers what they replaced. ``alive`` says whether the app still measures."""
+
+    def __init__(
+        self, context: Context, jobs: Jobs, tell: Callable[[str], None], alive: Callable[[], bool], delay_s: float
+    ) -> None:
+        self._context = context
+        self._jobs = jobs
+        self._tell = tell
+        self._alive = alive
+        self.delay_s = delay_s
+        self._meanwhile = False
+        self._replaced: list[tuple[str, Decision | None, Value | None]] = []
+
+    def decide(self, recipe: str, decision: Decision | None, value: Value | None = None) -> None:
+        """Take a decision, or take it back (None), and say what follows from it."""
+        state = self._context.state
+        self._replaced.append((recipe, state.decisions.get(recipe), state.accepted_values.get(recipe)))
+        self._take(recipe, decision, value)
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is a decision to take back."""
+        return bool(self._replaced)
+
+    def undo(self) -> str:
+        """Go back to what was decided before the last decision; the recipe that it was about."""
+        recipe, decision, value = self._replaced.pop()
+        self._take(recipe, decision, value)
+        return recipe
+
+    def _take(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
+        control = self._context.control
+        if control is None:
+            return
+        self._tell(consequence(self._context.state, recipe, decision, value))
+        self._meanwhile = self._context.state.finished is None
+        control.decide(recipe, decision, value)
+        self.rework_soon()
+
+    def session_finished(self) -> None:
+        """Have the stack follow what the session had no time to follow."""
+        if self._meanwhile:
+            self.rework_soon()
+
+    def rework_soon(self) -> None:
+        """After the session: wait a moment for more decisions, then have the stack follow them all."""
+        state, control = self._context.state, self._context.control
+        over = state.finished is not None and not state.finished.cancelled and state.failure is None
+        if control and over and self._alive():
+            self._context.countdown.begin_anew()
+            self._jobs.add_later(Job(REWORK, control.rework), self.delay_s)
+
+    def retry(self, name: str) -> None:
+        """Run the trial of a candidate, or measure the stack, when nothing else runs."""
+        control, state = self._context.control, self._context.state
+        if control is None or state.failure:
+            return
+        if name == STACK:
+            self._jobs.add(Job(REWORK, control.rework))
+            return
+        again = " again" if has_run(state, name) else ""
+        if state.finished is None:
+            self._tell(f"{name} is tried{again} when the session is through.")
+        self._jobs.add(Job(f"Trying {name}{again}", partial(control.retry, name), name))

@@ -1,0 +1,141 @@
+"""The keys that steer a session: skip, pause, more time, an early end. What each does, and when it is offered.
+
+A running session is asked directly; what comes after it is a job of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from advisor.experiment.control import SessionControl
+from advisor.experiment.state import SessionState
+from advisor.records import Outcome
+from advisor.report.conclusions import count_untried
+from advisor.tui.context import Context
+from advisor.tui.jobs import Job, Jobs
+
+MINUTE_S = 60.0
+REWORK = "Measuring the stack again"
+MORE = "Trying more"
+
+
+class Tell(Protocol):
+    """Shows the person a sentence."""
+
+    def __call__(self, text: str) -> None:
+        """Show it."""
+
+
+class Steering:
+    """Obeys the person. ``aside`` runs a call of the session that may take a moment, outside the UI thread."""
+
+    def __init__(self, context: Context, jobs: Jobs, tell: Tell, aside: Callable[[Callable[[], None]], object]) -> None:
+        self._context = context
+        self._jobs = jobs
+        self._tell = tell
+        self._aside = aside
+        self._does: dict[str, Callable[[SessionControl], None]] = {
+            "skip": self._skip,
+            "pause": self._pause,
+            "minute": self._minute,
+            "untried": self._untried,
+            "finish": self._finish,
+            "stop": self._stop,
+        }
+
+    def can(self, name: str) -> bool | None:
+        """Whether an action makes sense now; None shows its key dimmed, False hides it."""
+        state, busy = self._context.state, bool(self._jobs.busy_with)
+        if self._context.control is None or state.failure:
+            return False
+        live = state.finished is None
+        measured = state.baseline is not None
+        offered: dict[str, bool | None] = {
+            "skip": (True if measured and state.running else None) if live else False,
+            "pause": live,
+            "minute": True if measured else None,
+            "untried": not live and not busy and count_untried(state) > 0,
+            "finish": live and measured,
+            "stop": not live and busy,
+        }
+        return offered[name]
+
+    def do(self, name: str) -> None:
+        """Do what the key of an action says."""
+        control = self._context.control
+        if control is not None and self.can(name):
+            self._does[name](control)
+
+    # --- while the session runs ------------------------------------------------------------------------------------
+
+    def _skip(self, control: SessionControl) -> None:
+        name = self._context.state.running
+        control.skip()
+        self._tell(f"{name} is skipped. {consequence_of_skipping(name, self._context.state)}")
+
+    def _pause(self, control: SessionControl) -> None:
+        self._context.paused = not self._context.paused
+        if not self._context.paused:
+            control.go_on()
+            self._tell("The session goes on.")
+            return
+        control.pause()
+        after = " after the running trial" if self._context.state.running else ""
+        self._tell(f"The session pauses{after}. Space goes on; the time left stands still meanwhile.")
+
+    def _minute(self, control: SessionControl) -> None:
+        self._context.countdown.begin_anew()
+        if self._context.state.finished is None:
+            self._aside(partial(control.extend, MINUTE_S))
+            self._tell("One more minute: the session may try more before it ends.")
+        else:
+            self._more(control, MINUTE_S)
+            self._tell("One more minute of measuring.")
+
+    def _finish(self, control: SessionControl) -> None:
+        self._context.paused = False
+        control.finish()
+        self._tell("The session ends now, and reports what it has measured.")
+
+    # --- after it --------------------------------------------------------------------------------------------------
+
+    def _untried(self, control: SessionControl) -> None:
+        count = count_untried(self._context.state)
+        self._context.countdown.begin_anew()
+        self._more(control, None)
+        self._tell(f"Trying what had no time: {count} candidate{'' if count == 1 else 's'}. Key x stops it.")
+
+    def _more(self, control: SessionControl, seconds: float | None) -> None:
+        self._jobs.add(Job(MORE, partial(control.try_more, seconds)))
+
+    def _stop(self, control: SessionControl) -> None:
+        """End what is measured after the session; the session stays, with all that was measured."""
+        stack = self._jobs.busy_with == REWORK
+        self._jobs.forget_later()
+        if self._jobs.running:
+            control.stop()
+        then = (
+            "Key t on the stack in view 3 measures it, and so does the next decision."
+            if stack
+            else "Key t tries it again."
+        )
+        self._tell(f"Stopped. {then}")
+
+
+def consequence_of_skipping(name: str, state: SessionState) -> str:
+    """What follows when the running trial is skipped."""
+    if name == "stack, confirmed":
+        return "The stack's figure stays as measured once, not confirmed."
+    if name.startswith("stack:"):
+        return "A smaller stack is tried next."
+    if state.candidate(name) is not None:
+        return "Key t tries it later."
+    return "The figures that need it stay as they are."
+
+
+def has_run(state: SessionState, name: str) -> bool:
+    """Whether a candidate has run before, so that trying it is trying it again."""
+    record = state.trials.get(name)
+    return record is not None and record.result.outcome is not Outcome.SKIPPED

@@ -1,0 +1,181 @@
+"""The first lines of the overview: the result, its cost and how to use it; or that there is none, and what to do.
+
+Pure functions of the state.
+"""
+
+from __future__ import annotations
+
+from textual.content import Content
+
+from advisor.experiment.policy import POLICY
+from advisor.experiment.ranking import best_per_recipe
+from advisor.experiment.state import SessionState
+from advisor.export.figures import MEASURED_ONCE
+from advisor.formatting import (
+    format_interval,
+    format_ms,
+    format_noise,
+    format_numerics,
+    format_percent,
+    format_rate,
+    format_seconds,
+)
+from advisor.records import Objective, StackRecord, Verdict
+from advisor.report.conclusions import candidates_tried, count_untried, stack_helps
+from advisor.tui.text import DIM, memory_against, own_effect
+from advisor.tui.views.roof_text import roof_before_and_after
+
+_LOADING = ("", "starting", "loading the model")  # what the first trial does before its first step
+_PROBLEM = "bold $warning"
+
+
+def headline(state: SessionState) -> Content:
+    """The result so far in two to four lines, or what is being waited for."""
+    if state.failure:
+        return Content.assemble((state.failure.message, "bold $error"), "\n", state.failure.hint)
+    if state.stack and state.stack.pending:
+        return _pending(state.stack, state)
+    if state.stack and state.stack.comparison and state.stack.settings:
+        return _of_the_stack(state.stack, state)
+    if state.baseline is None:
+        return _before_the_baseline(state)
+    return _best_so_far(state)
+
+
+def _two(head: str, rest: str, style: str = "bold") -> Content:
+    return Content.assemble((head, style), "\n", (rest, DIM if style == "bold" else ""))
+
+
+def _before_the_baseline(state: SessionState) -> Content:
+    if state.finished:
+        return _two("Nothing was measured: the session ended before its baseline.", "Run it again.", _PROBLEM)
+    runs = state.facts is not None or state.activity not in _LOADING
+    waiting = "The baseline is being measured…" if runs else "The model is being loaded…"
+    return _two(waiting, "Trials start after the baseline.")
+
+
+def _pending(stack: StackRecord, state: SessionState) -> Content:
+    """What is left of a stack after a rejection: no figure until it has been measured."""
+    count = len(stack.settings)
+    if count:
+        left = f"{count} setting{'' if count == 1 else 's'} left in the stack, {stack.result.reason}"
+        return _two(left, "How fast they are together is not known before that.")
+    others = any(item.record.candidate.recipe not in state.rejected for item in state.recommendations)
+    then = "Key 4 shows what else helps." if others else "Nothing else helps here: u takes a decision back."
+    return _two(f"The stack is empty, {stack.result.reason}", then)
+
+
+# --- a stack --------------------------------------------------------------------------------------------------
+
+
+def _of_the_stack(stack: StackRecord, state: SessionState) -> Content:
+    """The result first, then what it costs, then how to use it."""
+    so_far = "" if state.finished else " so far"
+    sure = "confirmed" if stack.confirmed else f"{MEASURED_ONCE}{so_far}, not confirmed"
+    helps = stack_helps(state)
+    first = Content.assemble((_result(stack, state), "bold $success" if helps else _PROBLEM), f", {sure}")
+    return Content("\n").join([first, _cost(stack, state), *_roof(state), _how_to_use(state, helps=helps)])
+
+
+def _result(stack: StackRecord, state: SessionState) -> str:
+    """The result in one sentence: ``2.35x faster: 32.6 ms → 13.9 ms``."""
+    comparison, by = stack.comparison, state.yardstick
+    assert comparison is not None
+    if by is None or by.goal.objective is not Objective.THROUGHPUT:
+        told = by.effect(stack.result, comparison) if by else format_interval(comparison)
+        return f"{told[:1].upper()}{told[1:]}: {_before_and_after(stack, state)}"
+    if comparison.verdict is Verdict.NO_DIFFERENCE:
+        return f"No measurable difference: {format_interval(comparison)}, noise {format_noise(comparison.noise_floor)}"
+    figure = format_interval(comparison).partition(" ")[0]
+    word = "faster" if comparison.verdict is Verdict.FASTER else "the speed, slower"
+    return f"{figure} {word}: {_before_and_after(stack, state)}"
+
+
+def _before_and_after(stack: StackRecord, state: SessionState) -> str:
+    """Milliseconds a step, as timed beside one another; samples per second where the batch is another one."""
+    baseline = state.baseline
+    if baseline is None:
+        return f"{format_ms(stack.step_ms)} a step"
+    if stack.result.batch_size != baseline.result.batch_size:
+        rate = stack.baseline_samples_per_s or baseline.samples_per_s
+        return f"{rate:,.0f} → {format_rate(stack.samples_per_s)}"
+    return f"{format_ms(stack.baseline_step_ms or baseline.step_ms)} → {format_ms(stack.step_ms)} a step"
+
+
+def _cost(stack: StackRecord, state: SessionState) -> Content:
+    """The interval, and what the result costs: memory, numerics, start-up."""
+    old = state.baseline.result.peak_reserved_bytes if state.baseline else None
+    count = len(stack.settings)
+    parts = [
+        Content(format_interval(stack.comparison)),
+        Content(f"{count} settings" if count > 1 else "one setting"),
+        Content.assemble("memory ", memory_against(stack.result.peak_reserved_bytes, old)),
+    ]
+    if stack.numerics:
+        style = "$error" if stack.numerics.worse_than_declared else ""
+        parts.append(Content.assemble("numerics ", (format_numerics(stack.numerics), style)))
+    if stack.result.warmup_s:
+        parts.append(Content(f"start-up {format_seconds(stack.result.warmup_s)}"))
+    return Content.styled(" · ", DIM).join(parts)
+
+
+def _roof(state: SessionState) -> list[Content]:
+    """The share of the roof before and after, as a line."""
+    reached = roof_before_and_after(state)
+    return [] if reached is None else [Content.assemble(("roof ", DIM), reached)]
+
+
+def _how_to_use(state: SessionState, *, helps: bool) -> Content:
+    if not helps:
+        return Content("Your own settings are as good: there is nothing to export. Key 3 shows each trial.")
+    if state.finished is None:
+        return Content.styled("The search goes on. Key 4 shows what each setting does, 5 exports what is known.", DIM)
+    export, advice = ("5", "bold $accent"), ("4", "bold $accent")
+    return Content.assemble(export, " exports it, ", advice, " shows what each setting does")
+
+
+# --- no stack -------------------------------------------------------------------------------------------------
+
+
+def _best_so_far(state: SessionState) -> Content:
+    over = state.finished is not None
+    by = state.yardstick
+    ranked = best_per_recipe(state.trials.values(), by) if by else []
+    if not ranked:
+        return _at_the_end(state) if over else _in_the_middle(state)
+    best = ranked[0]
+    then = "Key 4 shows what it costs and the code." if over else "What helps is measured together afterwards."
+    return Content.assemble(
+        own_effect(best, by),
+        "  the best single setting: " if over else "  the best single setting so far: ",
+        (best.candidate.name, "bold"),
+        "\n",
+        (then, DIM),
+    )
+
+
+def _in_the_middle(state: SessionState) -> Content:
+    if candidates_tried(state):
+        return _two(f"Nothing {state.goal.better()} so far.", "Key 3 shows the trials live.")
+    return _two("The first trials are running…", "Key 3 shows them live.")
+
+
+def _at_the_end(state: SessionState) -> Content:
+    """Nothing helped: whether that is a result, or nothing could be judged."""
+    tried, missed = candidates_tried(state), count_untried(state)
+    if not tried:
+        rest = "R tries them, for as long again; a larger --budget does the same. Key 3 says why."
+        return _two("Nothing could be judged: no candidate was tried.", rest, _PROBLEM)
+    if not any(record.result.measured for record in tried):
+        failed = "its only trial failed" if len(tried) == 1 else f"all {len(tried)} trials failed"
+        rest = "Key 3 shows the reason of each, l its log; t tries one again."
+        return _two(f"Nothing could be judged: {failed}.", rest, _PROBLEM)
+    noise = state.baseline.noise_floor if state.baseline else 0.0
+    if noise > POLICY.noisy:
+        head = f"Nothing could be judged: identical runs differ by {format_percent(noise)} on this machine."
+        return _two(head, "End other programs and run again; only larger effects than that could be seen.", _PROBLEM)
+    head = f"Nothing that was tried {state.goal.better()}."
+    if missed:
+        rest = f"{missed} more could not be tried: R tries them, for as long again. Key 3 says why."
+        return _two(head, rest, _PROBLEM)
+    return _two(head, "Your settings are good as they are; key 3 shows each trial.")

@@ -1,0 +1,143 @@
+"""The fork server, the trials' parent: killed, stopped, and with what trials leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+
+import psutil
+import pytest
+from planted import TINY_TARGET
+
+from advisor import fork_server
+from advisor.records import Outcome, TargetSpec, TrialSpec
+from advisor.runner import Runner
+from advisor.scratch import SCRATCH
+
+SOON_S = 60.0  # generous: the machine may be loaded
+
+
+@pytest.fixture
+def spec(tmp_path):
+    def of(text=TINY_TARGET, **changes):
+        (tmp_path / "target.py").write_text(text, encoding="utf-8")
+        options = {"measure_s": 0.1, "warmup_limit_s": 0.2, "timeout_s": 120.0, "log_path": str(tmp_path / "trial.log")}
+        target = TargetSpec("target.py", str(tmp_path), device="cpu")
+        return TrialSpec(trial_id="t", target=target, settings={}, **{**options, **changes})
+
+    return of
+
+
+def in_build(body):
+    code = textwrap.indent(textwrap.dedent(body).strip(), "    ")
+    return "import os, time\n" + TINY_TARGET.replace("def build():\n", f"def build():\n{code}\n")
+
+
+def gone(pid):
+    deadline = time.monotonic() + SOON_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.05)
+                continue
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_fork_server_that_ended_or_stands_still_is_started_again(spec, number):
+    Runner.prepare()
+    before = fork_server._pid()
+    os.kill(before, number)
+    assert Runner().run(spec(), lambda message: None).outcome is Outcome.MEASURED
+    assert fork_server._pid() != before
+    assert gone(before)
+
+
+def test_it_is_started_again_where_the_folder_of_its_socket_was_removed():
+    Runner.prepare()
+    before = fork_server._pid()
+    shutil.rmtree(SCRATCH.folder())
+    Runner.prepare()
+    assert fork_server._pid() != before
+    assert gone(before)
+
+
+DAEMON = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open({path!r}, "w") as file:
+            file.write(str(os.getpid()))
+        time.sleep(600)
+    os._exit(0)
+while not (os.path.exists({path!r}) and open({path!r}).read()):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot adopt")
+def test_a_daemon_ends_with_its_trial(spec, tmp_path):
+    result = Runner().run(spec(in_build(DAEMON.format(path=str(tmp_path / "pid")))), lambda message: None)
+    assert result.outcome is Outcome.MEASURED, result.reason
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot adopt")
+def test_a_daemon_of_the_build_lives_as_long_as_the_build(spec, tmp_path):
+    runner = Runner()
+    made = spec(in_build(DAEMON.format(path=str(tmp_path / "pid"))))
+    assert runner.build_once(made.target, made.seed, str(tmp_path / "build.log"), SOON_S) == ""
+    daemon = int((tmp_path / "pid").read_text())
+    assert runner.run(made, lambda message: None).measured
+    assert psutil.pid_exists(daemon)
+    runner.forget_build()
+    assert gone(daemon)
+
+
+SESSION = """
+import sys
+from advisor.records import TargetSpec
+from advisor.runner import Runner
+
+if __name__ == "__main__":
+    Runner.prepare()
+    Runner().build_once(TargetSpec("target.py", sys.argv[1], device="cpu"), 0, sys.argv[1] + "/build.log", 600.0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot adopt")
+def test_a_killed_session_leaves_no_process_and_the_next_none_of_its_files(spec, tmp_path):
+    """Its build hangs, a daemon of it has left the process group."""
+    spec(in_build(DAEMON.format(path=str(tmp_path / "pid")) + "\ntime.sleep(600)"))
+    (tmp_path / "session.py").write_text(SESSION, encoding="utf-8")
+    session = subprocess.Popen([sys.executable, str(tmp_path / "session.py"), str(tmp_path)])
+    until = time.monotonic() + SOON_S
+    while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    started = psutil.Process(session.pid).children(recursive=True)
+    daemon = int((tmp_path / "pid").read_text())
+    session.kill()
+    session.wait()
+    assert all(gone(process.pid) for process in started)
+    assert gone(daemon)
+
+
+def test_programs_that_a_trial_starts_put_temporary_files_where_they_are_removed(spec, tmp_path):
+    body = f"""
+    import tempfile
+    with open({str(tmp_path / "told")!r}, "w") as file:
+        print(tempfile.gettempdir(), os.environ["TMPDIR"], os.environ["TORCHINDUCTOR_CACHE_DIR"], file=file)
+    """
+    assert Runner().run(spec(in_build(body)), lambda message: None).measured
+    own, programs, compiled = (tmp_path / "told").read_text().split()
+    assert own == tempfile.gettempdir()
+    assert programs == str(SCRATCH.folder())
+    assert programs not in compiled

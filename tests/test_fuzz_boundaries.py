@@ -1,0 +1,188 @@
+"""Random command lines, targets and journals: every failure is an error of two lines. 20,000 of each: `-m fuzz`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import itertools
+import json
+import random
+import sys
+from functools import partial
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sample_session import cancelled_history, detailed_history, failed_history, sample_request
+
+from advisor import cli, commands, options
+from advisor.catalog import load_catalog
+from advisor.entrypoint import load_target
+from advisor.errors import AdvisorError
+from advisor.experiment import events
+from advisor.experiment.journal import SCHEMA, open_session, sessions_folder
+from advisor.experiment.state import SessionState
+from advisor.export.outputs import json_text, report_text
+from advisor.formatting import CONTROLS
+from advisor.headless import print_summary
+from advisor.records import TargetSpec
+from advisor.source import read_sources
+
+EXAMPLES = pytest.mark.parametrize("examples", [500, pytest.param(20_000, marks=pytest.mark.fuzz)])
+ANYTHING = st.text(st.characters(exclude_categories=()), max_size=30)
+
+
+def fuzz(examples, strategy, check):
+    """Run a check on so many inputs; few of them are the same in each run, so that a run can be repeated."""
+    options_ = settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=examples == 500,
+        suppress_health_check=list(HealthCheck),
+    )
+    options_(given(strategy)(check))()
+
+
+def told(error):
+    """The two lines of an error, as they are printed."""
+    with contextlib.redirect_stderr(io.StringIO()) as file:
+        cli._complain(error.message, error.hint, error.details)
+    lines = file.getvalue().splitlines()
+    assert len(lines) >= 2
+    assert lines[0].startswith("perf-advisor: ")
+    assert not CONTROLS.search(file.getvalue())
+    file.getvalue().encode()
+
+
+# --- the command line -----------------------------------------------------------------------------------------
+
+OPTIONS = [option for action in options._measure_parser()._actions for option in action.option_strings]
+WORDS = st.sampled_from(
+    [*OPTIONS, *options._COMMANDS, "demo", "m:b", "a.py", "--", "-", "1", "0", "-1", "90s", "1h", "16GiB", "cpu", "90%"]
+)
+LARGE = st.sampled_from(["9" * 400, "1e999", "9" * 30 + "h", "٣", "²", "x" * 5000, "a\0b", "\udcff.py", "~", "/", "//"])
+
+
+@EXAMPLES
+def test_command_lines(examples, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def parses(arguments):
+        code = None
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                options.parse(arguments)
+            except AdvisorError as error:
+                told(error)
+            except SystemExit as left:  # --help, --version
+                code = left.code
+        assert not code
+
+    valued = st.tuples(st.sampled_from(OPTIONS), LARGE | ANYTHING).map(list)
+    words = (WORDS | LARGE | ANYTHING).map(lambda word: [word])
+    fuzz(examples, st.lists(words | valued, max_size=4).map(lambda parts: [*itertools.chain(*parts)]), parses)
+
+
+# --- targets --------------------------------------------------------------------------------------------------
+
+NAMES = st.lists(
+    st.sampled_from(
+        ["m", "my.py", "..", ".", "/", ":", "é", "\0", "\udcff", "a" * 300, " ", "\n", "json", "%", "*", "[", "]"]
+    )
+    | ANYTHING,
+    min_size=1,
+    max_size=5,
+).map("".join)
+
+
+@EXAMPLES
+def test_target_strings(examples, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def loads(target):
+        try:
+            load_target(TargetSpec(target, str(tmp_path)))
+        except AdvisorError as error:
+            told(error)
+        for reading in read_sources(target, str(tmp_path), ()):
+            assert isinstance(reading.problem, str)
+        with contextlib.suppress(AdvisorError):
+            assert options.parse(["--headless", target]).request.target.command
+
+    fuzz(examples, NAMES, loads)
+
+
+# --- journals -------------------------------------------------------------------------------------------------
+
+LEAVES = [
+    float("nan"), float("inf"), -float("inf"), 1e308, -1.0, 0, 0.0, -(10**30), 10**400, "", "\ud800", "\x9b", "x" * 300,
+    None, True, [], {}, [[]], {"": None}, "cuda", "nan",
+]  # fmt: skip
+
+
+def lines_of(history):
+    header = {"schema": SCHEMA, "started": 1.7e9, "request": msgspec.to_builtins(sample_request())}
+    kept = [event for event in history if not isinstance(event, events.ProgressMade | events.TrialActivity)]
+    return [header, *({"event": type(e).__name__, "at": 1.0, "data": msgspec.to_builtins(e)} for e in kept)]
+
+
+JOURNALS = [lines_of(history()) for history in (detailed_history, cancelled_history, failed_history)]
+
+
+def damaged(seed):
+    """A journal with a few values replaced, and sometimes bytes of it."""
+    chance = random.Random(seed)
+    lines = copy.copy(chance.choice(JOURNALS))
+    for _ in range(chance.randrange(1, 4)):
+        number = chance.randrange(len(lines))
+        lines[number] = copy.deepcopy(lines[number])
+        replace_a_leaf(lines[number], chance)
+    text = bytearray("\n".join(json.dumps(line) for line in lines).encode() + b"\n")
+    if chance.random() < 0.3:
+        for _ in range(chance.randrange(1, 5)):
+            text[chance.randrange(len(text))] = chance.randrange(256)
+    return bytes(text)
+
+
+def replace_a_leaf(value, chance):
+    while True:
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        key = chance.choice(keys)
+        if not isinstance(value[key], dict | list) or not value[key] or chance.random() < 0.05:
+            value[key] = chance.choice(LEAVES)
+            return
+        value = value[key]
+
+
+def summary(state, request, catalog):
+    out = io.StringIO()
+    print_summary(state, out, catalog)
+    return out.getvalue()
+
+
+SHOWN = [summary, json_text, partial(report_text, html=False), partial(report_text, html=True)]
+
+
+@EXAMPLES
+def test_journals(examples, tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+    sessions_folder().mkdir()
+    path, catalog = sessions_folder() / "20260101-000000.jsonl", load_catalog()
+
+    def shows(seed):
+        path.write_bytes(damaged(seed))
+        try:
+            past = open_session()
+        except AdvisorError as error:
+            told(error)
+            return
+        state = SessionState.of(past.events)
+        commands._result(state)
+        random.Random(seed).choice(SHOWN)(state, past.request, catalog).encode()
+
+    fuzz(examples, st.integers(0, 2**64), shows)

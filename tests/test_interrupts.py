@@ -1,0 +1,137 @@
+"""Signals that end perf-advisor, in bursts, at any moment: what was asked for is written, and there is no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from planted import TINY_TARGET
+
+from advisor import interrupts
+from advisor.interrupts import INTERRUPTS, Interrupts
+
+SOON_S = 60.0
+EVERY = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.parametrize("number", EVERY)
+def test_a_signal_is_noted_and_a_burst_counts_once(number):
+    taken, told = Interrupts(), []
+    before = signal.getsignal(number)
+    with taken.handled(), taken.obeyed_by(lambda: told.append(number)):
+        for _ in range(5):
+            os.kill(os.getpid(), number)
+        assert (taken.asked, taken.urgent) == (True, False)
+    assert told == [number] * 5
+    assert signal.getsignal(number) is before
+
+
+def test_the_second_is_urgent_a_moment_later(monkeypatch):
+    monkeypatch.setattr(interrupts, "SAME_SIGNAL_S", 0.0)
+    taken = Interrupts()
+    with taken.handled(), taken.obeyed_by():
+        os.kill(os.getpid(), signal.SIGINT)
+        assert not taken.urgent
+        time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert taken.urgent
+
+
+def test_where_nobody_looks_the_first_waits_and_the_second_interrupts(monkeypatch):
+    monkeypatch.setattr(interrupts, "_BEGINS_WITHIN_S", 0.0)
+    taken, told = Interrupts(), []
+    with taken.handled():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        with taken.obeyed_by(lambda: told.append(1)):
+            assert told == [1]
+
+
+def test_a_command_that_measures_nothing_is_interrupted_at_once():
+    taken = Interrupts()
+    with taken.handled():
+        taken.at_once()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    with taken.handled():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            taken.at_once()
+
+
+def test_nohup_and_other_threads_are_left_alone():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts().handled():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    worker = threading.Thread(target=lambda: Interrupts().handled().__enter__())
+    worker.start()
+    worker.join()
+    assert not INTERRUPTS.asked
+
+
+@pytest.mark.parametrize(("number", "after_s", "times"), [(15, 0.3, 1), (2, 1.0, 30), (1, 2.0, 1)])
+def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, number, after_s, times):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "advisor",
+        "target.py:build",
+        "--headless",
+        "--json",
+        "out.json",
+        "--device",
+        "cpu",
+    ]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PERF_ADVISOR_STATE": str(tmp_path / "state")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(after_s)
+    for _ in range(times):
+        os.kill(process.pid, number)
+        time.sleep(0.05)
+    printed, _ = process.communicate(timeout=SOON_S)
+    assert process.returncode == 130, printed
+    assert "Traceback" not in printed
+    assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True, printed
+
+
+def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    command = [sys.executable, "-m", "advisor", "target.py", "--json", "out.json", "--device", "cpu"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(command[0], command, {**os.environ, "PERF_ADVISOR_STATE": str(tmp_path / "s"), "TERM": "xterm"})
+    shown, asked, until = b"", False, time.monotonic() + SOON_S
+    while time.monotonic() < until:
+        try:
+            shown += os.read(terminal, 65536)
+        except OSError:
+            break
+        if not asked and b"Overview" in shown:
+            asked = True
+            os.kill(pid, signal.SIGTERM)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 130, shown[-2000:]
+    assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"\x1b[?1049h")
+    assert b"Traceback" not in shown
+    assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True

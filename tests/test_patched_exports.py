@@ -1,0 +1,69 @@
+"""What an export into a config writes: the config, the rest beside it, and what a person is told."""
+
+from __future__ import annotations
+
+import pytest
+from project_configs import CONFIGS
+from sample_session import sample_history, sample_request
+
+from advisor.catalog import load_catalog
+from advisor.experiment.state import SessionState
+from advisor.export.outputs import write_outputs
+from advisor.options import Outputs
+from advisor.records import ConfigKind
+from advisor.runtime.tuning import Tuning
+
+
+def exported(config, path, **options):
+    """The sentences of an export of the sample session into a config."""
+    outputs = Outputs(export_path=str(path), config_path=str(config), **options)
+    written = write_outputs(SessionState.of(sample_history()), sample_request(), outputs, load_catalog())
+    assert not written.errors
+    return written.sentences
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("hf_run_glue.json", "  trainer.add_callback(TunedCallback('tuned.yaml'))"),
+        ("lightning_cli.yaml", "  trainer = Trainer(callbacks=[TunedCallback('tuned.yaml')])"),
+        ("accelerate_default.yaml", "  tuning = advisor.load('tuned.yaml')"),
+    ],
+)
+def test_the_rest_goes_beside_the_config_and_can_be_loaded(name, code, tmp_path):
+    told = exported(CONFIGS[name], tmp_path / "patched.yaml")
+    stack = SessionState.of(sample_history()).stack_settings
+    rest = Tuning.from_file(tmp_path / "tuned.yaml").settings
+    assert rest
+    assert rest.items() < stack.items()
+    assert code in told
+    assert any(line.startswith("  precision.autocast -> ") for line in told)
+    assert any(", ".join(sorted(rest)) in line for line in told)
+    comments = (tmp_path / "tuned.yaml").read_text()
+    assert "# speed-up together with those in patched.yaml: 1.97x" in comments
+
+
+def test_the_rest_overwrites_neither_the_config_nor_a_file_of_the_user_s(tmp_path):
+    exported(CONFIGS["lightning_cli.yaml"], tmp_path / "tuned.yaml")
+    assert (tmp_path / "tuned.yaml").read_text().startswith("# lightning.pytorch")
+    assert Tuning.from_file(tmp_path / "tuned.settings.yaml").settings
+    exported(CONFIGS["lightning_cli.yaml"], tmp_path / "other.yaml")  # tuned.yaml is not a settings file of ours
+    assert (tmp_path / "tuned.yaml").read_text().startswith("# lightning.pytorch")
+    assert Tuning.from_file(tmp_path / "other.settings.yaml").settings
+
+
+def test_a_plain_config_with_its_section_can_be_loaded(tmp_path):
+    for name in ("plain_windows.yaml", "plain_detr.json", "plain_train.toml", "plain_nested.yaml"):
+        path = tmp_path / f"tuned-{name}"
+        told = exported(CONFIGS[name], path)
+        assert any(f'advisor.load("{path.name}")' in line for line in told)
+        assert Tuning.from_file(path).settings
+        assert not (tmp_path / "tuned.yaml").exists()
+
+
+def test_a_kind_that_was_said_is_used(tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("epochs: 3\n")
+    exported(config, tmp_path / "patched.yaml", config_kind=ConfigKind.TIMM)
+    assert "amp_dtype: bfloat16" in (tmp_path / "patched.yaml").read_text()
+    assert not (tmp_path / "tuned.yaml").exists()  # timm has words for all three settings

@@ -1,0 +1,61 @@
+"""When the bench measures a disturbed trial again."""
+
+from __future__ import annotations
+
+import pytest
+from made_up import CATALOG, result_at
+
+from advisor.experiment.bench import Bench
+from advisor.experiment.budget import Budget
+from advisor.experiment.journal import Journal
+from advisor.experiment.request import Request
+from advisor.records import TargetSpec, TrialKind
+
+BUSY = "other processes used 1.9 of 2 cores while it was measured"
+
+
+class Machine:
+    """Answers trials in turn, each after so many seconds; a stand-in for what no test can have: other programs."""
+
+    interpreters = ()
+
+    def __init__(self, answers, seconds=3.0):
+        self.answers, self.seconds, self.now, self.ran = list(answers), seconds, 0.0, 0
+
+    def __call__(self):
+        return self.now
+
+    def run(self, spec, listen):
+        self.now, self.ran = self.now + self.seconds, self.ran + 1
+        return result_at(1.0, disturbed=self.answers.pop(0))
+
+
+def bench_on(machine, folder, monkeypatch, total_s=100.0):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(folder))
+    request = Request(TargetSpec("target.py", str(folder)), budget_s=total_s)
+    budget = Budget(total_s, machine)
+    return Bench(request, machine, budget, Journal.create(request), emit=lambda event: None, catalog=CATALOG)
+
+
+@pytest.mark.parametrize(
+    ("answers", "ran"),
+    [
+        (["", ""], 2),
+        ([BUSY, "", BUSY, ""], 4),  # each time the repeat is undisturbed
+        ([BUSY, BUSY, BUSY], 3),  # what disturbs goes on: the second is not repeated
+    ],
+)
+def test_a_disturbed_trial_is_repeated_as_long_as_that_helps(tmp_path, monkeypatch, answers, ran):
+    machine = Machine(answers)
+    bench = bench_on(machine, tmp_path, monkeypatch)
+    for _ in range(2):
+        bench.run(bench.spec("trial", {}))
+    assert machine.ran == ran
+
+
+def test_a_trial_that_took_a_large_part_of_the_budget_is_not_repeated(tmp_path, monkeypatch):
+    """A baseline of 40 s on a loaded machine was repeated, since trials were expected to take 4."""
+    machine = Machine([BUSY, ""], seconds=40.0)
+    bench = bench_on(machine, tmp_path, monkeypatch)
+    bench.run(bench.spec("baseline", {}, kind=TrialKind.BASELINE))
+    assert machine.ran == 1

@@ -1,0 +1,210 @@
+"""Exported files verified: loaded in a fresh process, applied to the target's own loop, and timed in a plain loop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from sample_session import sample_history, sample_request
+
+from advisor.catalog import load_catalog
+from advisor.config_file import read_config
+from advisor.errors import AdvisorError
+from advisor.experiment import events
+from advisor.experiment.state import SessionState
+from advisor.experiment.verification import LIMIT_S, Exported, limit_s, may_be_verified, verify
+from advisor.export.figures import verified_words
+from advisor.export.outputs import report_text, write_outputs
+from advisor.export.python_file import python_source
+from advisor.options import Outputs, parse
+from advisor.records import Mode, Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec, Verification
+from advisor.runner import Runner
+from advisor.runtime.loop import Loop
+from advisor.trial.verify import verified_result
+
+VERIFIED = Verification("tuned.yaml", 1.9, 26.3, 13.8, 1.97, 12.0)
+TARGET = """
+import torch
+
+def build(config):
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(8, config["width"])
+    data = torch.utils.data.TensorDataset(torch.randn(32, 8), torch.randn(32, config["width"]))
+    loader = torch.utils.data.DataLoader(data, batch_size=config["batch_size"])
+    return model, loader, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """On a loaded machine threads that wait for one another take most of such a small step."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def loop_of(data=None, mode=Mode.TRAIN, make_batch=None) -> Loop:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if mode is Mode.TRAIN else None
+    batch = (torch.randn(6, 4), torch.randn(6, 4)) if mode is Mode.TRAIN else torch.randn(6, 4)
+    return Loop(model, batch if data is None else data, torch.nn.MSELoss(), optimizer, mode, 6, make_batch=make_batch)
+
+
+def result_of(loop: Loop, path="", settings=None) -> TrialResult:
+    spec = TrialSpec("t", TargetSpec("x", "."), settings or {}, 0.05, 1.0, 30.0, "log", export_path=str(path))
+    return verified_result(loop, torch.device("cpu"), load_catalog(), spec)
+
+
+def file_of(tmp_path, settings, mode=Mode.TRAIN):
+    """The settings as both kinds of exported files."""
+    yaml_file, python_file = tmp_path / "tuned.yaml", tmp_path / "tuned.py"
+    yaml_file.write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+    python_file.write_text(python_source(load_catalog(), settings, mode))
+    return yaml_file, python_file
+
+
+def test_a_plain_loop_is_timed_without_and_with_a_file(tmp_path):
+    plain = result_of(loop_of())
+    assert plain.outcome is Outcome.MEASURED
+    assert {block.samples // block.steps for block in plain.blocks} == {6}
+    for path in file_of(tmp_path, {"precision.autocast": "bfloat16", "step.zero_grad": "zeros"}):
+        loop = loop_of()
+        before = loop.model[0].weight.detach().clone()
+        seen = []
+        loop.model[0].register_forward_hook(lambda module, inputs, output, seen=seen: seen.append(output.dtype))
+        assert result_of(loop, path).measured
+        assert set(seen) == {torch.bfloat16}
+        assert not torch.equal(loop.model[0].weight, before)
+
+
+def test_a_loader_is_prepared_and_read_epoch_after_epoch(tmp_path):
+    data = torch.utils.data.TensorDataset(torch.randn(12, 4), torch.randn(12, 4))
+    loader = torch.utils.data.DataLoader(data, batch_size=4)
+    for path in ("", *file_of(tmp_path, {"data.batch_size": 6})):
+        result = result_of(loop_of(loader), path, {"data.batch_size": 6} if path else {})
+        assert {block.samples // block.steps for block in result.blocks} == {6 if path else 4}
+
+
+def test_a_batch_of_another_size_is_made_for_the_file_alone(tmp_path):
+    made = loop_of(make_batch=lambda size: (torch.randn(size, 4), torch.randn(size, 4)))
+    path, _ = file_of(tmp_path, {"data.batch_size": 9})
+    assert result_of(made, path, {"data.batch_size": 9}).blocks[0].samples % 9 == 0
+    assert result_of(made, "", {"data.batch_size": 9}).blocks[0].samples % 6 == 0
+
+
+def test_inference(tmp_path):
+    for path in ("", *file_of(tmp_path, {"infer.grad": "inference_mode"}, Mode.INFER)):
+        loop = loop_of(mode=Mode.INFER)
+        assert result_of(loop, path).measured
+        assert not loop.model.training
+
+
+def test_a_file_that_cannot_be_applied_and_a_loss_that_is_not_finite_are_told(tmp_path):
+    broken = tmp_path / "tuned.yaml"
+    broken.write_text("epochs: 3\n")
+    with pytest.raises(AdvisorError, match="holds no settings"):
+        result_of(loop_of(), broken)
+    with pytest.raises(AdvisorError, match="not finite"):
+        result_of(loop_of((torch.full((6, 4), float("nan")), torch.zeros(6, 4))))
+
+
+class OneBench:
+    """What verifying needs of a bench: specs, and a real runner."""
+
+    def __init__(self, target, folder):
+        self.runner = Runner()
+        self.target, self.folder = target, folder
+
+    def spec(self, name, settings, *, kind):
+        assert kind is TrialKind.VERIFY
+        return TrialSpec(name, self.target, dict(settings), 1, 1, 1, str(self.folder / "log"), kind=kind)
+
+
+def test_a_file_is_verified_in_processes_of_its_own(tmp_path):
+    (tmp_path / "target.py").write_text(TARGET)
+    patched = tmp_path / "patched.yaml"
+    patched.write_text("width: 8\nbatch_size: 16\nperf_advisor:\n  step.zero_grad: zeros\n")
+    found = SessionState.of(sample_history()).stack
+    stack = replace(found, result=replace(found.result, warmup_s=100.0))  # time for a loaded machine
+    Runner.prepare()
+    target = TargetSpec("target.py:build", str(tmp_path), device="cpu", config={"width": 8, "batch_size": 8})
+    bench = OneBench(target, tmp_path)
+    found = verify(bench, Exported(str(patched), read_config(str(patched))), replace(stack, settings={}))
+    assert not found.problem
+    assert found.plain_step_ms > 0
+    assert found.tuned_step_ms > 0
+    per_sample = (found.plain_step_ms / 8) / (found.tuned_step_ms / 16)  # the patched config doubles the batch
+    assert found.speedup == pytest.approx(per_sample, rel=0.5)
+    patched.write_text("nothing: here\n")
+    found = verify(bench, Exported(str(patched)), stack)
+    assert found.speedup is None
+    assert found.problem.startswith("the loop with the file: ")
+
+
+# --- what a session does with it --------------------------------------------------------------------------------
+
+
+def confirmed() -> SessionState:
+    state = SessionState.of(sample_history())
+    assert state.stack.confirmed
+    return state
+
+
+def test_only_a_confirmed_stack_of_a_session_that_ended_is_verified():
+    assert may_be_verified(confirmed())
+    assert not may_be_verified(SessionState())
+    assert not may_be_verified(SessionState.of(sample_history()[:-1]))
+    once = confirmed()
+    once.stack = replace(once.stack, confirmed=False)
+    assert not may_be_verified(once)
+
+
+def test_a_slow_start_gives_verifying_more_time():
+    stack = confirmed().stack
+    assert limit_s(stack) == LIMIT_S
+    assert limit_s(replace(stack, result=replace(stack.result, warmup_s=100.0, build_s=None, prepare_s=None))) == 200.0
+
+
+def test_the_export_is_verified_after_it_is_written_and_before_the_reports(tmp_path):
+    state, request = confirmed(), sample_request()
+    paths = {name: tmp_path / name for name in ("tuned.yaml", "out.json", "report.md")}
+    outputs = Outputs(str(paths["out.json"]), str(paths["tuned.yaml"]), str(paths["report.md"]))
+
+    def verifying(exported):
+        assert "precision.autocast: bfloat16" in paths["tuned.yaml"].read_text()
+        assert not paths["out.json"].exists()
+        assert exported == Exported(str(paths["tuned.yaml"]))
+        state.apply(events.ExportVerified(VERIFIED))
+
+    write_outputs(state, request, outputs, load_catalog(), verifying)
+    assert json.loads(paths["out.json"].read_text())["verification"]["speedup"] == 1.9
+    assert "verified: 1.9" in paths["report.md"].read_text()
+    assert "verified: 1.9" in report_text(state, request, load_catalog(), html=True)
+
+
+def test_a_patched_config_is_verified_where_its_section_holds_the_settings(tmp_path):
+    verified = []
+    for text in ("lr: 0.1\n", "trainer:\n  max_epochs: 3\n  precision: 32\nseed_everything: 1\n"):
+        config = tmp_path / "train.yaml"
+        config.write_text(text)
+        outputs = Outputs(export_path=str(tmp_path / "patched.yaml"), config_path=str(config))
+        write_outputs(confirmed(), sample_request(), outputs, load_catalog(), verified.append)
+    assert len(verified) == 1
+    assert verified[0].config["lr"] == 0.1
+    assert "perf_advisor" in verified[0].config
+
+
+def test_what_is_said_of_it():
+    assert verified_words(VERIFIED).startswith("verified: 1.9x in a plain loop (26.3 ms before, 13.8 ms with it")
+    assert "the session measured" not in verified_words(VERIFIED)
+    assert "the session measured 3" in verified_words(replace(VERIFIED, session_speedup=3.0))
+    problem = Verification("tuned.yaml", problem="the loop with the file: it hangs")
+    assert verified_words(problem) == "not verified: the loop with the file: it hangs"
+
+
+def test_the_option():
+    assert parse(["demo", "--export", "t.yaml"]).outputs.verify
+    assert not parse(["demo", "--export", "t.yaml", "--no-verify"]).outputs.verify

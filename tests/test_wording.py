@@ -1,0 +1,38 @@
+"""Phrases that app, summary and reports share: none claims what was not measured."""
+
+from __future__ import annotations
+
+import pytest
+from made_up import result_at
+
+from advisor.export.figures import noise_words
+from advisor.formatting import format_class, format_numerics, format_repayment
+from advisor.records import BaselineRecord, Bottleneck, Numerics, NumericsResult
+
+
+@pytest.mark.parametrize(("runs", "words"), [(1, "noise not measured yet"), (2, "noise ±6.3 %")])
+def test_the_noise_of_a_single_run_is_not_told_as_measured(runs, words):
+    assert noise_words(BaselineRecord(result_at(1.0), 10.0, 3200.0, 0.063, runs=runs)) == words
+
+
+def test_numerics_that_nobody_could_compare_have_no_class():
+    """A baseline whose own loss is NaN: its candidates were listed as close."""
+    numerics = NumericsResult(Numerics.CLOSE, Numerics.CLOSE, None, "not finite", compared=False)
+    assert format_class(numerics) == "not compared (declared close)"
+    assert format_numerics(numerics) == "not compared, declared close"
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        (0, "no start-up cost"),
+        (1200, "the slower start is made up for after 1,200 steps"),
+        (None, "starts more slowly, and its steps are no faster"),
+    ],
+)
+def test_when_a_slower_start_has_paid_back(steps, words):
+    assert format_repayment(steps) == words
+
+
+def test_every_bottleneck_has_a_name_for_its_steps():
+    assert all(bottleneck.kind_of_step for bottleneck in Bottleneck)

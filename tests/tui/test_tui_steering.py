@@ -1,0 +1,249 @@
+"""The session obeys: skip, pause, more time, what was skipped, an early end; and what is asked before leaving."""
+
+from __future__ import annotations
+
+import asyncio
+
+import tui_histories as histories
+from textual.widgets import OptionList
+from tui_fakes import make_app
+from tui_pilot import drive, screen_text, settle
+
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.experiment.state import SessionState
+from advisor.records import Outcome, TrialResult
+from advisor.tui.actions import ACTIONS
+from advisor.tui.deciding import can_decide, consequence, value_to_accept
+from advisor.tui.screens import OverwriteScreen, QuitScreen, ValueScreen
+from advisor.tui.steering import consequence_of_skipping
+from advisor.tui.views.trial_rows import build_rows
+
+RUNNING = histories.BATCH.candidate.name
+COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "white")
+SKIPPED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
+
+
+def with_something_untried() -> list[events.Event]:
+    return [*histories.whole(), events.TrialMeasured(SKIPPED)]
+
+
+# --- while a session runs -------------------------------------------------------------------------------------
+
+
+async def test_a_running_session_is_steered_by_keys() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("x")
+        await settle(pilot)
+        assert control.calls[-1] == ("skip",)
+        assert f"{RUNNING} is skipped. Key t tries it later." in screen_text(app)
+        app.clear_notifications()
+        await pilot.press("plus")
+        await settle(pilot)
+        assert control.calls[-1] == ("extend", 60.0)
+        assert "One more minute" in screen_text(app)
+        app.clear_notifications()
+        await pilot.press("space")
+        await settle(pilot)
+        assert control.calls[-1] == ("pause",)
+        assert "pauses after this trial" in screen_text(app).splitlines()[-2]
+        app.post_event(events.Held(True))
+        await settle(pilot)
+        assert "Paused: space goes on" in screen_text(app).splitlines()[-2]
+        await pilot.press("space")
+        app.post_event(events.Held(False))
+        await settle(pilot)
+        assert control.calls[-1] == ("go_on",)
+        assert "Paused" not in screen_text(app).splitlines()[-2]
+        await pilot.press("R")
+        await settle(pilot)
+        assert control.calls[-1] == ("go_on",), "what was skipped for time is known at the end only"
+        await pilot.press("E")
+        await settle(pilot)
+        assert control.calls[-1] == ("finish",)
+        assert "reports what it has measured" in " ".join(screen_text(app).split())
+
+    await drive(histories.to_trials(), check, hold=True, toasts=False)
+
+
+async def test_before_the_baseline_nothing_is_skipped() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("x", "plus", "E")
+        await settle(pilot)
+        assert control.calls == [("run",)]
+
+    await drive(histories.start(), check, hold=True)
+
+
+async def test_after_a_session_what_it_had_no_time_for_is_tried() -> None:
+    async def check(pilot, app, control) -> None:
+        assert "R Try the rest" in screen_text(app)
+        await pilot.press("R")
+        await settle(pilot)
+        assert control.calls[-1] == ("try_more", None)
+        assert "what had no time: 1 candidate" in " ".join(screen_text(app).split())
+        await pilot.press("plus")
+        await settle(pilot)
+        assert control.calls[-1] == ("try_more", 60.0)
+        count = len(control.calls)
+        await pilot.press("x", "space", "E")
+        await settle(pilot)
+        assert len(control.calls) == count, "nothing runs, so there is nothing to skip, to pause or to end"
+
+    await drive(with_something_untried(), check, toasts=False)
+
+
+def test_what_follows_from_skipping_is_told() -> None:
+    state = SessionState.of(histories.to_trials())
+    assert "not confirmed" in consequence_of_skipping("stack, confirmed", state)
+    assert "smaller stack" in consequence_of_skipping("stack: a, b", state)
+    assert "stay as they are" in consequence_of_skipping("baseline, again", state)
+
+
+def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
+    steering = [action for action in ACTIONS if action.steers]
+    assert {action.steers for action in steering} == {"skip", "stop", "pause", "minute", "untried", "finish"}
+    assert all(action.palette and not action.views for action in steering)
+
+
+# --- trying again ---------------------------------------------------------------------------------------------
+
+
+async def test_what_was_skipped_is_tried_and_is_seen_waiting() -> None:
+    async def check(pilot, app, control) -> None:
+        app.post_event(events.TrialMeasured(SKIPPED))
+        await settle(pilot)
+        await pilot.press("3")
+        app.view.choose_recipe("tf32")
+        await settle(pilot)
+        app.post_event(events.TrialMeasured(SKIPPED))
+        name = SKIPPED.candidate.name
+        table = app.query_one("#trials-table")
+        table.move_cursor(row=table.get_row_index(name))
+        await settle(pilot)
+        await pilot.press("t")
+        await settle(pilot)
+        assert [note.message for note in app._notifications][-1] == f"{name} is tried when the session is through."
+        assert app.context.waiting == (name,)
+        assert str(table.get_cell(name, "effect")) == "tried when the session is through"
+        assert not app.view.can("retry"), "once is enough"
+
+    await drive(histories.to_trials(), check, hold=True, toasts=False)
+
+
+# --- decisions ------------------------------------------------------------------------------------------------
+
+
+async def test_of_several_values_one_is_accepted() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4", "down", "down", "a")
+        await settle(pilot)
+        assert isinstance(app.screen, ValueScreen)
+        shown = screen_text(app)
+        assert [text for text in ("256", "128", "4096", "out of memory", "17.9 GiB") if text not in shown] == []
+        app.screen.query_one("#values", OptionList).highlighted = 1
+        await pilot.press("enter")
+        await settle(pilot)
+        assert ("decide", "batch_size", Decision.ACCEPTED, 128) in control.calls
+        assert "✓ accepted: 128" in screen_text(app)
+        assert "1 of 7 decided" in screen_text(app)
+        assert app.view.chosen.record.candidate.recipe == "autocast", "the next one without a decision"
+        await pilot.press("u")
+        await settle(pilot)
+        assert control.calls[-2] == ("decide", "batch_size", None)
+        assert app.view.chosen.record.candidate.recipe == "batch_size"
+        await pilot.press("a", "escape")
+        await settle(pilot)
+        assert control.decisions() == {}
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+def test_accepting_one_batch_size_leaves_the_others() -> None:
+    state = SessionState.of([*histories.deciding(), events.Decided("batch_size", Decision.ACCEPTED, 128)])
+    effects = {row.key: row.cells["effect"].plain for row in build_rows(state, COLOURS)}
+    assert effects["batch_size=128"] == "waiting, you accepted it"
+    assert "consent" in effects["batch_size=4096"] or "opt-in" in effects["batch_size=4096"]
+    assert value_to_accept(state, histories.BATCH.candidate) == 256
+    assert value_to_accept(state, histories.LAST.candidate) is None
+    assert can_decide(state, histories.BATCH.candidate, "accept")
+    assert not can_decide(state, histories.BATCH_DOUBLED.candidate, "accept")
+
+
+def test_a_decision_says_what_follows_from_it() -> None:
+    state = SessionState.of(histories.whole())
+    told = consequence(state, "channels_last", Decision.REJECTED)
+    assert told == "channels_last is left out; the stack is measured again without it."
+    assert consequence(state, "tf32", Decision.REJECTED) == "tf32 stays out of the stack."
+    assert consequence(state, "autocast", Decision.ACCEPTED) == "autocast stays in the stack."
+    told = consequence(state, "batch_size", Decision.ACCEPTED, 128)
+    assert told == "batch_size=128 is accepted; it is measured in the stack now."
+    running = SessionState.of(histories.to_trials())
+    assert consequence(running, "compile", Decision.REJECTED) == "compile is not tried any more."
+    assert consequence(running, "compile", Decision.ACCEPTED).endswith("measured in the stack next.")
+    assert consequence(running, "compile", None) == "The decision on compile is taken back."
+
+
+# --- leaving --------------------------------------------------------------------------------------------------
+
+
+async def test_leaving_while_something_is_measured_is_asked_about() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("q")
+        await settle(pilot)
+        assert isinstance(app.screen, QuitScreen)
+        assert f"{RUNNING} is not finished." in screen_text(app)
+        await pilot.press("enter")
+        await settle(pilot)
+        assert app.is_running
+        assert control.calls == [("run",)], "the safe answer has the focus"
+        await pilot.press("q", "e")
+        await settle(pilot)
+        assert control.calls[-1] == ("finish",)
+        assert app.is_running
+        await asyncio.sleep(0)
+
+    await drive(histories.to_trials(), check, hold=True, toasts=False)
+
+
+async def test_q_on_the_question_about_a_file_cancels_the_question(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tuned.yaml").write_text("mine")
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("5", "s")
+        await settle(pilot)
+        assert isinstance(app.screen, OverwriteScreen)
+        await pilot.press("q")
+        await settle(pilot)
+        assert app.is_running
+        assert app.return_code is None
+        assert not isinstance(app.screen, OverwriteScreen)
+        assert (tmp_path / "tuned.yaml").read_text() == "mine"
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+# --- keys and a small screen ----------------------------------------------------------------------------------
+
+
+async def test_many_keys_at_once_on_a_tiny_screen_break_nothing() -> None:
+    app, control = make_app(histories.to_trials(), hold=True)
+    async with app.run_test(size=(40, 10)) as pilot:
+        await settle(pilot)
+        await pilot.press(
+            *"12345", *"4jjkk", *"3jk", *["space"] * 6, *["x"] * 5, *["h", "o"] * 6, "slash", *"batch", "escape"
+        )
+        await settle(pilot)
+        assert app.is_running
+        assert not app.context.paused
+        assert control.calls.count(("pause",)) == control.calls.count(("go_on",)) == 3
+        control.cancel()
+
+
+def test_a_trial_that_the_person_skipped_says_so_in_its_row() -> None:
+    record = histories.failed("tf32", "precision.float32_matmul", "high", Outcome.SKIPPED, "you skipped it")
+    state = SessionState.of([*histories.whole(), events.TrialMeasured(record)])
+    (row,) = [row for row in build_rows(state, COLOURS) if row.key == record.candidate.name]
+    assert row.cells["effect"].plain == "you skipped it"
+    assert TrialResult(Outcome.SKIPPED, "you skipped it") == record.result

@@ -1,0 +1,344 @@
+"""The table of trials: what is in it, in which order, what of it is shown, and whose log stands under it."""
+
+# ruff: noqa: RUF001 - the en dash of an interval
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tui_histories as histories
+from tui_pilot import drive, screen_text, settle
+
+from advisor.experiment import events
+from advisor.experiment.state import SessionState
+from advisor.records import Comparison, OperatorRow
+from advisor.report.waterfall import waterfall
+from advisor.tui.text import interval_bar, shortened, widest_effect
+from advisor.tui.views.headline import headline
+from advisor.tui.views.overview_facts import baseline_facts
+from advisor.tui.views.trial_order import Order, arranged
+from advisor.tui.views.trial_rows import COLUMNS, build_rows, fitting_columns, tally
+from advisor.tui.views.waterfall_text import waterfall_text
+from advisor.tui.widgets.log_tail import LogTail, folded
+from advisor.tui.widgets.operator_table import OperatorTable, columns_of
+
+COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "white")
+PART = "stack without precision.autocast"
+
+
+@pytest.fixture
+def state() -> SessionState:
+    return SessionState.of(histories.contributed())
+
+
+def keys(state: SessionState, order: Order) -> list[str]:
+    return [row.key for row in arranged(build_rows(state, COLOURS), order, state)]
+
+
+# --- rows -----------------------------------------------------------------------------------------------------
+
+
+def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
+    rows = {row.key: row for row in build_rows(state, COLOURS)}
+    assert rows[PART].cells["step"].plain == "19.6 ms"
+    assert rows[PART].log_path == "/nowhere/drop.log"
+    state.apply(events.TrialStarted("baseline, again", "/nowhere/again.log"))
+    state.apply(events.TrialActivity("baseline, again", "warming up"))
+    rows = {row.key: row for row in build_rows(state, COLOURS)}
+    assert rows["baseline, again"].cells["effect"].plain == "running: warming up"
+
+
+def test_a_trial_that_has_ended_no_longer_runs(state) -> None:
+    state.apply(events.TrialStarted(PART, ""))
+    assert state.running == PART
+    state.apply(events.TrialEnded(PART, histories.Outcome.MEASURED, "", 19.0, None, 3.0))
+    assert state.running == ""
+
+
+def test_the_tally_counts_candidates_and_not_the_control(state) -> None:
+    candidates = [record for record in state.trials.values() if record.candidate.recipe != "control"]
+    assert tally(state, wide=True).plain.startswith(f"{len(candidates)} of {len(candidates)} tried")
+
+
+def test_the_stack_is_the_longest_bar() -> None:
+    state = SessionState.of(histories.whole())
+    bars = {row.key: row.cells["bar"].plain for row in build_rows(state, COLOURS)}
+    stack, best = bars["stack"], bars[histories.LAST.candidate.name]
+    assert stack.index("●") == len(stack) - 1
+    assert best.index("●") < stack.index("●")
+    assert bars[histories.ZERO_GRAD.candidate.name].index("●") <= best.index("│")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "drawn"),
+    [((2.0, 2.0, 2.0), "      │     ●"), ((0.5, 0.5, 0.5), "●     │      "), ((1.0, 0.9, 1.1), "     ─●─     ")],
+)
+def test_an_interval_is_drawn_around_once_as_fast(ratio, drawn) -> None:
+    assert interval_bar(Comparison(*ratio, 0.01), 0.6931, 13) == drawn
+    assert interval_bar(None, 1.0, 13) == ""
+
+
+def test_names_are_cut_in_their_middle() -> None:
+    assert shortened("convolution_backward", 11) == "convo…kward"
+    assert shortened("short", 11) == "short"
+    assert shortened("anything", 0) == ""
+
+
+def test_reasons_get_the_width_and_names_do_not() -> None:
+    for width in (40, 80, 104, 120, 200):
+        widths = {column.key: cells for column, cells in fitting_columns(width)}
+        assert widths["effect"] >= 20
+        assert widths["name"] <= 22
+        if width >= 80:
+            assert sum(widths.values()) + 2 * len(widths) <= width
+    assert {column.key: cells for column, cells in fitting_columns(200)}["effect"] > 60
+
+
+# --- order ----------------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_apply_is_hidden_unless_it_is_asked_for(state) -> None:
+    assert not any(key.startswith("skipped:") for key in keys(state, Order()))
+    assert sum(key.startswith("skipped:") for key in keys(state, Order(show_skipped=True))) == len(state.skipped)
+    assert keys(state, Order(query="torchao")) == ["skipped:float8"], "who looks for it finds it"
+
+
+@pytest.mark.parametrize("column", [column.key for column in COLUMNS if column.label])
+def test_rows_are_sorted_by_every_column_both_ways(state, column) -> None:
+    there, back = keys(state, Order(column)), keys(state, Order(column, backwards=True))
+    assert there[:2] == back[:2] == ["baseline", "stack"]
+    assert sorted(there) == sorted(back) == sorted(keys(state, Order()))
+    assert there != back
+
+
+def test_the_best_effect_comes_first_and_what_has_none_last(state) -> None:
+    by_effect = keys(state, Order("effect"))
+    assert by_effect[2] == histories.AUTOCAST.candidate.name
+    assert by_effect.index(histories.GRAPH.candidate.name) > by_effect.index(histories.ZERO_GRAD.candidate.name)
+    by_step = keys(state, Order("step"))
+    assert by_step.index(PART) < by_step.index(histories.ZERO_GRAD.candidate.name)
+
+
+def test_a_heading_sorts_turns_round_and_goes_back_to_the_plan() -> None:
+    order = Order().by("step")
+    assert (order.column, order.backwards) == ("step", False)
+    assert order.by("step").backwards
+    assert order.by("step").by("step") == Order()
+    shown = [column for column, _ in fitting_columns(80)]
+    seen = [order := order.by_next(shown) for _ in range(len(shown))]
+    assert seen[0].column == "memory"
+    assert "" in [order.column for order in seen], "the plan's own order is among them"
+
+
+def test_words_are_looked_for_in_names_and_reasons(state) -> None:
+    assert keys(state, Order(query="MEMORY out")) == [histories.BATCH_BIG.candidate.name]
+    assert keys(state, Order(query="[nothing")) == []
+
+
+async def test_the_table_is_sorted_filtered_and_unfolded_by_keys() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3")
+        await settle(pilot)
+        assert "5 do not apply: h shows them" in screen_text(app)
+        await pilot.press("h", "end")
+        await settle(pilot)
+        assert "scaled_dot_product_attention" in screen_text(app)
+        await pilot.press("h", "o", "o")
+        await settle(pilot)
+        assert "effect▼" in screen_text(app)
+        lines = screen_text(app).splitlines()
+        row = next(place for place, line in enumerate(lines) if "memory" in line and "effect" in line)
+        await pilot.click(offset=(lines[row].index("memory"), row))
+        await settle(pilot)
+        assert "memory▼" in screen_text(app)
+        await pilot.press("slash", *"batch")
+        await settle(pilot)
+        shown = screen_text(app)
+        assert "/batch: 3 of" in shown
+        assert "channels_last" not in shown.replace("stack", "")
+        await pilot.press("enter")
+        assert app.focused is app.query_one("#trials-table")
+        await pilot.press("escape")
+        await settle(pilot)
+        assert "/batch" not in screen_text(app)
+        assert "channels_last" in screen_text(app)
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+async def test_the_log_follows_the_running_trial_until_another_is_picked(tmp_path) -> None:
+    logs = {name: tmp_path / f"{name}.log" for name in "abc"}
+    for name, path in logs.items():
+        path.write_text(f"this is {name}\n")
+
+    async def check(pilot, app, control) -> None:
+        def shown() -> list[str]:
+            return list(app.query_one(LogTail).lines)[:1]
+
+        await pilot.press("3")
+        for name in "ab":
+            app.post_event(events.TrialStarted(f"stack without {name}", str(logs[name])))
+            await settle(pilot)
+            assert shown() == [f"this is {name}"]
+        await pilot.press("up")
+        await settle(pilot)
+        picked = app.view.selected_key
+        app.post_event(events.TrialEnded("stack without b", histories.Outcome.MEASURED))
+        app.post_event(events.TrialStarted("stack without c", str(logs["c"])))
+        await settle(pilot)
+        assert app.view.selected_key == picked, "the person's choice stays"
+        await pilot.press("f")
+        await settle(pilot)
+        assert shown() == ["this is c"]
+        logs["c"].write_text("line\n" * 100_000 + "the last\n")
+        app.query_one(LogTail).poll()
+        assert list(app.query_one(LogTail).lines)[-2:-1] == ["the last"] or "the last" in app.query_one(LogTail).lines
+        app.post_event(events.TrialEnded("stack without c", histories.Outcome.CRASHED, "killed"))
+        await settle(pilot)
+        assert app.view.selected_key == "stack without c"
+        assert "killed" in screen_text(app)
+
+    await drive(histories.to_trials()[:-3], check, hold=True, toasts=False)
+
+
+def test_pytorchs_own_warnings_are_folded() -> None:
+    log = (
+        "loading\n/x/site-packages/torch/cuda/__init__.py:61: FutureWarning: pynvml is deprecated\n"
+        "  import pynvml\nW1122 10:00:00.1 77 torch/_inductor/utils.py:1137] Not enough SMs\nmy own line"
+    )
+    assert folded(log) == "loading\n(3 lines of PyTorch's own warnings)\nmy own line"
+    assert folded("a\n  b") == "a\n  b"
+
+
+# --- the waterfall --------------------------------------------------------------------------------------------
+
+
+def test_the_waterfall_leads_from_the_baseline_to_the_stack(state) -> None:
+    steps = waterfall(state)
+    assert steps[0].start == 1.0
+    assert [step.start for step in steps[1:]] == [step.end for step in steps[:-1]]
+    assert steps[-1].end == pytest.approx(state.stack.comparison.speedup)
+    assert (steps[-1].name, steps[-1].key) == ("together", "")
+    assert [step.name for step in steps[:2]] == ["autocast", "channels_last"], "as they were added"
+    assert steps[0].alone == histories.AUTOCAST.comparison
+
+
+@pytest.mark.parametrize("width", [40, 74, 114, 200])
+def test_each_contribution_is_told_with_its_interval(state, width) -> None:
+    text = waterfall_text(state, width).plain
+    for told in ("+1.41x (1.39–1.43)", "no measurable difference", "2.35x (2.32–2.37)", "+1.03x together"):
+        assert told in text
+    assert ("alone 1.12x" in text) is (width >= 114)
+    if width >= 74:
+        assert max(map(len, text.splitlines())) <= width
+
+
+def test_there_is_no_waterfall_without_a_contribution_or_a_stack() -> None:
+    state = SessionState.of(histories.whole())
+    assert waterfall_text(state, 100).plain == ""
+    assert waterfall(SessionState()) == []
+    state.apply(events.Decided("compile", histories.Decision.REJECTED))
+    assert waterfall(state) == []
+
+
+def test_what_is_added_to_the_stack_stands_before_what_is_done_alone(state) -> None:
+    (row,) = [row for row in build_rows(state, COLOURS) if row.key == histories.AUTOCAST.candidate.name]
+    assert row.cells["effect"].plain == "+1.41x (1.39–1.43) on the stack"
+    assert widest_effect(state.trials.values(), state.stack) > widest_effect(state.trials.values())
+
+
+# --- never falsely calm ---------------------------------------------------------------------------------------
+
+
+def test_the_first_line_is_the_result_then_its_cost_then_the_key(state) -> None:
+    lines = headline(state).plain.splitlines()
+    assert lines[0] == "2.35x faster: 32.6 ms → 13.9 ms a step, confirmed"
+    assert [
+        text for text in ("2.35x (2.32–2.37)", "memory 5.20 GiB (-43 %)", "close", "44.0 s") if text not in lines[1]
+    ] == []
+    assert lines[-1].startswith("5 exports it")
+
+
+def warned(state: SessionState) -> str:
+    text = headline(state)
+    assert any("$warning" in str(span.style) for span in text.spans), text.plain
+    return text.plain
+
+
+def test_where_nothing_could_be_judged_the_first_line_says_so_and_what_to_do() -> None:
+    failed = SessionState.of(histories.judged_nothing())
+    assert warned(failed).startswith("Nothing could be judged: its only trial failed.\n")
+    noisy = replace(histories.BASELINE, noise_floor=0.31)
+    told = [*histories.judged_nothing(), events.BaselineMeasured(noisy), events.TrialMeasured(histories.ZERO_GRAD)]
+    assert warned(SessionState.of(told)).startswith("Nothing could be judged: identical runs differ by 31 %")
+    assert warned(SessionState.of([events.SessionFinished(True, 1.0)])).startswith("Nothing was measured")
+    calm = [*histories.judged_nothing(), events.TrialMeasured(histories.ZERO_GRAD)]
+    assert headline(SessionState.of(calm)).plain.startswith("Nothing that was tried is measurably faster.")
+
+
+def test_a_stack_within_the_noise_is_no_success(state) -> None:
+    unclear = replace(state.stack, comparison=Comparison(1.01, 0.98, 1.04, 0.03))
+    state.apply(events.StackMeasured(unclear))
+    assert warned(state).startswith("No measurable difference: 1.01x (0.98–1.04), noise ±3.0 %")
+    assert "exports it" not in headline(state).plain
+
+
+def test_another_batch_size_is_told_in_samples() -> None:
+    state = SessionState.of(histories.whole())
+    bigger = replace(state.stack, result=replace(state.stack.result, batch_size=256), step_ms=55.6)
+    state.apply(events.StackMeasured(bigger))
+    assert headline(state).plain.startswith("2.35x faster: 1,963 → 4,604 samples/s, confirmed")
+
+
+def test_all_rejected_does_not_promise_what_else_helps() -> None:
+    recipes = [item.record.candidate.recipe for item in histories.recommendations()]
+    told = [*histories.whole(), *(events.Decided(recipe, histories.Decision.REJECTED) for recipe in recipes)]
+    shown = headline(SessionState.of(told)).plain
+    assert shown.startswith("The stack is empty")
+    assert "what else helps" not in shown
+    assert "u takes a decision back" in shown
+
+
+def test_figures_of_two_runs_are_not_mixed() -> None:
+    rows = dict(baseline_facts(histories.BASELINE, None))
+    assert str(rows["Spread"]).startswith("32.3 ms to 33.3 ms")
+    other = replace(histories.BASELINE, step_ms=5.52)
+    rows = dict(baseline_facts(other, None))
+    assert "Spread" not in rows
+    assert str(rows["First run"]) == "32.6 ms when its steps were timed singly (32.3 ms to 33.3 ms)"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+async def test_after_a_failed_build_nothing_is_waited_for(size) -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("escape")
+        for view in "12345":
+            await pilot.press(view)
+            await settle(pilot)
+            shown = " ".join(screen_text(app).split())
+            assert "Not known" in shown, shown
+            for word in ("being loaded", "being measured", "are chosen once", "appear here", "No operators yet"):
+                assert word not in shown
+
+    await drive(histories.failure(), check, size=size, toasts=False)
+
+
+# --- operators ------------------------------------------------------------------------------------------------
+
+
+def test_totals_make_way_for_names() -> None:
+    rows = (OperatorRow("aten::convolution_backward", 53, 3.4, 15.2, 4.1, 15.2),)
+    assert [column.key for column in columns_of(rows, 52, by_shape=False)] == ["device", "host", "calls"]
+    assert len(columns_of(rows, 76, by_shape=False)) == 5
+
+
+async def test_operators_keep_their_names_apart_at_100_columns() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("2")
+        await settle(pilot)
+        names = [str(name) for name in app.query_one(OperatorTable).get_column("operator")]
+        assert len(set(names)) == len(names)
+        assert [name for name in names[:4] if name not in screen_text(app)] == []
+
+    await drive(histories.whole(), check, size=(100, 30), toasts=False)
