@@ -155,7 +155,7 @@ def cases_of(loop: Loop, device: str) -> list[Case]:
                 found[f"{key}: {value}"] = Case(f"{key}: {value}", {**_BESIDE.get(key, {}), **settings})
     for stack in STACKS:
         settings = applicable(stack.settings, loop, device)
-        if settings and settings not in [case.settings for case in found.values()]:
+        if settings:
             found[stack.name] = Case(stack.name, settings)
     return [case for case in found.values() if CATALOG.conflict({**case.settings, **loop.always}) is None]
 

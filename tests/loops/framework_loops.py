@@ -44,6 +44,18 @@ def accelerate(run):
 @training("framework")
 def lightning(run):
     """A LightningModule whose ``configure_optimizers`` prepares the network and its optimizer."""
+    return fitted(run, run.prepare, [])
+
+
+@training("framework")
+def lightning_callback(run):
+    """A LightningModule as it is, with a callback for the Trainer."""
+    with tempfile.TemporaryDirectory() as folder:
+        return fitted(run, lambda *objects: objects, run.callbacks("lightning", folder))
+
+
+def fitted(run, prepare, callbacks):
+    """What Lightning's Trainer makes of a small network."""
     lightning = pytest.importorskip("lightning")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -64,7 +76,7 @@ def lightning(run):
         def configure_optimizers(self):
             optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01)
             scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.02, total_steps=51)
-            self.net, optimizer, scheduler = run.prepare(self.net, optimizer, scheduler)
+            self.net, optimizer, scheduler = prepare(self.net, optimizer, scheduler)
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     module = Classifier()
@@ -73,6 +85,7 @@ def lightning(run):
         accelerator="gpu" if run.device.type == "cuda" else "cpu",
         devices=1,
         gradient_clip_val=1.0,
+        callbacks=callbacks,
         check_val_every_n_epoch=5,
         logger=False,
         enable_checkpointing=False,
@@ -89,6 +102,18 @@ def lightning(run):
 @training("framework", "attention", "blocks")
 def transformers_trainer(run):
     """The Trainer of Hugging Face with a model, optimizer and scheduler that were prepared."""
+    return trained(run, run.prepare, [])
+
+
+@training("framework", "attention", "blocks")
+def transformers_callback(run):
+    """The Trainer of Hugging Face with a callback."""
+    with tempfile.TemporaryDirectory() as folder:
+        return trained(run, lambda *objects: objects, run.callbacks("transformers", folder))
+
+
+def trained(run, prepare, callbacks):
+    """What Hugging Face's Trainer makes of a small language model."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(8)
     config = transformers.GPT2Config(
@@ -97,7 +122,7 @@ def transformers_trainer(run):
     model = transformers.GPT2LMHeadModel(config).to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
     scheduler = transformers.get_linear_schedule_with_warmup(optimizer, 3, 25)
-    model, optimizer, scheduler = run.prepare(model, optimizer, scheduler)
+    model, optimizer, scheduler = prepare(model, optimizer, scheduler)
     rows = [{"input_ids": row, "labels": row} for row in tokens()]
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
@@ -111,7 +136,9 @@ def transformers_trainer(run):
             disable_tqdm=True,
             seed=1,
         )
-        trainer = transformers.Trainer(model, arguments, train_dataset=rows, optimizers=(optimizer, scheduler))
+        trainer = transformers.Trainer(
+            model, arguments, train_dataset=rows, optimizers=(optimizer, scheduler), callbacks=callbacks
+        )
         trainer.remove_callback(transformers.PrinterCallback)
         trainer.train()
     for entry in trainer.state.log_history:

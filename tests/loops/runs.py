@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import nn
 
 from advisor.records import Value
@@ -96,6 +99,10 @@ class Run:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=getattr(torch, self.autocast))
 
+    def callbacks(self, framework: str, folder: str) -> list[Any]:
+        """Return the framework's callbacks that a tuned loop adds, with their files in a folder: none."""
+        return []
+
     def infer(self, model: nn.Module) -> Callable[[Any], Any]:
         """Return a plain inference step: it runs in eval mode, and leaves every module in the mode that it had."""
 
@@ -145,6 +152,12 @@ class TunedRun(Run):
     ) -> Callable[[Any], torch.Tensor]:
         """Return the tuned training step."""
         return self._tuning.train_step(model, optimizer, loss, clip_grad=clip_grad)
+
+    def callbacks(self, framework: str, folder: str) -> list[Any]:
+        """Return the callback that applies the settings of a file."""
+        path = Path(folder, "tuned.yaml")
+        path.write_text(yaml.safe_dump(dict(self._tuning.settings)), encoding="utf-8")
+        return [importlib.import_module(f"advisor.{framework}").TunedCallback(path)]
 
     def infer(self, model: nn.Module) -> Callable[[Any], Any]:
         """Return the tuned inference step."""
