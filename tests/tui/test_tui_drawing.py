@@ -80,7 +80,7 @@ async def test_a_key_draws_what_waits_at_once() -> None:
         app.post_event(events.TrialActivity(NAME, "block 7"))
         await pilot.pause()
         assert app.pace.due
-        assert "block 7" not in screen_text(app)
+        assert "running: block 7" not in screen_text(app)
         await pilot.press("1")
         await pilot.pause()
         assert not app.pace.due
