@@ -24,7 +24,7 @@ class Countdown:
         self._ends_at: float | None = None
         self._told_s = 0.0
         self._held_s: float | None = None
-        self._trial_began_at = clock()
+        self._began_at = self._trial_began_at = clock()
         self.rise_s = 0.0
 
     def told(self, state: SessionState) -> None:
@@ -55,6 +55,11 @@ class Countdown:
     def trial_began(self) -> None:
         """A trial has begun just now."""
         self._trial_began_at = self._clock()
+
+    @property
+    def session_s(self) -> float:
+        """Seconds since the session was opened."""
+        return self._clock() - self._began_at
 
     @property
     def trial_s(self) -> float:

@@ -77,7 +77,7 @@ def key_line(action: Action) -> tuple[str, str]:
     return action.key_display or _SIGNS.get(first, first), action.description
 
 
-def _list(lines: Sequence[tuple[str, str]], width: int = 5) -> FactList:
+def _list(lines: Sequence[tuple[str, str]], width: int = 7) -> FactList:
     facts = FactList(label_width=width, label_style="bold $accent")
     facts.show(lines)
     return facts

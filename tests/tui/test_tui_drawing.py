@@ -80,7 +80,7 @@ async def test_a_key_draws_what_waits_at_once() -> None:
         app.post_event(events.TrialActivity(NAME, "block 7"))
         await pilot.pause()
         assert app.pace.due
-        assert "block 7" not in screen_text(app)
+        assert "running: block 7" not in screen_text(app)
         await pilot.press("1")
         await pilot.pause()
         assert not app.pace.due
@@ -214,9 +214,15 @@ async def test_the_time_left_runs_down_while_the_session_says_nothing() -> None:
         await pilot.pause(1.5)
         assert "0:34 left" in screen_text(app)
         assert "warming up  40 s" in screen_text(app)
+        app.post_event(events.TrialStarted("stack, confirmed", "", 12.0))
+        await settle(pilot)
+        seconds = 45.0
+        await pilot.pause(1.5)
+        assert "5 of about 12 s" in screen_text(app)
         seconds = 500.0
         await pilot.pause(1.5)
         assert "0:01 left" in screen_text(app)
+        assert "460 s, expected 12 s" in screen_text(app)
         control.cancel()
 
 

@@ -108,7 +108,7 @@ def test_nothing_that_helps_is_told_by_the_objective() -> None:
     state.trials[histories.ZERO_GRAD.candidate.name] = histories.ZERO_GRAD
     assert nothing_helped(state).startswith("Nothing that was tried is measurably faster.")
     tried = [events.GoalSet(Goal(Objective.ENERGY)), events.BaselineMeasured(histories.BASELINE)]
-    tried.append(events.TrialMeasured(histories.CONTROL))
+    tried.append(events.TrialMeasured(histories.ZERO_GRAD))
     assert headline(SessionState.of(tried)).plain.startswith("Nothing takes measurably less energy so far.")
 
 

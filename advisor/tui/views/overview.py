@@ -27,6 +27,8 @@ from advisor.tui.views.waterfall_text import waterfall_text
 from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.fact_list import Fact, FactList
 
+_WORKLOAD = "The model is described once its baseline has been measured."
+
 
 class OverviewView(View):
     """The headline above two columns of panels."""
@@ -64,7 +66,7 @@ class OverviewView(View):
         self.query_one("#headline").border_subtitle = what_is_measured(state.facts)
         self._show_waterfall()
         self._show_panel("#baseline", baseline_facts(state.baseline, state.facts), "The baseline is being measured…")
-        self._show_panel("#workload", workload_facts(state.facts, self.context.defaults), "The model is being loaded…")
+        self._show_panel("#workload", workload_facts(state.facts, self.context.defaults), _WORKLOAD)
         self._show_panel("#hardware", hardware_facts(state.hardware, self._device_uuid), "The machine is inspected…")
         self.query_one("#notes", FactList).show(note_lines(state, request.goal, request.budget_s))
         self._show_clocks(clock_check(state.facts))

@@ -51,7 +51,8 @@ def columns_of(rows: tuple[OperatorRow, ...], width: int, *, by_shape: bool) -> 
     if by_shape or not any(row.host_total_ms for row in rows):
         return plain
     every = (*((_DEVICE, _DEVICE_TOTAL) if on_device else ()), _HOST, _HOST_TOTAL, _CALLS)
-    return every if _name_width(every, width) >= _GOOD_NAME_WIDTH else plain
+    hidden = width == 0  # in a panel that is not on screen
+    return every if hidden or _name_width(every, width) >= _GOOD_NAME_WIDTH else plain
 
 
 def _name_width(columns: tuple[OperatorColumn, ...], width: int) -> int:

@@ -22,6 +22,8 @@ _WIDE = 100
 _LEAST_NAME = 16
 # A trial that takes this many times what was expected is told apart from one that is on its way. Unitless.
 _LATE = 1.5
+# From here on seconds are told as minutes.
+_MINUTES = 100
 STAGES = {
     "starting": "Starting",
     "baseline": "Measuring the baseline",
@@ -143,9 +145,10 @@ def _seconds(context: Context) -> Content:
     spent_s, expected_s = int(context.countdown.trial_s), context.state.expected_s
     if expected_s is None:
         return Content.styled(f"  {spent_s} s", DIM)
+    expected = f"{max(1, round(expected_s))} s" if expected_s < _MINUTES else format_seconds(expected_s)
     if spent_s > _LATE * expected_s + 1:
-        return Content.styled(f"  {spent_s} s, expected {format_seconds(expected_s)}", "$warning")
-    return Content.styled(f"  {spent_s} of {format_seconds(expected_s)}", DIM)
+        return Content.styled(f"  {spent_s} s, expected {expected}", "$warning")
+    return Content.styled(f"  {spent_s} of about {expected}", DIM)
 
 
 def left_text(context: Context, *, working: bool, wide: bool) -> Content:
@@ -154,8 +157,8 @@ def left_text(context: Context, *, working: bool, wide: bool) -> Content:
     if not working or (state.finished is not None and not (state.running and state.left_s)):
         return Content("")
     share, left_s = context.countdown.now(state)
-    if left_s is None:
-        return Content("")
+    if left_s is None:  # before the first estimate: the budget
+        left_s = max(1.0, context.request.budget_s - context.countdown.session_s)
     parts = [meter(share, 12, "$primary")] if wide else []
     parts.append(Content.styled(f"{clock_text(left_s)} left", "bold"))
     if context.countdown.rise_s:
