@@ -10,6 +10,7 @@ from advisor.catalog import load_catalog
 from advisor.records import Mode, Numerics, Value
 from loops.compare import Tolerance
 from loops.register import Loop
+from loops.runs import Arithmetic, arithmetic_of
 
 CATALOG = load_catalog()
 TRAIN, INFER = frozenset({Mode.TRAIN}), frozenset({Mode.INFER})
@@ -94,9 +95,9 @@ class Case:
     settings: Mapping[str, Value]
 
     @property
-    def autocast(self) -> str:
-        """The type that the plain run computes in, too: autocast by hand is the plain form of the setting."""
-        return str(self.settings.get("precision.autocast", "none"))
+    def arithmetic(self) -> Arithmetic:
+        """What the plain run computes in, too."""
+        return arithmetic_of(self.settings)
 
     @property
     def compiles(self) -> bool:
@@ -160,10 +161,16 @@ def cases_of(loop: Loop, device: str) -> list[Case]:
     return [case for case in found.values() if CATALOG.conflict({**case.settings, **loop.always}) is None]
 
 
+# Settings that time kernels, which takes up to a minute; run when they are asked for.
+_TIMES_KERNELS = ("compile.autotune: matmuls", "compile.mode: max-autotune", "compile.mode: max-autotune-no-cudagraphs")
+
+
 def is_usual(case: Case, loop: Loop, place: int) -> bool:
     """Whether a case is run if nobody asks for all: compiling takes seconds, so most loops do it under one stack."""
-    if not case.compiles or loop.name in COMPILED_IN_FULL:
+    if not case.compiles:
         return True
+    if loop.name in COMPILED_IN_FULL:
+        return case.name not in _TIMES_KERNELS
     return case.name == _COMPILED_STACKS[place % len(_COMPILED_STACKS)]
 
 
@@ -213,8 +220,8 @@ _NOT_COMPARED = Tolerance(None, None, None, None)
 def tolerance_of(settings: Mapping[str, Value], mode: Mode, device: str) -> Tolerance:
     """How far a run under these settings may be from the plain one, by what their recipes declare.
 
-    The plain run has autocast as well where the settings have it: alone it changes nothing then, but beside others it
-    makes what they round differently count.
+    The plain run has the same arithmetic: alone it changes nothing then, but beside others it makes what they round
+    differently count.
     """
     others = {key: value for key, value in settings.items() if key != "precision.autocast"}
     declared = {CATALOG.by_key(key).numerics_of(value, mode) for key, value in others.items()}

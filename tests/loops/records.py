@@ -18,7 +18,7 @@ from process_state import state_put_back
 import advisor
 from advisor.records import Value
 from loops.register import Loop
-from loops.runs import Note, Notebook, Run, TunedRun, copied
+from loops.runs import Arithmetic, Note, Notebook, Run, TunedRun, arithmetic_of, copied
 
 # What a refusal of the product looks like: its own exception, or one that its own code raises with a sentence.
 _HOMES = (str(Path(advisor.__file__).parent), str(Path(advisor.__file__).parents[1] / "recipes"))
@@ -50,10 +50,10 @@ class Record:
     crashed: str = ""
 
 
-def run_plain(loop: Loop, device: torch.device, autocast: str = "none") -> Record:
-    """The record of a loop as written, on plain PyTorch; its steps under autocast by hand if that is asked for."""
+def run_plain(loop: Loop, device: torch.device, arithmetic: Arithmetic | None = None) -> Record:
+    """The record of a loop as written, on plain PyTorch, in the arithmetic asked for."""
     notebook = Notebook()
-    return _recorded(loop, Run(device, notebook, autocast), notebook)
+    return _recorded(loop, Run(device, notebook, arithmetic or Arithmetic()), notebook)
 
 
 def run_tuned(loop: Loop, device: torch.device, settings: Mapping[str, Value], direction: str = "tuned") -> Record:
@@ -61,8 +61,8 @@ def run_tuned(loop: Loop, device: torch.device, settings: Mapping[str, Value], d
     notebook = Notebook()
     settings = {**settings, **loop.always}
     first, _, second = direction.partition(" to ")
-    autocast = str(settings.get("precision.autocast", "none"))
-    kinds = {"plain": lambda: Run(device, notebook, autocast), "tuned": lambda: TunedRun(device, notebook, settings)}
+    arithmetic = arithmetic_of(settings)
+    kinds = {"plain": lambda: Run(device, notebook, arithmetic), "tuned": lambda: TunedRun(device, notebook, settings)}
     run = kinds[first]()
     run.resumed = kinds[second]() if second else None
     return _recorded(loop, run, notebook)
@@ -73,6 +73,7 @@ def _recorded(loop: Loop, run: Run, notebook: Notebook) -> Record:
         warnings.simplefilter("always")
         torch.set_num_threads(1)  # tiny tensors: more threads wait for one another
         torch.backends.cudnn.allow_tf32 = False  # or every order of sums would round as TensorFloat-32 does
+        run.arithmetic.set_products()
         _seed()
         try:
             left = loop.body(run)

@@ -8,6 +8,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,29 @@ from advisor.runtime.tuning import Tuning
 
 Loss = Callable[..., Any]
 Note = float | int | bool | str | torch.Tensor | list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """What a plain loop computes in by hand: the type of autocast in its steps, the precision of float32 products.
+
+    Both are settings too. Plain and tuned run share them, so that loops are compared and not roundings.
+    """
+
+    autocast: str = "none"
+    products: str = "highest"
+
+    def set_products(self) -> None:
+        """Set the process's flags for float32 products; those of convolutions as well."""
+        if self.products != "highest":
+            torch.set_float32_matmul_precision(self.products)
+            torch.backends.cudnn.allow_tf32 = True
+
+
+def arithmetic_of(settings: Mapping[str, Value]) -> Arithmetic:
+    """The arithmetic that settings ask for."""
+    autocast, products = settings.get("precision.autocast", "none"), settings.get("precision.float32_matmul", "highest")
+    return Arithmetic(str(autocast), str(products))
 
 
 class Notebook:
@@ -42,13 +66,13 @@ class Run:
     """A plain loop's calls, in plain PyTorch: what every tuned run is compared with.
 
     ``device`` is where the loop computes. ``resumed`` is the run that goes on from a checkpoint; None for this one.
-    ``autocast`` is the type that its own steps compute in, by hand: with float16 they scale gradients.
+    ``arithmetic`` is what its own steps compute in, by hand: under autocast to float16 they scale gradients.
     """
 
-    def __init__(self, device: torch.device, notebook: Notebook, autocast: str = "none") -> None:
+    def __init__(self, device: torch.device, notebook: Notebook, arithmetic: Arithmetic) -> None:
         self.device = device
         self.notebook = notebook
-        self.autocast = autocast
+        self.arithmetic = arithmetic
         self.resumed: Run | None = None
 
     @property
@@ -95,9 +119,9 @@ class Run:
 
     def casting(self) -> AbstractContextManager[Any]:
         """Return the context of a forward pass."""
-        if self.autocast == "none":
+        if self.arithmetic.autocast == "none":
             return nullcontext()
-        return torch.autocast(self.device.type, dtype=getattr(torch, self.autocast))
+        return torch.autocast(self.device.type, dtype=getattr(torch, self.arithmetic.autocast))
 
     def callbacks(self, framework: str, folder: str) -> list[Any]:
         """Return the framework's callbacks that a tuned loop adds, with their files in a folder: none."""
@@ -119,7 +143,7 @@ class PlainStep:
 
     def __init__(self, run: Run, model: nn.Module, optimizer: Any, loss: Loss, clip_grad: float | None) -> None:
         self._run, self._model, self._optimizer, self._loss, self._clip = run, model, optimizer, loss, clip_grad
-        self.scaler = torch.amp.GradScaler(run.device.type, enabled=run.autocast == "float16")
+        self.scaler = torch.amp.GradScaler(run.device.type, enabled=run.arithmetic.autocast == "float16")
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run one step and return the detached loss."""
@@ -140,7 +164,7 @@ class TunedRun(Run):
     """The same calls under settings."""
 
     def __init__(self, device: torch.device, notebook: Notebook, settings: Mapping[str, Value]) -> None:
-        super().__init__(device, notebook)
+        super().__init__(device, notebook, Arithmetic())
         self._tuning = Tuning(settings)
 
     def prepare(self, *objects: Any) -> Any:

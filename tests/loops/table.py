@@ -18,6 +18,7 @@ from loops.known import BY_DESIGN, explanation
 from loops.networks import without_norm_biases
 from loops.records import Record, run_plain, run_tuned
 from loops.register import Loop, all_loops
+from loops.runs import Arithmetic
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ def _without_biases(record: Record) -> dict[str, Any]:
 def rows(loops: list[Loop], device: torch.device, wanted: Callable[[Loop, Case], bool]) -> Iterator[Row]:
     """Run loops under their cases, one after the other."""
     for loop in loops:
-        plain_runs: dict[str, Record] = {}
+        plain_runs: dict[Arithmetic, Record] = {}
         try:
-            plain = plain_runs["none"] = run_plain(loop, device)
+            plain = plain_runs[Arithmetic()] = run_plain(loop, device)
         except pytest.skip.Exception as skipped:
             yield Row(loop.name, "", "", "skipped", (str(skipped),), 0.0)
             continue
@@ -77,9 +78,9 @@ def rows(loops: list[Loop], device: torch.device, wanted: Callable[[Loop, Case],
         for case in cases_of(loop, device.type):
             if not wanted(loop, case):
                 continue
-            if case.autocast not in plain_runs:
-                plain_runs[case.autocast] = run_plain(loop, device, case.autocast)
-            plain = plain_runs[case.autocast]
+            if case.arithmetic not in plain_runs:
+                plain_runs[case.arithmetic] = run_plain(loop, device, case.arithmetic)
+            plain = plain_runs[case.arithmetic]
             for direction in loop.directions:
                 started = time.perf_counter()
                 if case.compiles:
