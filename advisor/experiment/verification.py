@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from advisor.experiment.bench import Bench
 from advisor.experiment.state import SessionState
 from advisor.records import Block, Outcome, StackRecord, TrialKind, TrialResult, Verification
+
+if TYPE_CHECKING:
+    from advisor.experiment.bench import Bench
 
 # The longest that verifying may take, in seconds; twice the start of the stack where that is more.
 LIMIT_S = 60.0

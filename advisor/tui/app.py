@@ -9,8 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
@@ -24,7 +23,6 @@ from advisor.catalog import Catalog
 from advisor.experiment.control import SessionControl
 from advisor.experiment.events import Event, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
-from advisor.experiment.verification import may_be_verified
 from advisor.records import GpuSample
 from advisor.tui.actions import VIEWS, bindings, find_view_action
 from advisor.tui.context import Context
@@ -181,13 +179,9 @@ class AdvisorApp(App[AppResult]):
         """Take what is in the inbox; whether there was anything."""
         toasts: list[Toast] = []
         took = False
-        while True:
-            try:
-                event = self._inbox.get_nowait()
-            except Empty:
-                break
+        while not self._inbox.empty():  # nobody else takes from it
             took = True
-            toasts += self._take_event(event)
+            toasts += self._take_event(self._inbox.get_nowait())
         for toast in toasts[-MOST_TOASTS:]:  # a resumed session replays hundreds of events at once
             self.notify(toast.text, title=toast.title, severity=toast.severity, timeout=toast.timeout_s, markup=False)
         return took
@@ -257,12 +251,8 @@ class AdvisorApp(App[AppResult]):
 
     @on(ExportSaved)
     def _on_export_saved(self, message: ExportSaved) -> None:
-        """Time a plain loop with the file, after whatever is measured now."""
-        state, control, exporter = self.context.state, self.context.control, self.context.exporter
-        exported = exporter.to_verify(message.format_id, message.path, state) if may_be_verified(state) else None
-        if control is not None and exported is not None and state.stack is not None:
-            self._jobs.add(Job(f"Verifying {message.path.name}", partial(control.verify, exported, state.stack)))
-            self._draw()
+        self.decider.verify(message.format_id, message.path)
+        self._draw()
 
     @on(RetryWanted)
     def _on_retry_wanted(self, message: RetryWanted) -> None:
@@ -407,6 +397,3 @@ class AdvisorApp(App[AppResult]):
         running = [worker for worker in self.workers if worker.group == SESSION_GROUP]
         while any(not worker.is_finished for worker in running) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-
-
-__all__ = ["AdvisorApp", "AppResult"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from advisor.experiment.control import Decision
+from advisor.experiment.verification import may_be_verified
 from advisor.records import Value
 from advisor.tui.context import Context
 from advisor.tui.deciding import consequence
@@ -66,6 +68,13 @@ class Decider:
         if control and over and self._alive():
             self._context.countdown.begin_anew()
             self._jobs.add_later(Job(REWORK, control.rework), self.delay_s)
+
+    def verify(self, format_id: str, path: Path) -> None:
+        """Time a plain loop with a file that was exported, after whatever is measured now."""
+        state, control, exporter = self._context.state, self._context.control, self._context.exporter
+        exported = exporter.to_verify(format_id, path, state) if may_be_verified(state) else None
+        if control is not None and exported is not None and state.stack is not None:
+            self._jobs.add(Job(f"Verifying {path.name}", partial(control.verify, exported, state.stack)))
 
     def retry(self, name: str) -> None:
         """Run the trial of a candidate, or measure the stack, when nothing else runs."""

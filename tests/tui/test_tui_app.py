@@ -146,7 +146,7 @@ async def test_consent_is_asked_for() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("4", "down", "down")
         await settle(pilot)
-        assert "Needs your consent" in screen_text(app)
+        assert "press a to allow it" in screen_text(app)
 
     await drive(histories.whole(), check)
 

@@ -54,6 +54,6 @@ def test_what_was_rejected_is_not_exported(state, tmp_path):
     path = exporter.save("settings", tmp_path / "tuned.yaml", state)
     assert Settings.from_file(path) == left
     assert "# speed-up: not known: 2 settings, not measured since you rejected autocast" in path.read_text("utf-8")
-    assert "autocast" not in exporter.preview("python", state)
+    assert "precision.autocast" not in exporter.preview("python", state)
     state.apply(Decided("autocast", None))
     assert "# speed-up of these settings together:" in exporter.preview("settings", state)
