@@ -9,6 +9,7 @@ import contextlib
 import copy
 import dataclasses
 import inspect
+import textwrap
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
     from torch.utils.data import DataLoader
+
+# Longest line of code for the user. Characters; it is indented further in an exported file.
+_CODE_WIDTH = 100
 
 
 def loader_with(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
@@ -48,10 +52,21 @@ def loader_code(change: str = "loader_with", *, when: str = "", also: Sequence[s
     """
     from advisor.portable import source
 
-    options = "".join(f", {name}={value!r}" for name, value in changes.items())
-    call = f"loader = adjusted({change}, loader{options})\n"
-    plainly = f"# where you make the loader: DataLoader(...{options})\n"
-    return f"{plainly}{source('loaders', *also)}\n\n{f'if {when}:{chr(10)}    ' if when else ''}{call}"
+    arguments = [f"{name}={value!r}" for name, value in changes.items()]
+    plainly = f"where you make the loader: DataLoader({', '.join(['...', *arguments])})"
+    comment = textwrap.fill(plainly, _CODE_WIDTH, initial_indent="# ", subsequent_indent="#     ")
+    call = _call_of("adjusted", [change, "loader", *arguments])
+    if when:
+        call = f"if {when}:\n{textwrap.indent(call, '    ')}"
+    return f"{comment}\n{source('loaders', *also)}\n\n{call}"
+
+
+def _call_of(function: str, arguments: Sequence[str]) -> str:
+    """A line that rebinds ``loader``, or one for each argument, as formatters would have it at any indentation."""
+    line = f"loader = {function}({', '.join(arguments)})\n"
+    if len(line) <= _CODE_WIDTH:
+        return line
+    return f"loader = {function}(\n{''.join(f'    {argument},{chr(10)}' for argument in arguments)})\n"
 
 
 def worker_code(*, also: Sequence[str] = (), **changes: Any) -> str:

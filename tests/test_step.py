@@ -239,6 +239,30 @@ def test_nothing_follows_from_the_default_plan():
     assert components.optimizer is optimizer
 
 
+def test_layers_that_are_unfrozen_are_compiled_anew():
+    graphs = []
+
+    def counting(graph, _):
+        graphs.append([node for node in graph.graph.nodes if node.op == "call_function"])
+        return graph.forward
+
+    torch.compiler.reset()
+    model = net()
+    first = next(model.parameters()).requires_grad_(False)
+    model.compile(backend=counting)
+    plan = StepPlan(mode=Mode.TRAIN, device="cpu", compile_mode="default")
+    step = make_step(Components(model, sgd(model.parameters()), None, plan), None)
+    for batch in batches(3):
+        step(batch)
+    before, compiled = first.detach().clone(), len(graphs)
+    assert first.grad is None
+    first.requires_grad_(True)
+    for batch in batches(3):
+        step(batch)
+    assert len(graphs) == compiled + 1
+    assert not torch.equal(first, before)
+
+
 COMPILED = """
 import torch
 from torch import nn

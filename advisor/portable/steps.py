@@ -17,6 +17,7 @@ from advisor.portable.collector import Collector
 from advisor.portable.compiling import compiled_call
 from advisor.portable.losses import default_loss, form_that_works, loss_in, takes_model
 from advisor.portable.nested import map_tensors, mover
+from advisor.portable.watching import REQUIRES_GRAD
 
 # Modes of torch.compile that replay CUDA graphs: what they return lies in memory that the next call overwrites.
 GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
@@ -70,6 +71,8 @@ class TrainStep:
         self._attention = attention_of(plan)
         self._creation = creation_of(plan)
         self._marks_steps = marks_steps(plan)
+        self._all_parameters = list(model.parameters()) if plan.compiles_with != "none" else []
+        self._trained = self._trains()
         self._optimizer_step = optimizer_step
         self._collect = collector_of(plan)
         self._loss_sum: torch.Tensor | None = None
@@ -197,11 +200,24 @@ class TrainStep:
         if self._marks_steps:
             torch.compiler.cudagraph_mark_step_begin()
         self.zero_grad()
+        self._compile_anew_when_unfrozen()
         loss = self.loss(self.forward(batch), batch)
         self.backward(loss)
         self.update()
         # The next step overwrites a loss that a graph computed.
         return loss.detach().clone() if self._marks_steps else loss.detach()
+
+    def _trains(self) -> tuple[bool, ...]:
+        return tuple(map(REQUIRES_GRAD, self._all_parameters))
+
+    def _compile_anew_when_unfrozen(self) -> None:
+        """Drop compiled code when other parameters are trained than it was compiled for.
+
+        The compiler's own checks can miss that: on PyTorch 2.11 layers that were unfrozen went on without gradients.
+        """
+        if self._trained != (trained := self._trains()):
+            self._trained = trained
+            torch.compiler.reset()
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """One step: move the batch, run, return the detached loss."""
