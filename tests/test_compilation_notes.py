@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
+from torch._dynamo.utils import clear_compilation_metrics, counters
 
 from advisor.records import Inspected, Outcome, TargetSpec, TrialKind, TrialSpec
 from advisor.runner import Runner
@@ -12,11 +12,16 @@ from advisor.trial.compilation import CompileMark, compilation_notes, compile_ma
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler():
-    torch._dynamo.reset()
-    counters.clear()
+    """As in a trial's process, in which nothing else was compiled."""
+    forget()
     yield
+    forget()
+
+
+def forget():
     torch._dynamo.reset()
     counters.clear()
+    clear_compilation_metrics()
 
 
 class Breaks(nn.Module):

@@ -88,7 +88,7 @@ def test_exports_hold_the_rest_and_say_that_it_has_no_figure(pending, tmp_path):
     written = write_outputs(pending, sample_request(), Outputs(export_path=str(path)), load_catalog())
     assert written.sentences == (f"Settings written to {path}: 2 settings, {WHY}.",)
     assert f"# speed-up: not known: 2 settings, {WHY}\n" in path.read_text(encoding="utf-8")
-    assert "autocast" not in python_text(pending, settings_to_export(pending), load_catalog())
+    assert "precision.autocast" not in python_text(pending, settings_to_export(pending), load_catalog())
 
 
 def test_when_all_is_rejected_nothing_is_left(pending):

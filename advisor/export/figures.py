@@ -256,7 +256,7 @@ def company(count: int | None) -> str:
 def on_cpu(baseline: BaselineRecord) -> str:
     """The same step on the CPU against the GPU; empty where that was not tried."""
     cpu_ms = baseline.cpu_step_ms
-    if cpu_ms is None or baseline.step_ms <= 0:
+    if not cpu_ms or cpu_ms < 0 or baseline.step_ms <= 0:
         return ""
     factor, step = cpu_ms / baseline.step_ms, f"{format_ms(cpu_ms)} in one short trial"
     if factor >= 1:
