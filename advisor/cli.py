@@ -60,7 +60,7 @@ def _guarded(arguments: Sequence[str]) -> int:
 
 
 def _explained(error: Exception) -> AdvisorError:
-    """What an exception that nobody expected is to the person; the last resort is a bug of ours."""
+    """Return the error that is shown for an unexpected exception; if no known cause fits, it is a bug of ours."""
     from advisor.errors import AdvisorError, UsageError, refusal_of
 
     said = f"{type(error).__name__}: {error}"
@@ -127,7 +127,7 @@ def _check_key_map(outputs: options.Outputs) -> None:
 
 
 def _request_of(asked: Request | None, past: PastSession | None) -> Request | None:
-    """What to measure: as asked for now, and as the session that is taken up was asked wherever nothing is said."""
+    """Return the request to measure. Options that are not given now are those of the resumed session."""
     if asked is None or past is None:
         return asked or (past.request if past else None)
     return asked.continuing(past.request)

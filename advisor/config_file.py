@@ -80,7 +80,7 @@ def is_toml(path: str | Path) -> bool:
 
 
 def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) -> Any:
-    """What a YAML, JSON or TOML text holds; ``source`` is the file's name, whose ending tells which.
+    """Parse a YAML, JSON or TOML text. The ending of ``source``, the file's name, says which format it is.
 
     ``loader`` says what becomes of YAML's tags. Raises UsageError when the text cannot be read.
     """
@@ -129,7 +129,7 @@ def read_text(path: str | Path) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Why a text could not be read, in one line of readable length."""
+    """Return the reason of a parse error as one short line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         return f"line {error.problem_mark.line + 1}: {error.problem or error.context}"
     if isinstance(error, RecursionError):
@@ -138,7 +138,7 @@ def reason(error: BaseException) -> str:
 
 
 def _json(text: str) -> Any:
-    """What a JSON text holds; None where it is none, which YAML may still be."""
+    """Parse a JSON text. Return None for text that is not JSON; the caller then tries YAML."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

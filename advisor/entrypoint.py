@@ -51,7 +51,7 @@ def load_target(spec: TargetSpec) -> Loop:
 
 
 def _script(module: str, directory: str) -> str:
-    """What ``sys.argv`` begins with when Python runs the target: its file, as far as that is known before importing."""
+    """Return ``sys.argv[0]`` of the target: the path of its file, where that is known before the import."""
     if _is_file(module):
         return module
     file = Path(directory, *module.split(".")).with_suffix(".py")

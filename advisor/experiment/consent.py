@@ -28,7 +28,7 @@ class Consent:
 
     @property
     def decided(self) -> frozenset[tuple[str, Decision, Value | None]]:
-        """What the person said, as a value: the same decisions lead to the same stack."""
+        """Return the person's decisions as a value that can be compared: equal decisions lead to the same stack."""
         return frozenset((recipe, decision, self.values.get(recipe)) for recipe, decision in self.decisions.items())
 
     def why_not(self, settings: Mapping[str, Value], measured: NumericsResult | None = None) -> str:

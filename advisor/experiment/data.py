@@ -13,7 +13,7 @@ _ROUNDING = 2.0**-7
 
 @dataclass(frozen=True, slots=True)
 class DataDifference:
-    """How a trial's batches differ from the baseline's, in a sentence; ``rounded`` when by no more than rounding."""
+    """A difference between a trial's batches and the baseline's, as a sentence. ``rounded``: only by rounding."""
 
     text: str
     rounded: bool = False
