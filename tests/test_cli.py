@@ -320,7 +320,7 @@ def test_an_error_of_the_target_has_its_details_after_the_two_lines(monkeypatch,
 
 def taken_up(*arguments):
     invocation = grammar.parse(arguments)
-    return cli._past(invocation.resume, invocation.request)
+    return invocation.wanted()[1]
 
 
 def test_the_latest_session_of_a_target_is_taken_up(state):
