@@ -73,7 +73,10 @@ def rows_in_lanes(
     left = sorted(units, key=lambda unit: -unit.usual_s)
     until = time.monotonic() + within_s
     gpus = _visible_gpus() if device == "cuda" else []
-    running = [_Lane(number, gpus[number % len(gpus)] if gpus else None, device, logs) for number in range(lanes)]
+    start = "fork" if device != "cuda" or _forks_can_use_cuda() else "spawn"
+    running = [
+        _Lane(number, gpus[number % len(gpus)] if gpus else None, device, logs, start) for number in range(lanes)
+    ]
     try:
         while (busy := [lane for lane in running if lane.take_from(left)]) and time.monotonic() < until:
             ready = wait([lane.here for lane in busy], timeout=1.0)
@@ -92,8 +95,8 @@ def rows_in_lanes(
 class _Lane:
     """A process that runs units, as its parent sees it. ``rest``: what of its unit has not come to an end."""
 
-    def __init__(self, number: int, gpu: str | None, device: str, logs: Path) -> None:
-        self._number, self._gpu, self._device = number, gpu, device
+    def __init__(self, number: int, gpu: str | None, device: str, logs: Path, start: str) -> None:
+        self._gpu, self._device, self._how = gpu, device, start
         self._log = logs / f"lane{number}.log"
         self._process: Any = None
         self.here: Connection = None  # type: ignore[assignment]
@@ -154,7 +157,7 @@ class _Lane:
 
     def _start(self) -> None:
         self.end()
-        context = multiprocessing.get_context("fork")
+        context: Any = multiprocessing.get_context(self._how)
         self.here, there = context.Pipe()
         self._process = context.Process(target=_serve, args=(there, self._gpu, self._device, self._log), daemon=False)
         self._process.start()
@@ -184,6 +187,7 @@ def _serve(there: Connection, gpu: str | None, device: str, log: Path) -> None:
         os.dup2(file.fileno(), 2)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(log.parent.resolve() / f"inductor{gpu}")
     loops = all_loops()
     parent = os.getppid()
     while True:
@@ -204,6 +208,14 @@ def _usual_s(case: Case) -> float:
     if case.name in TIMES_KERNELS:
         return _TIMING_KERNELS_S
     return _COMPILING_S if case.compiles else _EAGER_S
+
+
+def _forks_can_use_cuda() -> bool:
+    """Whether a fork of this process can use a GPU: it cannot once something has started the driver here."""
+    process = multiprocessing.get_context("fork").Process(target=torch.zeros, args=(1,), kwargs={"device": "cuda"})
+    process.start()
+    process.join()
+    return process.exitcode == 0
 
 
 def _visible_gpus() -> list[str]:

@@ -130,7 +130,8 @@ def _in_lanes(loops: list[Loop], wanted: Callable[[Loop, Case], bool], options: 
         for unit in units_of(loop, [case for case in cases_of(loop, options.device) if wanted(loop, case)])
     ]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        logs = options.out or Path(folder)
+        logs = options.logs or Path(folder)
+        logs.mkdir(parents=True, exist_ok=True)
         limits = {"row_limit_s": options.row_limit, "within_s": options.within}
         yield from rows_in_lanes(units, options.device, lanes=options.lanes, logs=logs, **limits)
 
@@ -152,7 +153,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--lanes", type=int, default=0, metavar="N", help="run in N processes, which share the GPUs")
     parser.add_argument("--row-limit", type=float, default=120.0, metavar="S", help="the longest that a row may take")
     parser.add_argument("--within", type=float, default=1e6, metavar="S", help="end after S seconds (with --lanes)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write rows.jsonl, loops.md and the lanes' logs there")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write rows.jsonl and loops.md there")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what the lanes print there")
     parser.add_argument("--skip-done", type=Path, nargs="+", default=[], metavar="FILE", help="leave out its rows")
     parser.add_argument("--figures", action="store_true", help="print how far the runs are apart")
     parser.add_argument("--details", type=int, default=3, help="differences to print of each case")
