@@ -120,7 +120,7 @@ def note_on(data: DataPrint | None) -> list[str]:
     places = (*data.random, *data.loose) if data is not None else ()
     if not places:
         return []
-    named = ", ".join(f"batch[{place}]" if place else "batch" for place in places[:4])
+    named = ", ".join(place if place == "batch" else f"batch[{place}]" for place in places[:4])
     more = f" and {len(places) - 4} more" if len(places) > 4 else ""
     return [f"augmentation draws {named}{more} at random, so its values are not compared when a loader is changed"]
 
