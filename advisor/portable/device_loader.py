@@ -5,7 +5,7 @@ import typing
 
 import torch
 
-OWN_NAMES = ("loader", "device", "move", "ahead", "stream", "end_of_dataloader")
+WRAPPER_NAMES = ("loader", "device", "move", "ahead", "stream", "end_of_dataloader")
 
 
 class DeviceLoader:
@@ -38,12 +38,12 @@ class DeviceLoader:
         return len(self.loader)
 
     def __getattr__(self, name: str) -> typing.Any:
-        if name in OWN_NAMES:  # not there yet while the object is copied or unpickled
+        if name in WRAPPER_NAMES:  # not there yet while the object is copied or unpickled
             raise AttributeError(name)
         return getattr(self.loader, name)
 
     def __setattr__(self, name: str, value: typing.Any) -> None:
-        if name in OWN_NAMES:
+        if name in WRAPPER_NAMES:
             object.__setattr__(self, name, value)
         else:
             setattr(self.loader, name, value)
@@ -118,5 +118,5 @@ def refuse_many_processes(loader: typing.Any) -> None:
     if processes > 1 and not hasattr(loader.sampler, "num_replicas"):
         raise RuntimeError(
             f"each of the {processes} processes of Accelerate would train on all samples, for it does not divide a "
-            "loader whose batches arrive on the device: prepare the loader with Accelerate first, then apply the settings"
+            "loader whose batches arrive on the device: prepare the loader with Accelerate before applying the settings"
         )

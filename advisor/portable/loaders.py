@@ -29,7 +29,7 @@ def loader_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
     if changes.get("persistent_workers") and not loader.persistent_workers and hears_of_epochs(loader.dataset):
         raise ValueError("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
     if changes.get("persistent_workers") and not loader.persistent_workers and is_rebuilt_later(loader):
-        raise ValueError(f"{REBUILT}: prepare the loader with Accelerate first")
+        raise ValueError(f"{REBUILT}: prepare it with Accelerate first")
     changed = copy_with(loader, **changes)
     refuse_ignored_changes(loader, changed, changes)
     return changed

@@ -52,6 +52,13 @@ BY_DESIGN: tuple[Expected, ...] = (
         case="conv_bias|stack|captured|compiled",
         what="instead of 10",
     ),
+    Expected(
+        "workers start with each epoch where Accelerate builds the loader anew",
+        ("accelerate", "data.num_workers: 2"),
+        loop="accelerate$",
+        case="data",
+        what="Accelerate builds the loader anew",
+    ),
 )
 KNOWN: tuple[Expected, ...] = ()
 
