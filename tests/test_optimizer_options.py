@@ -161,7 +161,7 @@ def test_groups_added_later_have_the_options():
     assert [group["foreach"] for group in saved] == [None, None, None]
 
 
-@pytest.mark.parametrize("options", [{}, {"nesterov": True, "weight_decay": 0.1, "maximize": True}])
+@pytest.mark.parametrize("options", [{}, {"nesterov": True, "weight_decay": 0.1}])
 def test_a_fused_sgd_trains_parameters_that_join_late(options):
     def trained(fused):
         torch.manual_seed(0)
