@@ -12,9 +12,7 @@ import weakref
 import torch
 
 WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
-REBUILT = (
-    "Accelerate makes a plain loader of it, whose workers would shuffle differently if they lived on between epochs"
-)
+REBUILT = "Accelerate builds the loader anew, and workers that live on between epochs would change how it shuffles"
 # Objects that are looked through for code that divides samples among workers, at most. A count.
 MOST_LOOKED_AT = 2000
 
