@@ -100,13 +100,12 @@ class StepGraph(Recipe):
     keeps_code = True  # the graph records the kernels that there are
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        workload = facts.workload
-        if workload.mode is Mode.TRAIN:
-            if workload.optimizer is not None and not _can_be_captured(workload.optimizer):
-                return Skip(
-                    f"{workload.optimizer.name} counts its steps on the host and takes no `capturable` option, "
-                    "so a recorded step would repeat one update"
-                )
+        optimizer = facts.workload.optimizer
+        if facts.workload.mode is Mode.TRAIN and optimizer is not None and not _can_be_captured(optimizer):
+            return Skip(
+                f"{optimizer.name} counts its steps on the host and takes no `capturable` option, so a recorded step "
+                "would repeat one update"
+            )
         return [True]
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
