@@ -48,8 +48,9 @@ from advisor.stats import (
 BASELINE = Settings()
 # Standard deviation between processes of one program before any was repeated, as a share of the step. H200 hosts and
 # two-core machines, tests/gpu/RESULTS.md and tests/benchmarks: device-bound steps repeat within 1 %, host-bound ones
-# within 2 to 5 %, those that a loader feeds within 5 to 10 %.
-_DEVICE_BOUND, _HOST_BOUND, _FED, _ON_CPU = 0.01, 0.025, 0.04, 0.03
+# within 2 to 5 % and now and then a third apart, those that a loader feeds within 5 to 10 %. Before the instrumented
+# pass nobody knows which of them a step is.
+_DEVICE_BOUND, _UNKNOWN, _HOST_BOUND, _FED, _ON_CPU = 0.01, 0.025, 0.04, 0.05, 0.03
 _BUSY = 0.7
 # The same of runs that something from outside disturbed: on two loaded cores they took up to eight times as long.
 _DISTURBED = 0.7
@@ -76,7 +77,9 @@ def prior_spread(facts: Facts) -> float:
     busy = facts.profile.device_busy_share if facts.profile else None
     if facts.workload.loader is not None:
         return _FED
-    return _HOST_BOUND if busy is not None and busy < _BUSY else _DEVICE_BOUND
+    if busy is None:
+        return _UNKNOWN
+    return _HOST_BOUND if busy < _BUSY else _DEVICE_BOUND
 
 
 def _is_captured(settings: Mapping[str, Value]) -> bool:

@@ -87,10 +87,13 @@ class Lab:
         """Whether there is time for a move, and for the stack's turns behind it.
 
         Nothing is reserved against a bold leap: it is what the turns would measure. A compilation that may end too late
-        is started all the same, for it is given all the time that is left.
+        is started all the same, for it is given all the time that is left. Before it the noise is looked at where that
+        takes a small part of the budget.
         """
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
         if self.bench.steering.ending:
+            return False
+        if move.is_bold and move.kind is Kind.CONTROL and cost_s > POLICY.before_leap * budget.total_s:
             return False
         if move.is_bold:
             compiling = self.bench.catalog.cost(move.settings)

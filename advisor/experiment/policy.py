@@ -16,6 +16,7 @@ class Policy:
     ``bold``: a leap that is expected to gain this much comes before all other moves, is started though it may end too
     late, and is given all the time that is left. Compiling usually gains 1.3 on a GPU, and 1.15 on a CPU, where it
     takes longer than all the rest (tests/gpu/RESULTS.md).
+    ``before_leap``: the largest share of the budget that a second run of the baseline may take before a bold leap.
     ``timid``: the most that is expected of compiling a stack that is slower than the baseline without it.
     ``least_gain``: what is expected to gain less than this is not worth a trial for the sake of the stack.
     ``information``: what a figure for the ranked list is worth, as a gain, where it cannot change the stack.
@@ -40,6 +41,7 @@ class Policy:
 
     leap_gain: float = 1.9
     bold: float = 1.25
+    before_leap: float = 0.1
     timid: float = 1.2
     least_gain: float = 1.003
     information: float = 1.0005
