@@ -26,16 +26,19 @@ from sample_session import (
     stacked_state,
 )
 
-from advisor.catalog import load_catalog
-from advisor.cli import main
+from advisor.cli.main import main
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import settings_to_export, write_outputs
-from advisor.headless import HeadlessReporter, print_summary, run_headless, trial_effect
-from advisor.options import Outputs
+from advisor.headless.effects import trial_effect
+from advisor.headless.progress import HeadlessReporter
+from advisor.headless.run import run_headless
+from advisor.headless.summary import print_summary
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult, Verification
+from advisor.records.outputs import Outputs
 
 
 def progress_of(history):
@@ -214,7 +217,7 @@ def test_what_a_person_decides_by_comes_first():
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_summary_is_plain_and_narrow_without_a_terminal(width, monkeypatch):
-    monkeypatch.setattr("advisor.headless.PLAIN_WIDTH", width)
+    monkeypatch.setattr("advisor.headless.terminal.PLAIN_WIDTH", width)
     text = summary_of(detailed_history())
     assert "\x1b" not in text
     assert "…" not in text
@@ -515,7 +518,7 @@ def test_files_are_written_also_when_nobody_reads_the_output(tmp_path, monkeypat
 
 
 def test_a_second_interrupt_leaves_at_once(monkeypatch, capsys):
-    monkeypatch.setattr("advisor.interrupts.SAME_SIGNAL_S", 0.0)
+    monkeypatch.setattr("advisor.process.interrupts.SAME_SIGNAL_S", 0.0)
     playback = Playback(cancelled_history(), wait=True)
     playback.cancel = lambda: None
 
@@ -544,7 +547,7 @@ def test_a_session_that_failed_raises_its_error_and_leaves_the_json(tmp_path, ca
 
 
 def test_the_command_prints_a_failure_as_two_lines_after_the_progress(monkeypatch, capsys):
-    monkeypatch.setattr("advisor.headless.open_session", Playback(failed_history()))
+    monkeypatch.setattr("advisor.headless.run.open_session", Playback(failed_history()))
     assert main(["mymodel:build", "--headless"]) == 3
     assert capsys.readouterr().err.splitlines()[-2:] == [
         "perf-advisor: mymodel has no 'build'",

@@ -13,15 +13,15 @@ import yaml
 from sample_session import sample_history, sample_request
 
 import advisor
-from advisor import options
-from advisor.catalog import load_catalog
-from advisor.entrypoint import load_target
+from advisor.cli import grammar
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.export.recipe_table import BEGIN, END, recipe_table, with_table
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import TargetSpec
-from advisor.settings import Settings
+from advisor.target.entrypoint import load_target
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -101,10 +101,10 @@ def test_a_command_is_understood(user_folder, command, capsys):
     arguments = shlex.split(command.partition(" | ")[0])[1:]
     if "--help" in arguments:
         with pytest.raises(SystemExit) as exited:
-            options.parse(arguments)
+            grammar.parse(arguments)
         assert exited.value.code == ExitCode.OK
     else:
-        options.parse(arguments)
+        grammar.parse(arguments)
 
 
 @pytest.mark.parametrize("text", [text for text in INLINE if text.startswith("--") and text != "--"])
@@ -112,7 +112,7 @@ def test_an_option_is_understood(user_folder, text):
     words = shlex.split(text)
     if len(words) == 1:
         words += SAMPLES[text]
-    options.parse(["demo", "--config", "train.yaml", *words])
+    grammar.parse(["demo", "--config", "train.yaml", *words])
 
 
 def test_the_commands_that_people_copy_are_there():

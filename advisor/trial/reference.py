@@ -15,15 +15,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.catalog import Catalog
-from advisor.plan import StepPlan
+from advisor.machine.device import backend_of
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.batches import map_tensors
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import make_step
-from advisor.trial.probe import Probe, probe_batches, probe_inference, probe_training
+from advisor.trial.measurement.probe import Probe, probe_batches, probe_inference, probe_training
 
 _HALF = (torch.float16, torch.bfloat16)
 # Of the time that the trial has: at most one step more than the limit is run.
@@ -106,5 +107,4 @@ def _generator_states(device: torch.device, seed: int | None = None) -> list[tor
     """The states of the generators that a step can draw from, after seeding them when there is a seed."""
     if seed is not None:
         torch.manual_seed(seed)
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+    return backend_of(device).random_states()

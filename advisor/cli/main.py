@@ -1,0 +1,115 @@
+"""``perf-advisor`` on the command line: errors become two lines and an exit code, and a bug of ours leaves a file.
+
+Importing this module loads neither torch nor rich nor textual; each command loads what it needs.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from advisor.process.hiding import hidden_library
+from advisor.process.interrupts import INTERRUPTS
+from advisor.process.streams import Streams
+
+if TYPE_CHECKING:
+    from advisor.errors import AdvisorError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``perf-advisor`` with these arguments (the process's own by default) and return its exit code."""
+    with INTERRUPTS.handled(for_good=arguments is None):
+        if arguments is not None:
+            _accept_any_text()
+            return _guarded(arguments)
+        streams = Streams.taken()
+        code = _guarded(sys.argv[1:])
+        if problem := streams.problem():
+            _complain(f"standard output cannot be written: {problem}.", "Make room for it, or send it elsewhere.")
+            return code or 2
+        return code
+
+
+def _guarded(arguments: Sequence[str]) -> int:
+    """Run, and make an exit code of whatever goes wrong."""
+    from advisor.errors import AdvisorError, ExitCode
+
+    try:
+        return _run(arguments)
+    except AdvisorError as error:
+        _complain(error.message, error.hint, error.details)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except Exception as error:
+        explained = _explained(error)
+        _complain(explained.message, explained.hint)
+        return explained.exit_code
+
+
+def _explained(error: Exception) -> AdvisorError:
+    """Return the error that is shown for an unexpected exception; if no known cause fits, it is a bug of ours."""
+    from advisor.errors import AdvisorError, UsageError, refusal_of
+
+    said = f"{type(error).__name__}: {error}"
+    if refused := refusal_of(error):
+        return refused
+    if hidden := hidden_library(dict.fromkeys((os.getcwd(), sys.path[0]))):  # noqa: PTH109 - it may be gone
+        return UsageError(f"{hidden}: {said}", "Rename it, and run again.")
+    return AdvisorError(f"this is a bug of ours: {said}", _keep_traceback())
+
+
+def _accept_any_text() -> None:
+    """Let no character of ours or the user's fail on a terminal that cannot show it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from advisor.cli.commands.measure import Measure
+    from advisor.cli.grammar import parse
+
+    invocation = parse(arguments)
+    if not isinstance(invocation, Measure):  # a session ends in its own way
+        INTERRUPTS.at_once()
+    code = invocation.run()
+    sys.stdout.flush()  # here, where a reader that has left is no error
+    return code
+
+
+def _complain(message: str, hint: str, details: str = "") -> None:
+    """What is wrong, and what to do: one line each; then the details, when there are some."""
+    from advisor.figures.formatting import plain, printable
+
+    message, hint = (plain(" ".join(text.split())) for text in (message, hint))
+    print(f"perf-advisor: {message}", file=sys.stderr)
+    print(hint, file=sys.stderr)
+    if details:
+        print(printable(details.rstrip()), file=sys.stderr)
+
+
+def _keep_traceback() -> str:
+    """Write the traceback of the present exception to a file, and say where it is and what to do with it."""
+    import traceback
+
+    from advisor.files.state_folder import state_folder
+
+    text = traceback.format_exc()
+    for folder in (state_folder(), Path("/tmp"), Path.home()):  # noqa: S108 - a file of its own, never through a link
+        path = folder / f"crash-{os.getpid()}.log"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+        except OSError:
+            continue
+        return f"Please report it with the traceback in {path}."
+    return f"Please report it with this traceback: {text}"
