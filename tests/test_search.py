@@ -123,6 +123,28 @@ def test_noise_of_dropout_makes_a_leap_usable_after_all():
     assert lab.settings_of(Kind.LEAP) == [PLAIN, WHOLE]
 
 
+class Dropout(FakeLab):
+    """The steps draw random numbers: the first two draws of the baseline happen to lie close together."""
+
+    def measure(self, move, known):
+        evidence = super().measure(move, known)
+        if move.kind is Kind.CONTROL:
+            return replace(evidence, control=replace(evidence.control, losses=(1.0, 0.91)))
+        if move.kind is Kind.AGAIN and not move.settings:
+            losses = (1.0, 0.9 - 0.05 * (1 + len(known.judge.baseline_runs) % 3))
+            return replace(evidence, runs=((BASELINE, result_at(1.0, losses=losses)),))
+        return evidence
+
+
+@pytest.mark.parametrize(("loss", "usable"), [(0.78, True), (9.0, False)])
+def test_one_more_draw_of_the_random_numbers_is_seen_before_a_leap_is_refused(loss, usable):
+    lab = Dropout(
+        lambda settings: replace(result_at(EVERYTHING_HELPS(settings)), losses=(1.0, loss if settings else 0.9))
+    )
+    known = search(known_of(allow=Numerics.CLOSE), lab)
+    assert (set(PLAIN) <= set(known.stack)) is usable
+
+
 def test_a_compilation_that_crashes_is_weakened_to_the_model_alone():
     def speed(settings):
         return "InductorError: cannot fuse the loss" if WITH_LOSS.key in settings else EVERYTHING_HELPS(settings)

@@ -15,7 +15,6 @@ from advisor.experiment.ranking import fills_the_device
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
 
-
 _NOT_FASTER = "the stack is not faster with it"
 
 
@@ -84,9 +83,9 @@ class Known:
 
     ``usual`` and ``compiles`` are the two leaps: the expert's stack without compiling, and what compiling it adds.
     ``stack`` is the best usable combination; where the person rejected a part of it, the rest, perhaps unmeasured.
-    ``dropped`` says why keys are not in it. ``leapt`` are the whole stacks that were measured, weakened ones among them;
-    ``tried`` are the settings in which a candidate was last in question, by
-    its name; ``done`` are the instruments that have been used.
+    ``dropped`` says why keys are not in it. ``leapt`` are the whole stacks that were measured, also weakened ones;
+    ``tried`` are the settings in which a candidate was last in question, by its name; ``done`` are the instruments that
+    have been used.
     """
 
     plan: Plan

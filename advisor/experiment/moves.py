@@ -15,7 +15,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.weaken import weaker, without_half
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Outcome, Verdict
+from advisor.records import Candidate, Outcome, TrialResult, Verdict
 
 Moves = Iterator[Move]
 
@@ -123,13 +123,25 @@ def _compiling_is_hopeless(known: Known) -> bool:
 
 
 def _needs_explaining(known: Known, settings: Settings) -> bool:
-    """Whether settings ran but differ too much, before the instruments have told rounding and dropout from faults."""
-    if len(settings) < 2 or {Kind.CONTROL, Kind.REFERENCE} <= known.done:
+    """Whether settings ran but differ too much, and the instruments may still show that rounding or chance did it."""
+    if len(settings) < 2:
         return False
     result = known.judge.result(settings)
     if result is None or not result.measured:
         return False
-    return not known.plan.consent.permits(settings, known.judge.numerics(settings, result))
+    if known.plan.consent.permits(settings, known.judge.numerics(settings, result)):
+        return False
+    return not {Kind.CONTROL, Kind.REFERENCE} <= known.done or _may_be_chance(known, settings, result)
+
+
+def _may_be_chance(known: Known, settings: Settings, result: TrialResult) -> bool:
+    """Whether steps that draw random numbers were seen too seldom to tell another draw from a fault."""
+    judge = known.judge
+    again = len(judge.runs.get(BASELINE, ()))
+    draws = {run.losses or run.outputs for run in (*judge.baseline_runs, *judge.controls) if run.measured}
+    if not judge.spread.random or len(draws) >= POLICY.enough_draws or again >= POLICY.most_runs:
+        return False
+    return known.plan.consent.permits(settings, judge.numerics(settings, result, unseen_draws=True))
 
 
 def _standing(known: Known, goal: Settings) -> Settings:
@@ -155,6 +167,8 @@ def instruments(known: Known) -> Moves:
         for kind in (Kind.CONTROL, Kind.REFERENCE):
             if kind not in known.done:
                 yield Move(kind, BASELINE, POLICY.leap_gain, f"baseline, {kind}")
+        if {Kind.CONTROL, Kind.REFERENCE} <= known.done:
+            yield Move(Kind.AGAIN, BASELINE, POLICY.leap_gain, "baseline, other random numbers")
         return
     if Kind.CONTROL not in known.done:
         yield Move(Kind.CONTROL, BASELINE, 1.04, f"{CONTROL}=true")

@@ -33,6 +33,7 @@ class Policy:
     ``as_fast``: the stack without a setting may be this much slower, and the simpler one stays. Unitless ratio.
     ``widest_for_simpler``: where the interval of that ratio is wider than this on one side, nothing is left out.
     ``most_runs``: the most processes of the same settings that the search asks for.
+    ``enough_draws``: so many draws of the baseline's random numbers are seen before one that lies near is refused.
     ``most_failures``: after this many compiled stacks that failed, no other is compiled for the sake of the leap.
     ``reserve_share``: the largest share of the budget that is reserved for measuring the stack in turn.
     ``gamble``: a compilation is started when this share of its expected duration is left.
@@ -54,6 +55,7 @@ class Policy:
     as_fast: float = 0.998
     widest_for_simpler: float = 0.05
     most_runs: int = 4
+    enough_draws: int = 4
     most_failures: int = 4
     reserve_share: float = 0.2
     gamble: float = 0.5
