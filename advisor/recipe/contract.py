@@ -66,7 +66,7 @@ class Stage(IntEnum):
     STEP = 7
 
 
-_KEEP_THE_CODE = frozenset({Stage.GLOBAL, Stage.OPTIMIZER, Stage.DATA})
+_KEEP_THE_CODE = frozenset({Stage.OPTIMIZER, Stage.DATA})
 
 
 @dataclass(slots=True)
@@ -174,7 +174,11 @@ class Recipe(ABC):
 
     @property
     def keeps_code(self) -> bool:
-        """Whether what has been compiled without a value of this recipe can be used with it: no kernel changes."""
+        """Whether what has been compiled without a value of this recipe can be used with it: no kernel changes.
+
+        A global flag may be part of the compiler's cache key (the precision of products, determinism, the number of
+        threads): a recipe whose flag is not says so itself.
+        """
         return self.stage in _KEEP_THE_CODE
 
     def cost(self, value: Value) -> float:
