@@ -102,9 +102,7 @@ def _dispatch(invocation: options.Invocation) -> int:
 
 def _measure(invocation: options.Measure) -> int:
     _check_key_map(invocation.outputs)
-    past = None if invocation.resume is None else _past(invocation.resume, invocation.request)
-    request = _request_of(invocation.request, past)
-    assert request is not None, "the options name a target or a session"
+    request, past = _taken_up(invocation)
     if invocation.budget_s is not None:
         request = replace(request, budget_s=invocation.budget_s)
     if not invocation.headless and sys.stdin.isatty() and sys.stdout.isatty():
@@ -126,11 +124,43 @@ def _check_key_map(outputs: options.Outputs) -> None:
     check_key_map(read_exactly(outputs.config_path), outputs.key_map, outputs.config_path)
 
 
-def _request_of(asked: Request | None, past: PastSession | None) -> Request | None:
+def _taken_up(invocation: options.Measure) -> tuple[Request, PastSession | None]:
+    """Return the request, and the session to take up; None for a new one.
+
+    Raises UsageError where that session measured something else, unless the command line asks to measure anew then.
+    """
+    asked = invocation.request
+    if invocation.resume is None:
+        assert asked is not None, "the options name a target or a session"
+        return asked, None
+    from advisor.errors import UsageError
+    from advisor.experiment.sameness import changes, with_its_config
+
+    past = _past(invocation.resume, asked)
+    request = with_its_config(_request_of(asked, past), past, given=asked is not None and asked.config_path is not None)
+    changed = "; ".join(changes(request, past))
+    if not changed:
+        return request, past
+    if not invocation.anew:
+        raise UsageError(
+            f"the session {past.session_id} measured something else: {changed}.",
+            "Undo that, or measure anew: add --anew to --resume.",
+        )
+    _complain(f"measuring anew, because the session {past.session_id} measured something else:", changed)
+    return request, None
+
+
+def _request_of(asked: Request | None, past: PastSession) -> Request:
     """Return the request to measure. Options that are not given now are those of the resumed session."""
-    if asked is None or past is None:
-        return asked or (past.request if past else None)
-    return asked.continuing(past.request)
+    from advisor.errors import UsageError
+
+    withheld = past.withheld_arguments
+    if withheld and (asked is None or not asked.target.arguments):
+        raise UsageError(
+            f"the target's arguments held secrets ({', '.join(withheld)}), which a session does not keep.",
+            f"Give them again: `perf-advisor {past.request.target.target} --resume -- …`.",
+        )
+    return past.request if asked is None else asked.continuing(past.request)
 
 
 def _past(session_id: str, request: Request | None) -> PastSession:
@@ -149,9 +179,9 @@ def _past(session_id: str, request: Request | None) -> PastSession:
                 f"Leave the target out, or the session: `perf-advisor {wanted.target} --resume` takes up its latest.",
             )
         return past
-    for past in list_sessions():
-        if _takes_up(wanted, past.request.target):
-            return past
+    latest = [past for past in list_sessions() if _takes_up(wanted, past.request.target)]
+    for past in (*(one for one in latest if one.request.target.directory == wanted.directory), *latest):
+        return past
     raise UsageError(
         f"there is no session of {wanted.command} to take up.", "`perf-advisor sessions` lists what there is."
     )
@@ -159,7 +189,10 @@ def _past(session_id: str, request: Request | None) -> PastSession:
 
 def _takes_up(wanted: TargetSpec, measured: TargetSpec) -> bool:
     """Whether a session of one target measures another; arguments that are left out are the session's."""
-    return wanted.target == measured.target and wanted.arguments in ((), measured.arguments)
+    from advisor.records.secrets import arguments_without_secrets
+
+    arguments, _ = arguments_without_secrets(wanted.arguments)
+    return wanted.target == measured.target and arguments in ((), measured.arguments)
 
 
 def _complain(message: str, hint: str, details: str = "") -> None:
@@ -183,8 +216,9 @@ def _keep_traceback() -> str:
     for folder in (state_folder(), Path("/tmp"), Path.home()):  # noqa: S108 - a file of its own, never through a link
         path = folder / f"crash-{os.getpid()}.log"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            created = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(created, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
         except OSError:
             continue

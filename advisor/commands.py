@@ -13,8 +13,9 @@ from rich.text import Text
 
 from advisor import options
 from advisor.catalog import Catalog, load_catalog
-from advisor.errors import ExitCode, UsageError
+from advisor.errors import ExitCode
 from advisor.experiment.journal import list_sessions, open_session
+from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
@@ -200,9 +201,12 @@ def _effect(state: SessionState, stack: StackRecord) -> str:
 @run.register
 def _(invocation: options.Revisit) -> int:
     past = open_session(invocation.session_id or None)
-    state, catalog = SessionState.of(past.events), _catalog_of(past.request)
+    state, catalog = SessionState.of(past.events), load_catalog(invocation.recipe_folders)
     if past.damaged:
         print(f"warning: {past.damaged} lines of the session's journal cannot be read.", file=sys.stderr)
+    if missing := sorted(_not_loaded(state, catalog)):
+        told = f"the session tried recipes that are not loaded: {', '.join(map(plain, missing))}"
+        print(f"warning: {told}; name their folder with --recipes DIR.", file=sys.stderr)
     if invocation.show:
         file = sys.stderr if invocation.outputs.json_to_stdout else sys.stdout
         print(f"Session {past.session_id}, {plain(past.request.target.command)}: {_result(state)}", file=file)
@@ -216,15 +220,12 @@ def _(invocation: options.Revisit) -> int:
     return ExitCode.OK
 
 
+def _not_loaded(state: SessionState, catalog: Catalog) -> set[str]:
+    """The recipes that a session tried and this process does not know: no code is run because a journal names it."""
+    return {record.candidate.recipe for record in state.trials.values()} - {CONTROL, *catalog.recipes}
+
+
 def _with_recorded_map(outputs: options.Outputs, request: Request) -> options.Outputs:
     """The outputs, with the --map that the session was given for the same config where the command line has none."""
     same = outputs.config_path and request.config_path == str(Path(outputs.config_path).resolve())
     return replace(outputs, key_map=request.key_map) if same and not outputs.key_map else outputs
-
-
-def _catalog_of(request: Request) -> Catalog:
-    """The recipes of a recorded session; without those of its folders where these are gone."""
-    try:
-        return load_catalog(request.recipe_folders)
-    except UsageError:
-        return load_catalog()

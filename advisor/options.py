@@ -69,7 +69,7 @@ class Measure:
     """Run a session. ``request`` is None when a recorded one is taken up under the options that it had.
 
     ``budget_s`` is the time that such a session gets now, None for as much as it had. ``resume``: the session to take
-    up, an empty string for the latest, None for a new one.
+    up, an empty string for the latest, None for a new one. ``anew``: start a new one when that measured something else.
     """
 
     request: Request | None
@@ -77,6 +77,7 @@ class Measure:
     headless: bool
     resume: str | None
     budget_s: float | None = None
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +102,15 @@ class ShowSessions:
 
 @dataclass(frozen=True, slots=True)
 class Revisit:
-    """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session."""
+    """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session.
+
+    ``recipe_folders``: recipes of these folders are loaded; of those that the session names, none are.
+    """
 
     session_id: str
     outputs: Outputs
     show: bool
+    recipe_folders: tuple[str, ...] = ()
 
 
 Invocation = ShowHelp | Measure | ShowRecipes | ShowHardware | ShowSessions | Revisit
@@ -400,6 +405,11 @@ def _measure_parser() -> _Parser:
         help="the worst numerics that need no consent: exact, close (the default) or changed",
     )
     parser.option("--resume", metavar="SESSION", nargs="?", const="", help="take up the latest session, or this one")
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="with --resume: measure anew if the code, the config or an option has changed",
+    )
     return parser
 
 
@@ -457,6 +467,7 @@ def _parse_measure(arguments: Sequence[str]) -> Measure:
         headless=options.headless or outputs.json_to_stdout,
         resume=resume,
         budget_s=options.budget,
+        anew=options.anew,
     )
 
 
@@ -664,9 +675,10 @@ def _parse_report(arguments: Sequence[str]) -> Revisit:
         "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
     )
     parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output")
+    _add_recipe_folders(parser)
     options = parser.parse(arguments)
     outputs = _outputs(options, {})
-    return Revisit(options.session, outputs, show=True)
+    return Revisit(options.session, outputs, show=True, recipe_folders=tuple(options.recipes))
 
 
 def _parse_export(arguments: Sequence[str]) -> Revisit:
@@ -676,10 +688,11 @@ def _parse_export(arguments: Sequence[str]) -> Revisit:
     parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.option("--map", metavar="KEY=PATH,…", action="append", default=[], read=key_map_of, help=argparse.SUPPRESS)
     _add_config_kind(parser)
+    _add_recipe_folders(parser)
     options = parser.parse(arguments)
     key_map = {key: path for pairs in options.map for key, path in pairs.items()}
-    _check_recipes((), (), key_map, ())
-    return Revisit(options.session, _outputs(options, key_map), show=False)
+    _check_recipes((), (), key_map, options.recipes)
+    return Revisit(options.session, _outputs(options, key_map), show=False, recipe_folders=tuple(options.recipes))
 
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], Invocation]] = {
