@@ -14,15 +14,16 @@ from planted import plant
 from sample_session import sample_history, sample_request
 
 import advisor
-from advisor import cli, options
-from advisor.config_file import read_config
+from advisor.cli import main as cli
+from advisor.cli import options
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment import events
 from advisor.experiment.journal import Journal, open_session
 from advisor.export.config_patch import Wanted, patched
+from advisor.files.config_file import read_config
+from advisor.files.state_folder import make_private, replace_file, state_folder
+from advisor.recipe.settings import Settings
 from advisor.records.secrets import arguments_without_secrets, names_a_secret, without_secrets
-from advisor.settings import Settings
-from advisor.state_folder import make_private, replace_file, state_folder
 
 SOON_S = 60.0  # generous: the machine may be loaded; without a bound it is hours
 

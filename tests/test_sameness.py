@@ -14,8 +14,8 @@ from planted import TINY_TARGET
 from real_session import Run, short_trials
 from sample_session import cancelled_history, sample_request
 
-from advisor import cli, options
-from advisor.config_file import read_config
+from advisor.cli import main as cli
+from advisor.cli import options
 from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.journal import Journal, open_session, sessions_folder
@@ -23,8 +23,9 @@ from advisor.experiment.kept_config import differences, from_json, to_json
 from advisor.experiment.request import Request
 from advisor.experiment.sameness import check_same_machine
 from advisor.experiment.state import SessionState
+from advisor.files.config_file import read_config
 from advisor.records import TargetSpec
-from advisor.source_prints import SourceWatch, changed_sources, fingerprint
+from advisor.source.prints import SourceWatch, changed_sources, fingerprint
 
 ODD = """
 run: 2024-01-02

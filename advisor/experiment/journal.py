@@ -23,8 +23,8 @@ from advisor.errors import UsageError
 from advisor.experiment.events import Event, Held, ProgressMade, TrialActivity
 from advisor.experiment.kept_config import from_json, to_json
 from advisor.experiment.request import Request
+from advisor.files.state_folder import make_private, state_folder
 from advisor.records.secrets import arguments_without_secrets, without_secrets
-from advisor.state_folder import make_private, state_folder
 
 SCHEMA = 1
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from advisor.config_file import read_config
 from advisor.errors import UsageError
 from advisor.experiment.journal import PastSession
 from advisor.experiment.kept_config import differences
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.paths import exists
+from advisor.files.config_file import read_config
+from advisor.files.paths import exists
 from advisor.records import Facts
 from advisor.records.secrets import without_secrets
-from advisor.source_prints import changed_sources
+from advisor.source.prints import changed_sources
 
 # The options that make the workload, as the command line has them, by the field of the target that holds each.
 _OPTIONS = {"mode": "--mode", "device": "--device", "batch_size": "--batch-size", "input_shape": "--input"}
