@@ -14,8 +14,8 @@ from planted import plant
 from sample_session import sample_history, sample_request
 
 import advisor
+from advisor.cli import grammar
 from advisor.cli import main as cli
-from advisor.cli import options
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment import events
 from advisor.experiment.journal import Journal, open_session
@@ -138,11 +138,11 @@ def test_no_secret_is_written_and_a_resume_takes_it_from_the_file_again(tmp_path
     recorded(config=read_config(str(config)), config_path=str(config), arguments=("--lr", "0.1"))
     assert b"opensesame" not in everything_below(state_folder())
     assert open_session().withheld == ("hub.token",)
-    request, past = cli._taken_up(options.parse(["--resume"]))
+    request, past = grammar.parse(["--resume"]).wanted()
     assert past is not None
     assert request.target.config == {"hub": {"token": "opensesame"}, "lr": 0.1}
     config.write_text("hub: {token: another}\nlr: 0.1\n", encoding="utf-8")  # it measures the same
-    assert cli._taken_up(options.parse(["--resume"]))[0].target.config["hub"] == {"token": "another"}
+    assert grammar.parse(["--resume"]).wanted()[0].target.config["hub"] == {"token": "another"}
     config.unlink()
     assert cli.main(["--resume"]) == 2
     assert "its secrets (hub.token) are not kept" in capsys.readouterr().err
@@ -154,7 +154,7 @@ def test_arguments_with_secrets_are_given_again(tmp_path, capsys):
     for arguments in (["--resume"], ["mymodel:build", "--resume"]):
         assert cli.main(arguments) == 2
         assert "held secrets (--api-key)" in capsys.readouterr().err
-    request, past = cli._taken_up(options.parse(["mymodel:build", "--resume", "--", "--api-key", "opensesame"]))
+    request, past = grammar.parse(["mymodel:build", "--resume", "--", "--api-key", "opensesame"]).wanted()
     assert past.session_id == journal.session_id
     assert request.target.arguments == ("--api-key", "opensesame")
     assert cli.main(["report", "--report", "r.md", "--json", "r.json"]) == 0
@@ -255,7 +255,7 @@ def test_the_crash_file_is_private_and_follows_no_link(tmp_path, monkeypatch, ca
     def fail(invocation):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "_dispatch", fail)
+    monkeypatch.setattr(cli, "_run", fail)
     state_folder().mkdir(parents=True)
     path = state_folder() / f"crash-{os.getpid()}.log"
     path.symlink_to(tmp_path / "target")

@@ -14,8 +14,8 @@ from planted import TINY_TARGET
 from real_session import Run, short_trials
 from sample_session import cancelled_history, sample_request
 
+from advisor.cli import grammar
 from advisor.cli import main as cli
-from advisor.cli import options
 from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.journal import Journal, open_session, sessions_folder
@@ -56,7 +56,7 @@ def recorded(history=(), **target):
 
 
 def taken_up(*arguments):
-    return cli._taken_up(options.parse(arguments))
+    return grammar.parse(arguments).wanted()
 
 
 def write(text, name="c.yaml"):

@@ -27,7 +27,9 @@ FAULTS = {
 
 TARGET = TINY_TARGET.replace(
     "        return 1.0 * x",
-    textwrap.indent("self.calls = getattr(self, 'calls', 0) + 1\nif self.calls > 3:\n    FAULT\nreturn 1.0 * x", " " * 8),
+    textwrap.indent(
+        "self.calls = getattr(self, 'calls', 0) + 1\nif self.calls > 3:\n    FAULT\nreturn 1.0 * x", " " * 8
+    ),
 )
 FILLS = """
 import sys, torch
