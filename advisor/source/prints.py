@@ -11,7 +11,8 @@ from pathlib import Path
 
 _LIBRARIES = ("site-packages", "dist-packages")
 _OURS = "advisor"  # our package, with the recipes in it
-_ENTRIES = ("__main__", "__mp_main__")  # whatever program this process was started with
+# The program that this process was started with, and what the site runs in every process.
+_ENTRIES = ("__main__", "__mp_main__", "sitecustomize", "usercustomize")
 _MOST_FILES = 2000
 
 
