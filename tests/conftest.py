@@ -22,6 +22,16 @@ def pytest_configure(config):
         config.add_cleanup(folder.cleanup)
 
 
+@pytest.fixture(autouse=True)
+def no_accelerator_left():
+    """Accelerate keeps its state for the process, and settings heed it."""
+    yield
+    if "accelerate.state" in sys.modules:
+        from process_state import forget_accelerator
+
+        forget_accelerator()
+
+
 @pytest.fixture(scope="session")
 def state_of_sessions(tmp_path_factory):
     """A state folder for all tests that run sessions: what the machine can do at most is measured once."""

@@ -76,6 +76,13 @@ BY_DESIGN: tuple[Expected, ...] = (
         what=r"ran without a CUDA graph\. Last reason: (the structure, the shapes|an? \S+ has the hook)",
         device="cuda",
     ),
+    Expected(
+        "workers start with each epoch where Accelerate builds the loader anew",
+        ("accelerate", "data.num_workers: 2"),
+        loop="accelerate$",
+        case="data",
+        what="Accelerate builds the loader anew",
+    ),
 )
 KNOWN: tuple[Expected, ...] = ()
 

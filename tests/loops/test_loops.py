@@ -42,6 +42,10 @@ COMPILED = {
     "gan": "compile.mode: default",
     "infer_made_once": "compile.mode: default",
     "collected": "compile.mode: default",
+    "functional_loss": "compile.mode: default",
+    "sharpness_aware": "compile.mode: default",
+    "own_functions": "compiled with loss",
+    "actor_critic": "compiled stack",
 }
 _NONE_ALLOWED = Tolerance(0.0, 0.0, 0.0, 0.0)
 
