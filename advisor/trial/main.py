@@ -54,6 +54,7 @@ from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
 from advisor.runtime.loss import LossError
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
+from advisor.source.prints import imported_sources
 from advisor.target.entrypoint import load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement.clock import StepClock, batch_samples, block_steps, measure
@@ -227,7 +228,7 @@ class Trial:
     def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
         with undisturbed(loop.data):
             facts = inspect_loop(loop, device, batches)
-        self.channel.send(Inspected(facts, versions()))
+        self.channel.send(Inspected(facts, versions(), imported_sources()))
 
     def _look_at(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
         """What the first batches are, for the comparison with those of other trials; in the baseline, all the facts."""

@@ -380,14 +380,14 @@ class AdvisorApp(App[AppResult]):
         self.exit(result, return_code=result.exit_code)
 
     def leave_soon(self) -> None:
-        """Leave as by the key, for a signal: safe in its handler, and before the app has begun."""
+        """Leave at once, for a signal: safe in its handler, and before the app has begun."""
         threading.Thread(target=self._leave_from_outside, name="leave", daemon=True).start()
 
     def _leave_from_outside(self) -> None:
         until = time.monotonic() + BEGINS_WITHIN_S
         while not self._alive and time.monotonic() < until:
             time.sleep(0.02)
-        self.call_later(self.action_quit)
+        self.call_later(self.action_quit_at_once)  # nobody may be there to answer a question
 
     async def _stop_session(self) -> None:
         if self.context.control is None:

@@ -135,7 +135,7 @@ class FileExporter:
         if format_id == "python":
             return files.python_text(state, settings, self._recipes())
         if format_id == "json":
-            return files.json_text(state, self._request)
+            return files.json_text(state, self._request, self._recipes())
         return files.report_text(state, self._request, self._recipes(), html=format_id == "html")
 
     def _recipes(self) -> Catalog:

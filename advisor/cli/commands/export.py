@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from advisor.cli.checks import check_recipes, outputs_of
 from advisor.cli.commands.revisit import Revisit
-from advisor.cli.parser import Parser, add_config_kind
+from advisor.cli.parser import Parser, add_config_kind, add_recipe_folders
 from advisor.cli.values import key_map_of
 
 
@@ -19,7 +19,8 @@ def parse(arguments: Sequence[str]) -> Revisit:
     parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.option("--map", metavar="KEY=PATH,…", action="append", default=[], read=key_map_of, help=argparse.SUPPRESS)
     add_config_kind(parser)
+    add_recipe_folders(parser)
     options = parser.parse(arguments)
     key_map = {key: path for pairs in options.map for key, path in pairs.items()}
-    check_recipes((), (), key_map, ())
-    return Revisit(options.session, outputs_of(options, key_map), show=False)
+    check_recipes((), (), key_map, options.recipes)
+    return Revisit(options.session, outputs_of(options, key_map), show=False, recipe_folders=tuple(options.recipes))

@@ -47,7 +47,7 @@ class Measure:
     """Run a session. ``request`` is None when a recorded one is taken up under the options that it had.
 
     ``budget_s`` is the time that such a session gets now, None for as much as it had. ``resume``: the session to take
-    up, an empty string for the latest, None for a new one.
+    up, an empty string for the latest, None for a new one. ``anew``: start a new one when that measured something else.
     """
 
     request: Request | None
@@ -55,6 +55,7 @@ class Measure:
     headless: bool
     resume: str | None
     budget_s: float | None = None
+    anew: bool = False
 
     def run(self) -> int:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
@@ -73,12 +74,13 @@ class Measure:
 
         Options that are not given now are those of that session.
         """
-        past = None if self.resume is None else _past(self.resume, self.request)
-        if past is None or self.request is None:
-            request = self.request or (past.request if past else None)
+        if self.resume is not None:
+            from advisor.cli.resuming import taken_up
+
+            request, past = taken_up(self.resume, self.request, anew=self.anew)
         else:
-            request = self.request.continuing(past.request)
-        assert request is not None, "the options name a target or a session"
+            assert self.request is not None, "the options name a target or a session"
+            request, past = self.request, None
         return (request if self.budget_s is None else replace(request, budget_s=self.budget_s)), past
 
 
@@ -154,6 +156,11 @@ def measure_parser(about: str) -> Parser:
         help="the worst numerics that need no consent: exact, close (the default) or changed",
     )
     parser.option("--resume", metavar="SESSION", nargs="?", const="", help="take up the latest session, or this one")
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="with --resume: measure anew if the code, the config or an option has changed",
+    )
     return parser
 
 
@@ -197,6 +204,7 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         headless=options.headless or outputs.json_to_stdout,
         resume=resume,
         budget_s=options.budget,
+        anew=options.anew,
     )
 
 
@@ -285,32 +293,3 @@ def _check_key_map(outputs: Outputs) -> None:
     from advisor.export.files import read_exactly
 
     check_key_map(read_exactly(outputs.config_path), outputs.key_map, outputs.config_path)
-
-
-def _past(session_id: str, request: Request | None) -> PastSession:
-    """The session to take up: the one named, or the latest, of this target if there is one. Raises UsageError."""
-    from advisor.errors import UsageError
-    from advisor.experiment.journal import list_sessions, open_session
-
-    if request is None:
-        return open_session(session_id or None)
-    wanted = request.target
-    if session_id:
-        past = open_session(session_id)
-        if not _takes_up(wanted, past.request.target):
-            raise UsageError(
-                f"the session {past.session_id} measured {past.request.target.command}, not {wanted.command}.",
-                f"Leave the target out, or the session: `perf-advisor {wanted.target} --resume` takes up its latest.",
-            )
-        return past
-    for past in list_sessions():
-        if _takes_up(wanted, past.request.target):
-            return past
-    raise UsageError(
-        f"there is no session of {wanted.command} to take up.", "`perf-advisor sessions` lists what there is."
-    )
-
-
-def _takes_up(wanted: TargetSpec, measured: TargetSpec) -> bool:
-    """Whether a session of one target measures another; arguments that are left out are the session's."""
-    return wanted.target == measured.target and wanted.arguments in ((), measured.arguments)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from advisor.cli.checks import outputs_of
 from advisor.cli.commands.revisit import Revisit
-from advisor.cli.parser import Parser
+from advisor.cli.parser import Parser, add_recipe_folders
 from advisor.cli.values import report_path_of, trace_path_of
 
 
@@ -19,6 +19,7 @@ def parse(arguments: Sequence[str]) -> Revisit:
         "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
     )
     parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output")
+    add_recipe_folders(parser)
     options = parser.parse(arguments)
     outputs = outputs_of(options, {})
-    return Revisit(options.session, outputs, show=True)
+    return Revisit(options.session, outputs, show=True, recipe_folders=tuple(options.recipes))
