@@ -12,6 +12,7 @@ from statistics import median
 import psutil
 import pytest
 from planted import TINY_TARGET
+from trial_processes import SOON_S, building, gone, spec_of
 
 from advisor.records import (
     Activity,
@@ -25,11 +26,8 @@ from advisor.records import (
     TargetFailure,
     TargetSpec,
     TrialKind,
-    TrialSpec,
 )
 from advisor.runner import Runner
-
-SOON_S = 30.0  # generous: the machine may be loaded
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,19 +38,6 @@ def _fork_server(tmp_path_factory):
     (folder / "warm.py").write_text(TINY_TARGET, encoding="utf-8")
     result = Runner().run(spec_of(folder, "warm.py"), lambda message: None)
     assert result.outcome is Outcome.MEASURED
-
-
-def spec_of(folder, file, **changes):
-    options = {
-        "trial_id": "t",
-        "target": TargetSpec(file, str(folder), device="cpu"),
-        "settings": {},
-        "measure_s": 0.1,
-        "warmup_limit_s": 0.2,
-        "timeout_s": 120.0,
-        "log_path": str(folder / "logs" / "trial.log"),
-    }
-    return TrialSpec(**{**options, **changes})
 
 
 @pytest.fixture
@@ -66,26 +51,6 @@ def trial(tmp_path):
         return result, messages
 
     return run
-
-
-def building(body):
-    """A target whose ``build`` runs this body first."""
-    return "import ctypes, os, subprocess, sys, time\n" + TINY_TARGET.replace(
-        "def build():\n", f"def build():\n{textwrap.indent(textwrap.dedent(body).strip(), '    ')}\n"
-    )
-
-
-def gone(pid):
-    """Whether a process has ended, within a while; one that nobody has waited for yet counts as ended."""
-    deadline = time.monotonic() + SOON_S
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def appears(path):

@@ -1,6 +1,6 @@
 """Pictures of the views at two sizes.
 
-`pytest tests/tui --snapshot-update` takes them again; look at each before committing.
+`pytest tests/app --snapshot-update` takes them again; look at each before committing.
 """
 
 from __future__ import annotations

@@ -336,11 +336,12 @@ class FoldsNorm(nn.Module):
         return self.head(torch.relu(self.norm(self.conv(images))).mean((2, 3)))
 
 
+FOLDERS = [str(Path(__file__).parents[place]) for place in (0, 1)]
 FROZEN = """
 import sys
 import torch
 from torch._dynamo.utils import counters
-sys.path.insert(0, {folder!r})
+sys.path[:0] = {folders!r}
 from compiled_models import IMAGES, applied
 from proposals import CATALOG
 from test_recipes_compile import FoldsNorm
@@ -382,7 +383,7 @@ print("frozen")
 
 @pytest.mark.parametrize(("by_code", "settings"), [(False, {}), (True, {}), (False, {"infer.grad": "inference_mode"})])
 def test_parameters_become_constants(by_code, settings, tmp_path):
-    script = FROZEN.format(folder=str(Path(__file__).parent), by_code=by_code, settings=settings)
+    script = FROZEN.format(folders=FOLDERS, by_code=by_code, settings=settings)
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     run = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=280

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from planted import TINY_TARGET
-from test_runner import building, gone, spec_of
+from trial_processes import building, gone, spec_of
 
 from advisor.records import Outcome
 from advisor.runner import Runner

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 from planted import TINY_TARGET, plant
-from test_runner import SOON_S, building, gone, spec_of
+from trial_processes import SOON_S, building, gone, spec_of
 
 from advisor.catalog import load_catalog
 from advisor.experiment.bench import Bench
