@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 TESTS = Path(__file__).parent
 # As long as in the shortest session: what is planted differs by far more than so short a trial's noise.
@@ -102,4 +102,4 @@ def compilers(monkeypatch):
     """A machine on which every compiler is found."""
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr("advisor.toolchain.shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("advisor.machine.toolchain.shutil.which", lambda name: f"/bin/{name}")

@@ -7,8 +7,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from advisor.catalog import Catalog, load_catalog
-from advisor.config_file import read_config
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.journal import Journal, PastSession
@@ -19,11 +17,13 @@ from advisor.experiment.verification import Exported
 from advisor.export import outputs as files
 from advisor.export.config_patch import diff
 from advisor.export.files import read_exactly, write_atomically
-from advisor.formatting import printable
-from advisor.hardware import sample_gpus
-from advisor.interrupts import INTERRUPTS
-from advisor.options import Outputs
-from advisor.runner import Runner
+from advisor.figures.formatting import printable
+from advisor.files.config_file import read_config
+from advisor.machine.hardware import sample_gpus
+from advisor.process.interrupts import INTERRUPTS
+from advisor.recipe.catalog import Catalog, load_catalog
+from advisor.records.outputs import Outputs
+from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.exporting import ExportFormat
 from advisor.tui.result import AppResult

@@ -27,7 +27,7 @@ from advisor.records import (
     TargetSpec,
     TrialKind,
 )
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -453,7 +453,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from advisor.records import TargetSpec, TrialSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 if __name__ == "__main__":
     Runner.prepare()
@@ -490,7 +490,7 @@ def test_semaphores_left_by_trials_are_cleaned_up_without_a_word():
         """
         import os
         from multiprocessing import resource_tracker
-        from advisor.runner import Runner
+        from advisor.runner.trials import Runner
 
         Runner.prepare()
         resource_tracker.register("/perf-advisor-test", "semaphore")
@@ -511,7 +511,7 @@ def test_a_cancellation_does_not_wait_for_a_cold_fork_server(tmp_path):
         f"""
         import os, threading, time
         from advisor.records import TargetSpec, TrialSpec
-        from advisor.runner import Runner
+        from advisor.runner.trials import Runner
 
         Runner.prepare()
         runner = Runner()
@@ -553,8 +553,8 @@ def test_a_trial_that_was_cancelled_before_it_began_says_nothing_on_the_terminal
 
 INTERRUPTED_AT_ONCE = """
 import signal
-from advisor.fork_server import CONTEXT
-from advisor.runner import Runner
+from advisor.runner.fork_server import CONTEXT
+from advisor.runner.trials import Runner
 
 if __name__ == "__main__":
     Runner.prepare()
