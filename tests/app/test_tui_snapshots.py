@@ -1,73 +1,24 @@
-"""Pictures of the views at two sizes.
+"""Pictures of the views at two sizes, beside those of tests/test_tui_pictures.py.
 
-`pytest tests/app --snapshot-update` takes them again; look at each before committing.
+`pytest tests/app tests/test_tui_pictures.py --snapshot-update` takes them again; look at each before committing.
 """
 
 from __future__ import annotations
 
 import pytest
-import tui_histories as histories
-from tui_fakes import make_app
-from tui_pilot import settle
+from test_tui_pictures import OF_VIEWS
+from tui_pictures import LARGE, PICTURES, SMALL, is_unchanged
 
-from advisor.tui.actions import VIEWS
-
-SIZES = [(80, 24), (120, 36)]
-PICTURES = {
-    "overview": (histories.whole, ["1"]),
-    "overview_more": (histories.whole, ["1", "end"]),
-    "overview_cpu": (histories.cpu_demo, ["1"]),
-    "overview_waiting": (histories.start, ["1"]),
-    "profile": (histories.whole, ["2"]),
-    "profile_shapes": (histories.whole, ["2", "g"]),
-    "profile_roof": (histories.whole, ["2", "m", "end"]),
-    "profile_habits": (histories.whole, ["2", "m", "m"]),
-    "profile_cpu": (histories.cpu_demo, ["2"]),
-    "trials": (histories.whole, ["3", "down", "down", "down"]),
-    "trials_unreliable": (histories.whole, ["3", *["down"] * 7]),
-    "advice": (histories.whole, ["4", "down", "a"]),
-    "advice_rejected": (histories.decided, ["4", "down"]),
-    "overview_rejected": (histories.decided, ["1"]),
-    "trials_deciding": (histories.deciding, ["3", "home", *["down"] * 12]),
-    "trials_running": (histories.to_trials, ["3"]),
-    "trials_sorted": (histories.contributed, ["3", "o", "o"]),
-    "trials_hidden": (histories.whole, ["3", "h", "end"]),
-    "trials_filter": (histories.whole, ["3", "slash", *"batch"]),
-    "overview_contributions": (histories.contributed, ["1"]),
-    "overview_judged_nothing": (histories.judged_nothing, ["1"]),
-    "overview_failed": (histories.failure, ["escape"]),
-    "advice_contributions": (histories.contributed, ["4"]),
-    "advice_value": (histories.whole, ["4", "down", "down", "a"]),
-    "advice_plot": (histories.whole, ["4", "p"]),
-    "advice_memory": (histories.by_memory, ["4"]),
-    "overview_memory": (histories.by_memory, ["1"]),
-    "export": (histories.whole, ["5", "down"]),
-    "export_overwrite": (histories.whole, ["5", "s"]),
-    "help": (histories.whole, ["question_mark"]),
-    "failure": (histories.failure, []),
-}
+CASES = [
+    pytest.param(name, size, id=f"{name}-{size[0]}x{size[1]}")
+    for size in (SMALL, LARGE)
+    for name in PICTURES
+    if size == SMALL or name not in OF_VIEWS
+]
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36"])
-@pytest.mark.parametrize("name", PICTURES)
+@pytest.mark.parametrize(("name", "size"), CASES)
 def test_picture(snap_compare, name, size, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tuned.yaml").touch()
-    history, keys = PICTURES[name]
-    app, _ = make_app(history())
-
-    async def play(pilot) -> None:
-        await settle(pilot)
-        app.clear_notifications()
-        await settle(pilot)
-        app.context.gauges.add((histories.SAMPLE,) if name == "overview" else ())
-        await pilot.press(*keys)
-        await settle(pilot)
-        app.clear_notifications()
-        await settle(pilot)
-
-    assert snap_compare(app, terminal_size=size, run_before=play)
-
-
-def test_every_view_has_a_picture() -> None:
-    assert {view.id for view in VIEWS} <= set(PICTURES)
+    assert is_unchanged(snap_compare, name, size)

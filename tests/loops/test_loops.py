@@ -58,6 +58,7 @@ def unexplained(name: str, wanted: Collection[str]) -> list[str]:
     return found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_tuned_loop_does_what_the_plain_one_does(name):
     cases = cases_of(LOOPS[name], "cpu")
@@ -68,6 +69,7 @@ def test_a_tuned_loop_does_what_the_plain_one_does(name):
     assert not unexplained(name, {quick, *further})
 
 
+@pytest.mark.compile
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_compiled_loop_does_what_the_plain_one_does(name, request):
@@ -76,6 +78,7 @@ def test_a_compiled_loop_does_what_the_plain_one_does(name, request):
     assert not unexplained(name, {COMPILED[name]})
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("entry", [*KNOWN, *BY_DESIGN], ids=lambda entry: entry.reason)
 def test_what_is_expected_is_still_so(entry):
     name, wanted = entry.example

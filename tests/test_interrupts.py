@@ -81,6 +81,7 @@ def test_nohup_and_other_threads_are_left_alone():
     assert not INTERRUPTS.asked
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "after_s", "times"), [(15, 0.3, 1), (2, 1.0, 30), (1, 2.0, 1)])
 def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, number, after_s, times):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
@@ -114,6 +115,7 @@ def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, numb
     assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True, printed
 
 
+@pytest.mark.process
 def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
     command = [sys.executable, "-m", "advisor", "target.py", "--json", "out.json", "--device", "cpu"]
