@@ -22,7 +22,7 @@ from advisor.experiment.journal import Journal
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.export.text_report import markdown_report
-from advisor.headless import trial_effect
+from advisor.headless.effects import trial_effect
 from advisor.machine.hardware import POWER_CAP, GpuReading
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, GpuReadings, Outcome, TargetSpec, TrialResult, TrialSpec

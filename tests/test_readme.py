@@ -13,7 +13,7 @@ import yaml
 from sample_session import sample_history, sample_request
 
 import advisor
-from advisor.cli import options
+from advisor.cli import grammar
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
@@ -101,10 +101,10 @@ def test_a_command_is_understood(user_folder, command, capsys):
     arguments = shlex.split(command.partition(" | ")[0])[1:]
     if "--help" in arguments:
         with pytest.raises(SystemExit) as exited:
-            options.parse(arguments)
+            grammar.parse(arguments)
         assert exited.value.code == ExitCode.OK
     else:
-        options.parse(arguments)
+        grammar.parse(arguments)
 
 
 @pytest.mark.parametrize("text", [text for text in INLINE if text.startswith("--") and text != "--"])
@@ -112,7 +112,7 @@ def test_an_option_is_understood(user_folder, text):
     words = shlex.split(text)
     if len(words) == 1:
         words += SAMPLES[text]
-    options.parse(["demo", "--config", "train.yaml", *words])
+    grammar.parse(["demo", "--config", "train.yaml", *words])
 
 
 def test_the_commands_that_people_copy_are_there():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sample_session import sample_history, sample_request
 
-from advisor.cli.options import parse
+from advisor.cli.grammar import parse
 from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.state import SessionState

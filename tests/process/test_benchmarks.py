@@ -15,6 +15,7 @@ from pathlib import Path
 
 import expert
 import experts
+import exports
 import lanes
 import measure
 import msgspec
@@ -248,7 +249,7 @@ def test_what_a_process_started_ends_with_it(tmp_path):
 def test_an_expert_falls_back_to_the_strongest_stack_that_runs(tmp_path, monkeypatch, failure, tried, stack):
     attempts = []
 
-    def apart(self, name, function, *arguments):
+    def apart(self, name, function, *arguments, limit_s=None):
         choices = arguments[2]
         attempts.append(choices)
         if choices.compile_mode:
@@ -430,6 +431,73 @@ def test_results_become_tables():
     assert "perf-advisor over pytorch-autotune: 1.250x in geometric mean over 1 workload, lowest" in text
     assert "- first, perf-advisor: precision.autocast: bfloat16" in text
     assert text.count("- machine: a machine") == 1
+
+
+def test_exported_files_are_held_against_what_was_reported():
+    session = {
+        "settings": {"precision.autocast": "bfloat16"},
+        "stack": "precision.autocast: bfloat16",
+        "reported": [2.0, 1.9, 2.1],
+        "reported_ms": 10.0,
+        "reported_before_ms": 20.0,
+        "variants": {"30": "baseline", "60": "perf-advisor"},
+    }
+    result = result_of("one", searches={"perf-advisor": session}, baseline=[20, 21], expert=[10], advisor=[10.2])
+    result["variants"]["Python file"] = {"runs": [{"step_ms": 10.4}]}
+    result["variants"]["expert"]["fallbacks"] = ["bfloat16, compiled: took longer than 40 s"]
+    assert [exports.within(result, name) for name in exports.FILES] == [True, False]
+    assert exports.not_as_reported(result) == ["Python file"]
+    broken = result_of("two", baseline=[4, 4.4])
+    broken["variants"]["perf-advisor"] = {"failed": "the session ended | with exit code 3"}
+    text = exports.exports_document([result, broken])
+    assert (
+        "| one | - | 10 ms | 10.2 ms | 10.4 ms | 1.020 | 1.040 | no | 20.5 ms (20-21) | 1.025 | 1.050 | yes "
+        "| 10 ms, gave up compiling | 0.488 | 0.980 |"
+    ) in text
+    assert "| two | - | - | failed | - | - | - | - | 4.2 ms (4-4.4) | - | 1.100 | - | - | - | - |" in text
+    assert "| median 7.5%, most 10.0% |" in text
+    assert "YAML file: the step is within 3 % of the reported one in 1 of 1 workloads." in text
+    assert "- two, perf-advisor: the session ended / with exit code 3" in text
+
+
+PYTHON_FILE = """
+def prepare(model, optimizer=None, loader=None):
+    return model, optimizer, loader
+
+
+def train_step(model, optimizer, loss):
+    def step(batch):
+        *inputs, target = batch
+        optimizer.zero_grad()
+        value = loss(model(*inputs), target)
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    return step
+"""
+
+
+def test_the_command_times_both_exported_files_and_goes_on_with_what_is_left(tmp_path):
+    """The session is a made-up one whose step no file can reach, so both files are timed once more."""
+    session = msgspec.to_builtins(example_session()) | {"reported_ms": 1e-6, "known": {"30": {}, "60": None}}
+    session |= {"stack": "step.zero_grad: none", "settings": {"step.zero_grad": "none"}}
+    (tmp_path / "mlp12.json").write_text(json.dumps({"searches": {"perf-advisor": session}}), encoding="utf-8")
+    (tmp_path / "mlp12.yaml").write_text("step.zero_grad: none\n", encoding="utf-8")
+    (tmp_path / "mlp12.py").write_text(PYTHON_FILE, encoding="utf-8")
+    lines = tmp_path / "lines.jsonl"
+    options = ["--small", "--exports", "--continue", "--timed", "0.05", "--results", tmp_path, "--expert-limit", "1"]
+    command = [sys.executable, BENCHMARK, *options, "mlp12"]
+    ran = subprocess.run([*command, "--lines", lines], capture_output=True, text=True, check=True)
+    said = [line.partition("mlp12: ")[2].partition(":")[0] for line in ran.stderr.splitlines() if " ms" in line]
+    files = ["Python file", "perf-advisor"]
+    assert [name for name in said if name != "expert"] == ["baseline", *files, "baseline", *reversed(files)]
+    assert json.loads(lines.read_text(encoding="utf-8"))["finished"]
+    assert "| 1e-06 ms |" in ran.stdout
+    (tmp_path / "mlp12.json").unlink()
+    again = subprocess.run([*command, "--skip-done", lines], capture_output=True, text=True, check=True)
+    assert again.stdout == ran.stdout
+    assert "mlp12" not in again.stderr
 
 
 def test_a_moment_has_no_share_when_its_stack_was_not_timed():
