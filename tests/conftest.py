@@ -23,10 +23,7 @@ ON_DEMAND = ("gpu", "fuzz")
 
 
 def pytest_configure(config):
-    if not config.option.markexpr:
-        path_given = config.args_source is pytest.Config.ArgsSource.ARGS
-        left_out = ON_DEMAND if path_given else (*TIERS, *ON_DEMAND)
-        config.option.markexpr = " and ".join(f"not {name}" for name in left_out)
+    config.option.markexpr = _tiers_to_run(config)
     # Else each process that compiles for the CPU starts a compiler and an interpreter, several times, to see which
     # vector instructions there are; with 0 the code has none, but is generated and compiled all the same.
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
@@ -34,6 +31,15 @@ def pytest_configure(config):
         folder = tempfile.TemporaryDirectory(prefix="perf-advisor-tests-", ignore_cleanup_errors=True)
         os.environ["PERF_ADVISOR_STATE"] = folder.name
         config.add_cleanup(folder.cleanup)
+
+
+def _tiers_to_run(config):
+    """The expression of -m, completed: what is left out unless it was asked for."""
+    wanted = config.option.markexpr
+    left_out = [name for name in ON_DEMAND if name not in wanted]
+    if not wanted and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        left_out += TIERS
+    return " and ".join([*([f"({wanted})"] if wanted else []), *(f"not {name}" for name in left_out)])
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m

@@ -88,8 +88,6 @@ def test_what_the_user_has_set_is_emptied_to_measure_it_off(monkeypatch):
     assert CATALOG.environment({"cpu.allocator": "malloc"}) == {"LD_PRELOAD": ""}
 
 
-@pytest.mark.process
-@pytest.mark.usefixtures("fork_server")
 def test_a_setting_of_the_environment_that_comes_too_late_is_pointed_out(tmp_path):
     (tmp_path / "t.yaml").write_text("cpu.openmp: bind\n", encoding="utf-8")
     tuning = advisor.load(str(tmp_path / "t.yaml"))
