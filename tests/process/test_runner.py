@@ -88,6 +88,7 @@ def test_a_trial_measures_and_tells_what_it_does(trial):
     assert {"forward", "backward", "optimizer"} <= set(profile.phases)
 
 
+@pytest.mark.timed
 def test_a_warm_fork_server_starts_a_trial_at_once(trial):
     assert min(trial(TINY_TARGET)[0].startup_s for _ in range(3)) < 0.2
 
@@ -119,6 +120,7 @@ def test_two_trials_see_the_same_weights_and_batches(trial):
     assert trial(TINY_TARGET)[0].losses == trial(TINY_TARGET)[0].losses
 
 
+@pytest.mark.timed
 def test_looking_at_the_numerics_counts_as_measuring_and_not_as_warming_up(trial):
     looks = """
     norm = torch.linalg.vector_norm
@@ -296,6 +298,7 @@ def test_a_first_step_that_fails_is_the_targets(trial):
     assert "loss" in result.hint
 
 
+@pytest.mark.timed
 def test_steps_that_are_too_long_for_the_budget_are_refused_before_the_time_out(trial):
     slow = TINY_TARGET.replace("return 1.0 * x", "import time; time.sleep(0.8); return 1.0 * x")
     started = time.monotonic()
@@ -378,6 +381,7 @@ def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
     assert all(gone(int(pid)) for pid in appears(pids))
 
 
+@pytest.mark.timed
 def test_a_trial_is_cancelled_from_another_thread(trial, tmp_path):
     pids, runner, results = tmp_path / "pids", Runner(), []
     thread = threading.Thread(
@@ -504,6 +508,7 @@ def test_semaphores_left_by_trials_are_cleaned_up_without_a_word():
     assert "leaked" not in ended.stderr
 
 
+@pytest.mark.timed
 def test_a_cancellation_does_not_wait_for_a_cold_fork_server(tmp_path):
     """The first trial waits for the fork server to import torch; leaving the app in that moment must not."""
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
