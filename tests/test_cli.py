@@ -79,11 +79,14 @@ def test_a_session_without_the_app_loads_neither_torch_nor_textual(module):
 
 
 def test_importing_the_command_is_quick():
+    """Beside four modules of Python, in the same process; it takes a tenth of their time, and numpy as much as they."""
     code = (
-        "import time, advisor; start = time.perf_counter(); import advisor.cli.main; print(time.perf_counter() - start)"
+        "from time import process_time as now\n"
+        "start = now(); import argparse, asyncio, http.client, unittest.mock; between = now()\n"
+        "import advisor.cli.main; print((now() - between) / (between - start))\n"
     )
-    seconds = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
-    assert min(seconds) < 0.08
+    shares = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]
+    assert min(shares) < 0.5
 
 
 # --- streams and exit codes -----------------------------------------------------------------------------------
@@ -156,13 +159,13 @@ def test_recipes_of_a_folder_are_listed_and_broken_ones_named(command, tmp_path)
     assert "TensorFloat-32" in shown.stdout
 
 
-@pytest.mark.parametrize("recipe_id", load_catalog().recipes)
-def test_every_card_is_shown_whole(recipe_id, capsys):
-    assert cli.main(["recipes", recipe_id]) == 0
-    shown = capsys.readouterr()
-    assert [heading for heading in HEADINGS if f"\n{heading}\n---" not in shown.out] == []
-    assert load_catalog()[recipe_id].key in shown.out
-    assert not shown.err
+def test_every_card_is_shown_whole(capsys):
+    for recipe in load_catalog():
+        assert cli.main(["recipes", recipe.id]) == 0
+        shown = capsys.readouterr()
+        assert [heading for heading in HEADINGS if f"\n{heading}\n---" not in shown.out] == [], recipe.id
+        assert recipe.key in shown.out
+        assert not shown.err
 
 
 def test_every_recipe_is_listed(capsys):

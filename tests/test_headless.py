@@ -634,7 +634,9 @@ def test_a_session_that_ended_before_its_profile_says_so(tmp_path):
     assert not (tmp_path / "step.json").exists()
 
 
-@pytest.mark.parametrize("content", [None, b"no gzip", gzip.compress(b"cut short" * 99)[:-12]])
+@pytest.mark.parametrize(
+    "content", [None, b"no gzip", gzip.compress(b"cut short" * 99)[:-12]], ids=["missing", "no gzip", "cut short"]
+)
 def test_a_trace_that_is_gone_or_broken_is_an_error_of_two_lines(tmp_path, kept_trace, content):
     kept_trace.unlink() if content is None else kept_trace.write_bytes(content)
     outputs = Outputs(trace_path=str(tmp_path / "step.json"), export_path=str(tmp_path / "tuned.yaml"))

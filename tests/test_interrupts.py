@@ -82,6 +82,7 @@ def test_nohup_and_other_threads_are_left_alone():
     assert not INTERRUPTS.asked
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "after_s", "times"), [(15, 0.3, 1), (2, 1.0, 30), (1, 2.0, 1)])
 def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, number, after_s, times):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
@@ -115,6 +116,7 @@ def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, numb
     assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True, printed
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", EVERY)
 @pytest.mark.parametrize("measured", [False, True], ids=["at once", "measuring"])
 def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path, number, measured):

@@ -124,6 +124,7 @@ class OneBench:
         return TrialSpec(name, self.target, dict(settings), 1, 1, 1, str(self.folder / "log"), kind=kind)
 
 
+@pytest.mark.process
 def test_a_file_is_verified_in_processes_of_its_own(tmp_path):
     (tmp_path / "target.py").write_text(TARGET)
     patched = tmp_path / "patched.yaml"

@@ -8,6 +8,7 @@ Recipe modules never import torch at module level: the app's process reads them 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import sys
@@ -288,6 +289,7 @@ def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
     return None
 
 
+@functools.cache  # the search asks about it at each move, and finding the version parses a file
 def torch_is_older(than: tuple[int, int]) -> bool:
     """Whether the installed PyTorch is of an earlier version than this one. It is not imported."""
     return _numbers(version("torch")) < than

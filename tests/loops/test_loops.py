@@ -62,6 +62,7 @@ def unexplained(name: str, wanted: Collection[str]) -> list[str]:
     return found
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_tuned_loop_does_what_the_plain_one_does(name):
     cases = cases_of(LOOPS[name], "cpu")
@@ -72,6 +73,7 @@ def test_a_tuned_loop_does_what_the_plain_one_does(name):
     assert not unexplained(name, {quick, *further})
 
 
+@pytest.mark.compile
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_compiled_loop_does_what_the_plain_one_does(name, request):
@@ -80,6 +82,7 @@ def test_a_compiled_loop_does_what_the_plain_one_does(name, request):
     assert not unexplained(name, {COMPILED[name]})
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("entry", [*KNOWN, *BY_DESIGN], ids=lambda entry: entry.reason)
 def test_what_is_expected_is_still_so(entry):
     if entry.device == "cuda" and not torch.cuda.is_available():

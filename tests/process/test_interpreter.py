@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from planted import TINY_TARGET
-from test_runner import building, gone, spec_of
+from trial_processes import building, gone, spec_of
 
 from advisor.records import Outcome
 from advisor.runner.trials import Runner
@@ -72,6 +72,7 @@ def noting(folder, name="seen"):
     return replace(spec_of(folder, "target.py"), environment=VARIABLE)
 
 
+@pytest.mark.timed
 def test_a_trial_starts_at_once_in_the_interpreter_that_waits_for_it(runner, tmp_path):
     spec, process = noting(tmp_path), start(runner, tmp_path)
     with runner.interpreters.importing():

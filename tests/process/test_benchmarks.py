@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.experiment.events import SessionFinished, StackMeasured
 from advisor.records import Outcome, StackRecord, TimeSpent, TrialResult
 
-BENCHMARK = Path(__file__).parent / "benchmarks" / "benchmark.py"
+BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "benchmark.py"
 CPU = torch.device("cpu")
 # One workload of each target, and each change that is made by hand: the rest differs by what a GPU compiles.
 TARGETS = {(workload.target, workload.trains): name for name, workload in reversed(WORKLOADS.items())}

@@ -12,6 +12,7 @@ from statistics import median
 import psutil
 import pytest
 from planted import TINY_TARGET
+from trial_processes import SOON_S, building, gone, spec_of
 
 from advisor.records import (
     Activity,
@@ -25,11 +26,8 @@ from advisor.records import (
     TargetFailure,
     TargetSpec,
     TrialKind,
-    TrialSpec,
 )
 from advisor.runner.trials import Runner
-
-SOON_S = 30.0  # generous: the machine may be loaded
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,19 +38,6 @@ def _fork_server(tmp_path_factory):
     (folder / "warm.py").write_text(TINY_TARGET, encoding="utf-8")
     result = Runner().run(spec_of(folder, "warm.py"), lambda message: None)
     assert result.outcome is Outcome.MEASURED
-
-
-def spec_of(folder, file, **changes):
-    options = {
-        "trial_id": "t",
-        "target": TargetSpec(file, str(folder), device="cpu"),
-        "settings": {},
-        "measure_s": 0.1,
-        "warmup_limit_s": 0.2,
-        "timeout_s": 120.0,
-        "log_path": str(folder / "logs" / "trial.log"),
-    }
-    return TrialSpec(**{**options, **changes})
 
 
 @pytest.fixture
@@ -66,26 +51,6 @@ def trial(tmp_path):
         return result, messages
 
     return run
-
-
-def building(body):
-    """A target whose ``build`` runs this body first."""
-    return "import ctypes, os, subprocess, sys, time\n" + TINY_TARGET.replace(
-        "def build():\n", f"def build():\n{textwrap.indent(textwrap.dedent(body).strip(), '    ')}\n"
-    )
-
-
-def gone(pid):
-    """Whether a process has ended, within a while; one that nobody has waited for yet counts as ended."""
-    deadline = time.monotonic() + SOON_S
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def appears(path):
@@ -123,6 +88,7 @@ def test_a_trial_measures_and_tells_what_it_does(trial):
     assert {"forward", "backward", "optimizer"} <= set(profile.phases)
 
 
+@pytest.mark.timed
 def test_a_warm_fork_server_starts_a_trial_at_once(trial):
     assert min(trial(TINY_TARGET)[0].startup_s for _ in range(3)) < 0.2
 
@@ -154,6 +120,7 @@ def test_two_trials_see_the_same_weights_and_batches(trial):
     assert trial(TINY_TARGET)[0].losses == trial(TINY_TARGET)[0].losses
 
 
+@pytest.mark.timed
 def test_looking_at_the_numerics_counts_as_measuring_and_not_as_warming_up(trial):
     looks = """
     norm = torch.linalg.vector_norm
@@ -331,6 +298,7 @@ def test_a_first_step_that_fails_is_the_targets(trial):
     assert "loss" in result.hint
 
 
+@pytest.mark.timed
 def test_steps_that_are_too_long_for_the_budget_are_refused_before_the_time_out(trial):
     slow = TINY_TARGET.replace("return 1.0 * x", "import time; time.sleep(0.8); return 1.0 * x")
     started = time.monotonic()
@@ -413,6 +381,7 @@ def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
     assert all(gone(int(pid)) for pid in appears(pids))
 
 
+@pytest.mark.timed
 def test_a_trial_is_cancelled_from_another_thread(trial, tmp_path):
     pids, runner, results = tmp_path / "pids", Runner(), []
     thread = threading.Thread(
@@ -539,6 +508,7 @@ def test_semaphores_left_by_trials_are_cleaned_up_without_a_word():
     assert "leaked" not in ended.stderr
 
 
+@pytest.mark.timed
 def test_a_cancellation_does_not_wait_for_a_cold_fork_server(tmp_path):
     """The first trial waits for the fork server to import torch; leaving the app in that moment must not."""
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")

@@ -12,6 +12,8 @@ from profiled import take_profile
 from advisor.records import Bottleneck
 from advisor.runner.trials import Runner
 
+pytestmark = pytest.mark.timed
+
 # Other processes can make any step wait for a processor, and it is then truly bound by something else.
 ATTEMPTS = 4
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_runner import spec_of
+from trial_processes import spec_of
 
 from advisor.experiment.numerics import compare_numerics
 from advisor.records import Inspected, Numerics, Outcome, TrialKind

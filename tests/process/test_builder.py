@@ -16,7 +16,7 @@ import psutil
 import pytest
 import torch
 from planted import TINY_TARGET
-from test_runner import SOON_S, building, gone, spec_of
+from trial_processes import SOON_S, building, gone, spec_of
 
 from advisor.records import Outcome, TrialKind
 from advisor.runner.trials import Runner

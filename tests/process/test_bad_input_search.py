@@ -20,6 +20,8 @@ from advisor.recipe.settings import Settings
 from advisor.records import Outcome, Verdict
 from advisor.tui.views.advice_text import nothing_helped
 
+pytestmark = pytest.mark.timed
+
 LONGEST_S = 300.0  # generous: the machine may be loaded
 SOON_S = 30.0  # the fork server imports torch before it looks at anything else
 LATE_S = 2.0  # a session ends that soon after its budget

@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 from planted import TINY_TARGET, plant
-from test_runner import SOON_S, building, gone, spec_of
+from trial_processes import SOON_S, building, gone, spec_of
 
 from advisor.experiment.bench import Bench
 from advisor.experiment.budget import Budget
@@ -169,6 +169,7 @@ def compile_once():
 """
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("second_s", [1.5, 4.0], ids=["ready", "cut off"])
 def test_what_was_compiled_ahead_is_part_of_the_warm_up_that_is_told(bench, tmp_path, second_s):
     text = TINY_TARGET.replace("return 1.0 * x", "compile_once(); return 1.0 * x")

@@ -16,6 +16,8 @@ from advisor.experiment.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Verdict
 
+pytestmark = pytest.mark.timed
+
 FIRST, SECOND, THIRD = "planted.first", "planted.second", "planted.third"
 ALL = {FIRST: True, SECOND: True, THIRD: True}
 

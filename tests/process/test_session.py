@@ -22,6 +22,8 @@ from advisor.figures.formatting import format_worth
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Numerics, Objective, Outcome, Verdict
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _short_trials(real_sessions):
