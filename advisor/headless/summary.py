@@ -11,25 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.experiment.state import SessionState
-from advisor.export.evidence import (
-    bound_sentence,
-    caveats,
-    clock_warning,
-    cpu_sentence,
-    roof_text,
-    sweep_caveats,
-    sweep_sentence,
-)
-from advisor.export.figures import (
-    effect_words,
-    energy_words,
-    gpu_sentence,
-    own_figures,
-    verdict_shown,
-    verified_words,
-)
-from advisor.export.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
-from advisor.export.text_report import verdict
 from advisor.figures.formatting import (
     format_bytes,
     format_bytes_change,
@@ -71,7 +52,26 @@ from advisor.report.conclusions import (
     tried,
     untried,
 )
+from advisor.report.evidence import (
+    bound_sentence,
+    caveats,
+    clock_warning,
+    cpu_sentence,
+    roof_text,
+    sweep_caveats,
+    sweep_sentence,
+)
+from advisor.report.figures import (
+    effect_words,
+    energy_words,
+    gpu_sentence,
+    own_figures,
+    verdict_shown,
+    verified_words,
+)
 from advisor.report.habits import habit_rows, price_text
+from advisor.report.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
+from advisor.report.verdict import verdict
 
 _RANKED = {
     Objective.THROUGHPUT: "Recommendations, best first",

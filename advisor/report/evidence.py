@@ -9,18 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from advisor.experiment.state import SessionState
-from advisor.export.figures import (
-    Figure,
-    ceiling_figures,
-    company,
-    energy_words,
-    gpu_sentence,
-    noise_words,
-    on_cpu,
-    roof_figure,
-    step_figures,
-)
-from advisor.export.markup import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
 from advisor.figures.explain import clock_sentences
 from advisor.figures.formatting import (
     format_bytes,
@@ -45,6 +33,18 @@ from advisor.records import (
     Verdict,
 )
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of, tried
+from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
+from advisor.report.figures import (
+    Figure,
+    ceiling_figures,
+    company,
+    energy_words,
+    gpu_sentence,
+    noise_words,
+    on_cpu,
+    roof_figure,
+    step_figures,
+)
 
 _OPERATORS_SHOWN = 10
 # What a naive clock may be wrong by before a summary has a line for it.
