@@ -103,10 +103,10 @@ def recommendations(state: SessionState) -> Iterator[Block]:
     energy = ("Energy",) if by_energy else ()
     headings = ("Rank", "What", "Setting", "Speed-up", "Memory", *energy, "Numerics", "Pays back", "Remark")
     rows = tuple(_recommendation(item, state, with_energy=by_energy) for item in state.recommendations)
-    if state.goal.objective is not Objective.THROUGHPUT:
-        then = "; then what is faster in as much memory" if state.goal.objective is Objective.MEMORY else ""
-        yield Paragraph(f"What {state.goal.better()}, best first{then}.")
-    yield Table(headings, rows, frozenset({"Rank", "Speed-up", "Memory", *energy}))
+    brief = ("Setting", "Speed-up", "Memory", *energy, "Numerics")
+    yield Table(headings, rows, frozenset({"Rank", "Speed-up", "Memory", *energy}), brief, "Remark")
+    if state.goal.objective is Objective.MEMORY:
+        yield Paragraph("Of what takes as much memory, the faster comes first.")
     reasons: dict[str, list[str]] = {}
     for item in state.recommendations:
         reasons.setdefault(item.why, []).append(item.title)

@@ -49,11 +49,17 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; the columns named in ``numbers`` are aligned to the right."""
+    """Rows under headings; the columns named in ``numbers`` are aligned to the right.
+
+    ``brief`` names the columns that are shown where there is little room; empty for all. The cells of ``remarks`` are
+    told under the table there, each after its row's first.
+    """
 
     headings: tuple[str, ...]
     rows: tuple[tuple[Inline, ...], ...]
     numbers: frozenset[str] = frozenset()
+    brief: tuple[str, ...] = ()
+    remarks: str = ""
 
 
 Block = Paragraph | Bullets | Listing | Table
@@ -61,10 +67,16 @@ Block = Paragraph | Bullets | Listing | Table
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Blocks under a heading."""
+    """Blocks under a heading.
+
+    ``brief`` is what a summary shows of it: None for all of it, nothing at all where it is empty. ``warns``: what it
+    says a reader has to know before believing the rest.
+    """
 
     title: str
     blocks: tuple[Block, ...]
+    brief: tuple[Block, ...] | None = None
+    warns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ def trials(records: Sequence[TrialRecord], state: SessionState, catalog: Catalog
     energy = ["Energy"] if with_energy else []
     headings = ("What", "Setting", "Verdict", "Speed-up", "Step", "Memory", *energy, "Warm-up", "Numerics", "Remark")
     rows = tuple(_trial(record, baseline, catalog, with_energy=with_energy) for record in records)
-    yield Table(headings, rows, frozenset({"Speed-up", "Step", "Memory", "Energy", "Warm-up"}))
+    brief = ("Setting", "Verdict", "Speed-up")
+    yield Table(headings, rows, frozenset({"Speed-up", "Step", "Memory", "Energy", "Warm-up"}), brief, "Remark")
     shown = tuple(_shown_besides(records, state, catalog))
     if shown:
         yield Paragraph("What they have shown besides their speed:")
@@ -134,7 +135,8 @@ def source(state: SessionState) -> Iterator[Block]:
         yield Bullets(state.source_problems)
     if state.findings:
         rows = tuple(_finding(finding, state) for finding in state.findings)
-        yield Table(("Where", "Line", "What it does", "Instead", "Measured"), rows)
+        brief = ("Where", "What it does", "Instead", "Measured")
+        yield Table(("Where", "Line", "What it does", "Instead", "Measured"), rows, brief=brief)
 
 
 def _finding(finding: Finding, state: SessionState) -> tuple[Inline, ...]:
