@@ -40,7 +40,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """Samples, and the batch size that fits the machine. ``reason`` says why it is smaller than usual, else empty."""
+    """Samples, and the size of their batch. ``note`` says how it came about; empty where the person chose it."""
 
     samples: Samples
     size: int
@@ -50,7 +50,7 @@ class Sized:
 def sized(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> Sized:
     """Choose how long samples are, and how many make a batch. ``--batch-size`` and ``--input`` come first."""
     wanted = spec.batch_size or (spec.input_shape[0] if spec.input_shape else None) or samples.fixed_size
-    if wanted is not None:
+    if wanted is not None and not samples.shorter:
         return Sized(samples, wanted, "")
     on_gpu = runs_on_gpu(spec)
     work = _GPU_STEP_FLOPS if on_gpu else _STEP_S * _CORE_FLOPS_PER_S * min(usable_cores(), _MOST_CORES)
@@ -59,14 +59,18 @@ def sized(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> S
         flops = step_flops(model, choice, mode)
         if work >= flops * least:
             break
+    if wanted is not None:
+        return Sized(choice, wanted, "")
     size = max(least, min(LARGEST_BATCH, _power_of_two(work / flops)))
     machine = "this GPU" if on_gpu else "this CPU"
-    return Sized(choice, size, f"a batch of {size} {choice.counts}, sized for {machine}; --batch-size N sets another")
+    shorter = "" if choice is samples else "smaller than usual; --input SHAPE sets another size, "
+    note = f"a batch of {size} {choice.counts}, sized for {machine}: {shorter}--batch-size N another number"
+    return Sized(choice, size, note)
 
 
 def runs_on_gpu(spec: TargetSpec) -> bool:
-    """Whether the target will run on a GPU, as far as its options and the machine say."""
-    return spec.device != "cpu" and torch.cuda.is_available()
+    """Whether batches are made for a GPU, as far as the options and the machine say."""
+    return (spec.sized_for or spec.device) != "cpu" and torch.cuda.is_available()
 
 
 def step_flops(model: nn.Module, samples: Samples, mode: Mode) -> float:

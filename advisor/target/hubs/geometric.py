@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
 from advisor.portable.calls import positional_inputs
+from advisor.portable.losses import undone
 from advisor.records import TargetSpec
 from advisor.target.hubs.contract import Adapter, Samples
 from advisor.target.made_up import noise, whole_numbers, with_labels
-from advisor.target.sizing import counted_run
 
 _NODES = 1024
-_FEWER_NODES = 256
+_FEW_NODES = 32
 _EDGES_PER_NODE = 8
 _USUAL_FEATURES = 16
 _GRAPH_INPUTS = ("x", "edge_index")
@@ -37,9 +38,15 @@ class Geometric(Adapter):
 
         nodes = spec.input_shape[0] if spec.input_shape else _NODES
         note = f"a random graph of {features} features a node and {_EDGES_PER_NODE} edges a node"
-        run = counted_run(model, graph(_FEWER_NODES)) if train and model.training else None
-        make: Any = with_labels(graph, run[0], _FEWER_NODES) if run else None
+        make = _with_labels(model, graph) if train and model.training else None
         return Samples(make or graph, trains=make is not None, notes=(note,), counts="nodes", fixed_size=nodes)
+
+
+def _with_labels(model: nn.Module, graph: Callable[[int], Any]) -> Callable[[int], Any] | None:
+    """Graphs with a class for each node. The output is looked at on a small graph: layers look at the edges' values."""
+    with undone(model), torch.no_grad():
+        output = model(*graph(_FEW_NODES))
+    return with_labels(graph, output, _FEW_NODES)
 
 
 def _features(model: nn.Module) -> int:

@@ -32,12 +32,19 @@ Make = Callable[[int], dict[str, Any]]
 
 def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     """Batches of keyword arguments for a ``PreTrainedModel``. Raises TargetError where its inputs are unknown."""
+    _give_a_start(model.config)
     longest = _longest(model)
     texts = [_samples(model, spec, length, train=train) for length in (longest, *(n for n in _SHORTER if n < longest))]
     first, *shorter = texts
     if "input_ids" not in first.make(1):
         shorter = []
     return Samples(first.make, first.trains, None, first.optimizer, first.notes, tuple(shorter))
+
+
+def _give_a_start(config: Any) -> None:
+    """Say with which token a decoder starts; configurations that no checkpoint came with leave it open."""
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = getattr(config.get_text_config(), "pad_token_id", None) or 0
 
 
 def _samples(model: Any, spec: TargetSpec, length: int, *, train: bool) -> Samples:
@@ -227,6 +234,8 @@ class _About:
     def _classes(self, *shape: int) -> torch.Tensor:
         if getattr(self.config, "problem_type", None) == "regression" or self.config.num_labels == 1:
             return noise(*shape)
-        if self.text.pad_token_id is None:  # classes of decoders look for the end of a text by it
+        if (
+            "input_ids" in self.accepted and getattr(self.text, "pad_token_id", None) is None
+        ):  # classes of decoders look for the end of a text by it
             self.text.pad_token_id = self.config.pad_token_id = 0
         return whole_numbers(self.config.num_labels, *shape)

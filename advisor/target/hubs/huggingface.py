@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,7 @@ class HuggingFace(Adapter):
         if isinstance(value, transformers.PretrainedConfig):
             return Adapted(model=_random_weights(transformers, value, spec), notes=["random weights"])
         if isinstance(value, type) and issubclass(value, transformers.PreTrainedModel):
-            if value.config_class is None:
-                return None
-            return Adapted(model=value(value.config_class()), notes=["the default configuration, random weights"])
+            return _of_class(value)
         if "transformers.trainer" in _modules_of(value):
             return of_trainer(value)
         return None
@@ -57,10 +55,18 @@ class HuggingFace(Adapter):
         """Text, images or sound, with what the head is trained on."""
         import transformers
 
-        plain = model.get_base_model() if hasattr(model, "get_base_model") else model  # peft's wrapper
+        plain: Any = model
+        plain = plain.get_base_model() if hasattr(plain, "get_base_model") else plain  # peft's wrapper
         if not isinstance(plain, transformers.PreTrainedModel):
             return None
         return hf_samples(plain, spec, train=train)
+
+
+def _of_class(kind: Any) -> Adapted | None:
+    """A model of a class with its default configuration; None for a class without one."""
+    if kind.config_class is None:
+        return None
+    return Adapted(model=kind(kind.config_class()), notes=["the default configuration, random weights"])
 
 
 def _modules_of(value: Any) -> set[str]:
@@ -76,7 +82,7 @@ def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[s
         raise TargetError(f"there is no folder {name}.", "Give a folder that holds a config.json, or a model's name.")
     with contextlib.suppress(OSError, ValueError):
         return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
-    kind = architecture_in(name, transformers.CONFIG_MAPPING)
+    kind = architecture_in(name, transformers.CONFIG_MAPPING.keys())
     if kind is None:
         near = nearest(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
         raise TargetError(
@@ -101,7 +107,7 @@ def _read_config(transformers: Any, path: Path, shown: str) -> Any:
         ) from error
 
 
-def architecture_in(name: str, known: Any) -> str | None:
+def architecture_in(name: str, known: Iterable[str]) -> str | None:
     """The architecture that a model's name speaks of: whole words first, then the longest of the earliest."""
     words = [word for word in re.split(r"[^a-z0-9]+", name.rpartition("/")[2].lower()) if word]
     squeezed = {re.sub(r"[^a-z0-9]", "", kind): kind for kind in known}

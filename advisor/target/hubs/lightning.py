@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,10 @@ class Lightning(Adapter):
         """The loop that Lightning would run, without its callbacks."""
         pytorch: Any = self.imported().pytorch if self.package == "lightning" else self.imported()
         module, data = value if isinstance(value, tuple | list) and len(value) == _PAIR else (value, None)
+        module, data = (
+            _instance(part) if isinstance(part, type) and issubclass(part, known) else part
+            for part, known in ((module, pytorch.LightningModule), (data, pytorch.LightningDataModule))
+        )
         if not isinstance(module, pytorch.LightningModule):
             return None
         if data is not None and not isinstance(data, pytorch.LightningDataModule):
@@ -35,6 +40,18 @@ class PytorchLightning(Lightning):
     """The same under the library's older name."""
 
     package = "pytorch_lightning"
+
+
+def _instance(kind: type) -> Any:
+    """An instance of a class that needs no arguments. Raises TargetError for another one."""
+    parameters = inspect.signature(kind).parameters.values()
+    named = (p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    if required := [p.name for p in named if p.default is p.empty]:
+        raise TargetError(
+            f"{kind.__name__} needs the arguments {', '.join(required)}: it is a class.",
+            f"Return an instance, {kind.__name__}({', '.join(f'{name}=...' for name in required)}).",
+        )
+    return kind()
 
 
 def _workload(module: Any, data: Any, spec: TargetSpec) -> Any:

@@ -35,12 +35,11 @@ class Ultralytics(Adapter):
         file = Path(spec.directory, name)
         if file.is_file():
             return ultralytics.YOLO(str(file))
-        from ultralytics.utils import ROOT
-        from ultralytics.utils.checks import check_yaml
-
         try:
-            return ultralytics.YOLO(check_yaml(f"{Path(name).stem}.yaml"))
+            return ultralytics.YOLO(f"{Path(name).stem}.yaml")
         except FileNotFoundError as error:
+            from ultralytics.utils import ROOT
+
             known = [path.stem for path in (ROOT / "cfg" / "models").rglob("*.yaml")]
             raise unknown_name(name, "ultralytics", known) from error
 
