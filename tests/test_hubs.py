@@ -90,6 +90,7 @@ def test_an_unknown_name_is_answered_with_the_nearest():
     assert "resnet50" in failure("torchvision:resnet5O").hint
     assert "takes no option 'depht'" in failure("timm:test_resnet", "depht=3").message
     assert "key=value" in failure("timm:test_resnet", "--verbose").hint
+    assert "timm:resnet50" in failure("timm:").hint
 
 
 @pytest.mark.parametrize(("target", "package"), [("timm:resnet18", "timm"), ("hf:bert", "transformers")])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.target import guess
 from advisor.target.hubs.contract import Adapted, Adapter, Samples
@@ -37,6 +38,8 @@ def named(target: str) -> tuple[Adapter, str] | None:
     prefix, separator, name = target.partition(":")
     for adapter in ADAPTERS:
         if separator and prefix == adapter.prefix:
+            if not name:
+                raise TargetError(f"{target} lacks a model's name.", f"Write it after the colon: {adapter.example}.")
             return adapter, name
         if isinstance(adapter, Exported) and Path(target).suffix in SUFFIXES:
             return adapter, target

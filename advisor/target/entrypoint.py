@@ -78,7 +78,8 @@ def parse_target(target: str) -> tuple[str, str]:
         module, attribute = target, DEFAULT_ATTRIBUTE
     if not module or not attribute:
         raise TargetError(
-            f"{target!r} is not a target.", "Give module:attr, path/file.py:attr, or demo, for example mymodel:build."
+            f"{target!r} is not a target.",
+            "Give module:attr, path/file.py:attr, timm:NAME, hf:NAME, torchvision:NAME or demo, such as mymodel:build.",
         )
     return module, attribute
 

@@ -55,6 +55,8 @@ class Adapter:
     prefix = ""
     #: The module whose presence in ``sys.modules`` says that a target may be one of this library's objects.
     package = ""
+    #: A name that the library has, with the prefix.
+    example = ""
     #: What ``pip install`` is told.
     install = ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,9 +36,8 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     longest = _longest(model)
     texts = [_samples(model, spec, length, train=train) for length in (longest, *(n for n in _SHORTER if n < longest))]
     first, *shorter = texts
-    if "input_ids" not in first.make(1):
-        shorter = []
-    return Samples(first.make, first.trains, None, first.optimizer, first.notes, tuple(shorter))
+    reads = "input_ids" in first.make(1) and spec.input_shape is None
+    return replace(first, shorter=tuple(shorter) if reads else ())
 
 
 def _give_a_start(config: Any) -> None:

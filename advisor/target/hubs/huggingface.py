@@ -29,6 +29,7 @@ class HuggingFace(Adapter):
     """``hf:NAME``, ``hf:FOLDER``; configurations, models and Trainers."""
 
     prefix = "hf"
+    example = "hf:bert"
     package = install = "transformers"
 
     def load(self, name: str, spec: TargetSpec) -> Any:

@@ -18,6 +18,7 @@ class Timm(Adapter):
     """``timm:NAME``, and models that timm built."""
 
     prefix = package = "timm"
+    example = "timm:resnet50"
 
     def load(self, name: str, spec: TargetSpec) -> nn.Module:
         """Build the model ``name`` with random weights."""

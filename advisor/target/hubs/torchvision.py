@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ class Torchvision(Adapter):
     """``torchvision:NAME``, and models of its classes."""
 
     prefix = package = "torchvision"
+    example = "torchvision:resnet50"
 
     @staticmethod
     def builds(module: str, attribute: str) -> bool:
@@ -62,7 +64,10 @@ class Torchvision(Adapter):
             return _detection(model, _detected_shape(model, spec), train=train)
         if kind == "optical_flow":
             return _flow(spec, train=train)
-        return image_samples(model, _shape(_name(spec), kind, spec), train=train)
+        shape = _shape(_name(spec), kind, spec)
+        smaller = kind == "segmentation" and spec.input_shape is None  # they take images of any size
+        shorter = (image_samples(model, (3, _USUAL_SIZE, _USUAL_SIZE), train=train),) if smaller else ()
+        return replace(image_samples(model, shape, train=train), shorter=shorter)
 
 
 def _name(spec: TargetSpec) -> str:
@@ -75,7 +80,8 @@ def _shape(name: str, kind: str, spec: TargetSpec) -> tuple[int, ...]:
     """One sample's shape: from ``--input``, else from the preprocessing that comes with the weights."""
     if spec.input_shape is not None:
         return spec.input_shape[1:]
-    crop = _preprocessing(name).get("crop_size", _USUAL_SIZE)
+    preprocessing = _preprocessing(name)
+    crop = preprocessing.get("crop_size") or preprocessing.get("resize_size") or _USUAL_SIZE
     height, width = (crop[0], crop[-1]) if isinstance(crop, list | tuple) else (crop, crop)
     return (3, _CLIP_FRAMES, height, width) if kind == "video" else (3, height, width)
 
@@ -160,7 +166,7 @@ def _flow(spec: TargetSpec, *, train: bool) -> Samples:
     if spec.input_shape is not None:
         return samples(*spec.input_shape[-2:])
     first, *others = (samples(*size) for size in _FLOW_SIZES)
-    return Samples(first.make, first.trains, first.loss, first.optimizer, first.notes, tuple(others))
+    return replace(first, shorter=tuple(others))
 
 
 def flow_loss(output: Any, target: torch.Tensor) -> torch.Tensor:

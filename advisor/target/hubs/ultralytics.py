@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ class Ultralytics(Adapter):
     """``ultralytics:NAME``, and YOLO objects."""
 
     prefix = package = "ultralytics"
+    example = "ultralytics:yolov8n"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
         """Build the network of ``name`` from its YAML, or read the weights that lie in a file."""
@@ -70,7 +72,7 @@ class Ultralytics(Adapter):
         if spec.input_shape:
             return _samples(network, spec.input_shape[-2], spec.input_shape[-1], train=train)
         first, *others = (_samples(network, side, side, train=train) for side in (_SIDE, *_SHORTER_SIDES))
-        return Samples(first.make, first.trains, first.loss, first.optimizer, first.notes, tuple(others))
+        return replace(first, shorter=tuple(others))
 
 
 def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
