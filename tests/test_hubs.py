@@ -85,6 +85,14 @@ def test_timm_obeys_mode_input_and_options():
 
 
 @pytest.mark.usefixtures("timm")
+def test_images_that_do_not_fit_are_still_trained_on_and_explained():
+    loop = load("timm:test_efficientnet", input_shape=(2, 1, 64, 64))
+    assert loop.mode is Mode.TRAIN
+    assert "float32[2, 1, 64, 64]" in loop.hint
+    assert "--input" in loop.hint
+
+
+@pytest.mark.usefixtures("timm")
 def test_an_unknown_name_is_answered_with_the_nearest():
     assert "resnet50" in failure("timm:resnet5O").hint
     assert "resnet50" in failure("torchvision:resnet5O").hint
@@ -267,6 +275,8 @@ def test_exported_files(tmp_path):
         loop = load(target, directory=tmp_path, **options)
         assert loop.mode is Mode.INFER
         assert not loop.model.training
+        assert loop.model.train().training  # as the recipes' traces do
+        loop.model.eval()
         assert one_step_as_it_is(loop).shape[1] == 3
 
     assert "--input" in failure("net.pt", directory=tmp_path).hint

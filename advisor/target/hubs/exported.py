@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
@@ -89,8 +90,10 @@ def _holds(path: Path, part: str) -> bool:
 
 def _of_program(program: torch.export.ExportedProgram, spec: TargetSpec) -> Any:
     model: nn.Module = program.module()
-    for module in model.modules():
-        module.training = False  # its train() and eval() are refused
+    # Its own train() and eval() refuse; the flag that they set changes nothing in a program.
+    program_module: Any = model
+    program_module.train, program_module.eval = MethodType(nn.Module.train, model), MethodType(nn.Module.eval, model)
+    model.eval()
     examples = program.example_inputs
     if examples is None:
         return Adapted(model=model, mode=Mode.INFER.value)
