@@ -13,6 +13,7 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.portable.plan import StepPlan
+from advisor.portable.tracing import CannotTraceError, trace
 from advisor.recipe import Components
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.step import make_step
@@ -279,6 +280,8 @@ def test_exported_files(tmp_path):
         loop.model.eval()
         assert one_step_as_it_is(loop).shape[1] == 3
 
+    with pytest.raises(CannotTraceError, match="without a signature"):  # which a recipe gives as its reason
+        trace(loop.model)
     assert "--input" in failure("net.pt", directory=tmp_path).hint
 
 
