@@ -21,6 +21,9 @@ from advisor.target.entrypoint import load_target
 from advisor.target.hubs.huggingface import architecture_in
 from advisor.target.normalise import normalise
 
+# Frameworks take seconds to import, and some targets need a process of their own.
+pytestmark = pytest.mark.process
+
 OBJECTS = Path(__file__).parent / "models"
 TINY = ("hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=16", "vocab_size=50")
 
