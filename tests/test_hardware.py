@@ -7,19 +7,18 @@ import psutil
 import pytest
 from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
-from advisor.machine import hardware
+from advisor.machine import hardware, host
 from advisor.machine.hardware import (
     POWER_CAP,
     GpuGauges,
     GpuReading,
-    Nvml,
-    NvmlUnavailableError,
     compute_pids,
     device_used_bytes,
     inspect_hardware,
     sample_gpus,
-    usable_cores,
 )
+from advisor.machine.host import usable_cores
+from advisor.machine.nvml import Nvml, NvmlUnavailableError
 from advisor.records import GpuInfo
 
 # --- GPUs -----------------------------------------------------------------------------------------------------
@@ -283,7 +282,7 @@ def test_this_machine_is_described():
     assert 1 <= host.physical_cores <= host.logical_cores
     assert 0 < host.memory_available_bytes <= host.memory_total_bytes <= psutil.virtual_memory().total
     assert host.numa_nodes >= 1
-    assert set(host.cpu_features) <= set(hardware.CPU_FEATURES)
+    assert set(host.cpu_features) <= set(host.CPU_FEATURES)
     assert host.system
     assert host.python
 
@@ -342,14 +341,14 @@ def test_memory_honours_the_limit_and_counts_what_can_be_reclaimed(kernel):
         sys__fs__cgroup__memory_DOT_current=str(GIB // 2),
         sys__fs__cgroup__memory_DOT_stat=f"anon 5\ninactive_file {GIB // 4}\nactive_file 7\n",
     )
-    assert hardware._memory_limits(root) == (GIB, GIB * 3 // 4)
+    assert host._memory_limits(root) == (GIB, GIB * 3 // 4)
 
 
 def test_an_unlimited_group_leaves_the_machine(kernel):
     root = kernel(
         proc__self__cgroup="4:memory:/\n", sys__fs__cgroup__memory__memory_DOT_limit_in_bytes=str(2**63 - 4096)
     )
-    assert hardware._memory_limits(root)[0] == psutil.virtual_memory().total
+    assert host._memory_limits(root)[0] == psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(
@@ -360,9 +359,9 @@ def test_an_unlimited_group_leaves_the_machine(kernel):
     ],
 )
 def test_the_cpu_is_named(cpuinfo, name, features):
-    assert hardware._cpu_name(cpuinfo) == name
-    assert hardware._cpu_features(cpuinfo) == features
+    assert host._cpu_name(cpuinfo) == name
+    assert host._cpu_features(cpuinfo) == features
 
 
 def test_a_cpu_without_a_name_still_has_one():
-    assert hardware._cpu_name("")
+    assert host._cpu_name("")

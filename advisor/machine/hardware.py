@@ -1,18 +1,12 @@
-"""The machine: GPUs as NVML describes them, the host as psutil and the kernel do. The only user of NVML.
+"""The machine: GPUs as NVML describes them, and the host. Nothing else uses NVML.
 
-NVML is opened on first use and kept open: a reading of the gauges then takes tens of microseconds. What a driver
-does not report is None; a machine where NVML cannot be used is described without GPUs, with a sentence that says why.
+A reading of the gauges takes tens of microseconds. A machine where NVML cannot be used is described without GPUs,
+with a sentence that says why.
 """
 
 from __future__ import annotations
 
-import importlib
-import math
-import os
-import platform
-import re
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,48 +14,11 @@ from typing import Any
 
 import psutil
 
-from advisor.records import GpuInfo, GpuProcess, GpuSample, Hardware, HostInfo
+from advisor.machine.host import host_info, link_of
+from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, text_of_answer
+from advisor.records import GpuInfo, GpuProcess, GpuSample, Hardware
 
-CPU_FEATURES = (
-    "avx2",
-    "avx512f",
-    "avx512_vnni",
-    "avx512_bf16",
-    "amx_bf16",
-    "amx_int8",
-    "asimdbf16",
-    "bf16",
-    "i8mm",
-    "sve",
-    "sve2",
-)
-
-_ON_THE_CPU = "so the session runs on the CPU."
 _OUTSIDE = "a process outside this container"
-
-# What a driver answers to a question that this GPU, this driver or this user cannot have answered. The last two come
-# from the binding: success with an empty list, and a list that grew between the asking for its size and for itself.
-_UNANSWERED = (
-    "NVML_ERROR_NOT_SUPPORTED",
-    "NVML_ERROR_FUNCTION_NOT_FOUND",
-    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
-    "NVML_ERROR_DEPRECATED",
-    "NVML_ERROR_INVALID_ARGUMENT",
-    "NVML_ERROR_NO_DATA",
-    "NVML_ERROR_NO_PERMISSION",
-    "NVML_ERROR_NOT_FOUND",
-    "NVML_ERROR_NOT_READY",
-    "NVML_SUCCESS",
-    "NVML_ERROR_INSUFFICIENT_SIZE",
-)
-
-_OPENING_FAILED = {
-    "NVML_ERROR_LIBRARY_NOT_FOUND": "There is no NVIDIA driver on this machine (libnvidia-ml.so was not found)",
-    "NVML_ERROR_DRIVER_NOT_LOADED": "The NVIDIA driver is installed but its kernel module is not loaded",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "The NVIDIA driver was updated but not reloaded (a reboot mends that)",
-    "NVML_ERROR_NO_PERMISSION": "This user may not talk to the NVIDIA driver",
-}
-
 # Idle clocks are not throttled, so NVML's "GPU idle" has no word here.
 _THROTTLE_WORDS = {
     "SwPowerCap": "power cap",
@@ -73,120 +30,14 @@ _THROTTLE_WORDS = {
     "ApplicationsClocksSetting": "application clocks set",
     "DisplayClockSetting": "display clocks set",
 }
-
 POWER_CAP = _THROTTLE_WORDS["SwPowerCap"]
 # The reasons that no step earns by itself: heat, and power that the board is not given.
 SLOWDOWNS = frozenset(
     _THROTTLE_WORDS[name] for name in ("HwSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown")
 )
-
 _RECENT_US = 2_000_000
-
 # CUDA keeps this open in every process that computes; NVML does not.
 _CUDA_DEVICE_FILE = "/dev/nvidia-uvm"
-
-
-# --- NVML -----------------------------------------------------------------------------------------------------
-
-
-class NvmlUnavailableError(Exception):
-    """NVML cannot be used here; the message is a plain sentence that says why and what follows from it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Device:
-    """A GPU that NVML has found."""
-
-    index: int
-    uuid: str
-    handle: Any
-
-
-class Nvml:
-    """NVML, opened on first use and kept open; each process opens its own. May be used from any thread.
-
-    ``load`` returns the module ``pynvml`` or one of its shape.
-    """
-
-    def __init__(self, load: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> None:
-        self._load = load
-        self._lock = threading.Lock()
-        self._pid: int | None = None
-        self._library: Any = None
-        self._devices: tuple[_Device, ...] = ()
-        self._unanswered: frozenset[int] = frozenset()
-        self._failure: str | None = None
-
-    @property
-    def devices(self) -> tuple[_Device, ...]:
-        """The GPUs. Raises NvmlUnavailableError when NVML cannot be used or finds none."""
-        with self._lock:
-            if self._pid != os.getpid():
-                self._pid, self._failure, self._devices = os.getpid(), None, ()
-                self._open()
-        if self._failure:
-            raise NvmlUnavailableError(self._failure)
-        return self._devices
-
-    @property
-    def error(self) -> type[Exception]:
-        """The exception that NVML's calls raise."""
-        error: type[Exception] = self._library.NVMLError
-        return error
-
-    def ask(self, name: str, *arguments: Any) -> Any:
-        """The answer to one NVML call, by name; None when it cannot be had here. Raises ``error`` for a broken GPU."""
-        call = getattr(self._library, name, None)
-        if call is None:
-            return None
-        try:
-            return call(*arguments)
-        except self._library.NVMLError as error:
-            if error.value in self._unanswered:
-                return None
-            raise
-
-    def constant(self, name: str) -> int:
-        """One of NVML's constants; 0 when this version of its binding lacks it."""
-        return int(getattr(self._library, name, 0))
-
-    def _open(self) -> None:
-        try:
-            self._library = library = self._load()
-        except ImportError:
-            self._failure = f"The package nvidia-ml-py is not installed, {_ON_THE_CPU}"
-            return
-        self._unanswered = frozenset(getattr(library, name) for name in _UNANSWERED if hasattr(library, name))
-        try:
-            library.nvmlInit()
-            self._devices = tuple(self._found())
-        except library.NVMLError as error:
-            self._failure = f"{_why_closed(library, error)}, {_ON_THE_CPU}"
-        else:
-            if not self._devices:
-                self._failure = f"The NVIDIA driver sees no GPU, {_ON_THE_CPU}"
-
-    def _found(self) -> Iterator[_Device]:
-        for index in range(self._library.nvmlDeviceGetCount()):
-            handle = self.ask("nvmlDeviceGetHandleByIndex", index)
-            uuid = None if handle is None else self.ask("nvmlDeviceGetUUID", handle)
-            if uuid is not None:
-                yield _Device(index, _text(uuid), handle)
-
-
-NVML = Nvml()
-
-
-def _why_closed(library: Any, error: Any) -> str:
-    known = {getattr(library, name, None): words for name, words in _OPENING_FAILED.items()}
-    return known.get(error.value, f"NVML cannot be used ({error})")
-
-
-def _text(answer: str | bytes) -> str:
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
-
-
-# --- what is asked of the machine -----------------------------------------------------------------------------
 
 
 def inspect_hardware(nvml: Nvml = NVML, root: Path = Path("/")) -> Hardware:
@@ -201,7 +52,7 @@ def inspect_hardware(nvml: Nvml = NVML, root: Path = Path("/")) -> Hardware:
                 notes.append(f"GPU {device.index} does not answer its driver ({error}), so it is left out.")
     except NvmlUnavailableError as error:
         notes.append(str(error))
-    return Hardware(_host(root), tuple(gpus), " ".join(notes) or None)
+    return Hardware(host_info(root), tuple(gpus), " ".join(notes) or None)
 
 
 def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuSample, ...]:
@@ -333,7 +184,7 @@ class GpuGauges:
         return None
 
 
-def _gpu(nvml: Nvml, device: _Device, root: Path) -> GpuInfo:
+def _gpu(nvml: Nvml, device: Device, root: Path) -> GpuInfo:
     handle = device.handle
     used, total = _memory(nvml, handle)
     sm, memory = nvml.constant("NVML_CLOCK_SM"), nvml.constant("NVML_CLOCK_MEM")
@@ -341,10 +192,10 @@ def _gpu(nvml: Nvml, device: _Device, root: Path) -> GpuInfo:
     return GpuInfo(
         index=device.index,
         uuid=device.uuid,
-        name=_text(nvml.ask("nvmlDeviceGetName", handle) or "unnamed GPU"),
+        name=text_of_answer(nvml.ask("nvmlDeviceGetName", handle) or "unnamed GPU"),
         memory_total_bytes=total,
         memory_used_bytes=used,
-        driver_version=_text(nvml.ask("nvmlSystemGetDriverVersion") or "unknown"),
+        driver_version=text_of_answer(nvml.ask("nvmlSystemGetDriverVersion") or "unknown"),
         cuda_driver_version=_cuda_version(nvml.ask("nvmlSystemGetCudaDriverVersion_v2")),
         compute_capability=None if capability is None else (int(capability[0]), int(capability[1])),
         sm_clock_mhz=nvml.ask("nvmlDeviceGetClockInfo", handle, sm),
@@ -365,7 +216,7 @@ def _gpu(nvml: Nvml, device: _Device, root: Path) -> GpuInfo:
     )
 
 
-def _sample(nvml: Nvml, device: _Device) -> GpuSample:
+def _sample(nvml: Nvml, device: Device) -> GpuSample:
     used, total = _memory(nvml, device.handle)
     rates = nvml.ask("nvmlDeviceGetUtilizationRates", device.handle)
     return GpuSample(
@@ -387,12 +238,12 @@ def _memory(nvml: Nvml, handle: Any) -> tuple[int, int]:
     return (0, 0) if info is None else (int(info.used), int(info.total))
 
 
-def _handle_of(nvml: Nvml, device: _Device, uuid: str) -> Any:
+def _handle_of(nvml: Nvml, device: Device, uuid: str) -> Any:
     """The handle of the device, or of its MIG instance, if it has this UUID."""
     return next((handle for found, handle in _handles(nvml, device) if _same(found, uuid)), None)
 
 
-def _handles(nvml: Nvml, device: _Device) -> Iterator[tuple[str, Any]]:
+def _handles(nvml: Nvml, device: Device) -> Iterator[tuple[str, Any]]:
     """UUID and handle of a GPU and of its MIG instances."""
     yield device.uuid, device.handle
     if not _enabled(nvml.ask("nvmlDeviceGetMigMode", device.handle)):
@@ -400,7 +251,7 @@ def _handles(nvml: Nvml, device: _Device) -> Iterator[tuple[str, Any]]:
     for index in range(nvml.ask("nvmlDeviceGetMaxMigDeviceCount", device.handle) or 0):
         instance = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, index)
         if instance is not None:
-            yield _text(nvml.ask("nvmlDeviceGetUUID", instance) or ""), instance
+            yield text_of_answer(nvml.ask("nvmlDeviceGetUUID", instance) or ""), instance
 
 
 def _find(nvml: Nvml, uuid: str) -> tuple[Any, Any]:
@@ -500,115 +351,6 @@ def process_name(pid: int, root: Path = Path("/")) -> str:
 def _holds_no_cuda(pid: int, root: Path) -> bool:
     """Whether a process of this number certainly does not compute on a GPU; False where its files may not be seen."""
     try:
-        return _CUDA_DEVICE_FILE not in [_link(file) for file in (root / f"proc/{pid}/fd").iterdir()]
+        return _CUDA_DEVICE_FILE not in [link_of(file) for file in (root / f"proc/{pid}/fd").iterdir()]
     except OSError:
         return False
-
-
-# --- the host -------------------------------------------------------------------------------------------------
-
-
-def _host(root: Path = Path("/")) -> HostInfo:
-    logical = psutil.cpu_count() or os.cpu_count() or 1
-    cpu_lines = _read(root / "proc/cpuinfo")
-    total, available = _memory_limits(root)
-    return HostInfo(
-        cpu=_cpu_name(cpu_lines),
-        physical_cores=psutil.cpu_count(logical=False) or logical,
-        logical_cores=logical,
-        usable_cores=usable_cores(root),
-        memory_total_bytes=total,
-        memory_available_bytes=available,
-        cpu_features=_cpu_features(cpu_lines),
-        numa_nodes=max(1, sum(1 for _ in (root / "sys/devices/system/node").glob("node[0-9]*"))),
-        system=f"{platform.system()} {platform.release()}",
-        python=platform.python_version(),
-    )
-
-
-def usable_cores(root: Path = Path("/")) -> int:
-    """The cores that this process may keep busy: its CPU affinity and its control group's quota, rounded up."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [quota for folder in _cgroup_folders("cpu", root) if (quota := _cpu_quota(folder)) is not None]
-    return max(1, min([affinity, *map(math.ceil, quotas)]))
-
-
-def _cpu_name(cpuinfo: str) -> str:
-    for key in ("model name", "Model", "Hardware", "cpu model", "cpu"):
-        match = re.search(rf"^{key}\s*:\s*(\S.*)$", cpuinfo, re.M)
-        if match:
-            return " ".join(match[1].split())
-    return platform.processor() or platform.machine() or "unknown CPU"
-
-
-def _cpu_features(cpuinfo: str) -> tuple[str, ...]:
-    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpuinfo, re.M)
-    present = set(match[1].split()) if match else set()
-    return tuple(feature for feature in CPU_FEATURES if feature in present)
-
-
-def _memory_limits(root: Path) -> tuple[int, int]:
-    """Bytes of memory in all and available, as the machine and its control groups allow."""
-    memory = psutil.virtual_memory()
-    total, available = memory.total, memory.available
-    for folder in _cgroup_folders("memory", root):
-        limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
-        if limit is None or limit >= memory.total:
-            continue
-        used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
-        total = min(total, limit)
-        available = min(available, max(0, limit - used + _reclaimable(folder)))
-    return total, available
-
-
-def _reclaimable(folder: Path) -> int:
-    """Bytes of file cache that the kernel gives back before the control group runs out."""
-    match = re.search(r"^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat"), re.M)
-    return int(match[1]) if match else 0
-
-
-def _cpu_quota(folder: Path) -> float | None:
-    """Cores that a control group may use, or None when it has no limit: cpu.max in version 2, cfs_quota in 1."""
-    quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
-    if not quota:
-        quota, period = _read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip()
-    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
-        return None
-    return int(quota) / int(period)
-
-
-def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
-    """The folders of this process's control group and of those above it, for versions 2 and 1.
-
-    Inside a container the path that the kernel names is often not visible; the mount's root is then the group's own.
-    """
-    mounts = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        for mount in (mounts / controller, mounts / controllers) if controllers else (mounts, mounts / "unified"):
-            group = mount / path.strip("/")
-            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(mount))
-
-
-def _number(*paths: Path) -> int | None:
-    """The number in the first of these files that holds one."""
-    words = (_read(path).strip() for path in paths)
-    return next((int(word) for word in words if word.isdigit()), None)
-
-
-def _link(path: Path) -> str:
-    """Where a link leads; an empty string for one that is gone by now. Raises OSError for one that may not be seen."""
-    try:
-        return str(path.readlink())
-    except FileNotFoundError:
-        return ""
-
-
-def _read(path: Path) -> str:
-    """A text file of the kernel's, or an empty string where it does not exist."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -10,7 +10,8 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from advisor.source.flow import FACTORIES, Flow, Function, Kind, Program, is_backward, moves_to_device
+from advisor.source.flow import FACTORIES, Flow, Kind, moves_to_device
+from advisor.source.program import Function, Program, is_backward
 
 _NO_GRAD = frozenset({"no_grad", "inference_mode", "set_grad_enabled"})
 # Contexts that are known not to switch gradients off; any other may.

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from advisor.machine.hardware import usable_cores
+from advisor.machine.host import usable_cores
 from advisor.portable.calls import splitter
 from advisor.portable.nested import map_tensors, tensors_of
 from advisor.records import Mode, TargetSpec

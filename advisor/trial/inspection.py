@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from advisor.machine.device import backend_of
-from advisor.machine.hardware import usable_cores
+from advisor.machine.host import usable_cores
 from advisor.portable import checkpointing, conv_bias, fold_norm, inplace, padding, pointwise
 from advisor.portable.loaders import divides_samples, hears_of_epochs, loader_with
 from advisor.portable.optimizer_options import torch_class

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from advisor.machine.hardware import GpuGauges, Nvml, compute_pids, inspect_hardware
+from advisor.machine.hardware import GpuGauges, compute_pids, inspect_hardware
+from advisor.machine.nvml import Nvml
 from advisor.records import Activity, Mode, Outcome, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner
 
@@ -193,7 +194,7 @@ def test_opening_nvml_and_a_reading_take_little():
 COST = """
 import statistics, time
 import torch
-from advisor.machine.hardware import NVML
+from advisor.machine.nvml import NVML
 from advisor.trial.measurement.guards import GpuWatch
 from advisor.machine.device import backend_of
 

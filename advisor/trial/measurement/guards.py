@@ -15,18 +15,8 @@ from statistics import fmean, median
 
 import psutil
 
-from advisor.machine.hardware import (
-    NVML,
-    POWER_CAP,
-    SLOWDOWNS,
-    GpuGauges,
-    GpuReading,
-    Nvml,
-    NvmlUnavailableError,
-    compute_pids,
-    own_pids,
-    process_name,
-)
+from advisor.machine.hardware import POWER_CAP, SLOWDOWNS, GpuGauges, GpuReading, compute_pids, own_pids, process_name
+from advisor.machine.nvml import NVML, Nvml, NvmlUnavailableError
 from advisor.records import Block, GpuReadings
 
 _MEANWHILE = "while it was measured"

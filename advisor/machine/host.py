@@ -1,0 +1,137 @@
+"""The host: its processor, its memory, and what of them this process may use, as psutil and the kernel say."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from advisor.records import HostInfo
+
+CPU_FEATURES = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_bf16",
+    "amx_int8",
+    "asimdbf16",
+    "bf16",
+    "i8mm",
+    "sve",
+    "sve2",
+)
+
+
+def host_info(root: Path = Path("/")) -> HostInfo:
+    logical = psutil.cpu_count() or os.cpu_count() or 1
+    cpu_lines = text_of_file(root / "proc/cpuinfo")
+    total, available = _memory_limits(root)
+    return HostInfo(
+        cpu=_cpu_name(cpu_lines),
+        physical_cores=psutil.cpu_count(logical=False) or logical,
+        logical_cores=logical,
+        usable_cores=usable_cores(root),
+        memory_total_bytes=total,
+        memory_available_bytes=available,
+        cpu_features=_cpu_features(cpu_lines),
+        numa_nodes=max(1, sum(1 for _ in (root / "sys/devices/system/node").glob("node[0-9]*"))),
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+    )
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """The cores that this process may keep busy: its CPU affinity and its control group's quota, rounded up."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = [quota for folder in _cgroup_folders("cpu", root) if (quota := _cpu_quota(folder)) is not None]
+    return max(1, min([affinity, *map(math.ceil, quotas)]))
+
+
+def _cpu_name(cpuinfo: str) -> str:
+    for key in ("model name", "Model", "Hardware", "cpu model", "cpu"):
+        match = re.search(rf"^{key}\s*:\s*(\S.*)$", cpuinfo, re.M)
+        if match:
+            return " ".join(match[1].split())
+    return platform.processor() or platform.machine() or "unknown CPU"
+
+
+def _cpu_features(cpuinfo: str) -> tuple[str, ...]:
+    match = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", cpuinfo, re.M)
+    present = set(match[1].split()) if match else set()
+    return tuple(feature for feature in CPU_FEATURES if feature in present)
+
+
+def _memory_limits(root: Path) -> tuple[int, int]:
+    """Bytes of memory in all and available, as the machine and its control groups allow."""
+    memory = psutil.virtual_memory()
+    total, available = memory.total, memory.available
+    for folder in _cgroup_folders("memory", root):
+        limit = _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+        if limit is None or limit >= memory.total:
+            continue
+        used = _number(folder / "memory.current", folder / "memory.usage_in_bytes") or 0
+        total = min(total, limit)
+        available = min(available, max(0, limit - used + _reclaimable(folder)))
+    return total, available
+
+
+def _reclaimable(folder: Path) -> int:
+    """Bytes of file cache that the kernel gives back before the control group runs out."""
+    match = re.search(r"^(?:total_)?inactive_file (\d+)$", text_of_file(folder / "memory.stat"), re.M)
+    return int(match[1]) if match else 0
+
+
+def _cpu_quota(folder: Path) -> float | None:
+    """Cores that a control group may use, or None when it has no limit: cpu.max in version 2, cfs_quota in 1."""
+    quota, _, period = text_of_file(folder / "cpu.max").strip().partition(" ")
+    if not quota:
+        quota, period = (
+            text_of_file(folder / "cpu.cfs_quota_us").strip(),
+            text_of_file(folder / "cpu.cfs_period_us").strip(),
+        )
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return None
+    return int(quota) / int(period)
+
+
+def _cgroup_folders(controller: str, root: Path) -> Iterator[Path]:
+    """The folders of this process's control group and of those above it, for versions 2 and 1.
+
+    Inside a container the path that the kernel names is often not visible; the mount's root is then the group's own.
+    """
+    mounts = root / "sys/fs/cgroup"
+    for line in text_of_file(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        for mount in (mounts / controller, mounts / controllers) if controllers else (mounts, mounts / "unified"):
+            group = mount / path.strip("/")
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(mount))
+
+
+def _number(*paths: Path) -> int | None:
+    """The number in the first of these files that holds one."""
+    words = (text_of_file(path).strip() for path in paths)
+    return next((int(word) for word in words if word.isdigit()), None)
+
+
+def link_of(path: Path) -> str:
+    """Where a link leads; an empty string for one that is gone by now. Raises OSError for one that may not be seen."""
+    try:
+        return str(path.readlink())
+    except FileNotFoundError:
+        return ""
+
+
+def text_of_file(path: Path) -> str:
+    """A text file of the kernel's, or an empty string where it does not exist."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
