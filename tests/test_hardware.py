@@ -7,7 +7,8 @@ import psutil
 import pytest
 from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
-from advisor.machine import hardware, host
+from advisor.machine import hardware
+from advisor.machine import host as host_module
 from advisor.machine.hardware import (
     POWER_CAP,
     GpuGauges,
@@ -282,7 +283,7 @@ def test_this_machine_is_described():
     assert 1 <= host.physical_cores <= host.logical_cores
     assert 0 < host.memory_available_bytes <= host.memory_total_bytes <= psutil.virtual_memory().total
     assert host.numa_nodes >= 1
-    assert set(host.cpu_features) <= set(host.CPU_FEATURES)
+    assert set(host.cpu_features) <= set(host_module.CPU_FEATURES)
     assert host.system
     assert host.python
 
@@ -341,14 +342,14 @@ def test_memory_honours_the_limit_and_counts_what_can_be_reclaimed(kernel):
         sys__fs__cgroup__memory_DOT_current=str(GIB // 2),
         sys__fs__cgroup__memory_DOT_stat=f"anon 5\ninactive_file {GIB // 4}\nactive_file 7\n",
     )
-    assert host._memory_limits(root) == (GIB, GIB * 3 // 4)
+    assert host_module._memory_limits(root) == (GIB, GIB * 3 // 4)
 
 
 def test_an_unlimited_group_leaves_the_machine(kernel):
     root = kernel(
         proc__self__cgroup="4:memory:/\n", sys__fs__cgroup__memory__memory_DOT_limit_in_bytes=str(2**63 - 4096)
     )
-    assert host._memory_limits(root)[0] == psutil.virtual_memory().total
+    assert host_module._memory_limits(root)[0] == psutil.virtual_memory().total
 
 
 @pytest.mark.parametrize(
@@ -359,9 +360,9 @@ def test_an_unlimited_group_leaves_the_machine(kernel):
     ],
 )
 def test_the_cpu_is_named(cpuinfo, name, features):
-    assert host._cpu_name(cpuinfo) == name
-    assert host._cpu_features(cpuinfo) == features
+    assert host_module._cpu_name(cpuinfo) == name
+    assert host_module._cpu_features(cpuinfo) == features
 
 
 def test_a_cpu_without_a_name_still_has_one():
-    assert host._cpu_name("")
+    assert host_module._cpu_name("")

@@ -29,6 +29,7 @@ CPU_FEATURES = (
 
 
 def host_info(root: Path = Path("/")) -> HostInfo:
+    """The processor and the memory, and how much of them this process may use."""
     logical = psutil.cpu_count() or os.cpu_count() or 1
     cpu_lines = text_of_file(root / "proc/cpuinfo")
     total, available = _memory_limits(root)

@@ -127,4 +127,5 @@ def _why_closed(library: Any, error: Any) -> str:
 
 
 def text_of_answer(answer: str | bytes) -> str:
+    """A text of NVML's, which older bindings give as bytes."""
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
