@@ -1,4 +1,7 @@
-"""The commands beside measuring: recipes, hardware, sessions, report and export. Text goes to standard output."""
+"""The commands beside measuring: recipes, hardware, sessions, open, compare, report, export.
+
+Text goes to standard output.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,20 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor import options
-from advisor.catalog import Catalog, load_catalog
+from advisor.catalog import Catalog, load_catalog, load_catalog_again
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.journal import list_sessions, open_session
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
 from advisor.export.recipe_table import numerics_text
-from advisor.formatting import MISSING, format_bytes, format_interval, format_pending, format_seconds, plain, printable
+from advisor.formatting import MISSING, format_bytes, format_seconds, plain, printable
 from advisor.hardware import inspect_hardware
 from advisor.headless import print_summary, print_text, table
 from advisor.recipe import BOTH_MODES, Recipe, card
-from advisor.records import GpuInfo, Hardware, HostInfo, Mode, StackRecord, text_of
-from advisor.report.conclusions import candidates_tried, stack_helps
+from advisor.records import GpuInfo, Hardware, HostInfo, Mode, text_of
+from advisor.report.comparison import Measured, compare, summary
+from advisor.report.listing import result_line
 
 _MODES = {mode: mode.value for mode in Mode}
 
@@ -166,7 +170,7 @@ def _(invocation: options.ShowSessions) -> int:
     for past in list_sessions():
         state = SessionState.of(past.events)
         length = format_seconds(state.finished.session_s) if state.finished else MISSING
-        made.add_row(past.session_id, plain(past.request.target.command), _result(state), length)
+        made.add_row(past.session_id, plain(past.request.target.command), result_line(state), length)
     if made.row_count:
         print_text(made, sys.stdout)
     else:
@@ -174,38 +178,52 @@ def _(invocation: options.ShowSessions) -> int:
     return ExitCode.OK
 
 
-def _result(state: SessionState) -> str:
-    if state.failure:
-        return f"failed: {plain(state.failure.message)}"
-    if state.finished is None:
-        return "not finished"
-    if state.finished.cancelled:
-        return "interrupted"
-    if state.stack and state.stack.pending:
-        return format_pending(state.stack)
-    if state.stack and state.stack.comparison and state.stack.settings:
-        count = len(state.stack.settings)
-        doubt = "" if stack_helps(state) else "undecided, "
-        return f"{doubt}{_effect(state, state.stack)} with {count} setting{'' if count == 1 else 's'}"
-    return f"nothing {state.goal.better()}" if candidates_tried(state) else "no candidate was tried"
+@run.register
+def _(invocation: options.Open) -> int:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "open shows a session in the app, and this is no terminal.",
+            f"`perf-advisor report {invocation.session_id}".rstrip() + "` prints it.",
+        )
+    from advisor.tui.launch import show_session
+
+    return show_session(invocation.session_id)
 
 
-def _effect(state: SessionState, stack: StackRecord) -> str:
-    """What the stack does by the session's objective."""
-    if state.yardstick and not state.goal.by_time:
-        return state.yardstick.effect(stack.result, stack.comparison)
-    return format_interval(stack.comparison)
+@run.register
+def _(invocation: options.Compare) -> int:
+    before, after = (_measured(session_id) for session_id in (invocation.before, invocation.after))
+    print(f"From {_named(before)}\nto   {_named(after)}:\n{plain(summary(before, after))}")
+    for kind in compare(before, after):
+        made = table("", before.session_id, after.session_id, "")
+        for change in kind.changes:
+            style = "" if change.matters else "dim"
+            made.add_row(
+                *(Text(plain(text), style) for text in (change.what, change.before, change.after, change.told))
+            )
+        print(f"\n{kind.title}")
+        print_text(made, sys.stdout)
+    return ExitCode.OK
+
+
+def _measured(session_id: str) -> Measured:
+    past = open_session(session_id)
+    return Measured(past.session_id, past.request, SessionState.of(past.events))
+
+
+def _named(session: Measured) -> str:
+    return f"{session.session_id}, {plain(session.request.target.command)}: {result_line(session.state)}"
 
 
 @run.register
 def _(invocation: options.Revisit) -> int:
     past = open_session(invocation.session_id or None)
-    state, catalog = SessionState.of(past.events), _catalog_of(past.request)
+    state, catalog = SessionState.of(past.events), load_catalog_again(past.request.recipe_folders)
     if past.damaged:
         print(f"warning: {past.damaged} lines of the session's journal cannot be read.", file=sys.stderr)
     if invocation.show:
         file = sys.stderr if invocation.outputs.json_to_stdout else sys.stdout
-        print(f"Session {past.session_id}, {plain(past.request.target.command)}: {_result(state)}", file=file)
+        print(f"Session {past.session_id}, {plain(past.request.target.command)}: {result_line(state)}", file=file)
         print_summary(state, file, catalog)
     outputs = _with_recorded_map(invocation.outputs, past.request)
     written = write_outputs(state, past.request, outputs, catalog)
@@ -220,11 +238,3 @@ def _with_recorded_map(outputs: options.Outputs, request: Request) -> options.Ou
     """The outputs, with the --map that the session was given for the same config where the command line has none."""
     same = outputs.config_path and request.config_path == str(Path(outputs.config_path).resolve())
     return replace(outputs, key_map=request.key_map) if same and not outputs.key_map else outputs
-
-
-def _catalog_of(request: Request) -> Catalog:
-    """The recipes of a recorded session; without those of its folders where these are gone."""
-    try:
-        return load_catalog(request.recipe_folders)
-    except UsageError:
-        return load_catalog()

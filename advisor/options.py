@@ -100,6 +100,21 @@ class ShowSessions:
 
 
 @dataclass(frozen=True, slots=True)
+class Open:
+    """Show a recorded session in the app; an empty id lets the person pick one."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Tell what changed from one recorded session to another."""
+
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class Revisit:
     """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session."""
 
@@ -108,7 +123,7 @@ class Revisit:
     show: bool
 
 
-Invocation = ShowHelp | Measure | ShowRecipes | ShowHardware | ShowSessions | Revisit
+Invocation = ShowHelp | Measure | ShowRecipes | ShowHardware | ShowSessions | Open | Compare | Revisit
 
 SHORT_HELP = """\
 perf-advisor tries every known PyTorch speed-up on your model and your hardware,
@@ -122,6 +137,8 @@ and writes the settings that won.
   perf-advisor recipes [ID]            the speed-ups it knows
   perf-advisor hardware                this machine
   perf-advisor sessions                earlier sessions
+  perf-advisor open [SESSION]          one of them in the app; from there, measure more
+  perf-advisor compare A B             what changed between two of them
   perf-advisor report [SESSION]        show or write the report of one
   perf-advisor export [SESSION]        write the settings that one found
 
@@ -656,6 +673,26 @@ def _parse_sessions(arguments: Sequence[str]) -> ShowSessions:
     return ShowSessions()
 
 
+def _parse_open(arguments: Sequence[str]) -> Open:
+    parser = _Parser(
+        "perf-advisor open",
+        "Show a recorded session in the app. Key c goes on measuring where it ended, y copies code.",
+    )
+    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; a list if left out")
+    return Open(parser.parse(arguments).session)
+
+
+def _parse_compare(arguments: Sequence[str]) -> Compare:
+    parser = _Parser(
+        "perf-advisor compare",
+        "Tell what changed between two recorded sessions: baseline, stack, settings, verdicts, machine, versions.",
+    )
+    parser.add_argument("before", metavar="A", help="the id of the earlier session, or its beginning")
+    parser.add_argument("after", metavar="B", help="the id of the later one")
+    options = parser.parse(arguments)
+    return Compare(options.before, options.after)
+
+
 def _parse_report(arguments: Sequence[str]) -> Revisit:
     parser = _Parser("perf-advisor report", "Show a recorded session again, and write its report.")
     parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
@@ -686,6 +723,8 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], Invocation]] = {
     "recipes": _parse_recipes,
     "hardware": _parse_hardware,
     "sessions": _parse_sessions,
+    "open": _parse_open,
+    "compare": _parse_compare,
     "report": _parse_report,
     "export": _parse_export,
 }

@@ -78,6 +78,13 @@ class Action:
 
 ACTIONS = (
     Action(
+        "session.continue",
+        "c",
+        "Continue",
+        "Go on measuring where this recorded session ended; what it measured is kept",
+        steers="continue",
+    ),
+    Action(
         "session.skip",
         "x",
         "Skip",
@@ -223,6 +230,24 @@ ACTIONS = (
             footer=False,
         )
         for view in VIEWS
+    ),
+    Action(
+        "app.open",
+        "O",
+        "Open",
+        "Show another recorded session in place of this one",
+        app_action="open_session",
+        key_display="O",
+        footer=False,
+    ),
+    Action(
+        "app.compare",
+        "C",
+        "Compare",
+        "Tell what changed from an earlier session to this one",
+        app_action="compare",
+        key_display="C",
+        footer=False,
     ),
     Action(
         "app.next_view",

@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,6 +25,7 @@ from advisor.experiment.control import SessionControl
 from advisor.experiment.events import Event, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.records import GpuSample
+from advisor.report.comparison import Measured
 from advisor.tui.actions import VIEWS, bindings, find_view_action
 from advisor.tui.context import Context
 from advisor.tui.countdown import Countdown
@@ -32,7 +34,8 @@ from advisor.tui.exporting import Exporter
 from advisor.tui.jobs import Job, Jobs
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, GaugesRead, RetryWanted
 from advisor.tui.pacing import Pace
-from advisor.tui.result import AppResult, bug_of, result_of
+from advisor.tui.recorded import Recorded
+from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
 from advisor.tui.steering import Steering
 from advisor.tui.theme import ADVISOR_THEME
 from advisor.tui.toasts import Toast, toast_for
@@ -63,7 +66,7 @@ class AdvisorApp(App[AppResult]):
     """Five views of one session.
 
     Construct it, give its ``post_event`` to the session as the receiver of events, ``attach`` the session, ``run``.
-    ``kept_at`` names the place of the journal for the closing words.
+    ``session_id`` names the journal for the closing words. A ``recorded`` session is only shown, nothing is measured.
     """
 
     CSS_PATH = "app.tcss"
@@ -80,31 +83,34 @@ class AdvisorApp(App[AppResult]):
         control: SessionControl | None = None,
         load_catalog: Callable[[], Catalog] | None = None,
         gauges: GaugeReader | None = None,
-        kept_at: str = "",
+        recorded: Recorded | None = None,
         rework_delay_s: float = 1.0,
         draw_interval_s: float = DRAW_INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.context = Context(request, exporter, control, countdown=Countdown(clock))
+        self.context = Context(request, exporter, control, countdown=Countdown(clock), recorded=recorded)
+        for event in recorded.events() if recorded else ():
+            self.context.take(event)
         self._load_catalog = load_catalog
         self._read_gauges = gauges
-        self._kept_at = kept_at
+        self._session_id = recorded.past.session_id if recorded else ""
         self.pace = Pace(self._draw, self.set_timer, draw_interval_s)
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._jobs = Jobs(self._start_job, self.set_timer)
-        self.steering = Steering(self.context, self._jobs, self._tell, self._aside)
+        self.steering = Steering(self.context, self._jobs, self._tell, self._aside, self._go_on_with)
         self.decider = Decider(self.context, self._jobs, self._tell, lambda: self._alive, rework_delay_s)
         self._stopping = False
+        self._then: Then | None = None
         self.register_theme(ADVISOR_THEME)
         self.theme = ADVISOR_THEME.name
 
     # --- the session's side: any thread ----------------------------------------------------------------------
 
-    def attach(self, control: SessionControl, *, kept_at: str = "") -> None:
+    def attach(self, control: SessionControl, *, session_id: str = "") -> None:
         """Give the app its session; before ``run``."""
         self.context.control = control
-        self._kept_at = kept_at or self._kept_at
+        self._session_id = session_id
 
     def post_event(self, event: Event) -> None:
         """Take an event of the session. Safe from any thread, before, during and after the app's life."""
@@ -116,7 +122,7 @@ class AdvisorApp(App[AppResult]):
 
     def compose(self) -> ComposeResult:
         """Tabs, views, status, keys."""
-        yield NavBar(self.context.request.target.target)
+        yield NavBar(self.context.request.target.target, self.context.recorded)
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
             yield OverviewView(self.context)
             yield ProfileView(self.context)
@@ -138,6 +144,8 @@ class AdvisorApp(App[AppResult]):
             self.set_interval(GAUGE_INTERVAL_S, self._poll_gauges)
         if self.context.control:
             self._jobs.add(Job(MEASURING, self.context.control.run))
+        if self.context.recorded and self.context.state.failure:
+            self._show_failure(self.context.state.failure)
         self._draw()
 
     @work(thread=True, exit_on_error=False, group="catalog")
@@ -348,6 +356,36 @@ class AdvisorApp(App[AppResult]):
         if isinstance(self.view, ExportView):
             self.view.choose(format_id)
 
+    # --- other sessions --------------------------------------------------------------------------------------
+
+    def action_open_session(self) -> None:
+        """Pick a recorded session and show it in place of this one."""
+        from advisor.tui.sessions import SessionsScreen
+
+        self.push_screen(SessionsScreen("Open a session", besides=self._session_id), self._open)
+
+    def _open(self, session_id: str | None) -> None:
+        if session_id:
+            self._go_on_with(Then(session_id))
+
+    def action_compare(self) -> None:
+        """Pick a recorded session and tell what changed from it to this one."""
+        from advisor.tui.sessions import SessionsScreen
+
+        self.push_screen(SessionsScreen("Compare with an earlier session", besides=self._session_id), self._compare)
+
+    def _compare(self, session_id: str | None) -> None:
+        from advisor.tui.sessions import ComparisonScreen
+
+        if session_id:
+            now = Measured(self._session_id or "this session", self.context.request, self.context.state)
+            self.push_screen(ComparisonScreen(session_id, now))
+
+    def _go_on_with(self, then: Then) -> None:
+        """Leave for another session, after the question that leaving asks."""
+        self._then = then
+        self.call_later(self.action_quit)
+
     # --- the end ---------------------------------------------------------------------------------------------
 
     async def action_quit(self) -> None:
@@ -366,7 +404,9 @@ class AdvisorApp(App[AppResult]):
 
         if answer is Leaving.LEAVE:
             await self.action_quit_at_once()
-        elif answer is Leaving.FINISH:
+            return
+        self._then = None
+        if answer is Leaving.FINISH:
             self.steering.do("finish")
 
     async def action_quit_at_once(self) -> None:
@@ -376,8 +416,9 @@ class AdvisorApp(App[AppResult]):
             self._jobs.clear()
             await self._stop_session()
         self._take_events()
-        result = result_of(self.context.state, self._kept_at)
-        self.exit(result, return_code=result.exit_code)
+        recorded = self.context.recorded
+        result = result_of_recorded(self._session_id) if recorded else result_of(self.context.state, self._session_id)
+        self.exit(replace(result, then=self._then), return_code=result.exit_code)
 
     def leave_soon(self) -> None:
         """Leave as by the key, for a signal: safe in its handler, and before the app has begun."""

@@ -14,6 +14,7 @@ from advisor.recipe import Recipe
 from advisor.records import GpuSample, Recommendation, Value
 from advisor.tui.countdown import Countdown
 from advisor.tui.exporting import Exporter
+from advisor.tui.recorded import Recorded
 
 HISTORY = 120
 
@@ -38,6 +39,7 @@ class Context:
     """Shared by reference; only the app changes it, and only in the UI thread.
 
     ``waiting`` names the trials that the person asked for and that have not begun. ``paused``: no further trial begins.
+    ``recorded`` is the session that is shown again; None for one that measures.
     """
 
     request: Request
@@ -50,6 +52,7 @@ class Context:
     busy_with: str = ""
     waiting: tuple[str, ...] = ()
     paused: bool = False
+    recorded: Recorded | None = None
 
     def take(self, event: events.Event) -> None:
         """Have the state and the countdown follow an event."""

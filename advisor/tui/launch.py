@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from advisor.catalog import Catalog, load_catalog
+from advisor.catalog import Catalog, load_catalog, load_catalog_again
 from advisor.config_file import read_config
-from advisor.errors import AdvisorError, UsageError
+from advisor.errors import AdvisorError, ExitCode, UsageError
 from advisor.experiment.events import SessionFinished
-from advisor.experiment.journal import Journal, PastSession
+from advisor.experiment.journal import Journal, PastSession, open_session
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
@@ -23,10 +24,13 @@ from advisor.formatting import printable
 from advisor.hardware import sample_gpus
 from advisor.interrupts import INTERRUPTS
 from advisor.options import Outputs
+from advisor.paths import is_file
 from advisor.runner import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.exporting import ExportFormat
-from advisor.tui.result import AppResult
+from advisor.tui.recorded import Recorded
+from advisor.tui.result import AppResult, Then
+from advisor.tui.sessions import SessionPicker
 
 _SETTINGS = ExportFormat("settings", "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
 _PYTHON = ExportFormat("python", "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
@@ -40,7 +44,23 @@ def run_app(request: Request, outputs: Outputs, past: PastSession | None = None)
 
     Raises AdvisorError when the session failed, after the app has closed and all else is done.
     """
-    app = open_app(request, outputs, past)
+    return _run(open_app(request, outputs, past), request, outputs)
+
+
+def show_session(session_id: str = "") -> int:
+    """Show a recorded session in the app, one that the person picks where none is named; return the exit code.
+
+    Raises UsageError when there is no such session.
+    """
+    chosen = session_id or SessionPicker().run()
+    if not chosen:
+        return ExitCode.OK
+    past = open_session(chosen)
+    return _run(app_of_recorded(past), past.request, Outputs())
+
+
+def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
+    """Run the app, write what was asked for, and go on with the session that the person chose to see next."""
     with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(app.leave_soon):
         started = time.monotonic()
         result = app.run()
@@ -49,7 +69,30 @@ def run_app(request: Request, outputs: Outputs, past: PastSession | None = None)
         state = app.context.state
         if state.finished is None and state.failure is None:  # it was not waited for any longer
             state.apply(SessionFinished(True, time.monotonic() - started))
-        return _farewell(state, request, outputs, result)
+        code = _farewell(state, request, outputs, result)
+    return _go_on_with(result.then) if result.then else code
+
+
+def _go_on_with(then: Then) -> int:
+    if not then.measures:
+        return show_session(then.session_id)
+    past = open_session(then.session_id)
+    budget_s = past.request.budget_s if then.budget_s is None else then.budget_s
+    return run_app(replace(past.request, budget_s=budget_s), Outputs(), past)
+
+
+def app_of_recorded(past: PastSession) -> AdvisorApp:
+    """Return the app over a recorded session, ready to run."""
+    config_path = past.request.config_path
+    still_there = config_path if config_path and is_file(config_path) else None
+    outputs = Outputs(config_path=still_there, key_map=past.request.key_map, verify=False)
+    exporter = FileExporter(past.request, outputs)
+    return AdvisorApp(
+        past.request,
+        exporter,
+        load_catalog=lambda: load_catalog_again(past.request.recipe_folders),
+        recorded=Recorded(past),
+    )
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
@@ -60,12 +103,12 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     exporter = FileExporter(request, outputs)
     app = AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=sample_gpus)
     session = Session(request, Runner(), app.post_event, journal, past=past)
-    app.attach(session, kept_at=f"session {journal.session_id}")
+    app.attach(session, session_id=journal.session_id)
     return app
 
 
 def _farewell(state: SessionState, request: Request, outputs: Outputs, result: AppResult) -> int:
-    written = files.write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
+    written = files.write_outputs(state, request, outputs, load_catalog_again(request.recipe_folders))
     for line in (*result.lines, *written.sentences):
         print(printable(line))
     for line in (*result.error_lines, *(f"perf-advisor: {error.message}\n{error.hint}" for error in written.errors)):
@@ -140,7 +183,7 @@ class FileExporter:
 
     def _recipes(self) -> Catalog:
         if self._catalog is None:
-            self._catalog = load_catalog(self._request.recipe_folders)
+            self._catalog = load_catalog_again(self._request.recipe_folders)
         return self._catalog
 
 

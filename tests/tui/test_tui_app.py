@@ -319,8 +319,9 @@ async def test_quitting_cancels_and_says_what_is_kept(keys) -> None:
     assert app.return_code == 130
     assert app.return_value is not None
     assert app.return_value.lines == (
-        "The baseline and 8 trials are kept in /home/me/.local/state/perf-advisor/1.",
-        "Go on with: perf-advisor --resume",
+        "The baseline and 8 trials are kept in session 20261122-154141.",
+        "Open it again with: perf-advisor open 20261122-154141",
+        "Go on with: perf-advisor --resume 20261122-154141",
     )
 
 

@@ -258,5 +258,5 @@ def make_app(
     app.animation_level = "none"
     control = FakeControl(history, hold=hold)
     control.emit = app.post_event
-    app.attach(control, kept_at="/home/me/.local/state/perf-advisor/1")
+    app.attach(control, session_id="20261122-154141")
     return app, control

@@ -210,7 +210,7 @@ class AdviceView(View):
     def can(self, name: str) -> bool:
         """A decision that is taken already cannot be taken again."""
         item = self.chosen
-        if item is None:
+        if item is None or (name == "retry" and self.context.recorded):
             return False
         if name == "accept":  # another value than the one that is accepted may be wanted
             return self.context.state.can_decide(item.record.candidate.recipe)

@@ -193,9 +193,8 @@ class TrialsView(View):
         if name == "hide":
             return bool(state.skipped)
         if name == "retry":
-            return (key in state.trials and key not in self.context.waiting) or (
-                key == STACK and can_measure_stack(state)
-            )
+            again = key in state.trials and key not in self.context.waiting
+            return self.context.recorded is None and (again or (key == STACK and can_measure_stack(state)))
         candidate = state.candidate(key)
         return candidate is not None and can_decide(state, candidate, name)
 
