@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from advisor.runtime.tuning import Tuning
-    from advisor.workload import Workload
+    from advisor.target.workload import Workload
 
 __version__ = "0.1.0"
 __all__ = ["Workload", "__version__", "load"]
@@ -32,6 +32,6 @@ def __getattr__(name: str) -> Any:
     """Import :class:`Workload` when it is first used: the command line takes signals before its own imports."""
     if name != "Workload":
         raise AttributeError(f"module 'advisor' has no attribute {name!r}")
-    from advisor.workload import Workload
+    from advisor.target.workload import Workload
 
     return Workload

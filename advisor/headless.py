@@ -16,7 +16,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.control import SessionControl
@@ -47,7 +46,7 @@ from advisor.export.figures import (
 from advisor.export.outputs import Written, write_outputs
 from advisor.export.pareto import PARETO_HEADINGS, pareto_rows, pareto_sentence
 from advisor.export.text_report import verdict
-from advisor.formatting import (
+from advisor.figures.formatting import (
     MISSING,
     format_bytes,
     format_bytes_change,
@@ -70,8 +69,10 @@ from advisor.formatting import (
     plain,
     printable,
 )
-from advisor.interrupts import INTERRUPTS
-from advisor.options import Outputs
+from advisor.figures.sweep import HEADINGS, SweepPoint, sweep_rows
+from advisor.figures.sweep import RECIPE as BATCH_SIZE
+from advisor.process.interrupts import INTERRUPTS
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import (
     BaselineRecord,
     Comparison,
@@ -86,6 +87,7 @@ from advisor.records import (
     TrialResult,
     Verdict,
 )
+from advisor.records.outputs import Outputs
 from advisor.report.conclusions import (
     Untried,
     candidates_tried,
@@ -98,8 +100,6 @@ from advisor.report.conclusions import (
     untried,
 )
 from advisor.report.habits import habit_rows, price_text
-from advisor.sweep import HEADINGS, SweepPoint, sweep_rows
-from advisor.sweep import RECIPE as BATCH_SIZE
 
 PLAIN_WIDTH = 100
 _SIGNAL_CHECK_S = 0.05
@@ -140,7 +140,7 @@ OpenSession = Callable[[Request, "PastSession | None", Emit], SessionControl]
 def open_session(request: Request, past: PastSession | None, emit: Emit) -> SessionControl:
     """A session with its journal and its trial processes, ready to run."""
     from advisor.experiment.session import Session
-    from advisor.runner import Runner
+    from advisor.runner.trials import Runner
 
     Runner.prepare()
     journal = Journal.create(request) if past is None else Journal(past.path, request)

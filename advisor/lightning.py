@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from advisor.frameworks import Division, argument, divide
 from advisor.portable.collector import Collector
 from advisor.records import Value
+from advisor.runtime.frameworks import Division, argument, divide
 from advisor.runtime.tuning import Tuning
 
 try:

@@ -7,11 +7,11 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from advisor.frameworks import argument, divide
 from advisor.portable.collector import Collector
+from advisor.recipe.settings import Settings
 from advisor.records import Value
+from advisor.runtime.frameworks import argument, divide
 from advisor.runtime.tuning import Tuning
-from advisor.settings import Settings
 
 _CALL = "TrainingArguments"
 # By setting, the name of the argument that takes its value.

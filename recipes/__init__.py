@@ -1,1 +1,1 @@
-"""The built-in recipes, one file per optimization. Installed as ``advisor.recipes``; found by ``advisor.catalog``."""
+"""The built-in recipes, one file per optimization; ``advisor.recipe.catalog`` finds them as ``advisor.recipes``."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from advisor.formatting import format_bytes
+from advisor.figures.formatting import format_bytes
 from advisor.recipe import CUDA, Components, Recipe, Stage
 from advisor.records import Facts, Numerics, Skip, Value
 

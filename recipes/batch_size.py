@@ -103,7 +103,7 @@ class BatchSize(Recipe):
         return min(1.0 + (0.5 if is_host_bound(facts) else 0.05) * math.log2(factor), _MOST_GAINED)
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.rebuild import loader_with, resize_batch
+        from advisor.recipe.rebuild import loader_with, resize_batch
 
         size = int(value)
         if not size:
@@ -115,7 +115,7 @@ class BatchSize(Recipe):
         workload.batch_size = size
 
     def code(self, value: Value) -> str:
-        from advisor.rebuild import loader_code
+        from advisor.recipe.rebuild import loader_code
 
         if not value:
             return "# the batch size stays as it is\n"

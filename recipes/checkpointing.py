@@ -34,10 +34,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from advisor.figures.sweep import memory_gained
 from advisor.portable import source
 from advisor.recipe import TRAINING, Components, Recipe, Stage, is_compiled, torch_is_older
 from advisor.records import Facts, Mode, Numerics, Skip, TrialRecord, Value
-from advisor.sweep import memory_gained
 
 _BUDGET = "budget-"
 _BUDGETS = ("budget-0.5",)

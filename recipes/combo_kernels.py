@@ -29,11 +29,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from advisor.plan import COMBO_KERNELS
+from advisor.machine.toolchain import missing_compiler
 from advisor.portable import compile_source
+from advisor.portable.plan import COMBO_KERNELS
 from advisor.recipe import CUDA, Components, Recipe, Stage, gain_of_compiling, torch_is_older
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
-from advisor.toolchain import missing_compiler
 
 # First version of PyTorch whose option is tried here; before it combined kernels lacked most kinds of operations.
 _SINCE = (2, 9)

@@ -36,9 +36,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from advisor.machine.toolchain import missing_compiler
 from advisor.recipe import NOT_COMPILED, Components, Recipe, Stage, gain_of_compiling, is_host_bound
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
-from advisor.toolchain import missing_compiler
 
 _CPU_MODES = ("default", "max-autotune-no-cudagraphs")
 _CUDA_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")

@@ -30,11 +30,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from advisor.plan import AUTOTUNED_MATMULS
+from advisor.machine.toolchain import missing_compiler
 from advisor.portable import compile_source
+from advisor.portable.plan import AUTOTUNED_MATMULS
 from advisor.recipe import CUDA, Components, Recipe, Stage, gain_of_compiling, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
-from advisor.toolchain import missing_compiler
 
 _NO_PRODUCT = "the step computes no linear, attention or recurrent layer and no matrix product to choose a kernel for"
 

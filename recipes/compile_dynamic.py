@@ -30,10 +30,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from advisor.machine.toolchain import missing_compiler
 from advisor.portable import compile_source
 from advisor.recipe import Components, Recipe, Stage, gain_of_compiling
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
-from advisor.toolchain import missing_compiler
 
 
 class CompileDynamic(Recipe):

@@ -31,9 +31,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from advisor.machine.toolchain import missing_compiler
 from advisor.recipe import CUDA, TRAINING, Components, Recipe, Stage, is_compiled
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
-from advisor.toolchain import missing_compiler
 
 _FEWEST_TENSORS = 50
 _NOT_COMPILED = frozenset({"LBFGS", "SparseAdam"})

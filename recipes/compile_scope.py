@@ -35,11 +35,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from advisor.formatting import format_percent
+from advisor.figures.formatting import format_percent
+from advisor.machine.toolchain import missing_compiler
 from advisor.portable import compile_source
 from advisor.recipe import Components, Recipe, Stage, gain_of_compiling
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
-from advisor.toolchain import missing_compiler
 
 # The share is measured: of a small encoder on an H200 it was less than 0.5 % in one session and 0.9 % in another, and a
 # candidate should not come and go with that.

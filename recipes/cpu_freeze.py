@@ -31,10 +31,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from advisor.machine.toolchain import missing_compiler
 from advisor.portable import FREEZING, compile_source
 from advisor.recipe import CPU, INFERENCE, Components, Recipe, Stage, gain_of_compiling, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
-from advisor.toolchain import missing_compiler
 
 _NOTHING_TO_PACK = "the step computes no convolution or linear layer whose weights could be packed"
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from advisor.formatting import format_bytes, format_ms, format_way
+from advisor.figures.formatting import format_bytes, format_ms, format_way
 from advisor.recipe import NEEDS_PROFILE, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, HabitRow, Mode, Numerics, Skip, Value
 

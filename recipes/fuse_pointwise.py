@@ -31,10 +31,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from advisor.machine.toolchain import missing_compiler
 from advisor.portable import source
 from advisor.recipe import NOT_COMPILED, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
-from advisor.toolchain import missing_compiler
 
 
 class FusePointwise(Recipe):

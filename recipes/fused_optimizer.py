@@ -90,7 +90,7 @@ class FusedOptimizer(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.optimizer_options import set_options
-        from advisor.rebuild import optimizer_implementations, refusing
+        from advisor.recipe.rebuild import optimizer_implementations, refusing
 
         if workload.optimizer is None:
             return

@@ -32,8 +32,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from advisor.loader_recipe import little_time_in
 from advisor.recipe import CUDA, Components, Recipe, Stage, gain_from
+from advisor.recipe.loader_recipe import little_time_in
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 _CODE = """\

@@ -31,8 +31,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from advisor.loader_recipe import NO_LOADER, cannot_be_copied, little_time_in
 from advisor.recipe import CUDA, Components, Recipe, Stage, gain_from
+from advisor.recipe.loader_recipe import NO_LOADER, cannot_be_copied, little_time_in
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 
@@ -67,7 +67,7 @@ class GpuTransforms(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.transforms import without_transforms
-        from advisor.rebuild import refusing
+        from advisor.recipe.rebuild import refusing
 
         if value and workload.has_loader:
             with refusing():

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from advisor.formatting import format_percent
+from advisor.figures.formatting import format_percent
 from advisor.recipe import TRAINING, Components, Recipe, Stage, gain_from
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from advisor.formatting import format_percent
+from advisor.figures.formatting import format_percent
 from advisor.portable import source
 from advisor.recipe import Components, Recipe, Stage, is_host_bound
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value

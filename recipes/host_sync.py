@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.formatting import format_ms
+from advisor.figures.formatting import format_ms
 from advisor.recipe import CUDA, NEEDS_PROFILE, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, SyncPlace, Value
 

@@ -78,7 +78,7 @@ class LargeBatchOptimizer(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.optimizers import use_layer_rates
-        from advisor.rebuild import refusing
+        from advisor.recipe.rebuild import refusing
 
         if value != "default" and workload.optimizer is not None:
             with refusing():

@@ -36,8 +36,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from advisor.loader_recipe import NO_LOADER, cannot_be_copied, little_time_in
 from advisor.recipe import Components, Recipe, Stage, gain_from
+from advisor.recipe.loader_recipe import NO_LOADER, cannot_be_copied, little_time_in
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 # How many times as fast the rest of a step may become in the same session: on an H200 stacks made it 3 to 8 times.
@@ -93,7 +93,7 @@ class NumWorkers(Recipe):
         return gain_from(1 - max(1 - wait, loading))
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.rebuild import loader_with_workers
+        from advisor.recipe.rebuild import loader_with_workers
 
         if workload.has_loader:
             workload.data = loader_with_workers(workload.data, int(value))
@@ -102,7 +102,7 @@ class NumWorkers(Recipe):
         return {"data.persistent_workers": int(value) > 0}
 
     def code(self, value: Value) -> str:
-        from advisor.rebuild import loader_code
+        from advisor.recipe.rebuild import loader_code
 
         return loader_code("with_workers", num_workers=int(value))
 

@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import ClassVar
 
-from advisor.formatting import format_percent
+from advisor.figures.formatting import format_percent
 from advisor.recipe import TRAINING, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
@@ -78,7 +78,7 @@ class OptimizerMemory(Recipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.optimizers import make_state_small
-        from advisor.rebuild import refusing
+        from advisor.recipe.rebuild import refusing
 
         if value != "full" and workload.optimizer is not None:
             with refusing():

@@ -31,9 +31,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.formatting import format_seconds
-from advisor.loader_recipe import WorkerRecipe, epoch_seconds
+from advisor.figures.formatting import format_seconds
 from advisor.recipe import Components, gain_from
+from advisor.recipe.loader_recipe import WorkerRecipe, epoch_seconds
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
 # A trial measures for a few seconds; of longer epochs it sees no end.
@@ -71,12 +71,12 @@ class PersistentWorkers(WorkerRecipe):
         return 1.05 if epoch_s is None else gain_from(min(0.5, _START_S / epoch_s))
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.rebuild import loader_with
+        from advisor.recipe.rebuild import loader_with
 
         if workload.has_loader and workload.data.num_workers:
             workload.data = loader_with(workload.data, persistent_workers=bool(value))
 
     def code(self, value: Value) -> str:
-        from advisor.rebuild import worker_code
+        from advisor.recipe.rebuild import worker_code
 
         return worker_code(persistent_workers=bool(value))

@@ -32,8 +32,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from advisor.loader_recipe import NO_LOADER, cannot_be_copied
 from advisor.recipe import CUDA, Components, Recipe, Stage, gain_from
+from advisor.recipe.loader_recipe import NO_LOADER, cannot_be_copied
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 
@@ -66,7 +66,7 @@ class PinMemory(Recipe):
         return max(1.02, gain_from(0.7 * facts.profile.share(Phase.HOST_TO_DEVICE))) if facts.profile else 1.1
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.rebuild import loader_with
+        from advisor.recipe.rebuild import loader_with
 
         if workload.has_loader:
             workload.data = loader_with(workload.data, pin_memory=bool(value))
@@ -76,7 +76,7 @@ class PinMemory(Recipe):
         return {"data.non_blocking": bool(value)}
 
     def code(self, value: Value) -> str:
-        from advisor.rebuild import loader_code
+        from advisor.recipe.rebuild import loader_code
 
         in_loop = "# in the loop: inputs = inputs.to(device, non_blocking=True)\n" if value else ""
         return loader_code(pin_memory=bool(value)) + in_loop

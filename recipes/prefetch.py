@@ -30,8 +30,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from advisor.loader_recipe import WorkerRecipe
 from advisor.recipe import Components
+from advisor.recipe.loader_recipe import WorkerRecipe
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
 _DEFAULT = 2
@@ -61,12 +61,12 @@ class Prefetch(WorkerRecipe):
         return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.rebuild import loader_with
+        from advisor.recipe.rebuild import loader_with
 
         if workload.has_loader and workload.data.num_workers:
             workload.data = loader_with(workload.data, prefetch_factor=int(value))
 
     def code(self, value: Value) -> str:
-        from advisor.rebuild import worker_code
+        from advisor.recipe.rebuild import worker_code
 
         return worker_code(prefetch_factor=int(value))

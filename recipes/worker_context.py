@@ -34,9 +34,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.formatting import format_seconds
-from advisor.loader_recipe import WorkerRecipe, epoch_seconds, little_time_in
+from advisor.figures.formatting import format_seconds
 from advisor.recipe import Components
+from advisor.recipe.loader_recipe import WorkerRecipe, epoch_seconds, little_time_in
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
 _METHODS = ("fork", "forkserver", "spawn")
@@ -69,13 +69,13 @@ class WorkerContext(WorkerRecipe):
         return value == "default" or value in _METHODS
 
     def apply(self, workload: Components, value: Value) -> None:
-        from advisor.rebuild import loader_with
+        from advisor.recipe.rebuild import loader_with
 
         if workload.has_loader and workload.data.num_workers:
             workload.data = loader_with(workload.data, multiprocessing_context=_argument(value))
 
     def code(self, value: Value) -> str:
-        from advisor.rebuild import worker_code
+        from advisor.recipe.rebuild import worker_code
 
         return worker_code(multiprocessing_context=_argument(value))
 

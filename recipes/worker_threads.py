@@ -38,8 +38,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from advisor.loader_recipe import WorkerRecipe, little_time_in
 from advisor.recipe import Components
+from advisor.recipe.loader_recipe import WorkerRecipe, little_time_in
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
 _THREADS = (2, 4)
@@ -81,7 +81,7 @@ class WorkerThreads(WorkerRecipe):
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.workers import StartWorker, context_without_fork
-        from advisor.rebuild import loader_with
+        from advisor.recipe.rebuild import loader_with
 
         if value and workload.has_loader and workload.data.num_workers:
             workload.data = loader_with(
@@ -91,7 +91,7 @@ class WorkerThreads(WorkerRecipe):
             )
 
     def code(self, value: Value) -> str:
-        from advisor.rebuild import worker_code
+        from advisor.recipe.rebuild import worker_code
 
         if not value:
             return "# PyTorch gives each worker one thread\n"

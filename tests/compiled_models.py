@@ -9,7 +9,7 @@ import torch
 from proposals import CATALOG
 from torch import nn
 
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.apply import apply_settings

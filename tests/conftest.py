@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 # As long as in the shortest session: what is planted differs by far more than so short a trial's noise.
 MEASURE_S = 0.5
@@ -79,4 +79,4 @@ def compilers(monkeypatch):
     """A machine on which every compiler is found."""
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr("advisor.toolchain.shutil.which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr("advisor.machine.toolchain.shutil.which", lambda name: f"/bin/{name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from advisor.hardware import Nvml
+from advisor.machine.hardware import Nvml
 
 UUID = "GPU-8f2c0000-aaaa-bbbb-cccc-000000000001"
 MIG_UUID = "MIG-11110000-aaaa-bbbb-cccc-000000000002"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from facts import gpu_facts
 
-from advisor.catalog import load_catalog
 from advisor.experiment.consent import Consent
 from advisor.experiment.judge import BASELINE, Judge
 from advisor.experiment.known import Evidence, Kind, Known, Move
@@ -15,8 +14,9 @@ from advisor.experiment.objective import Goal
 from advisor.experiment.plan import Plan
 from advisor.experiment.request import Request
 from advisor.experiment.search import search
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Block, Candidate, Facts, Numerics, Outcome, TargetSpec, TrialResult
-from advisor.settings import Settings
 
 CATALOG = load_catalog()
 MIB = 2**20

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from advisor.export.python_file import python_source
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.loop import Loop

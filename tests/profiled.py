@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.records import Activity, Finished, Outcome, Profile, Profiled, TargetSpec, TrialKind, TrialSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 WORKLOADS = Path(__file__).parent / "gpu" / "workloads"
 

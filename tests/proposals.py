@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from advisor.catalog import load_catalog
+from advisor.recipe.catalog import load_catalog
 
 CATALOG = load_catalog()
 

@@ -13,7 +13,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
 from advisor.records import TargetSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 # Seconds that a trial measures: what is planted changes a step many times more than the noise of so few steps.
 MEASURE_S = 0.25

@@ -9,7 +9,7 @@ from proposals import CATALOG
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
 

@@ -13,6 +13,8 @@ from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.figures.stats import break_even_steps
+from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -46,8 +48,6 @@ from advisor.records import (
     Value,
     WorkloadFacts,
 )
-from advisor.settings import Settings
-from advisor.stats import break_even_steps
 
 GIB = 2**30
 GPU_UUID = "GPU-5f3c1a52-7d1e-4b0e-9a60-3f2f0c9f5a11"

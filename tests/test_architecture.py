@@ -10,11 +10,11 @@ import pytest
 
 WITHOUT_TORCH = [
     "advisor",
-    "advisor.cli",
-    "advisor.commands",
+    "advisor.cli.main",
+    "advisor.cli.commands",
     "advisor.headless",
-    "advisor.runner",
-    "advisor.catalog",
+    "advisor.runner.trials",
+    "advisor.recipe.catalog",
     "advisor.experiment.session",
     "advisor.export.outputs",
 ]
@@ -35,7 +35,7 @@ def test_importing_it_loads_neither_torch_nor_textual(module):
 
 def test_loading_the_recipes_loads_neither():
     code = (
-        "import sys\nfrom advisor.catalog import load_catalog\nassert load_catalog().recipes\n"
+        "import sys\nfrom advisor.recipe.catalog import load_catalog\nassert load_catalog().recipes\n"
         "print(*(name for name in ('torch', 'textual') if name in sys.modules))"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

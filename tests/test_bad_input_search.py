@@ -16,8 +16,8 @@ from real_session import Run, short_trials
 from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.export.text_report import verdict
+from advisor.recipe.settings import Settings
 from advisor.records import Outcome, Verdict
-from advisor.settings import Settings
 from advisor.tui.views.advice_text import nothing_helped
 
 LONGEST_S = 300.0  # generous: the machine may be loaded

@@ -10,7 +10,7 @@ import pytest
 from profiled import take_profile
 
 from advisor.records import Bottleneck
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 # Other processes can make any step wait for a processor, and it is then truly bound by something else.
 ATTEMPTS = 4

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from facts import profile_facts
 
-from advisor.catalog import load_catalog
 from advisor.experiment.bounds import hopeless, pointless
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Objective
 
 CATALOG = load_catalog()

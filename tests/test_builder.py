@@ -19,7 +19,7 @@ from planted import TINY_TARGET
 from test_runner import SOON_S, building, gone, spec_of
 
 from advisor.records import Outcome, TrialKind
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 BUILDS = building("open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write(f'{os.getpid()}\\n')")
 
@@ -299,7 +299,7 @@ def test_a_builder_ends_with_its_runner(built):
 def test_a_program_that_leaves_its_builder_alone_ends(tmp_path):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
     code = (
-        "from advisor.records import TargetSpec\nfrom advisor.runner import Runner\nrunner = Runner()\n"
+        "from advisor.records import TargetSpec\nfrom advisor.runner.trials import Runner\nrunner = Runner()\n"
         f"problem = runner.build_once(TargetSpec('target.py:build', {str(tmp_path)!r}), 0, 'build.log', {SOON_S})\n"
         "print(problem or runner._builder._process.pid)\n"
     )
@@ -341,7 +341,7 @@ import multiprocessing, pathlib, sys, time
 from multiprocessing.reduction import send_handle
 from advisor.records import Finished, TargetSpec, TrialSpec
 from advisor.trial import builder
-from advisor.trial.channel import Inbox
+from advisor.process.channel import Inbox
 
 folder, useful = pathlib.Path(sys.argv[1]), sys.argv[2] == "useful"
 fork = multiprocessing.get_context("fork")
@@ -397,7 +397,7 @@ import multiprocessing, sys, time
 from multiprocessing.reduction import send_handle
 from advisor.records import Finished, Forked, Started, TargetSpec, TrialSpec
 from advisor.trial import builder
-from advisor.trial.channel import Inbox
+from advisor.process.channel import Inbox
 
 folder = sys.argv[1]
 fork = multiprocessing.get_context("fork")

@@ -7,9 +7,9 @@ import pytest
 from facts import cpu_facts, gpu_facts
 from planted import plant, recipe_text
 
-from advisor import catalog as catalog_module
-from advisor.catalog import load_catalog
 from advisor.errors import UsageError
+from advisor.recipe import catalog as catalog_module
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Mode
 
 

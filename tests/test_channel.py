@@ -11,8 +11,8 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
+from advisor.process.channel import _HEADER, _MARK, GarbageError, Inbox, send_message
 from advisor.records import Activity, Block, BlockDone, Finished, Outcome, TrialResult
-from advisor.trial.channel import _HEADER, _MARK, GarbageError, Inbox, send_message
 
 MESSAGES = [
     Activity("warming \x1b[31m up \ud800"),

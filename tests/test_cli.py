@@ -10,13 +10,14 @@ from dataclasses import replace
 import pytest
 from sample_session import cancelled_history, failed_history, sample_history, sample_request
 
-from advisor import cli, options
-from advisor.catalog import load_catalog
+from advisor.cli import main as cli
+from advisor.cli import options
 from advisor.errors import ExitCode, TargetError
 from advisor.experiment.journal import Journal
 from advisor.experiment.state import SessionState
 from advisor.recipe import HEADINGS
-from advisor.settings import Settings
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 
 
 @pytest.fixture
@@ -64,21 +65,23 @@ def imported_by(statement):
     "statement",
     [
         "import advisor",
-        "import advisor.cli",
-        "from advisor import options; options.parse(['mymodel:build', '--budget', '5m'])",
+        "import advisor.cli.main",
+        "from advisor.cli import options; options.parse(['mymodel:build', '--budget', '5m'])",
     ],
 )
 def test_starting_loads_nothing_heavy(statement):
     assert imported_by(statement).isdisjoint({"torch", "textual", "rich", "numpy", "pynvml", "psutil", "msgspec"})
 
 
-@pytest.mark.parametrize("module", ["advisor.headless", "advisor.commands", "advisor.hardware"])
+@pytest.mark.parametrize("module", ["advisor.headless", "advisor.cli.commands", "advisor.machine.hardware"])
 def test_a_session_without_the_app_loads_neither_torch_nor_textual(module):
     assert imported_by(f"import {module}").isdisjoint({"torch", "textual"})
 
 
 def test_importing_the_command_is_quick():
-    code = "import time, advisor; start = time.perf_counter(); import advisor.cli; print(time.perf_counter() - start)"
+    code = (
+        "import time, advisor; start = time.perf_counter(); import advisor.cli.main; print(time.perf_counter() - start)"
+    )
     seconds = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
     assert min(seconds) < 0.08
 

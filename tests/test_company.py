@@ -11,13 +11,13 @@ import pytest
 from planted import TINY_TARGET, plant
 from test_runner import SOON_S, building, gone, spec_of
 
-from advisor.catalog import load_catalog
 from advisor.experiment.bench import Bench
 from advisor.experiment.budget import Budget
 from advisor.experiment.journal import Journal
 from advisor.experiment.request import Request
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Activity, Compiled, Outcome, TargetSpec, TrialKind
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 NOTES_ITS_PROCESS = "open(os.path.join(os.path.dirname(__file__), {!r}), 'a').write(f'{{os.getpid()}}\\n')"
 

@@ -6,8 +6,8 @@ from torch import nn
 from torch._dynamo.utils import clear_compilation_metrics, counters
 
 from advisor.records import Inspected, Outcome, TargetSpec, TrialKind, TrialSpec
-from advisor.runner import Runner
-from advisor.trial.compilation import CompileMark, compilation_notes, compile_mark
+from advisor.runner.trials import Runner
+from advisor.trial.profile.compilation import CompileMark, compilation_notes, compile_mark
 
 
 @pytest.fixture(autouse=True)

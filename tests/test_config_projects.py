@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from project_configs import CONFIGS, IMPLIED, PATCHES, TUNED, described, patch_of, text_of
 
-from advisor.config_file import TagsIgnored, is_toml, parsed
 from advisor.errors import UsageError
 from advisor.export.config_patch import Wanted, diff, patched
+from advisor.files.config_file import TagsIgnored, is_toml, parsed
+from advisor.recipe.settings import SECTION, Settings
 from advisor.records import ConfigKind, Mode
-from advisor.settings import SECTION, Settings
 
 EXPECTED = {part.partition(":")[0]: f"=== {part}" for part in PATCHES.read_text("utf-8").split("=== ")[1:]}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.catalog import load_catalog
 from advisor.experiment.consent import Consent, exceeds, may_use
 from advisor.experiment.control import REJECTED, Decision
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Mode, Numerics, NumericsResult
 
 CATALOG = load_catalog()

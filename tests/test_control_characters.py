@@ -11,14 +11,14 @@ import msgspec
 import pytest
 from sample_session import detailed_history, failed_history, sample_request
 
-from advisor import cli
-from advisor.catalog import load_catalog
+from advisor.cli import main as cli
 from advisor.errors import TargetError
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import json_text, report_text
-from advisor.formatting import CONTROLS
+from advisor.figures.formatting import CONTROLS
 from advisor.headless import HeadlessReporter, print_summary
+from advisor.recipe.catalog import load_catalog
 
 STEERS = "\x1b[2J\x9b31m\x1b]0;title\x07"
 SHOWN = r"\x1b[2J\x9b31m\x1b]0;title\x07"

@@ -7,7 +7,7 @@ from test_runner import spec_of
 
 from advisor.experiment.numerics import compare_numerics
 from advisor.records import Inspected, Numerics, Outcome, TrialKind
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 TARGET = """
 import torch

@@ -6,10 +6,10 @@ import textwrap
 import pytest
 import torch
 
-from advisor import entrypoint
-from advisor.entrypoint import load_target, parse_target
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
+from advisor.target import entrypoint
+from advisor.target.entrypoint import load_target, parse_target
 
 GOOD = """
     import torch
@@ -103,7 +103,7 @@ def test_a_module_class_is_built(load):
 
 
 def test_the_demo():
-    assert parse_target("demo") == ("advisor.demo", "build")
+    assert parse_target("demo") == ("advisor.target.demo", "build")
 
 
 def test_a_target_is_split_at_its_last_colon():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.explain import clock_sentences
+from advisor.figures.explain import clock_sentences
 from advisor.records import ClockCheck
 
 

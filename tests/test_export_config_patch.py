@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from advisor.errors import UsageError
 from advisor.export.config_patch import Patch, check_key_map, diff, patch_config
-from advisor.settings import Settings
+from advisor.recipe.settings import Settings
 
 TUNED = {"data.batch_size": 128, "data.pin_memory": True, "precision.autocast": "bfloat16"}
 

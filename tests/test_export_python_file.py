@@ -17,12 +17,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor import portable
-from advisor.catalog import Catalog, load_catalog
 from advisor.errors import UsageError
 from advisor.export.library import definitions_in
 from advisor.export.python_file import python_source
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Mode, Value
 
 ALL_TRAIN = {

@@ -13,7 +13,7 @@ from sample_session import cancelled_history, sample_history
 from advisor.errors import UsageError
 from advisor.experiment.state import SessionState
 from advisor.export.settings_file import settings_yaml
-from advisor.settings import Settings
+from advisor.recipe.settings import Settings
 
 DATE = datetime.date(2025, 11, 3)
 

@@ -19,12 +19,12 @@ from sample_session import (
     stacked_state,
 )
 
-from advisor.catalog import Catalog, load_catalog
 from advisor.experiment.events import GoalSet, Ranked, SessionFailed, StackMeasured, TrialMeasured
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.evidence import gpu_sentence
 from advisor.export.text_report import html_report, markdown_report
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Comparison, GpuReadings, Mode, Objective, Verdict
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"

@@ -16,10 +16,9 @@ import psutil
 import pytest
 from planted import TINY_TARGET
 
-from advisor import fork_server
+from advisor.files.scratch import SCRATCH
 from advisor.records import Outcome, TargetSpec, TrialSpec
-from advisor.runner import Runner
-from advisor.scratch import SCRATCH
+from advisor.runner.trials import Runner, fork_server
 
 SOON_S = 60.0  # generous: the machine may be loaded
 
@@ -105,7 +104,7 @@ def test_a_daemon_of_the_build_lives_as_long_as_the_build(spec, tmp_path):
 SESSION = """
 import sys
 from advisor.records import TargetSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 if __name__ == "__main__":
     Runner.prepare()

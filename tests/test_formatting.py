@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from advisor import formatting
-from advisor.formatting import format_names, format_worth
+from advisor.figures import formatting
+from advisor.figures.formatting import format_names, format_worth
 from advisor.records import Candidate, Comparison, Outcome, TrialRecord, TrialResult
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.frameworks import divide
+from advisor.runtime.frameworks import divide
 
 SETTINGS = """\
 compile.mode: default

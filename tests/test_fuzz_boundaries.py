@@ -17,18 +17,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_session import cancelled_history, detailed_history, failed_history, sample_request
 
-from advisor import cli, commands, options
-from advisor.catalog import load_catalog
-from advisor.entrypoint import load_target
+from advisor.cli import commands, options
+from advisor.cli import main as cli
 from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.journal import SCHEMA, open_session, sessions_folder
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import json_text, report_text
-from advisor.formatting import CONTROLS
+from advisor.figures.formatting import CONTROLS
 from advisor.headless import print_summary
+from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec
-from advisor.source import read_sources
+from advisor.source.reading import read_sources
+from advisor.target.entrypoint import load_target
 
 EXAMPLES = pytest.mark.parametrize("examples", [500, pytest.param(20_000, marks=pytest.mark.fuzz)])
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=30)

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from project_configs import CONFIGS, IMPLIED
 
-from advisor.config_file import read_config
 from advisor.errors import AdvisorError
 from advisor.export.config_patch import Wanted, check_key_map, patched
+from advisor.files.config_file import read_config
+from advisor.recipe.settings import Settings
 from advisor.records import ConfigKind
-from advisor.settings import Settings
 
 # What YAML, JSON and TOML are made of, and what their readers have stumbled over.
 _PIECES = (

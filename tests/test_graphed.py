@@ -15,8 +15,8 @@ import torch
 from graph_stand_in import RecordedGraph
 from torch import nn
 
-from advisor.plan import StepPlan
 from advisor.portable.graphed import GraphedStep, host_places, values_at
+from advisor.portable.plan import StepPlan
 from advisor.portable.steps import InferStep, TrainStep
 
 STEPS = 14

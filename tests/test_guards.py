@@ -15,7 +15,6 @@ from fake_nvml import UUID, FakeNvml, nvml, nvml_of, process, used_sm
 from planted import TINY_TARGET
 from sample_session import sample_history, sample_request
 
-from advisor.catalog import load_catalog
 from advisor.experiment.bench import Bench
 from advisor.experiment.budget import Budget
 from advisor.experiment.events import Said, TrialMeasured
@@ -23,12 +22,21 @@ from advisor.experiment.journal import Journal
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.export.text_report import markdown_report
-from advisor.hardware import POWER_CAP, GpuReading
 from advisor.headless import trial_effect
+from advisor.machine.hardware import POWER_CAP, GpuReading
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, GpuReadings, Outcome, TargetSpec, TrialResult, TrialSpec
-from advisor.runner import Runner
-from advisor.trial import guards
-from advisor.trial.guards import CpuClock, GpuWatch, Guards, HostLoad, Ourselves, gpu_disturbance, summarised
+from advisor.runner.trials import Runner
+from advisor.trial.measurement import guards
+from advisor.trial.measurement.guards import (
+    CpuClock,
+    GpuWatch,
+    Guards,
+    HostLoad,
+    Ourselves,
+    gpu_disturbance,
+    summarised,
+)
 
 ME = os.getpid()
 STRANGER = 4_100_001  # numbers of a host, which are none in this namespace

@@ -17,7 +17,7 @@ GRACE_S = 15.0  # generous: the machine may be loaded
 @pytest.mark.parametrize("body", ["while True: pass", "os.kill(os.getpid(), signal.SIGSTOP)"], ids=["loops", "stops"])
 def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch, body):
     monkeypatch.setattr("advisor.experiment.bench._LEAST_BUILD_PATIENCE_S", 1.0)
-    monkeypatch.setattr("advisor.builder._TRIES_FORKS_WITHIN_S", 0.5)
+    monkeypatch.setattr("advisor.runner.builder._TRIES_FORKS_WITHIN_S", 0.5)
     code = textwrap.indent(body, "    ")
     text = "import os, signal\n" + TINY_TARGET.replace("def build():\n", f"def build():\n{code}\n")
     Run(tmp_path, TINY_TARGET).runner.build_once(Run(tmp_path, TINY_TARGET).request.target, 0, "/dev/null", 60.0)

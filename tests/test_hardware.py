@@ -7,8 +7,8 @@ import psutil
 import pytest
 from fake_nvml import GIB, MIG_UUID, UUID, FakeNvml, nvml, nvml_of, process, used_sm
 
-from advisor import hardware
-from advisor.hardware import (
+from advisor.machine import hardware
+from advisor.machine.hardware import (
     POWER_CAP,
     GpuGauges,
     GpuReading,

@@ -26,16 +26,16 @@ from sample_session import (
     stacked_state,
 )
 
-from advisor.catalog import load_catalog
-from advisor.cli import main
+from advisor.cli.main import main
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import settings_to_export, write_outputs
 from advisor.headless import HeadlessReporter, print_summary, run_headless, trial_effect
-from advisor.options import Outputs
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult, Verification
+from advisor.records.outputs import Outputs
 
 
 def progress_of(history):
@@ -515,7 +515,7 @@ def test_files_are_written_also_when_nobody_reads_the_output(tmp_path, monkeypat
 
 
 def test_a_second_interrupt_leaves_at_once(monkeypatch, capsys):
-    monkeypatch.setattr("advisor.interrupts.SAME_SIGNAL_S", 0.0)
+    monkeypatch.setattr("advisor.process.interrupts.SAME_SIGNAL_S", 0.0)
     playback = Playback(cancelled_history(), wait=True)
     playback.cancel = lambda: None
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 from facts import gpu_facts, loader_facts
 
-from advisor.catalog import load_catalog
 from advisor.experiment.budget import Budget
 from advisor.experiment.consent import Consent
 from advisor.experiment.hints import FILE, Hints, hints_for, keep_hints, workload_name
 from advisor.experiment.judge import BASELINE
 from advisor.experiment.plan import Plan
 from advisor.experiment.request import Request
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Numerics, TargetSpec
-from advisor.settings import Settings
 
 CATALOG = load_catalog()
 TARGET = TargetSpec("mymodel:build", "/somewhere")

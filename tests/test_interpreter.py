@@ -17,7 +17,7 @@ from planted import TINY_TARGET
 from test_runner import building, gone, spec_of
 
 from advisor.records import Outcome
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 VARIABLE = {"PLANTED": "a value"}
 # The tests wait for the import by what it has mapped: the library that torch's Python module is linked with.
@@ -159,7 +159,7 @@ def test_a_trial_in_one_is_cancelled_at_once(runner, tmp_path):
 DIES = """
 import os, signal, sys, time
 import psutil
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 if __name__ == "__main__":
     Runner.prepare()

@@ -14,8 +14,8 @@ import time
 import pytest
 from planted import TINY_TARGET
 
-from advisor import interrupts
-from advisor.interrupts import INTERRUPTS, Interrupts
+from advisor.process import interrupts
+from advisor.process.interrupts import INTERRUPTS, Interrupts
 
 SOON_S = 60.0
 EVERY = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
-from advisor.catalog import load_catalog
 from advisor.experiment.judge import Beside, Judge, overhead_s, prior_spread, speed
 from advisor.experiment.objective import Goal
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Block, Candidate, Mode, Numerics, Objective, Outcome, TrialResult, Verdict
-from advisor.settings import Settings
 
 CATALOG = load_catalog()
 CANDIDATE = Candidate("autocast", "precision.autocast", "bfloat16")

@@ -15,9 +15,9 @@ from advisor.experiment.known import Kind, Move
 from advisor.experiment.lab import Lab
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
+from advisor.recipe.settings import Settings
 from advisor.records import TargetSpec, TrialKind
-from advisor.runner import Runner
-from advisor.settings import Settings
+from advisor.runner.trials import Runner
 
 STACK = Settings({**BF16.settings, **GRAPH.settings})
 WHOLE = STACK.merged(COMPILED.settings)

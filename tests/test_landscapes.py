@@ -22,9 +22,9 @@ from landscapes.record_all import command_of
 from landscapes.regret import shares
 from landscapes.replay import Replay
 
-from advisor.catalog import load_catalog
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import BlockDone, Inspected, Outcome, Profiled, TargetSpec, TrialKind, TrialResult, TrialSpec
-from advisor.settings import Settings
 
 # The least share of the best known after 120 s of replayed time, by landscape; the others have the last one's.
 BOUNDS = {

@@ -27,9 +27,9 @@ from torch.utils.data import (
 
 from advisor.errors import RefusedError
 from advisor.portable.loaders import divides_samples
-from advisor.rebuild import loader_with
+from advisor.recipe.rebuild import loader_with
 from advisor.runtime.tuning import Tuning
-from advisor.trial.data_prints import print_of
+from advisor.trial.measurement.data_prints import print_of
 
 
 class Numbers(Dataset):
@@ -418,7 +418,7 @@ def test_a_class_of_its_own_gets_larger_batches():
 
 
 def test_refusing_a_batch_size_changes_nothing_else():
-    from advisor.plan import StepPlan
+    from advisor.portable.plan import StepPlan
     from advisor.recipe import Components
     from advisor.records import Mode
 

@@ -11,16 +11,24 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from advisor.errors import TargetError
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Block, Mode
 from advisor.runtime.loader import batches_in
 from advisor.runtime.step import make_step
-from advisor.trial.clock import FEWEST_BLOCKS, StepClock, batch_samples, block_steps, measure, merge_uneven, steps_in
-from advisor.trial.feed import Feed
 from advisor.trial.main import resident_data, stepper
-from advisor.trial.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training
-from advisor.trial.warmup import warm_up
+from advisor.trial.measurement.clock import (
+    FEWEST_BLOCKS,
+    StepClock,
+    batch_samples,
+    block_steps,
+    measure,
+    merge_uneven,
+    steps_in,
+)
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training
+from advisor.trial.measurement.warmup import warm_up
 
 CPU = torch.device("cpu")
 

@@ -8,12 +8,12 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from advisor import Workload
-from advisor.adapters.normalise import normalise
 from advisor.errors import TargetError
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.step import TrainStep, make_step
+from advisor.target.normalise import normalise
 
 
 class Net(nn.Module):

@@ -8,7 +8,6 @@ from facts import cpu_facts
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from advisor.catalog import load_catalog
 from advisor.experiment.numerics import Spread, compare_numerics, finite, spread_between, why_unusable
 from advisor.experiment.tolerance import (
     DEFAULT_TOLERANCE,
@@ -19,6 +18,7 @@ from advisor.experiment.tolerance import (
     own_rounding,
     tolerances,
 )
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Numerics, Outcome, TrialResult
 
 BFLOAT16, FLOAT16, TF32 = 2.0**-8, 2.0**-11, 2.0**-11

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.catalog import load_catalog
 from advisor.experiment.judge import Judge
 from advisor.experiment.objective import SMALLEST_SAVING, Goal, Yardstick, figure, format_figure
+from advisor.recipe.catalog import load_catalog
 from advisor.records import BaselineRecord, Block, Comparison, Mode, Objective, Outcome, TrialResult, Verdict
 
 MIB = 2**20

@@ -12,7 +12,7 @@ from torch import nn
 
 from advisor.portable.optimizer_options import PlainState, TensorRates, mark_stepped, set_options
 from advisor.portable.optimizers import make_state_small, use_layer_rates
-from advisor.rebuild import optimizer_implementation
+from advisor.recipe.rebuild import optimizer_implementation
 from advisor.runtime.tuning import Tuning
 
 FLAGS = {

@@ -5,11 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.config_file import read_config
-from advisor.errors import UsageError
-from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
-from advisor.experiment.request import Request
-from advisor.options import (
+from advisor.cli.options import (
     DEFAULT_BUDGET_S,
     Measure,
     Outputs,
@@ -29,6 +25,10 @@ from advisor.options import (
     shape_of,
     share_of,
 )
+from advisor.errors import UsageError
+from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
+from advisor.experiment.request import Request
+from advisor.files.config_file import read_config
 from advisor.records import Mode, Numerics, Objective
 
 positive = st.integers(1, 10**9)

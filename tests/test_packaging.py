@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import advisor
-from advisor.catalog import ENTRY_POINT_GROUP, load_catalog
-from advisor.cli import main
+from advisor.cli.main import main
+from advisor.recipe.catalog import ENTRY_POINT_GROUP, load_catalog
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

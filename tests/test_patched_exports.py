@@ -6,11 +6,11 @@ import pytest
 from project_configs import CONFIGS
 from sample_session import sample_history, sample_request
 
-from advisor.catalog import load_catalog
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import write_outputs
-from advisor.options import Outputs
+from advisor.recipe.catalog import load_catalog
 from advisor.records import ConfigKind
+from advisor.records.outputs import Outputs
 from advisor.runtime.tuning import Tuning
 
 

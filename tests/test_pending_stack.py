@@ -9,16 +9,16 @@ import json
 import pytest
 from sample_session import sample_history, sample_request
 
-from advisor.catalog import load_catalog
-from advisor.commands import _result
+from advisor.cli.commands import _result
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import json_text, python_text, report_text, settings_to_export, write_outputs
 from advisor.export.text_report import verdict
 from advisor.headless import HeadlessReporter, print_summary
-from advisor.options import Outputs
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, Verdict
+from advisor.records.outputs import Outputs
 
 AUTOCAST, OTHERS = "precision.autocast", {"model.memory_format", "optimizer.implementation"}
 WHY = "not measured since you rejected autocast"

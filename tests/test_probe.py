@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.step import TrainStep, make_step
-from advisor.trial.probe import PROBE_STEPS, Probe, probe_inference, probe_training, sample_of, squared_norm
+from advisor.trial.measurement.probe import PROBE_STEPS, Probe, probe_inference, probe_training, sample_of, squared_norm
 
 
 def batch():

@@ -21,19 +21,19 @@ from torch.autograd import DeviceType
 from torch.profiler import record_function
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.hardware import inspect_hardware
-from advisor.plan import StepPlan
+from advisor.machine.hardware import inspect_hardware
+from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Mode, Profile
 from advisor.runtime.step import InferStep, TrainStep
-from advisor.trial import ceilings
-from advisor.trial.bottleneck import judge
-from advisor.trial.clock import StepClock
-from advisor.trial.clock_check import check_clocks
-from advisor.trial.feed import Feed
-from advisor.trial.float32 import convolutions_in_tf32, float32_products, products_in_tf32
-from advisor.trial.phases import measure_phases
-from advisor.trial.profiler import count_work, profile_step
-from advisor.trial.recording import (
+from advisor.trial.measurement.clock import StepClock
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.profile import ceilings
+from advisor.trial.profile.bottleneck import judge
+from advisor.trial.profile.clock_check import check_clocks
+from advisor.trial.profile.float32 import convolutions_in_tf32, float32_products, products_in_tf32
+from advisor.trial.profile.phases import measure_phases
+from advisor.trial.profile.profiler import count_work, profile_step
+from advisor.trial.profile.recording import (
     ROWS,
     device_activity,
     outermost_calls,
@@ -43,7 +43,7 @@ from advisor.trial.recording import (
     union_length,
     uses_tensor_cores,
 )
-from advisor.trial.traffic import TrafficCounter
+from advisor.trial.profile.traffic import TrafficCounter
 
 CPU = torch.device("cpu")
 PHASES = ["data wait", "host-to-device", "zero_grad", "forward", "loss", "backward", "optimizer"]

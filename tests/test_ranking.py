@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from facts import GIB, gpu_facts
 
-from advisor.catalog import load_catalog
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal, Yardstick
 from advisor.experiment.ranking import best_per_recipe, fills_the_device, recommend
+from advisor.recipe.catalog import load_catalog
 from advisor.records import (
     BaselineRecord,
     Block,

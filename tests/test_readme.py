@@ -13,15 +13,15 @@ import yaml
 from sample_session import sample_history, sample_request
 
 import advisor
-from advisor import options
-from advisor.catalog import load_catalog
-from advisor.entrypoint import load_target
+from advisor.cli import options
 from advisor.errors import ExitCode, UsageError
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.export.recipe_table import BEGIN, END, recipe_table, with_table
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import TargetSpec
-from advisor.settings import Settings
+from advisor.target.entrypoint import load_target
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

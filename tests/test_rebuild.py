@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from advisor.rebuild import (
+from advisor.recipe.rebuild import (
     batch_size_of,
     loader_code,
     loader_with,

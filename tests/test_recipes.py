@@ -204,7 +204,7 @@ def test_applying_keeps_the_workload_whole(recipe: Recipe, value):
 def test_importing_the_recipes_imports_no_torch():
     script = (
         "import json, sys\n"
-        "from advisor.catalog import load_catalog\n"
+        "from advisor.recipe.catalog import load_catalog\n"
         "catalog = load_catalog()\n"
         "print(json.dumps([sorted(catalog.recipes), 'torch' in sys.modules]))\n"
     )
@@ -218,7 +218,7 @@ def test_proposing_imports_no_torch():
     script = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from facts import gpu_facts, loader_facts\n"
-        "from advisor.catalog import load_catalog\n"
+        "from advisor.recipe.catalog import load_catalog\n"
         "catalog = load_catalog()\n"
         "found = catalog.propose(gpu_facts(loader=loader_facts())).candidates\n"
         "text = [catalog[c.recipe].code(c.value) + catalog[c.recipe].why(gpu_facts(), c.value) for c in found]\n"

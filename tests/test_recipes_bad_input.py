@@ -17,13 +17,13 @@ from test_recipes import RECIPES
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from advisor.adapters.normalise import normalise
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import CUDA, Components
 from advisor.records import Facts, Hardware, Mode, TargetSpec
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.step import make_step
+from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop, versions
 
 STEPS = 2

@@ -16,9 +16,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.export.python_file import python_source
-from advisor.plan import StepPlan
-from advisor.rebuild import expected_state_bytes
+from advisor.figures.sweep import HEADINGS, knee, knee_of, sweep_chart, sweep_points, sweep_rows
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.rebuild import expected_state_bytes
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -31,7 +32,6 @@ from advisor.records import (
     TrialResult,
 )
 from advisor.runtime.tuning import Tuning
-from advisor.sweep import HEADINGS, knee, knee_of, sweep_chart, sweep_points, sweep_rows
 
 # --- batch size -----------------------------------------------------------------------------------------------
 

@@ -15,11 +15,11 @@ from model_structures import Pair, SquareFunction, applied, coded, exported, ins
 from proposals import CATALOG
 from torch import nn
 
+from advisor.figures.sweep import batch_size_within
 from advisor.portable.checkpointing import checkpoints_itself
 from advisor.portable.regions import compile_blocks
 from advisor.records import Block as TimedBlock
 from advisor.records import Candidate, Comparison, Mode, Numerics, Outcome, TrialRecord, TrialResult
-from advisor.sweep import batch_size_within
 
 # --- activation checkpointing ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.export.python_file import python_source
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.step import TrainStep, make_step
 from advisor.runtime.tuning import Tuning
@@ -91,8 +91,8 @@ def test_who_clips_is_asked(compilers):
 
 
 def test_a_workload_says_what_it_clips_to():
-    from advisor.adapters.normalise import normalise
-    from advisor.workload import Workload
+    from advisor.target.normalise import normalise
+    from advisor.target.workload import Workload
 
     spec = TargetSpec("m:build", ".")
     batch = torch.ones(2, 8), torch.tensor([0, 1])

@@ -13,7 +13,7 @@ from test_recipes import VALUES
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.apply import apply_settings

@@ -446,7 +446,7 @@ def test_settings_that_contradict_are_refused():
 def test_without_a_compiler_nothing_is_proposed(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr("advisor.toolchain.shutil.which", lambda name: None)
+    monkeypatch.setattr("advisor.machine.toolchain.shutil.which", lambda name: None)
     found = {"repeated_blocks": (("Block", 4),), "varying_shapes": True, "fusable_chains": 3, "families": LINEAR}
     for recipe_id in ("compile_scope", "compile_dynamic", "compile_optimizer", "fuse_pointwise"):
         assert "install gcc or clang" in reason(recipe_id, gpu_facts(**found))
@@ -523,7 +523,9 @@ def test_the_compiler_knows_the_options():
 
 def test_options_are_proposed_where_they_can_do_something(monkeypatch):
     module = importlib.import_module("advisor.recipes.combo_kernels")
-    monkeypatch.setattr(importlib.import_module("advisor.toolchain").shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(
+        importlib.import_module("advisor.machine.toolchain").shutil, "which", lambda name: f"/bin/{name}"
+    )
     assert proposed("compile_autotune", gpu_facts(families=LINEAR)) == ["matmuls"]
     assert proposed("combo_kernels", gpu_facts()) == [True]
     monkeypatch.setattr(module, "torch_is_older", lambda than: than == (2, 9))

@@ -9,10 +9,10 @@ from loaders import exported
 from proposals import CATALOG, proposed, reason
 from torch import nn
 
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.records import Mode
 from advisor.runtime.step import InferStep, TrainStep
-from advisor.trial.host_tensors import HostTensorCounter
+from advisor.trial.profile.host_tensors import HostTensorCounter
 
 
 def made(work):

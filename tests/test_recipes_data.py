@@ -12,14 +12,14 @@ from proposals import CATALOG, proposed, reason
 from torch import nn
 from torch.utils.data import DataLoader
 
-from advisor.plan import StepPlan
 from advisor.portable.device_loader import DeviceLoader
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.tuning import Tuning
-from advisor.trial.feed import Feed
-from advisor.trial.probe import probe_batches
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.probe import probe_batches
 
 # --- batches on the device ------------------------------------------------------------------------------------
 

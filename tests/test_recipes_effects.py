@@ -205,7 +205,7 @@ FORKED = """
 import sys
 import torch
 from torch import nn
-from advisor.catalog import load_catalog
+from advisor.recipe.catalog import load_catalog
 from advisor.recipe import Components
 
 class Forked(nn.Module):

@@ -10,7 +10,7 @@ from facts import LINEAR, adamw_facts, gpu_facts, loader_facts, profile_facts
 from proposals import CATALOG, proposed, reason
 from test_recipes import FACTS, RECIPES, VALUES
 
-from advisor.catalog import GAIN_LIMITS, UNKNOWN_GAIN, Catalog
+from advisor.recipe.catalog import GAIN_LIMITS, UNKNOWN_GAIN, Catalog
 from advisor.records import Bottleneck, Mode, Numerics
 
 WITHOUT_PROFILE = {name: replace(facts, profile=None) for name, facts in FACTS.items()}

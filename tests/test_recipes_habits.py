@@ -14,7 +14,6 @@ from proposals import proposed, reason
 from sample_session import sample_history, sample_request
 from torch import nn
 
-from advisor.catalog import load_catalog
 from advisor.experiment.journal import Journal, open_session
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
@@ -22,16 +21,18 @@ from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.export.python_file import python_source
 from advisor.export.text_report import html_report, markdown_report
-from advisor.formatting import MISSING
+from advisor.figures.formatting import MISSING
 from advisor.headless import print_summary
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Finding, HabitRow, Mode, Profile, SyncPlace, TargetSpec
 from advisor.report.habits import habit_rows, price_of, price_text
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 from advisor.runtime.step import InferStep, TrainStep
-from advisor.trial.feed import Feed
-from advisor.trial.habits import (
+from advisor.trial.inspection import _debug_switch
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.profile.habits import (
     GRAD_MODES,
     WAYS_TO_CLEAR,
     clearing_rows,
@@ -40,8 +41,7 @@ from advisor.trial.habits import (
     validation_rows,
     with_habits,
 )
-from advisor.trial.inspection import _debug_switch
-from advisor.trial.syncs import SYNC_WARNING, SyncRecorder, recording, sync_places
+from advisor.trial.profile.syncs import SYNC_WARNING, SyncRecorder, recording, sync_places
 
 CATALOG = load_catalog()
 CPU = torch.device("cpu")

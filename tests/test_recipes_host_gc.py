@@ -17,7 +17,7 @@ from torch import nn
 from advisor.export.python_file import python_source
 from advisor.portable.collector import STEPS_BEFORE_FREEZING, STEPS_BETWEEN_COLLECTIONS, Collector
 from advisor.records import Mode, Numerics, Outcome, TargetSpec, TrialSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.step import make_step
 from advisor.runtime.tuning import Tuning

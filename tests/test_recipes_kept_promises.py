@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.errors import UsageError
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, Stage
 from advisor.records import Mode, Numerics
 from advisor.runtime.apply import apply_settings

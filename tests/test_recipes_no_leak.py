@@ -10,7 +10,7 @@ import pytest
 from proposals import CATALOG
 
 from advisor.records import Numerics, Outcome, TargetSpec, TrialSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 TARGET = """
 import json

@@ -44,7 +44,7 @@ def test_channels_last_follows_the_convolutions():
 
 
 def test_compile_needs_a_compiler(monkeypatch):
-    toolchain = importlib.import_module("advisor.toolchain")
+    toolchain = importlib.import_module("advisor.machine.toolchain")
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(toolchain.shutil, "which", lambda name: f"/bin/{name}")
@@ -61,7 +61,7 @@ def test_compile_needs_a_compiler(monkeypatch):
 
 
 def test_compile_names_the_compiler_that_is_there(monkeypatch):
-    toolchain = importlib.import_module("advisor.toolchain")
+    toolchain = importlib.import_module("advisor.machine.toolchain")
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(toolchain.sys, "platform", "linux")
     monkeypatch.setattr(toolchain.shutil, "which", {"clang++": "/bin/clang++"}.get)

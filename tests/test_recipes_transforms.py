@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision.datasets import FakeData
 from torchvision.transforms import Compose, Normalize, ToTensor, v2
 
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.portable.transforms import names_of_moved
 from advisor.recipe import Components
 from advisor.records import Mode

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from facts import gpu_facts, profile_facts
 
-from advisor.catalog import load_catalog
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
@@ -19,6 +18,8 @@ from advisor.experiment.request import Request
 from advisor.experiment.resuming import take_over
 from advisor.experiment.state import SessionState
 from advisor.experiment.telling import Teller
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import (
     Block,
     Bottleneck,
@@ -31,7 +32,6 @@ from advisor.records import (
     TargetSpec,
     TrialResult,
 )
-from advisor.settings import Settings
 
 CATALOG = load_catalog()
 FACTS = gpu_facts()

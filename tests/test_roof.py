@@ -5,8 +5,7 @@ from facts import profile_facts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.records import Ceilings, Phase, Profile
-from advisor.roof import (
+from advisor.figures.roof import (
     ceiling_of,
     dtype_under,
     flops_per_sample,
@@ -16,6 +15,7 @@ from advisor.roof import (
     step_roof_share,
     upper_bound,
 )
+from advisor.records import Ceilings, Phase, Profile
 
 CEILINGS = Ceilings({"float32": 2e13, "tf32": 1e14, "bfloat16": 4e14})
 

@@ -27,7 +27,7 @@ from advisor.records import (
     TrialKind,
     TrialSpec,
 )
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 SOON_S = 30.0  # generous: the machine may be loaded
 
@@ -488,7 +488,7 @@ PARENT = """
 import sys
 from pathlib import Path
 from advisor.records import TargetSpec, TrialSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 if __name__ == "__main__":
     Runner.prepare()
@@ -525,7 +525,7 @@ def test_semaphores_left_by_trials_are_cleaned_up_without_a_word():
         """
         import os
         from multiprocessing import resource_tracker
-        from advisor.runner import Runner
+        from advisor.runner.trials import Runner
 
         Runner.prepare()
         resource_tracker.register("/perf-advisor-test", "semaphore")
@@ -546,7 +546,7 @@ def test_a_cancellation_does_not_wait_for_a_cold_fork_server(tmp_path):
         f"""
         import os, threading, time
         from advisor.records import TargetSpec, TrialSpec
-        from advisor.runner import Runner
+        from advisor.runner.trials import Runner
 
         Runner.prepare()
         runner = Runner()
@@ -588,8 +588,8 @@ def test_a_trial_that_was_cancelled_before_it_began_says_nothing_on_the_terminal
 
 INTERRUPTED_AT_ONCE = """
 import signal
-from advisor.fork_server import CONTEXT
-from advisor.runner import Runner
+from advisor.runner.fork_server import CONTEXT
+from advisor.runner.trials import Runner
 
 if __name__ == "__main__":
     Runner.prepare()

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from advisor import scratch
 from advisor.errors import UsageError
-from advisor.scratch import Scratch
+from advisor.files import scratch
+from advisor.files.scratch import Scratch
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_it_is_made_again_when_somebody_removed_it(place):
 
 KILLED = """
 import os, signal, sys
-from advisor import scratch
+from advisor.files import scratch
 scratch._places = lambda: iter([sys.argv[1]])
 (scratch.SCRATCH.folder() / "cc1.s").write_text("half an assembly")
 os.kill(os.getpid(), signal.SIGKILL)

@@ -32,8 +32,8 @@ from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves, why_not
 from advisor.experiment.objective import Goal
 from advisor.experiment.search import best, search
+from advisor.recipe.settings import Settings
 from advisor.records import Bottleneck, Numerics, Objective, Outcome
-from advisor.settings import Settings
 
 
 def together(*candidates):

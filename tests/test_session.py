@@ -18,9 +18,9 @@ from advisor.experiment.journal import open_session
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
-from advisor.formatting import format_worth
+from advisor.figures.formatting import format_worth
+from advisor.recipe.settings import Settings
 from advisor.records import Mode, Numerics, Objective, Outcome, Verdict
-from advisor.settings import Settings
 
 
 @pytest.fixture(scope="module", autouse=True)

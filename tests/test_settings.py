@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
-from advisor.settings import SECTION, Settings, read_text
+from advisor.recipe.settings import SECTION, Settings, read_text
 
 word = st.text(string.ascii_lowercase + string.digits + "_", max_size=8)
 name = st.builds(lambda first, rest: first + rest, st.sampled_from(string.ascii_lowercase), word)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.catalog import load_catalog
-from advisor.source import habits_in, read_file, read_sources, target_file
+from advisor.recipe.catalog import load_catalog
+from advisor.source.reading import habits_in, read_file, read_sources, target_file
 
 HEAD = """
 import torch
@@ -404,7 +404,7 @@ def test_what_empties_the_cache_in_validation():
 
 
 def test_every_recipe_of_a_finding_is_in_the_catalogue():
-    rules = Path(habits_in.__code__.co_filename).with_name("source_habits.py").read_text()
+    rules = Path(habits_in.__code__.co_filename).with_name("habits.py").read_text()
     habits = {
         "create_on_device",
         "debug_off",
@@ -439,7 +439,9 @@ def test_nothing_of_a_file_runs(tmp_path):
 
 
 def test_reading_imports_no_torch():
-    script = "import sys\nfrom advisor.source import habits_in\nhabits_in('x = 1')\nprint('torch' in sys.modules)\n"
+    script = (
+        "import sys\nfrom advisor.source.reading import habits_in\nhabits_in('x = 1')\nprint('torch' in sys.modules)\n"
+    )
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert output.strip() == "False"
 
@@ -542,7 +544,7 @@ def test_the_targets_file_is_found_without_importing(tmp_path, monkeypatch):
     "target",
     [
         "demo",
-        "advisor.demo:build",
+        "advisor.target.demo:build",
         "torchvision.models:resnet50",
         "nowhere:build",
         "gone.py:build",

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.records import Comparison, Verdict
-from advisor.stats import (
+from advisor.figures.stats import (
     LARGEST_NOISE_FLOOR,
     SMALLEST_NOISE_FLOOR,
     ProcessSpread,
@@ -26,6 +25,7 @@ from advisor.stats import (
     student_factor,
     two_modes,
 )
+from advisor.records import Comparison, Verdict
 
 rates = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=20)
 quick = settings(max_examples=25, deadline=None)

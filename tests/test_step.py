@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, finish_components, make_step
@@ -267,7 +267,7 @@ COMPILED = """
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.step import finish_components, make_step

@@ -6,7 +6,7 @@ import torchvision
 from torch import nn
 
 from advisor.portable import source
-from advisor.structure import block_counts, repeated_blocks
+from advisor.recipe.structure import block_counts, repeated_blocks
 
 
 class Block(nn.Module):

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.entrypoint import load_target
 from advisor.errors import TargetError
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.step import make_step
+from advisor.target.entrypoint import load_target
 
 
 def load(name, **options):

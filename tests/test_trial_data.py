@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from advisor.errors import RefusedError, TargetError
 from advisor.experiment.data import compare_data, widened
 from advisor.experiment.numerics import compare_numerics
-from advisor.plan import StepPlan
 from advisor.portable.device_loader import DeviceLoader
-from advisor.rebuild import loader_with
+from advisor.portable.plan import StepPlan
+from advisor.recipe.rebuild import loader_with
 from advisor.records import DataPrint, Mode, Numerics, Outcome, TrialResult
-from advisor.trial.data_prints import pinning_problem, print_of
-from advisor.trial.draws import (
+from advisor.trial.measurement.data_prints import pinning_problem, print_of
+from advisor.trial.measurement.draws import (
     check_batch_size,
     check_batches,
     first_batches,
@@ -30,7 +30,7 @@ from advisor.trial.draws import (
     state_problem,
     undisturbed,
 )
-from advisor.trial.feed import Feed
+from advisor.trial.measurement.feed import Feed
 
 PLAN = StepPlan(Mode.TRAIN, "cpu")
 SEED = 5

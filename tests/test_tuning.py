@@ -11,10 +11,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import advisor
-from advisor.catalog import load_catalog
 from advisor.errors import UsageError
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.tuning import Tuning

@@ -8,16 +8,16 @@ import pytest
 from facts import GIB, cpu_facts, gpu_facts
 from planted import TINY_TARGET, plant
 
-from advisor.catalog import load_catalog
 from advisor.experiment import bench as benches
 from advisor.experiment.budget import Budget
 from advisor.experiment.events import TrialActivity, TrialStarted
 from advisor.experiment.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.turns import FEWEST_PAIRS, MOST_PAIRS, in_turn, may_be_side_by_side, side_by_side, turns_s
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import BlockDone, Outcome, TargetSpec, TrialResult
-from advisor.runner import Runner
-from advisor.settings import Settings
+from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
 SETTINGS = Settings({"control.noop": True})

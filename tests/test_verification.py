@@ -9,8 +9,7 @@ import pytest
 import torch
 from sample_session import sample_history, sample_request
 
-from advisor.catalog import load_catalog
-from advisor.config_file import read_config
+from advisor.cli.options import parse
 from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -18,9 +17,11 @@ from advisor.experiment.verification import LIMIT_S, Exported, limit_s, may_be_v
 from advisor.export.figures import verified_words
 from advisor.export.outputs import report_text, write_outputs
 from advisor.export.python_file import python_source
-from advisor.options import Outputs, parse
+from advisor.files.config_file import read_config
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec, Verification
-from advisor.runner import Runner
+from advisor.records.outputs import Outputs
+from advisor.runner.trials import Runner
 from advisor.runtime.loop import Loop
 from advisor.trial.verify import verified_result
 

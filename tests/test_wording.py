@@ -6,7 +6,7 @@ import pytest
 from made_up import result_at
 
 from advisor.export.figures import noise_words
-from advisor.formatting import format_class, format_numerics, format_repayment
+from advisor.figures.formatting import format_class, format_numerics, format_repayment
 from advisor.records import BaselineRecord, Bottleneck, Numerics, NumericsResult
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from planted import plant_numerics
 
-from advisor.catalog import load_catalog
 from advisor.experiment.judge import Judge
 from advisor.experiment.tolerance import own_rounding
+from advisor.recipe.catalog import load_catalog
 from advisor.records import (
     Candidate,
     Inspected,
@@ -21,7 +21,7 @@ from advisor.records import (
     TrialSpec,
     Value,
 )
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 
 class NumericsBench:

@@ -9,7 +9,7 @@ from advisor.experiment.bench import ENERGY_S, Bench
 from advisor.experiment.numerics import Spread, finite
 from advisor.experiment.request import Request
 from advisor.experiment.tolerance import DEFAULT_TOLERANCE
-from advisor.hardware import counts_energy
+from advisor.machine.hardware import counts_energy
 from advisor.records import Facts, Finding, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec
 
 _NO_ENERGY = (

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from advisor.builder import TOO_LONG
-from advisor.catalog import Catalog
 from advisor.errors import TargetError
 from advisor.experiment.budget import Budget
 from advisor.experiment.events import Event, Held, Said, TrialActivity, TrialEnded, TrialStarted
 from advisor.experiment.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.steering import Steering
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
 from advisor.records import (
     Activity,
     Inspected,
@@ -31,9 +31,9 @@ from advisor.records import (
     TrialSpec,
     Value,
 )
-from advisor.runner import Runner
-from advisor.settings import Settings
-from advisor.whereabouts import last_stack
+from advisor.runner.builder import TOO_LONG
+from advisor.runner.trials import Runner
+from advisor.runner.whereabouts import last_stack
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05

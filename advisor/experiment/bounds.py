@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from advisor.catalog import Catalog
-from advisor.formatting import format_percent
+from advisor.figures.formatting import format_percent
+from advisor.figures.roof import upper_bound
+from advisor.figures.sweep import RECIPE as BATCH_SIZE
+from advisor.recipe.catalog import Catalog
 from advisor.records import Candidate, Objective, Phase, Profile
-from advisor.roof import upper_bound
-from advisor.sweep import RECIPE as BATCH_SIZE
 
 # However noisy the session: what can gain as much as this is tried.
 _WORTH_TRYING = 0.02

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from copy import copy
 from statistics import median
 
-from advisor.settings import Settings
+from advisor.recipe.settings import Settings
 
 _SHORTEST_MEASURE_S = 0.5
 _LONGEST_MEASURE_S = 3.0

@@ -7,9 +7,9 @@ import os
 
 from advisor.experiment.known import Known
 from advisor.experiment.policy import POLICY
-from advisor.formatting import format_bytes, format_percent, format_seconds
-from advisor.settings import Settings
-from advisor.stats import LARGEST_NOISE_FLOOR
+from advisor.figures.formatting import format_bytes, format_percent, format_seconds
+from advisor.figures.stats import LARGEST_NOISE_FLOOR
+from advisor.recipe.settings import Settings
 
 # Within this many times what comes before the first candidate, a session can try some and confirm what helps.
 _BUDGET_PER_START = 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from advisor.catalog import Catalog
 from advisor.experiment.control import REJECTED, Decision
+from advisor.recipe.catalog import Catalog
 from advisor.records import Candidate, Mode, Numerics, NumericsResult, Value
 
 

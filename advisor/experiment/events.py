@@ -8,7 +8,7 @@ import msgspec
 
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
-from advisor.formatting import printable_in
+from advisor.figures.formatting import printable_in
 from advisor.records import (
     BaselineRecord,
     Block,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from advisor.formatting import printable
+from advisor.figures.formatting import printable
+from advisor.files.state_folder import replace_file, state_folder
 from advisor.records import Facts, TargetSpec, Value
-from advisor.state_folder import replace_file, state_folder
 
 FILE = "hints.json"
 _SCHEMA = 1

@@ -22,7 +22,7 @@ import msgspec
 from advisor.errors import UsageError
 from advisor.experiment.events import Event, Held, ProgressMade, TrialActivity
 from advisor.experiment.request import Request
-from advisor.state_folder import state_folder
+from advisor.files.state_folder import state_folder
 
 SCHEMA = 1
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}

@@ -13,10 +13,21 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from advisor.catalog import Catalog
 from advisor.experiment.data import widened
 from advisor.experiment.numerics import Spread, compare_numerics, spread_between, why_unusable
 from advisor.experiment.objective import Gain, Goal, Yardstick, figure
+from advisor.figures.stats import (
+    Interval,
+    ProcessSpread,
+    break_even_steps,
+    largest_difference,
+    noise_floor,
+    paired_ratio_interval,
+    process_spread,
+    runs_ratio_interval,
+)
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -32,17 +43,6 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
     Value,
-)
-from advisor.settings import Settings
-from advisor.stats import (
-    Interval,
-    ProcessSpread,
-    break_even_steps,
-    largest_difference,
-    noise_floor,
-    paired_ratio_interval,
-    process_spread,
-    runs_ratio_interval,
 )
 
 BASELINE = Settings()

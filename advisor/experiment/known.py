@@ -12,8 +12,8 @@ from advisor.experiment.judge import BASELINE, Beside, Judge, prior_spread
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
+from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
-from advisor.settings import Settings
 
 
 class Kind(StrEnum):

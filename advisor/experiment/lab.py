@@ -17,8 +17,8 @@ from advisor.experiment.ranking import CONTROL
 from advisor.experiment.search import rank
 from advisor.experiment.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.recipe import Stage
+from advisor.recipe.settings import Settings
 from advisor.records import TrialResult, Value
-from advisor.settings import Settings
 
 # A step that the CPU does not finish a few times within this is not waited for, in seconds.
 _CPU_TRIAL_S = 20.0

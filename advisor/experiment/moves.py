@@ -13,8 +13,8 @@ from advisor.experiment.ladder import end_of_ladder, goes_on
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.weaken import weaker, without_half
+from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome, Verdict
-from advisor.settings import Settings
 
 Moves = Iterator[Move]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-from advisor.formatting import (
+from advisor.figures.formatting import (
     format_bytes,
     format_energy,
     format_interval,
@@ -19,8 +19,8 @@ from advisor.formatting import (
     format_rate,
     format_ratio,
 )
+from advisor.figures.stats import SMALLEST_NOISE_FLOOR
 from advisor.records import BaselineRecord, Comparison, Numerics, Objective, TrialResult, Verdict
-from advisor.stats import SMALLEST_NOISE_FLOOR
 
 DEFAULT_KEEP_SPEED = 0.9
 # Allocators round, and resident sets wander: a smaller share of the baseline's peak is no saving.

@@ -6,16 +6,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from advisor.catalog import Catalog
 from advisor.experiment.bounds import hopeless, pointless
 from advisor.experiment.consent import Consent
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
+from advisor.figures.roof import upper_bound
 from advisor.recipe import Recipe, Stage
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Bottleneck, Candidate, Facts, Objective, Value, WorkloadFacts
-from advisor.roof import upper_bound
-from advisor.settings import Settings
 
 # Bound by these, a step waits for its data, and what feeds it faster is worth more than anything else.
 _FEEDING = frozenset({Bottleneck.INPUT, Bottleneck.COPY})

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.objective import Yardstick
+from advisor.figures.sweep import KNEE_TOLERANCE, USABLE_MEMORY
 from advisor.records import Facts, Recommendation, TrialRecord, TrialResult, Value
-from advisor.sweep import KNEE_TOLERANCE, USABLE_MEMORY
 
 CONTROL = "control"
 

@@ -11,8 +11,8 @@ from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
+from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialRecord
-from advisor.settings import Settings
 
 
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:

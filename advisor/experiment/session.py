@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
-from advisor.catalog import Catalog, load_catalog
 from advisor.errors import AdvisorError, ExitCode, refusal_of
 from advisor.experiment import caveats, events
 from advisor.experiment.baseline import check_energy, first_run
@@ -34,11 +33,12 @@ from advisor.experiment.steering import ENDED, SKIPPED, Steering
 from advisor.experiment.telling import Teller
 from advisor.experiment.tolerance import own_rounding
 from advisor.experiment.verification import Exported, verify
-from advisor.hardware import inspect_hardware
+from advisor.machine.hardware import inspect_hardware
+from advisor.recipe.catalog import Catalog, load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Finding, Mode, Outcome, StackRecord, TrialResult, Value
-from advisor.runner import Runner
-from advisor.settings import Settings
-from advisor.source import read_sources
+from advisor.runner.trials import Runner
+from advisor.source.reading import read_sources
 
 _REWORK, _MORE, _VERIFY = "rework", "more", "verify"
 

@@ -9,6 +9,7 @@ from functools import singledispatchmethod
 from advisor.experiment import events
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.objective import Goal, Yardstick
+from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Candidate,
@@ -24,7 +25,6 @@ from advisor.records import (
     Value,
     Verification,
 )
-from advisor.settings import Settings
 
 
 @dataclass

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from advisor.experiment import events
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.ranking import CONTROL, recommend
+from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Candidate,
@@ -18,7 +19,6 @@ from advisor.records import (
     TrialResult,
     Value,
 )
-from advisor.settings import Settings
 
 
 class Teller:

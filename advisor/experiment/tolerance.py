@@ -40,7 +40,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from advisor.catalog import Catalog
+from advisor.recipe.catalog import Catalog
 from advisor.records import WorkloadFacts
 
 DEFAULT_TOLERANCE = 2.0**-8

@@ -14,9 +14,9 @@ from dataclasses import replace
 from advisor.experiment.bench import Bench
 from advisor.experiment.judge import BASELINE, Beside
 from advisor.experiment.known import Evidence
+from advisor.recipe.settings import Settings
 from advisor.records import Block, BlockDone, Facts, TrialKind, TrialResult, TrialSpec, Value
-from advisor.runner import Trial
-from advisor.settings import Settings
+from advisor.runner.trials import Trial
 
 MOST_PAIRS = 12
 FEWEST_PAIRS = 5

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from advisor.experiment.known import Known
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
+from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult
-from advisor.settings import Settings
 
 GRAPH, AUTOCAST, WEIGHTS, MATMUL = (
     "step.cuda_graph",

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from advisor.config_file import is_toml
 from advisor.errors import UsageError
 from advisor.export.configs.document import Document, Path, Scalar, at, resolved
 from advisor.export.configs.kinds import home_of, kind_of
@@ -23,8 +22,9 @@ from advisor.export.configs.toml_document import TomlDocument
 from advisor.export.configs.words import Config, Entry, Phrase, words_of
 from advisor.export.configs.yaml_document import LINE, YamlDocument
 from advisor.export.configs.yaml_nodes import BREAKS
+from advisor.files.config_file import is_toml
+from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Mode, Value, text_of
-from advisor.settings import SECTION
 
 _FREE_FORM = (ConfigKind.PLAIN,)
 

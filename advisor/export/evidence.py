@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from advisor.experiment.state import SessionState
-from advisor.explain import clock_sentences
 from advisor.export.figures import (
     Figure,
     ceiling_figures,
@@ -22,7 +21,8 @@ from advisor.export.figures import (
     step_figures,
 )
 from advisor.export.markup import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
-from advisor.formatting import (
+from advisor.figures.explain import clock_sentences
+from advisor.figures.formatting import (
     format_bytes,
     format_count,
     format_ms,
@@ -31,6 +31,8 @@ from advisor.formatting import (
     format_rate,
     format_seconds,
 )
+from advisor.figures.sweep import HEADINGS, KNEE_TOLERANCE, SweepPoint, knee_of, sweep_chart, sweep_rows
+from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.records import (
     BaselineRecord,
     Ceilings,
@@ -43,8 +45,6 @@ from advisor.records import (
     Verdict,
 )
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of, tried
-from advisor.sweep import HEADINGS, KNEE_TOLERANCE, SweepPoint, knee_of, sweep_chart, sweep_rows
-from advisor.sweep import RECIPE as BATCH_SIZE
 
 _OPERATORS_SHOWN = 10
 # What a naive clock may be wrong by before a summary has a line for it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.formatting import (
+from advisor.figures.formatting import (
     MISSING,
     format_bytes,
     format_count,
@@ -20,7 +20,8 @@ from advisor.formatting import (
     format_ratio,
     format_times,
 )
-from advisor.hardware import POWER_CAP, SLOWDOWNS
+from advisor.figures.roof import overhead_share, step_copy_share
+from advisor.machine.hardware import POWER_CAP, SLOWDOWNS
 from advisor.records import (
     BaselineRecord,
     Ceilings,
@@ -34,7 +35,6 @@ from advisor.records import (
     Verification,
 )
 from advisor.report.conclusions import RoofShare
-from advisor.roof import overhead_share, step_copy_share
 
 
 @dataclass(frozen=True, slots=True)

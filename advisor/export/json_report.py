@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
-from advisor.catalog import Catalog, load_catalog
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.figures.sweep import knee_of
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import (
     BaselineRecord,
     Comparison,
@@ -29,7 +30,6 @@ from advisor.records import (
 from advisor.report.conclusions import roof_shares, sweep_of
 from advisor.report.habits import habit_rows
 from advisor.report.pareto import front_of
-from advisor.sweep import knee_of
 
 SCHEMA = 1
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.formatting import format_percent
+from advisor.figures.formatting import format_percent
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import advisor
-from advisor.catalog import Catalog
-from advisor.config_file import read_config
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import Exported
 from advisor.export.files import write_atomically
-from advisor.formatting import CONTROLS, format_pending
-from advisor.options import STANDARD_OUTPUT, Outputs
+from advisor.figures.formatting import CONTROLS, format_pending
+from advisor.files.config_file import read_config
+from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
+from advisor.records.outputs import STANDARD_OUTPUT, Outputs
 from advisor.report.conclusions import candidates_tried, stack_helps
 
 if TYPE_CHECKING:

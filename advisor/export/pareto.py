@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from advisor.experiment.state import SessionState
 from advisor.export.markup import Code, Paragraph, Section, Table
-from advisor.formatting import format_bytes, format_bytes_change, format_ratio
+from advisor.figures.formatting import format_bytes, format_bytes_change, format_ratio
+from advisor.recipe.settings import Settings
 from advisor.report.pareto import front_of, measured_points
-from advisor.settings import Settings
 
 PARETO_HEADINGS = ("settings", "speed-up", "peak memory", "change")
 

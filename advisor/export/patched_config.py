@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.catalog import Catalog
 from advisor.experiment.state import SessionState
 from advisor.export.config_patch import Patch, Wanted, patched
 from advisor.export.configs.words import LOADER_KEYS
 from advisor.export.files import read_exactly
-from advisor.options import Outputs
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Mode, Value
-from advisor.settings import SECTION
+from advisor.records.outputs import Outputs
 
 REST_NAME = "tuned.yaml"
 _MADE_BY_US = "# Made by perf-advisor"

@@ -9,15 +9,15 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 import advisor
-from advisor.catalog import Catalog
 from advisor.errors import UsageError
 from advisor.export import python_templates as templates
 from advisor.export import top_level
 from advisor.export.library import library_for, without_library
-from advisor.formatting import format_setting
-from advisor.plan import StepPlan
+from advisor.figures.formatting import format_setting
 from advisor.portable import FREEZING, compile_source
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Recipe, Stage
+from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
 
 # What exists only inside a step; statements of a recipe's code that read these belong to the loop, not to prepare().

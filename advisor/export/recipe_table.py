@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
-from advisor.catalog import Catalog, load_catalog
-from advisor.config_file import read_text
 from advisor.errors import UsageError
 from advisor.export.files import write_atomically
+from advisor.files.config_file import read_text
 from advisor.recipe import Recipe
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Mode
 
 BEGIN = "<!-- recipes: made by `python -m advisor.export.recipe_table README.md` -->"

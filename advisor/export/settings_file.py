@@ -6,13 +6,13 @@ import datetime
 from collections.abc import Iterator, Mapping
 
 import advisor
-from advisor.config_file import dumped
 from advisor.experiment.state import SessionState
 from advisor.export.figures import effect_words, how_confirmed
-from advisor.formatting import format_interval, format_ms, format_pending
+from advisor.figures.formatting import format_interval, format_ms, format_pending
+from advisor.files.config_file import dumped
+from advisor.recipe.settings import Settings
 from advisor.records import Hardware, StackRecord, TrialRecord, Value
 from advisor.report.conclusions import candidates_tried
-from advisor.settings import Settings
 
 
 def settings_yaml(

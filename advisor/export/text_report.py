@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import advisor
-from advisor.catalog import Catalog
 from advisor.experiment.objective import Yardstick, figure, format_figure
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
@@ -36,7 +35,7 @@ from advisor.export.markup import (
 )
 from advisor.export.pareto import pareto_section
 from advisor.export.settings_file import hardware_line
-from advisor.formatting import (
+from advisor.figures.formatting import (
     MISSING,
     format_break_even,
     format_bytes,
@@ -62,6 +61,10 @@ from advisor.formatting import (
     format_worth,
     printable,
 )
+from advisor.figures.sweep import RECIPE as BATCH_SIZE
+from advisor.figures.sweep import knee_of
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Facts,
@@ -88,9 +91,6 @@ from advisor.report.conclusions import (
     untried,
 )
 from advisor.report.habits import habit_rows, price_text
-from advisor.settings import Settings
-from advisor.sweep import RECIPE as BATCH_SIZE
-from advisor.sweep import knee_of
 
 
 def markdown_report(state: SessionState, request: Request, catalog: Catalog) -> str:

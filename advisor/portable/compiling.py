@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 
 
 def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from advisor.plan import StepPlan
 from advisor.portable.calls import splitter
 from advisor.portable.collector import Collector
 from advisor.portable.compiling import compiled_call
 from advisor.portable.losses import default_loss, form_that_works, loss_in, takes_model
 from advisor.portable.nested import map_tensors, mover
+from advisor.portable.plan import StepPlan
 from advisor.portable.watching import REQUIRES_GRAD
 
 # Modes of torch.compile that replay CUDA graphs: what they return lies in memory that the next call overwrites.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.formatting import (
+from advisor.figures.formatting import (
     MISSING,
     format_bytes,
     format_bytes_change,

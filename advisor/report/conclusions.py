@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from advisor.catalog import Catalog
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.formatting import format_worth
+from advisor.figures.formatting import format_worth
+from advisor.figures.roof import ceiling_of, dtype_under, roof_share
+from advisor.figures.sweep import SweepPoint, sweep_points
+from advisor.recipe.catalog import Catalog
 from advisor.records import Candidate, Outcome, Profile, TrialRecord, TrialResult, Value, Verdict
-from advisor.roof import ceiling_of, dtype_under, roof_share
-from advisor.sweep import SweepPoint, sweep_points
 
 _BY_INTEREST = (Verdict.FASTER, Verdict.SLOWER, Verdict.NO_DIFFERENCE, Verdict.FAILED)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from advisor.experiment.state import SessionState
-from advisor.formatting import MISSING, format_interval, format_ms
+from advisor.figures.formatting import MISSING, format_interval, format_ms
 from advisor.records import Finding, HabitRow, TrialRecord, Value, text_of
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from advisor.experiment.state import SessionState
-from advisor.formatting import format_interval, format_pending, plain
+from advisor.figures.formatting import format_interval, format_pending, plain
 from advisor.records import StackRecord
 from advisor.report.conclusions import candidates_tried, stack_helps
 

@@ -13,8 +13,8 @@ from advisor.experiment.consent import may_use
 from advisor.experiment.objective import Goal, Yardstick
 from advisor.experiment.ranking import CONTROL, fills_the_device
 from advisor.experiment.state import SessionState
+from advisor.recipe.settings import Settings
 from advisor.records import Comparison, ParetoPoint, StackRecord, TrialRecord, Verdict
-from advisor.settings import Settings
 
 BASELINE = "baseline"
 STACK = "stack"

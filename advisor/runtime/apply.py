@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from advisor.catalog import Catalog
 from advisor.errors import RefusedError, UsageError
 from advisor.portable.tracing import CannotTraceError
 from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe.catalog import Catalog
 from advisor.records import Value
 from advisor.runtime.optimizers import Together
 from advisor.runtime.step import finish_components

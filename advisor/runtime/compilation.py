@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.plan import AUTOTUNED_MATMULS, COMBO_KERNELS, StepPlan
 from advisor.portable.compiled_module import compile_in_place
 from advisor.portable.compiling import compiler_arguments
+from advisor.portable.plan import AUTOTUNED_MATMULS, COMBO_KERNELS, StepPlan
 from advisor.portable.regions import compile_blocks
 from advisor.records import Value
 

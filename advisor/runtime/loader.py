@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from advisor.plan import StepPlan
 from advisor.portable.device_loader import DeviceLoader
+from advisor.portable.plan import StepPlan
 from advisor.runtime.step import mover_of
 
 

@@ -16,12 +16,13 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 from torch import nn
 
-from advisor.catalog import Catalog, load_catalog
 from advisor.errors import RefusedError
-from advisor.formatting import format_setting
-from advisor.plan import StepPlan
+from advisor.figures.formatting import format_setting
+from advisor.portable.plan import StepPlan
 from advisor.portable.steps import start_training
 from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe.catalog import Catalog, load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Mode, Value
 from advisor.runtime.apply import apply_recipe, apply_settings
 from advisor.runtime.compilation import accept_wrapped_names, as_written, compiled_as
@@ -29,7 +30,6 @@ from advisor.runtime.given import Given
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.optimizers import Together, optimizers_in
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step, settle_optimizers
-from advisor.settings import Settings
 
 # Settings for both modes that change a model for good when it is prepared for inference.
 _DIFFERS_IN_INFERENCE = frozenset({"precision.float8"})

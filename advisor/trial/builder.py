@@ -27,15 +27,15 @@ from pathlib import Path
 
 import torch
 
-from advisor.entrypoint import load_target, one_line
+from advisor.process.channel import send_message
+from advisor.process.group import lead_own_group
+from advisor.process.output import redirect_output
+from advisor.process.threads import StartedThread, sees_all_threads, started_since, thread_ids
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
 from advisor.runtime.loop import Loop
-from advisor.trial.channel import send_message
+from advisor.target.entrypoint import load_target, one_line
 from advisor.trial.fork_probe import problem_of_forks
-from advisor.trial.group import lead_own_group
 from advisor.trial.main import trial_main
-from advisor.trial.output import redirect_output
-from advisor.trial.threads import StartedThread, sees_all_threads, started_since, thread_ids
 
 # With this, asking whether there is a GPU asks NVML and leaves CUDA alone (PyTorch's documentation, "CUDA semantics").
 _ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"

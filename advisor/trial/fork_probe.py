@@ -16,15 +16,15 @@ import psutil
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.plan import StepPlan
 from advisor.portable.loaders import copy_with
-from advisor.rebuild import resize_batch
+from advisor.portable.plan import StepPlan
+from advisor.process.group import lead_own_group
 from advisor.recipe import Components
+from advisor.recipe.rebuild import resize_batch
 from advisor.records import Mode
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import make_step
-from advisor.trial.draws import first_batches
-from advisor.trial.group import lead_own_group
+from advisor.trial.measurement.draws import first_batches
 
 # A fork that neither computes nor reads for so long waits for something that never comes. Seconds.
 _QUIET_S = 1.0

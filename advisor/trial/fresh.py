@@ -64,7 +64,7 @@ def resume(handle: int, log_path: str) -> None:
     What was written to the log so far becomes the beginning of the trial's.
     """
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
-    from advisor.trial import importing
+    from advisor.process import importing
 
     connection = Connection(handle)
     try:

@@ -11,23 +11,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.entrypoint import one_line
-from advisor.hardware import usable_cores
+from advisor.machine.hardware import usable_cores
 from advisor.portable import checkpointing, conv_bias, fold_norm, inplace, padding, pointwise
 from advisor.portable.loaders import divides_samples, hears_of_epochs, loader_with
 from advisor.portable.optimizer_options import torch_class
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
-from advisor.rebuild import expected_state_bytes, optimizer_implementation, optimizer_implementations
+from advisor.recipe.rebuild import expected_state_bytes, optimizer_implementation, optimizer_implementations
+from advisor.recipe.structure import block_counts
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.runtime.batches import describe, signature_of, tensors_of
 from advisor.runtime.loader import batches_in
 from advisor.runtime.loop import Loop
-from advisor.structure import block_counts
-from advisor.trial.data_prints import pinning_problem
-from advisor.trial.draws import state_problem
-from advisor.trial.memory import device_uuid
-from advisor.trial.pickling import pickle_problem
+from advisor.target.entrypoint import one_line
+from advisor.trial.measurement.data_prints import pinning_problem
+from advisor.trial.measurement.draws import state_problem
+from advisor.trial.measurement.memory import device_uuid
+from advisor.trial.measurement.pickling import pickle_problem
 
 _TRACING_LIMIT_S = 5.0
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {

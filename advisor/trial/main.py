@@ -18,13 +18,16 @@ from typing import Any
 
 import torch
 
-from advisor.catalog import load_catalog
-from advisor.entrypoint import load_target, one_line, user_frames
 from advisor.errors import AdvisorError, TargetError
-from advisor.formatting import format_ms, format_percent
-from advisor.plan import StepPlan
-from advisor.printed import flush_streams
+from advisor.figures.formatting import format_ms, format_percent
+from advisor.figures.stats import two_modes
+from advisor.portable.plan import StepPlan
+from advisor.process.channel import Channel
+from advisor.process.group import lead_own_group
+from advisor.process.output import redirect_output
+from advisor.process.printed import flush_streams
 from advisor.recipe import Components
+from advisor.recipe.catalog import load_catalog
 from advisor.records import (
     Activity,
     Block,
@@ -50,20 +53,14 @@ from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
 from advisor.runtime.loss import LossError
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
-from advisor.stats import two_modes
-from advisor.trial.channel import Channel
-from advisor.trial.clock import StepClock, batch_samples, block_steps, measure
-from advisor.trial.clock_check import check_clocks
-from advisor.trial.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
-from advisor.trial.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
-from advisor.trial.feed import Feed
-from advisor.trial.group import lead_own_group
-from advisor.trial.guards import Guards
-from advisor.trial.habits import stop_debugging, with_habits
+from advisor.target.entrypoint import load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
-from advisor.trial.memory import device_uuid, peak_memory
-from advisor.trial.output import redirect_output
-from advisor.trial.probe import (
+from advisor.trial.measurement.clock import StepClock, batch_samples, block_steps, measure
+from advisor.trial.measurement.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.guards import Guards
+from advisor.trial.measurement.memory import device_uuid, peak_memory
+from advisor.trial.measurement.probe import (
     Probe,
     divergence_notes,
     probe_batches,
@@ -71,10 +68,13 @@ from advisor.trial.probe import (
     probe_training,
     scale_of,
 )
-from advisor.trial.profiler import phases_alone, profile_step
+from advisor.trial.measurement.warmup import WarmUp, warm_up
+from advisor.trial.profile.clock_check import check_clocks
+from advisor.trial.profile.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
+from advisor.trial.profile.habits import stop_debugging, with_habits
+from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.reference import reference_result
 from advisor.trial.verify import verified_result
-from advisor.trial.warmup import WarmUp, warm_up
 
 _PHASES_LIMIT_S = 0.6
 # A warm-up step, two that are timed, and a profile of six; then trials of as many steps each, ten or so.

@@ -14,7 +14,7 @@ import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # it is started with the signal blocked
 
-from advisor.trial import household  # noqa: E402
+from advisor.process import household  # noqa: E402
 
 household.keep()
 
@@ -32,7 +32,7 @@ def _import() -> None:
 
     import torch
 
-    from advisor.catalog import load_catalog
+    from advisor.recipe.catalog import load_catalog
 
     load_catalog()
     assert not torch.cuda.is_initialized(), "the fork server must not hold a CUDA context"

@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.catalog import Catalog
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.batches import map_tensors
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import make_step
-from advisor.trial.probe import Probe, probe_batches, probe_inference, probe_training
+from advisor.trial.measurement.probe import Probe, probe_batches, probe_inference, probe_training
 
 _HALF = (torch.float16, torch.bfloat16)
 # Of the time that the trial has: at most one step more than the limit is run.

@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
-from advisor.catalog import Catalog
 from advisor.errors import TargetError
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
 from advisor.runtime.batches import mover, tensors_of
 from advisor.runtime.loader import is_loader
 from advisor.runtime.loop import Loop
 from advisor.runtime.tuning import Tuning
-from advisor.settings import Settings
-from advisor.trial.clock import batch_samples
+from advisor.trial.measurement.clock import batch_samples
 
 # Steps in which compiling, choosing kernels and capturing a graph happen. Count.
 _FIRST_STEPS = 6

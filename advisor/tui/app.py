@@ -20,10 +20,10 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 from textual.worker import Worker, WorkerState
 
-from advisor.catalog import Catalog
 from advisor.experiment.control import SessionControl
 from advisor.experiment.events import Event, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
+from advisor.recipe.catalog import Catalog
 from advisor.records import GpuSample
 from advisor.report.comparison import Measured
 from advisor.tui.actions import VIEWS, bindings, find_view_action

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from advisor.catalog import Catalog
 from advisor.experiment import events
 from advisor.experiment.control import Decision, SessionControl
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.recipe import Recipe
+from advisor.recipe.catalog import Catalog
 from advisor.records import GpuSample, Recommendation, Value
 from advisor.tui.countdown import Countdown
 from advisor.tui.exporting import Exporter

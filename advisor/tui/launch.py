@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.catalog import Catalog, load_catalog, load_catalog_again
-from advisor.config_file import read_config
 from advisor.errors import AdvisorError, ExitCode, UsageError
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.journal import Journal, PastSession, open_session
@@ -20,12 +18,14 @@ from advisor.experiment.verification import Exported
 from advisor.export import outputs as files
 from advisor.export.config_patch import diff
 from advisor.export.files import read_exactly, write_atomically
-from advisor.formatting import printable
-from advisor.hardware import sample_gpus
-from advisor.interrupts import INTERRUPTS
-from advisor.options import Outputs
-from advisor.paths import is_file
-from advisor.runner import Runner
+from advisor.figures.formatting import printable
+from advisor.files.config_file import read_config
+from advisor.files.paths import is_file
+from advisor.machine.hardware import sample_gpus
+from advisor.process.interrupts import INTERRUPTS
+from advisor.recipe.catalog import Catalog, load_catalog, load_catalog_again
+from advisor.records.outputs import Outputs
+from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.exporting import ExportFormat
 from advisor.tui.recorded import Recorded

@@ -10,7 +10,7 @@ from textual.notifications import SeverityLevel
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.export.figures import noise_words, verified_words
-from advisor.formatting import format_ms, format_outcome, format_ratio, format_seconds
+from advisor.figures.formatting import format_ms, format_outcome, format_ratio, format_seconds
 from advisor.records import Outcome, TrialRecord, Verdict
 
 _QUIET = {Outcome.CANCELLED, Outcome.SKIPPED}

@@ -28,7 +28,7 @@ from small import module_of
 from tables import ADVISOR, BASELINE, EXPERT, MOMENTS_S, PEER, PEER_PACKAGE
 
 import advisor
-from advisor.catalog import load_catalog
+from advisor.recipe.catalog import load_catalog
 
 
 class Measurement:

@@ -23,18 +23,18 @@ from statistics import median
 
 import yaml
 
-from advisor.catalog import load_catalog
 from advisor.experiment.bench import Bench
 from advisor.experiment.budget import Budget
 from advisor.experiment.journal import Journal
 from advisor.experiment.judge import Judge, rates
 from advisor.experiment.request import Request
 from advisor.experiment.turns import side_by_side
-from advisor.hardware import inspect_hardware
+from advisor.figures.stats import largest_difference, ratio_interval
+from advisor.machine.hardware import inspect_hardware
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialKind, TrialSpec
-from advisor.runner import Runner
-from advisor.settings import Settings
-from advisor.stats import largest_difference, ratio_interval
+from advisor.runner.trials import Runner
 
 MARKS = {"faster": "+", "slower": "-", "no measurable difference": "="}
 

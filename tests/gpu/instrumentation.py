@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.step import finish_components, make_step
-from advisor.trial.clock import StepClock
-from advisor.trial.feed import Feed
 from advisor.trial.main import stepper
+from advisor.trial.measurement.clock import StepClock
+from advisor.trial.measurement.feed import Feed
 
 WORKLOADS = Path(__file__).with_name("workloads")
 ROUNDS, BLOCK_S = 15, 0.15

@@ -17,12 +17,12 @@ import tempfile
 import threading
 from pathlib import Path
 
-from advisor.catalog import load_catalog
 from advisor.experiment import events
 from advisor.experiment.journal import open_session
 from advisor.experiment.request import Request
-from advisor.options import Outputs
+from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec
+from advisor.records.outputs import Outputs
 from advisor.tui.app import AdvisorApp
 from advisor.tui.launch import FileExporter, open_app
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from advisor.records import Mode, TargetSpec, TrialSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 from advisor.trial import builder
 
 pytestmark = pytest.mark.gpu

@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 import torch
 
-from advisor.trial.clock import FEWEST_BLOCKS, StepClock, measure
+from advisor.trial.measurement.clock import FEWEST_BLOCKS, StepClock, measure
 
 pytestmark = pytest.mark.gpu
 

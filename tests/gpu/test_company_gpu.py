@@ -20,7 +20,7 @@ RUNS = """
 import json, sys
 from dataclasses import replace
 from advisor.records import TargetSpec, TrialKind, TrialSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 if __name__ == "__main__":
     Runner.prepare()

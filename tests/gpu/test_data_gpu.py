@@ -9,13 +9,13 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.experiment.data import compare_data
-from advisor.plan import StepPlan
-from advisor.rebuild import loader_with, loader_with_workers
+from advisor.portable.plan import StepPlan
+from advisor.recipe.rebuild import loader_with, loader_with_workers
 from advisor.records import DataPrint, Mode
 from advisor.runtime.loader import loop_loader
-from advisor.trial.data_prints import pinning_problem, print_of
-from advisor.trial.draws import first_batches, look_at
-from advisor.trial.feed import Feed
+from advisor.trial.measurement.data_prints import pinning_problem, print_of
+from advisor.trial.measurement.draws import first_batches, look_at
+from advisor.trial.measurement.feed import Feed
 
 pytestmark = pytest.mark.gpu
 SEED = 3

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from advisor.hardware import GpuGauges, Nvml, compute_pids, inspect_hardware
+from advisor.machine.hardware import GpuGauges, Nvml, compute_pids, inspect_hardware
 from advisor.records import Activity, Mode, Outcome, TargetSpec, TrialSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.gpu
 
@@ -193,9 +193,9 @@ def test_opening_nvml_and_a_reading_take_little():
 COST = """
 import statistics, time
 import torch
-from advisor.hardware import NVML
-from advisor.trial.guards import GpuWatch
-from advisor.trial.memory import device_uuid
+from advisor.machine.hardware import NVML
+from advisor.trial.measurement.guards import GpuWatch
+from advisor.trial.measurement.memory import device_uuid
 
 def block(steps):
     started = time.perf_counter()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.hardware import device_used_bytes, inspect_hardware, sample_gpus
+from advisor.machine.hardware import device_used_bytes, inspect_hardware, sample_gpus
 
 pytestmark = pytest.mark.gpu
 

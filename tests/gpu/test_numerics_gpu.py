@@ -9,7 +9,7 @@ from planted import BLOCKS_TARGET, FAULTS, OVERFLOWING_TARGET, SCALED_LOSS_TARGE
 from trial_numerics import NumericsBench
 
 from advisor.records import Mode, Numerics, Outcome, Verdict
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.gpu
 

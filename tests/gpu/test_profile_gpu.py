@@ -12,15 +12,15 @@ import torch
 from profiled import take_profile
 from torch import nn
 
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Mode
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 from advisor.runtime.step import InferStep, TrainStep
-from advisor.trial import ceilings
-from advisor.trial.clock import StepClock
-from advisor.trial.clock_check import check_clocks
-from advisor.trial.feed import Feed
-from advisor.trial.recording import record_steps
+from advisor.trial.measurement.clock import StepClock
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.profile import ceilings
+from advisor.trial.profile.clock_check import check_clocks
+from advisor.trial.profile.recording import record_steps
 
 pytestmark = pytest.mark.gpu
 

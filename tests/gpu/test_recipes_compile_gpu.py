@@ -10,11 +10,11 @@ import torchvision
 from torch import nn
 from torch._dynamo.utils import counters
 
-from advisor.catalog import load_catalog
 from advisor.export.python_file import python_source
-from advisor.plan import StepPlan
 from advisor.portable.inplace import activations_in_place
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.step import GraphedStep, make_step

@@ -13,18 +13,18 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision.datasets import FakeData
 from torchvision.transforms import v2
 
-from advisor.catalog import load_catalog
 from advisor.export.python_file import python_source
-from advisor.plan import StepPlan
 from advisor.portable.device_loader import DeviceLoader
 from advisor.portable.optimizers import make_state_small
+from advisor.portable.plan import StepPlan
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Inspected, Mode, Outcome, Profiled, TargetSpec, TrialKind, TrialSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.step import TrainStep
 from advisor.runtime.tuning import Tuning
-from advisor.trial.feed import Feed
-from advisor.trial.host_tensors import host_made_tensors
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.profile.host_tensors import host_made_tensors
 
 pytestmark = pytest.mark.gpu
 AHEAD = {"data.device_prefetch": True, "data.pin_memory": True}

@@ -11,15 +11,15 @@ from facts import gpu_facts
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.catalog import load_catalog
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Profile
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep
-from advisor.trial.feed import Feed
-from advisor.trial.habits import stop_debugging, validation_rows, with_habits
 from advisor.trial.inspection import _debug_switch
-from advisor.trial.syncs import sync_places
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.profile.habits import stop_debugging, validation_rows, with_habits
+from advisor.trial.profile.syncs import sync_places
 
 pytestmark = pytest.mark.gpu
 CATALOG = load_catalog()

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from advisor.catalog import load_catalog
-from advisor.plan import StepPlan
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.step import GraphedStep, make_step

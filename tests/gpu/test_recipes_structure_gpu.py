@@ -15,12 +15,12 @@ from torch import nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from advisor.catalog import load_catalog
-from advisor.plan import StepPlan
+from advisor.figures.sweep import batch_size_within
+from advisor.portable.plan import StepPlan
 from advisor.recipe import Components, torch_is_older
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode
 from advisor.runtime.step import finish_components, make_step
-from advisor.sweep import batch_size_within
 
 pytestmark = pytest.mark.gpu
 CATALOG = load_catalog()

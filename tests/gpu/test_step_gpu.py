@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from advisor.catalog import load_catalog
 from advisor.export.python_file import python_source
-from advisor.plan import StepPlan
 from advisor.portable.graphed import GraphedStep
+from advisor.portable.plan import StepPlan
 from advisor.portable.steps import TrainStep
+from advisor.recipe.catalog import load_catalog
 from advisor.runtime.tuning import Tuning
 
 pytestmark = pytest.mark.gpu

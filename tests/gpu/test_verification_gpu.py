@@ -10,7 +10,7 @@ from sample_session import sample_history
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import Exported, verify
 from advisor.records import TargetSpec, TrialSpec
-from advisor.runner import Runner
+from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.gpu
 

@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from advisor.recipe.settings import Settings
 from advisor.records import TargetSpec, TrialSpec
-from advisor.runner import Runner
-from advisor.settings import Settings
+from advisor.runner.trials import Runner
 
 ROUNDS = 4
 PLAIN_LOOP = Path(__file__).with_name("plain_loop.py")

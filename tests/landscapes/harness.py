@@ -22,14 +22,14 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from advisor import stats
 from advisor.experiment import session as session_module
 from advisor.experiment.events import Event, SessionFailed, StackMeasured
 from advisor.experiment.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
+from advisor.figures import stats
+from advisor.recipe.settings import Settings
 from advisor.records import TargetSpec
-from advisor.settings import Settings
 from landscapes.landscape import ROOT, Landscape
 from landscapes.plan import may_stack
 from landscapes.replay import Replay

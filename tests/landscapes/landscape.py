@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from advisor.catalog import Catalog
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Facts, Hardware, Outcome, Profile, TrialResult, Value, WorkloadFacts
-from advisor.settings import Settings
 
 SCHEMA = 1
 DATA = Path(__file__).parent / "data"

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from advisor.catalog import Catalog
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Mode, Numerics, Value
-from advisor.settings import Settings
 
 _CONTROL = "control"
 _COMPILE = "compile.mode"

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from advisor.catalog import Catalog
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
 from advisor.records import Outcome, TrialResult, Value
-from advisor.settings import Settings
 from landscapes.landscape import Landscape, Run, canonical, compile_key, is_graphed, sample_seconds
 from landscapes.regression import Regression
 from landscapes.warmups import Known, WarmUps

@@ -24,8 +24,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from advisor.catalog import load_catalog
-from advisor.hardware import inspect_hardware
+from advisor.machine.hardware import inspect_hardware
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import (
     Activity,
     Hardware,
@@ -39,8 +40,7 @@ from advisor.records import (
     TrialResult,
     TrialSpec,
 )
-from advisor.runner import Runner
-from advisor.settings import Settings
+from advisor.runner.trials import Runner
 from landscapes.landscape import (
     SCHEMA,
     Conflict,

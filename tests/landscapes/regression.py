@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.settings import Settings
+from advisor.recipe.settings import Settings
 from landscapes.landscape import is_compiled, is_graphed
 
 # What a setting does, typically, in log units; the variance that no logarithm is below; and how much effects of pairs

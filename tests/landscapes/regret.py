@@ -20,7 +20,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from advisor.settings import Settings
+from advisor.recipe.settings import Settings
 from landscapes.harness import Replayed, best_known, replayed, run_session
 from landscapes.landscape import load, stored
 

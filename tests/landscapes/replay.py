@@ -1,7 +1,7 @@
 """A runner that answers from a landscape in milliseconds, on a clock of its own.
 
-It has the interface of :class:`advisor.runner.Runner` as far as sessions use it. Nothing is started: each trial moves
-the clock by what it would take, and is timed with the noise that was recorded.
+It has the interface of :class:`advisor.runner.trials.Runner` as far as sessions use it. Nothing is started: each trial
+moves the clock by what it would take, and is timed with the noise that was recorded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from advisor.catalog import Catalog, load_catalog
+from advisor.recipe.catalog import Catalog, load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import (
     Activity,
     Block,
@@ -34,12 +35,11 @@ from advisor.records import (
     TrialSpec,
     Value,
 )
-from advisor.settings import Settings
 from landscapes.landscape import Landscape, compile_key
 from landscapes.predict import Answer, Predictor
 
-# As in advisor.trial.clock, which needs torch: blocks of a trial, the fewest of an interval, and how narrow it has to
-# be for a trial to end early.
+# As in advisor.trial.measurement.clock, which needs torch: blocks of a trial, the fewest of an interval, and how
+# narrow it has to be for a trial to end early.
 _BLOCKS_PER_TRIAL = 24
 _FEWEST_BLOCKS = 5
 _FEWEST_FOR_EARLY_END = 10

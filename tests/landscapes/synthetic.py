@@ -19,7 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from facts import CONV, adamw_facts, gpu_facts, h200, host, loader_facts, sgd_facts
 
-from advisor.catalog import Catalog, load_catalog
+from advisor.recipe.catalog import Catalog, load_catalog
+from advisor.recipe.settings import Settings
 from advisor.records import (
     Block,
     Bottleneck,
@@ -32,7 +33,6 @@ from advisor.records import (
     TrialResult,
     Value,
 )
-from advisor.settings import Settings
 from landscapes.landscape import (
     DATA,
     SCHEMA,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
+from advisor.recipe.settings import Settings
 from advisor.records import Value
-from advisor.settings import Settings
 from landscapes.landscape import Run, compile_key
 
 Name = TypeVar("Name", bound=Hashable)

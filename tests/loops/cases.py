@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from advisor.catalog import load_catalog
+from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Value
 from loops.compare import Tolerance
 from loops.register import Loop

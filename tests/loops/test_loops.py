@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 import torch
 
-from advisor.catalog import load_catalog
+from advisor.recipe.catalog import load_catalog
 from loops.cases import LEFT_OUT, VALUES, cases_of
 from loops.compare import Tolerance, differences
 from loops.known import BY_DESIGN, KNOWN, explanation

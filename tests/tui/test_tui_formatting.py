@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import tui_histories as histories
 
-from advisor import formatting
+from advisor.figures import formatting
 from advisor.records import Comparison, Numerics, NumericsResult, Outcome, TrialResult
 
 

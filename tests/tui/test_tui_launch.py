@@ -10,8 +10,8 @@ from advisor.errors import UsageError
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided
 from advisor.experiment.state import SessionState
-from advisor.options import Outputs
-from advisor.settings import Settings
+from advisor.recipe.settings import Settings
+from advisor.records.outputs import Outputs
 from advisor.tui.launch import FileExporter
 
 

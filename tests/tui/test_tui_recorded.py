@@ -11,7 +11,7 @@ from sample_session import cancelled_history, failed_history, sample_history, sa
 from tui_fakes import FakeExporter, catalog
 from tui_pilot import screen_text, settle
 
-from advisor import cli
+from advisor.cli import main as cli
 from advisor.experiment.control import Decision
 from advisor.experiment.journal import Journal, open_session
 from advisor.experiment.state import SessionState

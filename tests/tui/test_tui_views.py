@@ -13,11 +13,12 @@ import tui_histories as histories
 from textual.widgets import Button, Input, OptionList
 from tui_pilot import drive, screen_text, settle
 
-from advisor.catalog import load_catalog
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.export.evidence import sweep_sentence
 from advisor.export.figures import ceiling_figures, gpu_sentence, step_figures
+from advisor.figures.sweep import sweep_rows
+from advisor.recipe.catalog import load_catalog
 from advisor.records import (
     ClockCheck,
     GpuReadings,
@@ -28,7 +29,6 @@ from advisor.records import (
     SyncPlace,
 )
 from advisor.report.conclusions import sweep_of
-from advisor.sweep import sweep_rows
 from advisor.tui.saving import copy_trace, free_path
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.clocks import clock_facts

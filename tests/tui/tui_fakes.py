@@ -29,7 +29,6 @@ from pathlib import Path
 
 from tui_histories import TITLES
 
-from advisor.catalog import Catalog
 from advisor.errors import AdvisorError
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, ExportVerified
@@ -37,6 +36,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import Exported
 from advisor.recipe import Components, Recipe, Stage
+from advisor.recipe.catalog import Catalog
 from advisor.records import Facts, Phase, Skip, StackRecord, TargetSpec, Value, Verification
 from advisor.tui.app import AdvisorApp
 from advisor.tui.exporting import ExportFormat

@@ -9,6 +9,7 @@ from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Event
 from advisor.experiment.objective import Goal
+from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Block,
@@ -44,7 +45,6 @@ from advisor.records import (
     Value,
     WorkloadFacts,
 )
-from advisor.settings import Settings
 
 GIB = 1024**3
 UUID = "GPU-5c1f0e52-0000-4c0e-9a51-000000000001"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from advisor.recipe.settings import SECTION
 from advisor.records import Value
-from advisor.settings import SECTION
 
 Path = tuple[str, ...]
 Scalar = Value | None

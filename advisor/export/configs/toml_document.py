@@ -6,9 +6,9 @@ import tomllib
 from collections.abc import MutableMapping
 from typing import Any
 
-from advisor.config_file import parsed
 from advisor.errors import UsageError
 from advisor.export.configs.document import Path, Scalar, is_index, is_interpolation, same_value
+from advisor.files.config_file import parsed
 
 
 class TomlDocument:

@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
-from advisor.config_file import ConfigLoader
 from advisor.errors import UsageError
 from advisor.export.configs.document import Path, Scalar, is_index, is_interpolation, same_value
 from advisor.export.configs.yaml_nodes import (
@@ -32,7 +31,8 @@ from advisor.export.configs.yaml_nodes import (
     spelled,
     spelled_key,
 )
-from advisor.settings import SECTION
+from advisor.files.config_file import ConfigLoader
+from advisor.recipe.settings import SECTION
 
 LINE = re.compile(rf"[^{BREAKS}]*(?:\r\n|[{BREAKS}])|[^{BREAKS}]+")
 _UNTOUCHED = "&!*"

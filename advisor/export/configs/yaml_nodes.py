@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from yaml import MappingNode, Mark, Node, ScalarNode, SequenceNode
 
-from advisor.config_file import YAML_FAILURES, ConfigLoader, dumped, reason
 from advisor.errors import UsageError
 from advisor.export.configs.document import Opaque, Scalar
+from advisor.files.config_file import YAML_FAILURES, ConfigLoader, dumped, reason
 
 TAG = "tag:yaml.org,2002:"
 # What ends a line in YAML 1.1, as PyYAML reads it.

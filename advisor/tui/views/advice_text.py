@@ -10,7 +10,7 @@ from advisor.experiment.control import Decision
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.export.figures import own_figures, verdict_shown
-from advisor.formatting import (
+from advisor.figures.formatting import (
     format_bytes,
     format_difference,
     format_interval,
@@ -23,6 +23,8 @@ from advisor.formatting import (
     format_seconds,
     format_setting,
 )
+from advisor.figures.roof import upper_bound
+from advisor.recipe.settings import Settings
 from advisor.records import (
     Candidate,
     NumericsResult,
@@ -36,8 +38,6 @@ from advisor.records import (
 )
 from advisor.report.conclusions import candidates_tried, count_untried, shown_by
 from advisor.report.pareto import front_of
-from advisor.roof import upper_bound
-from advisor.settings import Settings
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, mark, memory_against, own_effect, ratio
 from advisor.tui.views.readings import energy_text, findings_of, remarks, trade_text, troubles_text

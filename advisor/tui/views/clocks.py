@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from advisor.formatting import format_ms
+from advisor.figures.formatting import format_ms
 from advisor.records import ClockCheck, Facts
 from advisor.tui.text import meter
 from advisor.tui.widgets.fact_list import Fact

@@ -15,7 +15,7 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError
-from advisor.paths import is_file
+from advisor.files.paths import is_file
 from advisor.tui.context import Context
 from advisor.tui.exporting import ExportFormat
 from advisor.tui.messages import ExportSaved

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from textual.content import Content
 
-from advisor.formatting import format_bytes, format_count, format_ms, format_percent, format_way
+from advisor.figures.formatting import format_bytes, format_count, format_ms, format_percent, format_way
 from advisor.records import HabitRow, Profile, SyncPlace
 from advisor.tui.text import DIM
 

@@ -11,7 +11,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
 from advisor.export.figures import MEASURED_ONCE
-from advisor.formatting import (
+from advisor.figures.formatting import (
     format_interval,
     format_ms,
     format_noise,

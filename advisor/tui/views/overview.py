@@ -7,7 +7,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
-from advisor.explain import clock_sentences
+from advisor.figures.explain import clock_sentences
 from advisor.records import ClockCheck
 from advisor.tui.context import Context
 from advisor.tui.text import waiting_text

@@ -9,7 +9,7 @@ from textual.content import Content
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.figures import noise_words
-from advisor.formatting import (
+from advisor.figures.formatting import (
     format_bytes,
     format_count,
     format_ms,

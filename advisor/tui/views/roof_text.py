@@ -6,7 +6,7 @@ from textual.content import Content
 
 from advisor.experiment.state import SessionState
 from advisor.export.figures import Figure, ceiling_figures, roof_figure, step_figures
-from advisor.formatting import format_ms, format_percent
+from advisor.figures.formatting import format_ms, format_percent
 from advisor.records import Ceilings
 from advisor.report.conclusions import RoofShare, roof_shares
 from advisor.tui.text import DIM, meter

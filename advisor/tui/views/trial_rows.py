@@ -12,7 +12,7 @@ from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.export.figures import effect_words, own_figures, verdict_shown
-from advisor.formatting import (
+from advisor.figures.formatting import (
     format_bytes,
     format_ms,
     format_numerics,

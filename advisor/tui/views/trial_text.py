@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from advisor.catalog import Catalog
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.state import SessionState
 from advisor.export.figures import MEASURED_ONCE, own_figures, verdict_shown
-from advisor.formatting import (
+from advisor.figures.formatting import (
     format_interval,
     format_numerics,
     format_outcome,
@@ -17,6 +16,7 @@ from advisor.formatting import (
     format_seconds,
     format_setting,
 )
+from advisor.recipe.catalog import Catalog
 from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report.conclusions import shown_by
 from advisor.tui.deciding import decision_on

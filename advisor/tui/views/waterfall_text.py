@@ -7,7 +7,7 @@ import math
 from textual.content import Content
 
 from advisor.experiment.state import SessionState
-from advisor.formatting import format_bytes_change, format_interval, format_ms, format_ratio
+from advisor.figures.formatting import format_bytes_change, format_interval, format_ms, format_ratio
 from advisor.records import Verdict
 from advisor.report.waterfall import Step, waterfall
 from advisor.tui.text import DIM, MARKS, shortened

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from textual.widgets import Log
 
-from advisor.formatting import printable
+from advisor.figures.formatting import printable
 
 _TAIL_BYTES = 64 * 1024
 _MOST_LINES = 400

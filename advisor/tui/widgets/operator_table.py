@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import DataTable
 
-from advisor.formatting import format_ms
+from advisor.figures.formatting import format_ms
 from advisor.records import OperatorRow, Profile
 from advisor.tui.text import shortened
 

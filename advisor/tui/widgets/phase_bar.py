@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
-from advisor.formatting import format_ms, format_percent
+from advisor.figures.formatting import format_ms, format_percent
 from advisor.tui.text import DIM, phase_colour
 
 _NAME = 11

@@ -9,8 +9,8 @@ import math
 
 from textual_plotext import PlotextPlot
 
+from advisor.recipe.settings import Settings
 from advisor.report.pareto import front_of, measured_points
-from advisor.settings import Settings
 from advisor.tui.context import Context
 
 _GIB = 1024**3

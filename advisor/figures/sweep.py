@@ -1,0 +1,212 @@
+"""The sweep over batch sizes: its points, its knee, and how it reads as a table and as a chart. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_rate
+from advisor.records import BaselineRecord, Facts, Mode, Outcome, TrialRecord, Verdict, WorkloadFacts
+
+RECIPE = "batch_size"
+# A size within this of the best rate is as good, and smaller in memory and latency.
+KNEE_TOLERANCE = 0.03
+# What a batch may take of the device's memory: fragmentation, validation and other batches need the rest.
+USABLE_MEMORY = 0.9
+_BAR = 24
+_CHART_WIDTH = 56
+_CHART_HEIGHT = 10
+
+HEADINGS = ("batch", "step", "samples/s", "gain", "memory", "")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One batch size: what a step took, samples per second and peak reserved memory; None where it did not run.
+
+    ``problem`` says why it did not, or why it should not be used; empty for a size that is fit to use. ``own`` marks
+    the baseline's size, ``undecided`` one whose rate cannot be told from the baseline's.
+    """
+
+    size: int
+    step_ms: float | None = None
+    samples_per_s: float | None = None
+    peak_reserved_bytes: int | None = None
+    problem: str = ""
+    own: bool = False
+    undecided: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether it was measured and nothing speaks against it."""
+        return self.samples_per_s is not None and not self.problem
+
+
+def sweep_points(
+    baseline: BaselineRecord, records: Iterable[TrialRecord], *, memory_bytes: int | None = None
+) -> tuple[SweepPoint, ...]:
+    """The points of the sweep by size, the baseline's own among them; values that were skipped are left out.
+
+    ``memory_bytes`` is the device's memory: a size whose peak comes within the safety margin of it is not usable.
+    """
+    points = {}
+    own = baseline.result.batch_size
+    if own:
+        points[own] = SweepPoint(
+            own, baseline.step_ms, baseline.samples_per_s, baseline.result.peak_reserved_bytes, own=True
+        )
+    for record in records:
+        tried = record.candidate.recipe == RECIPE and record.alone and record.result.outcome is not Outcome.SKIPPED
+        if tried and record.candidate.value:
+            points[int(record.candidate.value)] = _point(record, memory_bytes)
+    return tuple(points[size] for size in sorted(points))
+
+
+def knee(curve: Iterable[tuple[int, float]], tolerance: float = KNEE_TOLERANCE) -> int | None:
+    """The smallest size whose rate is within ``tolerance`` of the best, from (size, samples per second); None for none.
+
+    Beyond it a larger batch buys memory use and latency only.
+    """
+    known = list(curve)
+    if not known:
+        return None
+    best = max(rate for _, rate in known)
+    return min(size for size, rate in known if rate >= (1 - tolerance) * best)
+
+
+def knee_of(points: Sequence[SweepPoint]) -> int | None:
+    """The knee among the usable points; one that cannot be told from the baseline has the baseline's rate."""
+    own = next((point.samples_per_s for point in points if point.own), None)
+    rates = ((point.size, (own if point.undecided else point.samples_per_s) or 0.0) for point in points if point.usable)
+    return knee(rates)
+
+
+def batch_size_within(
+    baseline_peak_bytes: int, candidate_peak_bytes: int, parameter_bytes: int, batch_size: int, memory_bytes: int
+) -> int:
+    """The largest batch whose step is expected to fit into ``memory_bytes`` with a candidate's setting.
+
+    The model: ``parameter_bytes`` (parameters, gradients and optimizer state) are needed whatever the batch, and the
+    rest of a peak grows in proportion to it. Both peaks were measured with ``batch_size`` samples; neither can be
+    smaller than what does not grow. Where nothing grows, memory sets no limit and ``batch_size`` is returned.
+    """
+    fixed_bytes = min(parameter_bytes, baseline_peak_bytes, candidate_peak_bytes)
+    sample_bytes = (candidate_peak_bytes - fixed_bytes) / batch_size
+    if sample_bytes <= 0:
+        return batch_size
+    return max(0, math.floor((memory_bytes - fixed_bytes) / sample_bytes))
+
+
+def memory_gained(facts: Facts, record: TrialRecord) -> str:
+    """What a candidate that saves memory saves, what it costs, and the batch that it makes room for; as sentences.
+
+    Empty where a peak is not known, or the batch is not the baseline's.
+    """
+    workload = facts.workload
+    before, after, size = facts.peak_allocated_bytes, record.result.peak_allocated_bytes, workload.batch_size
+    if not before or not after or not size or record.result.batch_size != size or record.comparison is None:
+        return ""
+    if after >= before:
+        return (
+            f"It saves no memory: a step needs {format_bytes(after)} at its peak, and {format_bytes(before)} without."
+        )
+    longer = 1 / record.comparison.speedup
+    text = (
+        f"A step needs {format_bytes(after)} at its peak in place of {format_bytes(before)}, "
+        f"{format_percent(1 - after / before)} less, and takes {longer:.2f} times as long."
+    )
+    memory_bytes = round(USABLE_MEMORY * workload.device_memory_bytes)
+    if not memory_bytes:
+        return text
+    fixed_bytes = _fixed_bytes(workload)
+    usual = batch_size_within(before, before, fixed_bytes, size, memory_bytes)
+    larger = batch_size_within(before, after, fixed_bytes, size, memory_bytes)
+    return f"{text} By that, batches of up to about {larger:,} samples fit into the device, in place of {usual:,}."
+
+
+def _fixed_bytes(workload: WorkloadFacts) -> int:
+    """Parameters, the gradients of those that are trained, and the optimizer's state."""
+    trained = workload.trainable_parameters / workload.parameters if workload.parameters else 0.0
+    state_bytes = workload.optimizer.state_bytes if workload.optimizer else 0
+    return round(workload.parameter_bytes * (1 + trained)) + state_bytes
+
+
+def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:
+    """The table's rows under ``HEADINGS``: size, step, throughput, gain over the smallest size, memory, remark."""
+    recommended = knee_of(points)
+    first = next((point.samples_per_s for point in points if point.samples_per_s), None)
+    return [
+        (
+            f"{point.size:,}",
+            format_ms(point.step_ms),
+            format_rate(point.samples_per_s).removesuffix(" samples/s"),
+            f"{point.samples_per_s / first:.2f}x" if point.samples_per_s and first else "",
+            format_bytes(point.peak_reserved_bytes),
+            point.problem or ("knee" if point.size == recommended else ""),
+        )
+        for point in points
+    ]
+
+
+def sweep_chart(points: Sequence[SweepPoint], mode: Mode) -> str:
+    """The sweep as text: throughput by size in training, throughput over latency in inference; empty for no curve."""
+    measured = [point for point in points if point.samples_per_s and point.step_ms]
+    if len(measured) < 2:
+        return ""
+    return _bars(measured, knee_of(points)) if mode is Mode.TRAIN else _latency_chart(measured, knee_of(points))
+
+
+def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
+    size, result = int(record.candidate.value), record.result
+    peak = result.peak_reserved_bytes
+    if record.samples_per_s is None:
+        problem = "out of memory" if result.outcome is Outcome.OUT_OF_MEMORY else result.reason or result.outcome.value
+    else:
+        full = memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes
+        problem = "leaves too little memory free" if full else ""
+    undecided = record.verdict is Verdict.NO_DIFFERENCE
+    return SweepPoint(size, record.step_ms, record.samples_per_s, peak, problem, undecided=undecided)
+
+
+def _bars(points: Sequence[SweepPoint], recommended: int | None) -> str:
+    best = max(point.samples_per_s or 0.0 for point in points)
+    width = max(len(f"{point.size:,}") for point in points)
+    lines = []
+    for point in points:
+        bar = "█" * max(1, round(_BAR * (point.samples_per_s or 0.0) / best))
+        mark = "  knee" if point.size == recommended else ""
+        lines.append(f"{point.size:>{width},}  {bar:<{_BAR}}  {format_rate(point.samples_per_s)}{mark}")
+    return "\n".join(lines)
+
+
+def _latency_chart(points: Sequence[SweepPoint], recommended: int | None) -> str:
+    """Throughput upwards from 0, latency to the right on a logarithmic axis; each point is labelled with its size."""
+    best = max(point.samples_per_s or 0.0 for point in points)
+    latencies = [point.step_ms or 0.0 for point in points]
+    grid = [[" "] * _CHART_WIDTH for _ in range(_CHART_HEIGHT)]
+    for point, latency_ms in zip(points, latencies, strict=True):
+        column = _column(latency_ms, min(latencies), max(latencies))
+        row = _CHART_HEIGHT - 1 - round((_CHART_HEIGHT - 1) * (point.samples_per_s or 0.0) / best)
+        _write(grid[row], column, point.size, knee=point.size == recommended)
+    top = format_rate(best)
+    lines = [top, *(f"|{''.join(line).rstrip()}" for line in grid), "+" + "-" * _CHART_WIDTH]
+    low, high = format_ms(min(latencies)), format_ms(max(latencies))
+    return "\n".join([*lines, f" {low}{'latency':^{_CHART_WIDTH - len(low) - len(high)}}{high}"])
+
+
+def _column(latency_ms: float, low_ms: float, high_ms: float) -> int:
+    """Where a latency lies between the lowest and the highest; the last columns are left for a label."""
+    if high_ms <= low_ms:
+        return 0
+    share = math.log(latency_ms / low_ms) / math.log(high_ms / low_ms)
+    return round(share * (_CHART_WIDTH - 8))
+
+
+def _write(line: list[str], column: int, size: int, *, knee: bool) -> None:
+    """A point and its label on a line of the grid; a label never runs over a point that is there already."""
+    line[column] = "◆" if knee else "●"
+    for offset, letter in enumerate(f" {size}", start=column + 1):
+        if offset >= len(line) or line[offset] != " ":
+            return
+        line[offset] = letter

@@ -1,0 +1,1 @@
+"""The machine: its GPUs, its host, its compilers."""

@@ -1,0 +1,123 @@
+"""The channel between a process that runs the user's code and the session: messages one way, commands the other.
+
+The user's code may write anything to any descriptor, so messages are framed, checked and never unpickled. When the
+session's process is gone, the trial's whole group dies.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import struct
+import threading
+from multiprocessing.connection import Connection
+from typing import Any, get_args
+
+import msgspec
+
+from advisor.figures.formatting import printable_in
+from advisor.records import BuilderReady, Forked, ForkEnded, TrialCommand, TrialMessage
+
+Message = TrialMessage | BuilderReady | Forked | ForkEnded
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
+_MARK = b"perf"
+_HEADER = struct.Struct(f"!{len(_MARK)}sI")
+_LONGEST_BYTES = 2**28
+
+
+class GarbageError(OSError):
+    """What came is no message: the user's code wrote to a descriptor that it did not open."""
+
+
+class Inbox:
+    """The receiving end: reads what is there, never waits for the rest of a message, and never reads beyond one."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._header = True
+        self._clear(_HEADER.size)
+
+    def _clear(self, expected: int) -> None:
+        self._got = bytearray()
+        self._expected = expected
+
+    def read(self) -> Message | None:
+        """A message, once it is whole; the connection must be ready. Raises EOFError at the end, and GarbageError."""
+        while True:
+            chunk = os.read(self._connection.fileno(), self._expected - len(self._got))
+            if not chunk:
+                raise EOFError
+            self._got += chunk
+            if len(self._got) == self._expected and (message := self._whole()) is not None:
+                return message
+            if not self._connection.poll(0):
+                return None
+
+    def next(self, timeout_s: float | None) -> Message | None:
+        """Wait for a message, or so many seconds for a part of one: None then. Raises EOFError and OSError."""
+        while self._connection.poll(timeout_s):
+            if (message := self.read()) is not None:
+                return message
+        return None
+
+    def _whole(self) -> Message | None:
+        """Take the header, or the message after it."""
+        if self._header:
+            mark, length = _HEADER.unpack(bytes(self._got))
+            if mark != _MARK or not 0 < length <= _LONGEST_BYTES:
+                raise GarbageError("the target wrote to a file descriptor that is perf-advisor's")
+            self._header = False
+            self._clear(length)
+            return None
+        message = _decoded(bytes(self._got))
+        self._header = True
+        self._clear(_HEADER.size)
+        return message
+
+
+def send_message(connection: Connection, message: Message) -> None:
+    """Send one message. Raises OSError when nobody receives it any more."""
+    values = printable_in(msgspec.to_builtins(message, enc_hook=_builtin))
+    content = msgspec.msgpack.encode((type(message).__name__, values))
+    left = memoryview(_HEADER.pack(_MARK, len(content)) + content)
+    while left:
+        left = left[os.write(connection.fileno(), left) :]
+
+
+def _builtin(value: Any) -> Any:
+    """The number in a scalar of NumPy or a tensor, as a library may count with."""
+    return value.item() if hasattr(value, "item") else repr(value)
+
+
+def _decoded(content: bytes) -> Message:
+    try:
+        name, values = msgspec.msgpack.decode(content)
+        message: Message = msgspec.convert(values, _KINDS[name])
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise GarbageError("the target wrote to a file descriptor that is perf-advisor's") from error
+    return message
+
+
+class Channel:
+    """The trial's end: sends messages and receives commands. A thread watches for the parent's end closing."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._commands: queue.SimpleQueue[TrialCommand] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, name="trial-channel", daemon=True).start()
+
+    def send(self, message: TrialMessage) -> None:
+        """Send one message to the parent."""
+        send_message(self._connection, message)
+
+    def next_command(self) -> TrialCommand:
+        """Wait for the parent's next command."""
+        return self._commands.get()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                self._commands.put(self._connection.recv())
+            except (EOFError, OSError):
+                os.killpg(os.getpgid(0), signal.SIGKILL)

@@ -1,0 +1,371 @@
+"""Discovery and validation of recipes: the built-in ones, a user's folders, and installed entry points.
+
+A broken third-party recipe becomes a line in ``Catalog.problems``; it never stops a session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import math
+import pkgutil
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from advisor.errors import UsageError
+from advisor.files.paths import PACKAGE
+from advisor.recipe import HEADINGS, Recipe, Stage, card, card_section
+from advisor.recipe.settings import Settings
+from advisor.records import Candidate, Facts, Mode, Skip, TrialRecord, Value, text_of
+
+ENTRY_POINT_GROUP = "perf_advisor.recipes"
+# What a recipe may claim that a value gains, as a factor: a bug in one must not decide the order of all moves.
+GAIN_LIMITS = (0.2, 10.0)
+# Expected gain, as a factor, of a recipe whose own answer cannot be used.
+UNKNOWN_GAIN = 1.02
+_PACKAGE = "advisor.recipes"
+_LIBRARIES = "LD_PRELOAD"
+_ID = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """What the catalogue proposes for a workload: candidates in its order, and a reason for every other recipe."""
+
+    candidates: tuple[Candidate, ...]
+    skipped: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """All known recipes by id, in the order of their ids, and what went wrong loading others."""
+
+    recipes: Mapping[str, Recipe]
+    problems: tuple[str, ...] = field(default=())
+
+    def __iter__(self) -> Iterator[Recipe]:
+        return iter(self.recipes.values())
+
+    def __getitem__(self, recipe_id: str) -> Recipe:
+        """The recipe with this id. Raises UsageError that names the nearest ids."""
+        try:
+            return self.recipes[recipe_id]
+        except KeyError:
+            raise UsageError(
+                f"there is no recipe {recipe_id!r}.", f"The recipes are: {', '.join(self.recipes)}."
+            ) from None
+
+    @functools.cached_property
+    def _by_key(self) -> Mapping[str, Recipe]:
+        return {recipe.key: recipe for recipe in self}
+
+    def by_key(self, key: str) -> Recipe:
+        """The recipe that owns a setting key. Raises UsageError when none does."""
+        recipe = self._by_key.get(key)
+        if recipe is not None:
+            return recipe
+        raise UsageError(f"no recipe owns the setting {key!r}.", "`perf-advisor recipes` lists the settings.")
+
+    def check(self, settings: Mapping[str, Value]) -> None:
+        """Raise UsageError for a key that no recipe owns, or a value that its recipe does not accept."""
+        for key, value in settings.items():
+            recipe = self.by_key(key)
+            if not recipe.accepts(value):
+                raise UsageError(
+                    f"{key}: {text_of(value)} is not a value that the recipe {recipe.id} knows.",
+                    f"`perf-advisor recipes {recipe.id}` explains it.",
+                )
+
+    def in_order(self, settings: Mapping[str, Value]) -> list[tuple[Recipe, Value]]:
+        """Settings with their recipes, in the order in which they are applied: by stage, then by ``order``."""
+        pairs = [(self.by_key(key), value) for key, value in settings.items()]
+        return sorted(pairs, key=lambda pair: (pair[0].stage, pair[0].order, pair[0].id))
+
+    def conflict(self, settings: Mapping[str, Value]) -> str | None:
+        """Why these settings cannot be applied together, or None."""
+        for recipe, value in self.in_order(settings):
+            others = Settings(settings).without(recipe.key)
+            try:
+                reason = recipe.conflict(value, others)
+            except Exception as error:  # a stranger's code may raise anything: it is then left out, with the reason
+                reason = f"{recipe.id} cannot say what it combines with ({type(error).__name__}: {error})"
+            if reason:
+                return reason
+        return None
+
+    def environment(self, settings: Mapping[str, Value]) -> dict[str, str]:
+        """The variables that these settings need before Python starts; lists of libraries are joined."""
+        wanted: dict[str, str] = {}
+        for recipe, value in self.in_order(settings):
+            for name, text in recipe.environment(value).items():
+                wanted[name] = f"{wanted[name]}:{text}" if name == _LIBRARIES and name in wanted else text
+        return wanted
+
+    def cost(self, settings: Mapping[str, Value]) -> float:
+        """How long a trial's compilation takes relative to the usual one; 0 when nothing is compiled."""
+        costs = [_cost(recipe, value) for recipe, value in self.in_order(settings) if recipe.expensive]
+        return max(costs, default=0.0)
+
+    def compiled_code(self, settings: Mapping[str, Value]) -> Settings:
+        """Those of these settings that decide which code is compiled; empty when nothing is compiled.
+
+        A trial whose compiled code another has compiled before finds it in the compiler's cache.
+        """
+        if not self.cost(settings):
+            return Settings()
+        return Settings({recipe.key: value for recipe, value in self.in_order(settings) if not recipe.keeps_code})
+
+    def rounding(self, settings: Mapping[str, Value]) -> float:
+        """The unit round-off of the coarsest arithmetic that these settings bring in.
+
+        PyTorch's own values bring none, nor do unknown keys.
+        """
+        known = [(recipe, settings[recipe.key]) for recipe in self if recipe.key in settings]
+        return max((_rounding(recipe, value) for recipe, value in known if value != recipe.default), default=0.0)
+
+    def expected_gain(
+        self, recipe_id: str, facts: Facts, value: Value, beside: Mapping[str, Value] | None = None
+    ) -> float:
+        """The speed-up factor that is expected when a recipe's setting changes to ``value``.
+
+        ``beside`` are the settings that it joins, over the user's own. The factor is relative to the recipe's value
+        there, so it also holds for exchanging a value and for dropping one. It lies within ``GAIN_LIMITS``; a recipe
+        that cannot say is given ``UNKNOWN_GAIN``.
+        """
+        recipe = self[recipe_id]
+        current = {**facts.workload.current, **(beside or {})}
+        joined = replace(facts, workload=replace(facts.workload, current=current))
+        present = current.get(recipe.key, recipe.default)
+        if value == present:
+            return 1.0
+        try:
+            gains = [_within(float(recipe.expected_gain(joined, one))) for one in (value, present)]
+        except Exception:  # a stranger's code may raise anything; its values are then tried like others
+            return UNKNOWN_GAIN
+        return _within(gains[0] / gains[1])
+
+    def why(self, recipe_id: str, facts: Facts, value: Value) -> str:
+        """Why a value may help on this workload, in the recipe's words; empty when it cannot say."""
+        try:
+            return self[recipe_id].why(facts, value)
+        except Exception:  # as above: a recommendation is worth having without its explanation
+            return ""
+
+    def after(self, facts: Facts, record: TrialRecord) -> str:
+        """What a trial has shown besides its speed, in its recipe's words; empty when there is nothing to say."""
+        try:
+            return self[record.candidate.recipe].after(facts, record) if record.result.measured else ""
+        except Exception:  # as above
+            return ""
+
+    def proposes(self, candidate: Candidate, facts: Facts) -> bool:
+        """Whether a recipe finds a value worth trying for a workload; one that cannot say is not in the way."""
+        try:
+            found = self[candidate.recipe].candidates(facts)
+        except Exception:  # as above
+            return True
+        return not isinstance(found, Skip) and (candidate.value in found or candidate.already_on)
+
+    def propose(self, facts: Facts, *, only: Sequence[str] = (), skip: Sequence[str] = ()) -> Proposals:
+        """Candidates for a workload. A recipe that is already on proposes its default instead: what it is worth."""
+        candidates: list[Candidate] = []
+        skipped: dict[str, str] = {}
+        for recipe in self:
+            proposed = _chosen(recipe, only, skip) or _values(recipe, facts)
+            if isinstance(proposed, Skip):
+                skipped[recipe.id] = proposed.reason
+            else:
+                candidates += proposed
+        return Proposals(tuple(candidates), skipped)
+
+
+def load_catalog_again(folders: Iterable[str] = ()) -> Catalog:
+    """Return the recipes of a recorded session; without those of its folders where these are gone."""
+    try:
+        return load_catalog(folders)
+    except UsageError:
+        return load_catalog()
+
+
+def load_catalog(folders: Iterable[str] = ()) -> Catalog:
+    """The built-in recipes, those in ``folders``, and those of installed packages."""
+    recipes = dict(_builtin())
+    problems: list[str] = []
+    for name, source in _third_party(folders):
+        try:
+            for recipe in _recipes_in(source()):
+                _check(recipe, recipes)
+                recipes[recipe.id] = recipe
+        except (Exception, SystemExit) as error:  # a stranger's code may raise anything; the session goes on
+            problems.append(f"{name}: {type(error).__name__}: {error}")
+    return Catalog(dict(sorted(recipes.items())), tuple(problems))
+
+
+@functools.cache
+def _builtin() -> Mapping[str, Recipe]:
+    package = _builtin_package()
+    recipes: dict[str, Recipe] = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        for recipe in _recipes_in(importlib.import_module(f"{_PACKAGE}.{info.name}")):
+            _check(recipe, recipes)
+            recipes[recipe.id] = recipe
+    return recipes
+
+
+def _builtin_package() -> ModuleType:
+    """The package of built-in recipes; from the folder beside ``advisor`` in a checkout that is not installed."""
+    with contextlib.suppress(ModuleNotFoundError):
+        return importlib.import_module(_PACKAGE)
+    init = PACKAGE.parent / "recipes" / "__init__.py"
+    spec = importlib.util.spec_from_file_location(_PACKAGE, init, submodule_search_locations=[str(init.parent)])
+    if spec is None or spec.loader is None or not init.is_file():
+        raise ImportError(f"the built-in recipes are not installed, nor in {init.parent}")
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[_PACKAGE] = package
+    spec.loader.exec_module(package)
+    return package
+
+
+def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, _Source]]:
+    for folder in folders:
+        root = Path(folder)
+        if not root.is_dir():
+            raise UsageError(f"the recipe folder {folder} does not exist.", "Give --recipes a folder of .py files.")
+        for path in sorted(root.glob("[!_]*.py")):
+            yield str(path), _Source(path=path)
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        yield f"entry point {entry.name}", _Source(module=entry.value.partition(":")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a third-party recipe module comes from: a file, or an importable module."""
+
+    path: Path | None = None
+    module: str = ""
+
+    def __call__(self) -> ModuleType:
+        if self.path is None:
+            return importlib.import_module(self.module)
+        digest = hashlib.sha256(str(self.path.resolve()).encode()).hexdigest()[:12]
+        name = f"perf_advisor_recipe_{self.path.stem}_{digest}"
+        spec = importlib.util.spec_from_file_location(name, self.path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"{self.path} cannot be imported")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return module
+
+
+def _recipes_in(module: ModuleType) -> list[Recipe]:
+    classes = [
+        member
+        for member in vars(module).values()
+        if isinstance(member, type) and issubclass(member, Recipe) and member.__module__ == module.__name__
+    ]
+    return [cls() for cls in classes if not cls.__abstractmethods__]
+
+
+def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
+    for attribute in ("id", "title", "key", "default", "stage"):
+        if not hasattr(recipe, attribute):
+            raise ValueError(f"{type(recipe).__name__} has no {attribute}")
+    if not isinstance(recipe.stage, Stage):
+        raise TypeError(f"the stage of {type(recipe).__name__} is {recipe.stage!r}, not a Stage")
+    if not _ID.fullmatch(recipe.id):
+        raise ValueError(f"{recipe.id!r} is not an id: use lower-case letters, digits and underscores")
+    if recipe.id in known:
+        raise ValueError(f"the id {recipe.id} is taken")
+    if any(recipe.key == other.key for other in known.values()):
+        raise ValueError(f"the setting {recipe.key} is owned by another recipe")
+    Settings({recipe.key: recipe.default})
+    missing = [heading for heading in HEADINGS if not card_section(recipe, heading)]
+    if missing:
+        raise ValueError(f"the module docstring lacks {', '.join(missing)}; it begins {card(recipe)[:40]!r}")
+
+
+def _chosen(recipe: Recipe, only: Sequence[str], skip: Sequence[str]) -> Skip | None:
+    if recipe.id in skip:
+        return Skip("left out by --skip")
+    if only and recipe.id not in only:
+        return Skip("not named by --only")
+    return None
+
+
+def _values(recipe: Recipe, facts: Facts) -> list[Candidate] | Skip:
+    unfit = _unfit(recipe, facts)
+    if unfit:
+        return unfit
+    current = facts.current(recipe.key, recipe.default)
+    try:
+        proposed = recipe.candidates(facts)
+    except Exception as error:  # a stranger's code may raise anything; the other recipes are tried all the same
+        return Skip(f"the recipe has a bug: {type(error).__name__}: {error}")
+    already_on = current != recipe.default
+    if isinstance(proposed, Skip):
+        if not already_on:
+            return proposed
+        proposed = []  # nothing else is worth trying, but what the person has is measured off all the same
+    values = [value for value in proposed if value != current]
+    if already_on and recipe.ladder:
+        values = _from_rung(values, current)
+    if already_on and recipe.default not in values:
+        values.append(recipe.default)
+    if not values:
+        return Skip(f"{recipe.key} is {text_of(current)} already, and there is no other value to try")
+    return [
+        Candidate(recipe.id, recipe.key, value, already_on=already_on and value == recipe.default) for value in values
+    ]
+
+
+def _from_rung(values: list[Value], current: Value) -> list[Value]:
+    """The values of a ladder on which the person stands already: those above, or down from there at its upper end."""
+    numbers = [value for value in values if not isinstance(value, str)]
+    if isinstance(current, str) or len(numbers) < len(values):
+        return values
+    above = [value for value in numbers if value > current]
+    return list(above or reversed(numbers))
+
+
+def _within(gain: float) -> float:
+    """A claimed factor within the limits."""
+    low, high = GAIN_LIMITS
+    return min(max(gain, low), high) if math.isfinite(gain) else UNKNOWN_GAIN
+
+
+def _cost(recipe: Recipe, value: Value) -> float:
+    try:
+        return float(recipe.cost(value))
+    except Exception:  # a stranger's code may raise anything; the usual cost is a fair guess
+        return 1.0
+
+
+def _rounding(recipe: Recipe, value: Value) -> float:
+    try:
+        return float(recipe.rounding(value))
+    except Exception:  # as above: a recipe that cannot say gets no allowance
+        return 0.0
+
+
+def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:
+    if facts.workload.mode not in recipe.modes:
+        loop = "training" if Mode.TRAIN in recipe.modes else "inference"
+        return Skip(f"applies to {loop} only; this session measures {_loop(facts.workload.mode)}")
+    if facts.workload.device_type not in recipe.devices:
+        if "cuda" in recipe.devices:
+            return Skip("needs a CUDA GPU; this session runs on the CPU")
+        return Skip("applies to the CPU only; this session runs on a CUDA GPU")
+    return None
+
+
+def _loop(mode: Mode) -> str:
+    return "training" if mode is Mode.TRAIN else "inference"

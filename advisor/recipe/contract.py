@@ -1,0 +1,314 @@
+"""The recipe contract: one optimization, one file, one setting key.
+
+A recipe file's module docstring is the card that the app shows, under the headings in ``HEADINGS``. The class says
+what the recipe is; ``candidates`` proposes values, ``apply`` puts one into effect, ``code`` shows it as Python.
+Recipe modules never import torch at module level: the app's process reads them too.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import Any, ClassVar
+
+from advisor.portable.plan import StepPlan
+from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, TrialRecord, Value, text_of
+
+HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
+BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})
+TRAINING = frozenset({Mode.TRAIN})
+INFERENCE = frozenset({Mode.INFER})
+CUDA = frozenset({"cuda"})
+CPU = frozenset({"cpu"})
+ANY_DEVICE = frozenset({"cuda", "cpu"})
+NEEDS_PROFILE = Skip("not known before the instrumented pass")
+
+# Expected speed-up of a value that no figure is known for. Factors; what most rows of tests/gpu/RESULTS.md lie around.
+_GAIN_OF_USUAL = 1.05
+_GAIN_OF_OTHERS = 1.02
+# A step whose device computes for less than this share of the time waits for the host. Unitless; the share below which
+# capturing the step gave more than any faster kernel (tests/gpu/RESULTS.md, "mlp12", "small_resnet18").
+_BUSY_DEVICE = 0.6
+# Without a profile, a model of fewer parameters is taken to be host-bound on a GPU. mlp12 has 3 million, ResNet-50 25.
+_FEW_PARAMETERS = 5_000_000
+# Largest share of a step that a gain is computed from. Unitless; it bounds the gain to ten times.
+_MOST_OF_A_STEP = 0.9
+
+# Settings that each have the model compiled, and their values that do not.
+NOT_COMPILED: Mapping[str, Value] = {
+    "compile.mode": "none",
+    "compile.scope": "model",
+    "compile.dynamic": "auto",
+    "compile.freezing": False,
+    "compile.autotune": "default",
+    "compile.combo_kernels": False,
+}
+
+
+class Stage(IntEnum):
+    """When a setting is applied; lower stages first."""
+
+    ENVIRONMENT = 0
+    GLOBAL = 1
+    MODEL = 2
+    PARALLEL = 3
+    OPTIMIZER = 4
+    DATA = 5
+    COMPILE = 6
+    STEP = 7
+
+
+_KEEP_THE_CODE = frozenset({Stage.GLOBAL, Stage.OPTIMIZER, Stage.DATA})
+
+
+@dataclass(slots=True)
+class Components:
+    """What a recipe may change: the objects, and the plan of how a step runs.
+
+    ``data`` is a DataLoader, one batch, a callable ``batch_size -> batch``, or None when only the model is known.
+    """
+
+    model: Any
+    optimizer: Any
+    data: Any
+    plan: StepPlan
+    batch_size: int | None = None
+
+    @property
+    def has_loader(self) -> bool:
+        """Whether the data comes from a DataLoader (looked up without importing torch)."""
+        loaders = sys.modules.get("torch.utils.data")
+        return loaders is not None and isinstance(self.data, loaders.DataLoader)
+
+
+class Recipe(ABC):
+    """One optimization. Class attributes describe it; the module docstring explains it.
+
+    ``ladder``: the values are tried in order until one is no better than those before it.
+    ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
+    ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
+    ``times_kernels``: it has libraries time kernels in the first steps, beside which nothing else may run.
+    ``saves_memory``: it is meant to lower the peak; with memory as the objective the search tries it first.
+    ``usual``: values that many workloads gain from; the search tries them before all others, at once with one another.
+    ``replacement_margin``: above 1 when earlier values have fewer side effects; how many times as fast a later one
+    must be in company to replace them.
+    ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
+    ``phases``: the phases of a step that it can shorten, when it touches no other:
+    they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
+    ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
+    ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
+    quantized.
+    ``gain``: the speed-up factor that its values usually give; None means 1.05 for usual values and 1.02 for others.
+    ``gains``: the same for single values, where they differ. Both are read by ``expected_gain``.
+    """
+
+    id: ClassVar[str]
+    title: ClassVar[str]
+    key: ClassVar[str]
+    default: ClassVar[Value]
+    modes: ClassVar[frozenset[Mode]] = BOTH_MODES
+    devices: ClassVar[frozenset[str]] = ANY_DEVICE
+    attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
+    numerics: ClassVar[Numerics] = Numerics.CLOSE
+    stage: ClassVar[Stage]
+    order: ClassVar[int] = 0
+    package: ClassVar[str] = ""
+    ladder: ClassVar[bool] = False
+    expensive: ClassVar[bool] = False
+    habit: ClassVar[bool] = False
+    times_kernels: ClassVar[bool] = False
+    saves_memory: ClassVar[bool] = False
+    partners: ClassVar[frozenset[str]] = frozenset()
+    usual: ClassVar[frozenset[Value]] = frozenset()
+    replacement_margin: ClassVar[float] = 1.0
+    phases: ClassVar[frozenset[Phase]] = frozenset()
+    gain: ClassVar[float | None] = None
+    gains: ClassVar[Mapping[Value, float]] = {}
+
+    @abstractmethod
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        """The values worth trying here, or the reason why there are none. The present value may be among them.
+
+        ``facts.profile`` is None before the instrumented pass. A recipe then proposes what the workload's structure
+        alone makes sensible; one that needs the profile skips with ``NEEDS_PROFILE`` and is asked again later.
+        """
+
+    @abstractmethod
+    def apply(self, workload: Components, value: Value) -> None:
+        """Put ``value`` into effect on the objects, the plan, or the process's global flags."""
+
+    @abstractmethod
+    def code(self, value: Value) -> str:
+        """Python that does the same, in terms of ``model``, ``optimizer``, ``loader``, ``loss_fn`` and ``device``."""
+
+    def accepts(self, value: Value) -> bool:
+        """Whether ``value`` can be a value of this setting at all (checked when a settings file is read)."""
+        return isinstance(value, type(self.default))
+
+    def is_usual(self, value: Value, mode: Mode) -> bool:
+        """Whether ``value`` is one of the usual ones in this kind of loop."""
+        return value in self.usual
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        """The speed-up factor that a value usually gives on such a workload when it joins a good stack.
+
+        1.0 means that none is expected, and less than 1 that the value costs speed. ``facts.workload.current`` holds
+        the settings that the value joins: the user's, or those of the stack. Override it where facts decide.
+        The caller bounds the figure by what the profile permits (``advisor.figures.roof.upper_bound``).
+        """
+        if value == self.default:
+            return 1.0
+        if value in self.gains:
+            return self.gains[value]
+        if self.gain is not None:
+            return self.gain
+        return _GAIN_OF_USUAL if self.is_usual(value, facts.workload.mode) else _GAIN_OF_OTHERS
+
+    @property
+    def keeps_code(self) -> bool:
+        """Whether what has been compiled without a value of this recipe can be used with it: no kernel changes."""
+        return self.stage in _KEEP_THE_CODE
+
+    def cost(self, value: Value) -> float:
+        """How long an expensive recipe's trial takes, relative to its usual value."""
+        return 1.0
+
+    def implies(self, value: Value) -> Mapping[str, Value]:
+        """Other settings that a value brings with it where they are not set themselves."""
+        return {}
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        """Why ``value`` cannot be combined with these other settings, or None."""
+        return None
+
+    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
+        """The numerics class of one value; most recipes have one class for all."""
+        return self.numerics
+
+    def rounding(self, value: Value) -> float:
+        """The unit round-off of the arithmetic that a value brings in (bfloat16: 2**-8), 0 when it keeps the user's."""
+        return 0.0
+
+    def environment(self, value: Value) -> Mapping[str, str]:
+        """Variables that must be set before Python starts, for a recipe of the stage ``ENVIRONMENT``."""
+        return {}
+
+    def why(self, facts: Facts, value: Value) -> str:
+        """One sentence: why this may help on this workload."""
+        found = [finding for finding in facts.findings if finding.recipe == self.id]
+        if found:
+            return f"Found at {found[0].place}{f' and {len(found) - 1} more' if found[1:] else ''}: {found[0].what}"
+        profile = facts.profile
+        if profile is not None and profile.bottleneck in self.attacks:
+            return f"The step is {profile.bottleneck.kind_of_step}: {profile.evidence}"
+        return card_section(self, "Why it helps").partition("\n\n")[0].replace("\n", " ")
+
+    def after(self, facts: Facts, record: TrialRecord) -> str:
+        """What a trial of this recipe has shown besides its speed, in sentences for the advice; empty for nothing."""
+        return ""
+
+    def describe(self, value: Value) -> str:
+        """The setting as a person reads it."""
+        return f"{self.key}: {text_of(value)}"
+
+
+def is_host_bound(facts: Facts) -> bool:
+    """Whether a GPU waits for the host in most of a step: by the profile, else by the size of the model."""
+    if not facts.on_cuda or facts.current("step.cuda_graph", False):
+        return False
+    profile = facts.profile
+    if profile is None:
+        return facts.workload.parameters < _FEW_PARAMETERS
+    if profile.device_busy_share is not None:
+        return profile.device_busy_share < _BUSY_DEVICE
+    return profile.bottleneck is Bottleneck.LAUNCH
+
+
+def gain_from(share: float) -> float:
+    """The speed-up factor of a step that loses this share (0 to 1) of its time."""
+    return 1 / (1 - min(max(share, 0.0), _MOST_OF_A_STEP))
+
+
+def runs_in_half(facts: Facts) -> bool:
+    """Whether the model computes in half precision already: by autocast, or by the type of its weights."""
+    weights = {facts.current("precision.weights", "float32"), *facts.workload.parameter_dtypes[:1]}
+    return facts.current("precision.autocast", "none") != "none" or bool(weights & {"bfloat16", "float16"})
+
+
+def is_compiled(facts: Facts, *, but: str = "") -> bool:
+    """Whether the settings at hand, without the one with the key ``but``, have the model compiled."""
+    return any(facts.current(key, off) != off for key, off in NOT_COMPILED.items() if key != but)
+
+
+def gain_of_compiling(facts: Facts, *, but: str) -> float:
+    """The speed-up factor of having the model compiled; 1.0 where another setting than ``but`` implies it already.
+
+    1.35x over a captured stack and 1.4x on an encoder on an H200, 0.92x to 1.64x on a CPU (tests/gpu/RESULTS.md).
+    """
+    if is_compiled(facts, but=but):
+        return 1.0
+    return 1.3 if facts.on_cuda else 1.15
+
+
+def unless_computed(facts: Facts, *families: str, reason: str) -> Skip | None:
+    """Skip with ``reason`` when a step computes none of these (see ``Facts.computes``).
+
+    Before the instrumented pass only the model's modules are known, and the reason says so.
+    """
+    if facts.computes(*families):
+        return None
+    return Skip(reason if facts.profile else f"{reason}, as far as is known before the instrumented pass")
+
+
+def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
+    """Why a recipe that needs an optional package cannot run here, or None when it is installed and new enough.
+
+    The package is not imported. An extra of this project by the same name is expected to bring it.
+    """
+    install = f"`pip install 'perf-advisor[{name}]'`"
+    try:
+        installed = version(name)
+    except PackageNotFoundError:
+        return Skip(f"{name} is not installed; {install} adds it")
+    if _numbers(installed) < at_least:
+        wanted = ".".join(map(str, at_least))
+        return Skip(f"{name} {installed} is too old ({wanted} or later is needed); {install} renews it")
+    return None
+
+
+def torch_is_older(than: tuple[int, int]) -> bool:
+    """Whether the installed PyTorch is of an earlier version than this one. It is not imported."""
+    return _numbers(version("torch")) < than
+
+
+def _numbers(installed: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(int(part) for part in re.findall(r"\d+", installed)[:2])
+
+
+def card(recipe: Recipe) -> str:
+    """The recipe's module docstring: the text that the app and ``perf-advisor recipes ID`` show."""
+    module = sys.modules[type(recipe).__module__]
+    return (module.__doc__ or _docstring_of_file(module) or "").strip()
+
+
+def _docstring_of_file(module: ModuleType) -> str | None:
+    """The docstring of a module that Python left out when it was asked to optimise (``python -OO``)."""
+    try:
+        return ast.get_docstring(ast.parse(inspect.getsource(module)), clean=False)
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+
+
+def card_section(recipe: Recipe, heading: str) -> str:
+    """The text under one heading of the card, or an empty string."""
+    match = re.search(rf"^{re.escape(heading)}\n-+\n(.*?)(?=^[^\n]+\n-+\n|\Z)", card(recipe), re.M | re.S)
+    return match.group(1).strip() if match else ""

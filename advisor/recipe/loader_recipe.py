@@ -1,0 +1,68 @@
+"""What recipes for a DataLoader have in common: when there is nothing to set, and when nothing could be gained."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
+
+from advisor.figures.formatting import format_percent
+from advisor.recipe import Recipe, Stage
+from advisor.records import Bottleneck, Facts, LoaderFacts, Phase, Skip, Value
+
+# Of phases that take less than this of a step, shortening nothing could be seen.
+LEAST_SHARE = 0.01
+NO_LOADER = Skip("the data does not come from a DataLoader")
+
+
+def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
+    """Why shortening these phases is not worth a trial here; None where they take long enough, or nobody looked."""
+    share = facts.profile.share(*phases) if facts.profile else 1.0
+    if share >= LEAST_SHARE:
+        return None
+    named = " and ".join(phase.value for phase in Phase if phase in phases)
+    return Skip(f"{named} {'is' if len(phases) == 1 else 'are'} {format_percent(share, digits=1)} of the step")
+
+
+def cannot_be_copied(facts: Facts) -> Skip | None:
+    """Why no recipe may set an option of this loader; None where they may."""
+    loader = facts.workload.loader
+    if loader is None:
+        return NO_LOADER
+    return Skip(loader.copy_problem) if loader.copy_problem else None
+
+
+def epoch_seconds(facts: Facts) -> float | None:
+    """How long an epoch takes; None when its length is not known."""
+    loader, profile = facts.workload.loader, facts.profile
+    if loader is None or loader.length is None or profile is None:
+        return None
+    return loader.length * profile.step_ms / 1e3
+
+
+class WorkerRecipe(Recipe):
+    """A recipe for the workers of a DataLoader. Its default leaves them as PyTorch starts them.
+
+    ``without_workers`` tells the person why a loader without workers has nothing for it.
+    """
+
+    attacks = frozenset({Bottleneck.INPUT})
+    phases = frozenset({Phase.DATA_WAIT})
+    stage = Stage.DATA
+    without_workers: ClassVar[str]
+
+    @abstractmethod
+    def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
+        """As ``candidates``, for a loader that has workers."""
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        """The values for a loader with workers, or why there are none to try."""
+        loader = facts.workload.loader
+        if loader is None or loader.copy_problem:
+            return cannot_be_copied(facts) or NO_LOADER
+        return self.values_for(loader, facts) if loader.num_workers else Skip(self.without_workers)
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        """Without workers there is nothing to set."""
+        alone = value != self.default and settings.get("data.num_workers") == 0
+        return f"{self.key} is about workers, and data.num_workers is 0" if alone else None

@@ -1,0 +1,143 @@
+"""Settings: an immutable mapping of setting keys to values, and its YAML form.
+
+The YAML is a flat mapping such as ``precision.autocast: bfloat16``, either a whole file or the ``perf_advisor:``
+section of a user's config. A file can set settings and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import UsageError
+from advisor.files.config_file import TagsIgnored, dumped, is_toml, parsed, read_text
+from advisor.records import Value, text_of
+
+SECTION = "perf_advisor"
+_KEY = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+
+
+class Settings(Mapping[str, Value]):
+    """An immutable, hashable mapping of setting keys to values, ordered by key."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Value] | None = None) -> None:
+        if isinstance(values, Settings):
+            self._values: dict[str, Value] = values._values
+            return
+        checked = {_checked_key(key): _checked_value(key, value) for key, value in (values or {}).items()}
+        self._values = dict(sorted(checked.items()))
+
+    def __getitem__(self, key: str) -> Value:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and self._values == dict(other)
+
+    def __repr__(self) -> str:
+        return f"Settings({self._values!r})"
+
+    def __str__(self) -> str:
+        return ", ".join(f"{key}: {text_of(value)}" for key, value in self._values.items()) or "none"
+
+    def with_value(self, key: str, value: Value) -> Settings:
+        """These settings with one added or replaced."""
+        return Settings({**self._values, key: value})
+
+    def without(self, key: str) -> Settings:
+        """These settings less one key; the same settings when it is absent."""
+        if key not in self._values:
+            return self
+        rest = Settings()
+        rest._values = {name: value for name, value in self._values.items() if name != key}
+        return rest
+
+    def merged(self, other: Mapping[str, Value]) -> Settings:
+        """These settings overlaid with others; the others win."""
+        return Settings({**self._values, **other})
+
+    def to_yaml(self) -> str:
+        """A flat YAML mapping, one ``key: value`` a line."""
+        return dumped(self._values) if self._values else "{}\n"
+
+    @classmethod
+    def from_yaml(cls, text: str, source: str = "settings") -> Settings:
+        """Settings from YAML text: a flat mapping, or a config with a ``perf_advisor:`` section.
+
+        Raises UsageError when the text is not YAML, or holds anything but settings.
+        """
+        data = _read(text, source)
+        if isinstance(data, Mapping) and SECTION in data:
+            data = _dotted(data[SECTION]) if is_toml(source) else data[SECTION]
+        elif isinstance(data, Mapping) and data and not any(map(_is_key, data)):
+            raise UsageError(
+                f"{source} holds no settings: its keys, such as {next(iter(data))!r}, are those of a config.",
+                f"Give the settings file (tuned.yaml), or a config with a section `{SECTION}:`.",
+            )
+        if data is None:
+            data = {}
+        if not isinstance(data, Mapping):
+            raise UsageError(
+                f"{source} holds a {type(data).__name__}, not a mapping of settings.",
+                "Write one `key: value` a line, for example `precision.autocast: bfloat16`.",
+            )
+        return cls(data)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Settings:
+        """Settings from a YAML file. Raises UsageError when it cannot be read or holds anything else."""
+        return cls.from_yaml(read_text(path), source=str(path))
+
+
+def _read(text: str, source: str) -> Any:
+    """What a text holds. Of a config with a section of ours, tags elsewhere are no matter."""
+    try:
+        return parsed(text, source)
+    except UsageError:
+        config = parsed(text, source, TagsIgnored)
+        if isinstance(config, Mapping) and SECTION in config:
+            return config
+        raise
+
+
+def _dotted(section: Any) -> Any:
+    """A TOML table with its tables' keys joined: there ``compile.mode = "default"`` is a table of a table."""
+    if not isinstance(section, dict):
+        return section
+    flat: dict[str, Any] = {}
+    for key, value in section.items():
+        inner = _dotted(value)
+        flat |= {f"{key}.{name}": item for name, item in inner.items()} if isinstance(inner, dict) else {key: inner}
+    return flat
+
+
+def _is_key(key: Any) -> bool:
+    return isinstance(key, str) and bool(_KEY.fullmatch(key))
+
+
+def _checked_key(key: Any) -> str:
+    if not _is_key(key):
+        raise UsageError(
+            f"{key!r} is not a setting key.", "Keys look like `precision.autocast`; `perf-advisor recipes` lists them."
+        )
+    return str(key)
+
+
+def _checked_value(key: str, value: Any) -> Value:
+    if not isinstance(value, bool | int | float | str):
+        raise UsageError(
+            f"the value of {key} is a {type(value).__name__}.", "A setting's value is a boolean, a number or a word."
+        )
+    return value

@@ -1,0 +1,1 @@
+"""Trial processes, seen from their parent: started, listened to, timed out, killed."""

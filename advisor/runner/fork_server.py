@@ -1,0 +1,232 @@
+"""The fork server, seen from the session's process: started, watched, and started again where it died or stands still.
+
+Never imports torch. What runs in the fork server itself is ``trial/preload.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import forkserver, process, resource_tracker
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import psutil
+
+import advisor
+from advisor.files.scratch import SCRATCH
+from advisor.process import household
+from advisor.runner.whereabouts import stands_still
+
+CONTEXT = multiprocessing.get_context("forkserver")
+_PRELOAD = ["advisor.trial.preload"]
+_WARNINGS = "PYTHONWARNINGS"
+# The first process waits for the fork server to have imported torch, from a slow network disk perhaps. Seconds.
+_STARTS_WITHIN_S = 120.0
+_LOOK_EVERY_S = 0.05
+# How often and how long processes that left their trial are looked for; each that is ended may leave more. Seconds.
+_SWEEPS = 20
+_SWEEP_EVERY_S = 0.02
+
+
+class StartError(OSError):
+    """The fork server could not start a process."""
+
+
+def prepare() -> None:
+    """Start the fork server where it is not running; returns before torch is imported.
+
+    Must come before an app takes the terminal. Raises UsageError when there is no room for temporary files.
+    """
+    folder = str(SCRATCH.folder())
+    if _is_running() and not _moved(folder):
+        return
+    if _pid() is None:
+        with _environment({_WARNINGS: _with_ignored("resource_tracker")}), _quiet():
+            resource_tracker.ensure_running()
+    else:
+        _kill()
+    process.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # where sockets are made
+    CONTEXT.set_forkserver_preload(_PRELOAD)
+    ours = {household.SCRATCH: folder}
+    if not (_runs_from_here() or household.SAFE_PATH in os.environ):
+        ours[household.SAFE_PATH] = household.OURS  # a torch.py in the working directory is not PyTorch
+    with _environment(ours), _interruptions_blocked():
+        forkserver.ensure_running()
+
+
+def start(made: BaseProcess, give_up: Callable[[], bool] = lambda: False) -> None:
+    """Have the fork server start a process; one that died, or stands still, is started again once.
+
+    Raises StartError when that does not help, or when it is given up.
+    """
+    for last in (False, True):
+        try:
+            prepare()
+            _start(made, give_up)
+        except (EOFError, OSError) as error:
+            if not give_up():
+                _kill()
+            if last or give_up():
+                raise StartError(f"the fork server could not start a process: {_text_of(error)}") from error
+        else:
+            return
+
+
+def end_strays(known: set[int]) -> None:
+    """End what the fork server adopted: processes that left their trial's group, as daemons do, and outlived it.
+
+    ``known`` are the ids of its children that are wanted.
+    """
+    for _ in range(_SWEEPS):
+        strays = [child for child in children() if child not in known]
+        for stray in strays:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(stray, signal.SIGKILL)
+        if not strays:
+            return
+        time.sleep(_SWEEP_EVERY_S)
+
+
+def children() -> set[int]:
+    """The ids of the fork server's children that have not ended."""
+    pid = _pid()
+    if pid is None:
+        return set()
+    return {child for child in _listed_children(pid) if not _has_ended(child)}
+
+
+def _listed_children(pid: int) -> set[int]:
+    try:  # a file that the kernel keeps: no look at every process of the machine
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return {int(child) for task in tasks for child in (task / "children").read_text(encoding="ascii").split()}
+    except OSError:
+        with contextlib.suppress(psutil.Error):
+            return {child.pid for child in psutil.Process(pid).children()}
+    return set()
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
+
+
+def _pid() -> int | None:
+    pid: int | None = getattr(forkserver, "_forkserver")._forkserver_pid  # noqa: B009 - it has no public name
+    return pid
+
+
+def _is_running() -> bool:
+    """Whether there is a fork server that has not ended; it is left to multiprocessing to collect one that has."""
+    pid = _pid()
+    with contextlib.suppress(ChildProcessError):
+        return pid is not None and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    return False
+
+
+def _moved(folder: str) -> bool:
+    """Whether the running fork server listens in a folder that is gone."""
+    address: str | None = getattr(forkserver, "_forkserver")._forkserver_address  # noqa: B009
+    return address is not None and not address.startswith(folder)
+
+
+def _start(made: BaseProcess, give_up: Callable[[], bool]) -> None:
+    """Start the process in a thread: nothing here may wait for ever, and the fork server's answer has no time limit."""
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            made.start()
+        except BaseException as error:  # for the thread that waits
+            failures.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=run, name="process-start", daemon=True).start()
+    until = time.monotonic() + _STARTS_WITHIN_S
+    while not done.wait(_LOOK_EVERY_S):
+        if give_up():
+            raise StartError("given up")
+        if stands_still(_pid()) or time.monotonic() > until:
+            _kill()  # then the thread's own wait ends
+            if not done.wait(1.0):
+                raise StartError("it does not answer")
+    if failures:
+        raise failures[0]
+
+
+def _kill() -> None:
+    pid = _pid()
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + 1.0
+        while _is_running() and time.monotonic() < until:
+            time.sleep(_LOOK_EVERY_S / 5)
+
+
+def _text_of(error: BaseException) -> str:
+    return f"{type(error).__name__} {error}".rstrip()
+
+
+def _runs_from_here() -> bool:
+    """Whether perf-advisor is found in the working directory alone: then that has to stay on the path."""
+    return Path(advisor.__file__).resolve().parent.parent == Path.cwd()
+
+
+def _with_ignored(beginning: str) -> str:
+    """Python's warnings as they are, without those that begin so.
+
+    The resource tracker cleans up the semaphores of trials that were killed, as it should, and warns of each session's
+    leaks on the user's terminal, as it need not.
+    """
+    return ",".join(filter(None, (os.environ.get(_WARNINGS), f"ignore:{beginning}")))
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Let a process that is started meanwhile have these variables."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, text in before.items():
+            if text is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = text
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Let a process that is started meanwhile write its errors nowhere.
+
+    A target may write anything to the resource tracker's descriptor, and that answers each line with a traceback.
+    """
+    kept = os.dup(2)
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def _interruptions_blocked() -> Iterator[None]:
+    """Have a process that is started meanwhile begin with SIGINT blocked: it takes care of that signal itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,413 @@
+"""The runner: trial processes started, listened to, timed out and killed. Never imports torch.
+
+A fork server that has torch imported starts a trial in tens of milliseconds. Each trial is a process group of its own,
+so that its DataLoader and compile workers die with it. Whatever happens in it becomes a ``TrialResult``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import cast
+
+from advisor.process.channel import GarbageError, Inbox
+from advisor.records import (
+    Activity,
+    BlockDone,
+    Compiled,
+    Finished,
+    GoOn,
+    MeasureBlock,
+    Outcome,
+    Ready,
+    Stop,
+    TargetSpec,
+    TrialCommand,
+    TrialKind,
+    TrialMessage,
+    TrialResult,
+    TrialSpec,
+)
+from advisor.runner import fork_server, whereabouts
+from advisor.runner.builder import Builder, ForkedTrial
+from advisor.runner.fork_server import CONTEXT
+from advisor.runner.interpreter import Interpreter, Interpreters
+
+_GRACE_S = 5.0
+_HINTS = {
+    Outcome.TIMED_OUT: "Give it more time with --budget, or mend what hangs.",
+    Outcome.OUT_OF_MEMORY: "Try a smaller batch size.",
+    Outcome.CANCELLED: "",
+}
+
+Listener = Callable[[TrialMessage], None]
+
+
+class Runner:
+    """Starts trials one after the other, or a few side by side. ``cancel`` ends them all, from any thread."""
+
+    def __init__(self) -> None:
+        self._live: set[Trial] = set()
+        self._lock = threading.Lock()
+        self._builder: Builder | None = None
+        self.interpreters = Interpreters()
+        self.cancelled = False
+
+    @staticmethod
+    def prepare() -> None:
+        """Start the fork server. Must come before an app takes the terminal; returns before torch is imported."""
+        fork_server.prepare()
+
+    def build_once(self, target: TargetSpec, seed: int, log_path: str, timeout_s: float) -> str:
+        """Build a target in a process from which later trials of it are forked.
+
+        Returns why that cannot be done, or an empty text; then each trial builds the target for itself.
+        """
+        self.forget_build()
+        builder = Builder(target, seed, log_path)
+        problem = builder.build(timeout_s, lambda: self.cancelled)
+        if problem:
+            builder.close()
+        else:
+            self._builder = builder
+        self._end_strays()
+        return problem
+
+    def forget_build(self) -> None:
+        """End the process that holds the built target, if there is one."""
+        if self._builder is not None:
+            self._builder.close()
+        self._builder = None
+        self._end_strays()
+
+    def _end_strays(self) -> None:
+        """End what left its trial's process group and outlived it. What building started so belongs to the build."""
+        builder = self._builder
+        if builder is not None and builder.helpers is None:
+            builder.helpers = fork_server.children() - {builder.pid, *self.interpreters.pids}
+        with self._lock:
+            wanted = {trial.pid for trial in self._live} | {*self.interpreters.pids}
+        if builder is not None:
+            wanted |= {builder.pid, *(builder.helpers or ())}
+        fork_server.end_strays({pid for pid in wanted if pid is not None})
+
+    def run(self, spec: TrialSpec, listen: Listener) -> TrialResult:
+        """Run a trial to its end and return its result, also when it fails, hangs, crashes or is cancelled."""
+        with self.open(spec, listen) as trial:
+            return trial.result()
+
+    def run_in_company(
+        self, spec: TrialSpec, ahead: TrialSpec | None, listen: Listener
+    ) -> tuple[TrialResult, TrialResult | None]:
+        """As :meth:`run`, of a trial that compiles for long, for which the GPU has little to do.
+
+        Meanwhile ``ahead`` compiles too, for the cache, and interpreters that wait for their trials import. The one has
+        ended and the others stand still before a step is timed. Returns the trial's result, and that of ``ahead`` when
+        it had one by then.
+        """
+        with self.open(replace(spec, kind=TrialKind.PAUSING), listen) as trial:
+            company = self.open(ahead, lambda message: None) if ahead is not None else contextlib.nullcontext()
+            with company as other, self.interpreters.importing():
+                ended = trial.wait_compiled()
+                early = other.result_by_now() if other is not None else None
+            return ended or trial.go_on(), early
+
+    @contextlib.contextmanager
+    def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
+        """A live trial, killed with its whole process group on leaving."""
+        builder = self._builder if self._builder is not None and self._builder.serves(spec) else None
+        if self._builder is not None and builder is None:
+            self._builder.join_reported(_GRACE_S)
+        trial = Trial(spec, listen, builder, self.interpreters)
+        with self._lock:
+            self._live.add(trial)
+            cancelled = self.cancelled
+        try:
+            if cancelled:
+                trial.cancel()
+            else:
+                trial.start()
+            yield trial
+        finally:
+            trial.kill()
+            with self._lock:
+                self._live.discard(trial)
+            self._end_strays()
+
+    def cancel(self) -> None:
+        """End every live trial at once; trials asked for later are not started."""
+        with self._lock:
+            self.cancelled = True
+            live = list(self._live)
+        for trial in live:
+            trial.cancel()
+        self.interpreters.close()
+
+    def skip(self) -> None:
+        """End every live trial at once; trials asked for later are started."""
+        with self._lock:
+            live = list(self._live)
+        for trial in live:
+            trial.cancel()
+
+    def resume(self) -> None:
+        """Allow trials again after :meth:`cancel`."""
+        with self._lock:
+            self.cancelled = False
+
+
+class Trial:
+    """One trial process, seen from its parent."""
+
+    def __init__(
+        self,
+        spec: TrialSpec,
+        listen: Listener,
+        builder: Builder | None = None,
+        interpreters: Interpreters | None = None,
+    ) -> None:
+        self.spec = spec
+        self._listen = listen
+        self._builder = builder
+        self._interpreters = interpreters
+        self._process: BaseProcess | ForkedTrial | None = None
+        self._connection: Connection | None = None
+        self._inbox: Inbox | None = None
+        self._wake_reader, self._wake_writer = multiprocessing.Pipe(duplex=False)
+        self._cancelled = False
+        self._result: TrialResult | None = None
+        self._deadline = 0.0
+        self._activity = ""
+
+    @property
+    def pid(self) -> int | None:
+        """The id of its process, once it has one."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Ask for the process: the builder, an interpreter that waits for this environment, or the fork server."""
+        asked_at = time.monotonic()
+        Path(self.spec.log_path).parent.mkdir(parents=True, exist_ok=True)
+        if self.spec.environment:
+            self._start_fresh(asked_at)
+            return
+        self._connection, theirs = CONTEXT.Pipe()
+        if self._builder is not None and self._forked(self._builder, theirs, asked_at):
+            return
+        # Preloaded with the fork server; imported by name so that this process never imports torch.
+        process = CONTEXT.Process(target=_enter_trial, args=(self.spec, theirs, asked_at), daemon=False)
+        self._process = process
+        self._start(lambda: fork_server.start(process, lambda: self._cancelled))
+        theirs.close()
+
+    def _start_fresh(self, asked_at: float) -> None:
+        waiting = self._interpreters.take(self.spec, asked_at) if self._interpreters is not None else None
+        interpreter = waiting or Interpreter(self.spec.environment, self.spec.log_path)
+        self._process, self._connection = interpreter.process, interpreter.connection
+        if waiting is not None:
+            self._has_begun()
+            return
+        self._start(lambda: interpreter.start(lambda: self._cancelled))
+        if self._result is None:
+            interpreter.run(self.spec, asked_at)
+
+    def _forked(self, builder: Builder, theirs: Connection, asked_at: float) -> bool:
+        """Whether the builder could fork this trial; one that has died meanwhile could not."""
+        try:
+            self._process = builder.fork(self.spec, theirs, asked_at)
+        except (EOFError, OSError):
+            return False
+        theirs.close()
+        self._has_begun()
+        return True
+
+    def _start(self, start: Callable[[], None]) -> None:
+        """The first trial waits for the fork server to have imported torch; a cancellation does not wait with it."""
+        try:
+            start()
+        except (EOFError, OSError) as error:
+            reason = f"a trial could not be started: {error}"
+            cancelled = self._ended(Outcome.CANCELLED, "cancelled")
+            self._result = cancelled if self._cancelled else self._ended(Outcome.CRASHED, reason)
+        self._has_begun()
+
+    def _has_begun(self) -> None:
+        self._deadline = time.monotonic() + self.spec.timeout_s
+
+    def result(self) -> TrialResult:
+        """Wait for the trial's end. Never raises for what happens in the trial."""
+        while self._result is None:
+            self._receive()
+        return self._result
+
+    def result_by_now(self) -> TrialResult | None:
+        """The trial's result, if it has one already."""
+        while self._result is None and self._connection is not None and self._connection.poll():
+            self._receive()
+        return self._result
+
+    def wait_ready(self) -> TrialResult | None:
+        """Wait until an interactive trial has warmed up: None then, or its result when it ended before."""
+        return self._wait_for(Ready)
+
+    def wait_compiled(self) -> TrialResult | None:
+        """Wait until a trial that pauses has run its first steps: None then, or its result when it ended before."""
+        return self._wait_for(Compiled)
+
+    def go_on(self) -> TrialResult:
+        """Have a trial that pauses go on to its end."""
+        self._send(GoOn())
+        return self.result()
+
+    def _wait_for(self, kind: type[TrialMessage]) -> TrialResult | None:
+        while self._result is None:
+            if isinstance(self._receive(), kind):
+                return None
+        return self._result
+
+    def measure_block(self, seconds: float) -> BlockDone | TrialResult:
+        """Have an interactive trial time one block; its result instead when it ended."""
+        self._send(MeasureBlock(seconds))
+        while self._result is None:
+            message = self._receive()
+            if isinstance(message, BlockDone):
+                return message
+        return self._result
+
+    def finish(self) -> TrialResult:
+        """Tell an interactive trial to report, and wait for it."""
+        self._send(Stop())
+        return self.result()
+
+    def cancel(self) -> None:
+        """End the trial at once, from any thread; its result says so."""
+        self._cancelled = True
+        with contextlib.suppress(OSError):
+            self._wake_writer.send(None)
+        self._kill_group()
+
+    def kill(self) -> None:
+        """Kill what is left of the trial and free its resources.
+
+        Its end is waited for, but for one that was forked and has reported: the next trial waits for that.
+        """
+        self._kill_group()
+        builder_waits = isinstance(self._process, ForkedTrial) and self._process.reported
+        if self._process is not None and self._process.pid is not None and not builder_waits:
+            self._process.join(_GRACE_S)
+        for connection in (self._connection, self._wake_reader, self._wake_writer):
+            if connection is not None:
+                connection.close()
+
+    def _send(self, command: TrialCommand) -> None:
+        # A trial that has died is noticed by the next receive.
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.send(command)
+
+    def _receive(self) -> TrialMessage | None:
+        """The next message, after telling the listener; None when the trial ended without one."""
+        if self._cancelled or self._connection is None or self._process is None:
+            self._result = self._ended(Outcome.CANCELLED, "cancelled")
+            return None
+        left_s = self._deadline - time.monotonic()
+        watched: list[Connection | int] = [self._connection, self._wake_reader, self._process.sentinel]
+        ready = wait(watched, timeout=max(0.0, left_s))
+        if self._connection in ready:
+            return self._read()
+        if self._wake_reader in ready:
+            self._result = self._ended(Outcome.CANCELLED, "cancelled")
+        elif ready:
+            self._result = self._death()
+        else:
+            self._result = self._time_out()
+        return None
+
+    def _read(self) -> TrialMessage | None:
+        assert self._connection is not None
+        if self._inbox is None:
+            self._inbox = Inbox(self._connection)
+        try:
+            message = cast("TrialMessage | None", self._inbox.read())
+        except GarbageError as error:
+            self._result = self._ended(Outcome.CRASHED, str(error))
+            return None
+        except (EOFError, OSError):
+            self._result = self._death()
+            return None
+        if message is None:
+            return None
+        if isinstance(message, Finished):
+            self._result = message.result
+            if isinstance(self._process, ForkedTrial):
+                self._process.reported = True
+        elif isinstance(message, Activity):
+            self._activity = message.text
+        self._listen(message)
+        return message
+
+    def _death(self) -> TrialResult:
+        """The process ended without a last word: a signal, most often."""
+        assert self._process is not None
+        if self._cancelled:
+            return self._ended(Outcome.CANCELLED, "cancelled")
+        self._process.join(_GRACE_S)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            outcome = Outcome.OUT_OF_MEMORY if -code == signal.SIGKILL else Outcome.CRASHED
+            killed = " (the system kills a process that takes too much memory)" if -code == signal.SIGKILL else ""
+            return self._ended(outcome, f"the trial process was ended by {name}{killed}")
+        return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}")
+
+    def _time_out(self) -> TrialResult:
+        where, stopped = self._where(), whereabouts.stands_still(self.pid)
+        self._kill_group()
+        doing = f" ({self._activity})" if self._activity else ""
+        stopped_text = "; the process was stopped (SIGSTOP)" if stopped else ""
+        result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}{stopped_text}")
+        return replace(result, details=where or result.details)
+
+    def _where(self) -> str:
+        """The innermost calls that the trial is in; empty for one that cannot tell."""
+        if not self._activity or self.pid is None:
+            return ""  # it has not come to the user's code, and may not know the signal yet
+        return whereabouts.ask(self.pid, self.spec.log_path)
+
+    def _ended(self, outcome: Outcome, reason: str) -> TrialResult:
+        return TrialResult(
+            outcome=outcome,
+            reason=reason,
+            hint=_HINTS.get(outcome, "The trial's log may say more."),
+            details=whereabouts.tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
+            log_path=self.spec.log_path,
+        )
+
+    def _kill_group(self) -> None:
+        process = self._process
+        if process is None or process.pid is None:
+            return
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            # The group does not exist before the child's first instruction, nor after its last.
+            if process.is_alive():
+                process.kill()
+
+
+def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
+    """The child's first function."""
+    from advisor.process import importing
+
+    main = importing.import_main(connection, spec.target.directory, spec.log_path)
+    if main is not None:
+        main.trial_main(spec, connection, asked_at)

@@ -1,0 +1,60 @@
+"""Where in the user's code a process is that takes too long, seen from its parent: it writes its stack to its log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+import psutil
+
+from advisor.process.output import STACK_BEGINS, TELL_WHERE
+
+LOG_TAIL_BYTES = 2000
+# How much of a stack is read, how many of its calls are told, and how long it is waited for.
+_STACK_BYTES = 2**16
+_CALLS_TOLD = 8
+_WAIT_S = 1.0
+_LOOK_EVERY_S = 0.05
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
+
+def stands_still(pid: int | None) -> bool:
+    """Whether a process was stopped by a signal, as by itself, and so takes no other but SIGKILL."""
+    with contextlib.suppress(psutil.Error):
+        return pid is not None and psutil.Process(pid).status() in _STOPPED
+    return False
+
+
+def ask(pid: int, log_path: str) -> str:
+    """The innermost calls that a process is in, by asking it; empty for one that cannot tell."""
+    if stands_still(pid):
+        return ""
+    told, until = last_stack(log_path), time.monotonic() + _WAIT_S
+    before = told
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, TELL_WHERE)
+        while told == before and time.monotonic() < until:
+            time.sleep(_LOOK_EVERY_S)
+            told = last_stack(log_path)
+        time.sleep(_LOOK_EVERY_S)  # the rest of it
+        told = last_stack(log_path)
+    return told if told != before else ""
+
+
+def last_stack(log_path: str) -> str:
+    """The innermost calls of the last stack in a log, after a line that introduces them; empty when there is none."""
+    calls = tail(log_path, _STACK_BYTES).rpartition(STACK_BEGINS)
+    innermost = "\n".join(calls[2].splitlines()[:_CALLS_TOLD])
+    return f"When its time was over it was here, the innermost call first:\n{innermost}" if calls[1] else ""
+
+
+def tail(path: str, length: int = LOG_TAIL_BYTES) -> str:
+    """The end of a log, which may be of any size; ``length`` in bytes."""
+    try:
+        with Path(path).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - length))
+            return log.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

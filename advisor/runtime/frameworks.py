@@ -1,0 +1,77 @@
+"""Settings for a loop that is not ours: what its objects take, and what has to be said in the framework's own words."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from advisor.figures.formatting import format_setting
+from advisor.recipe import Recipe, Stage
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
+from advisor.records import Mode, Value
+
+# Stages whose settings are done when the objects are prepared; the others are about the loop or its loader.
+_ON_OBJECTS = frozenset({Stage.ENVIRONMENT, Stage.GLOBAL, Stage.MODEL, Stage.OPTIMIZER, Stage.COMPILE})
+# Of these a part is left to the step: batches that take the weights' type.
+_NEED_THE_STEP = frozenset({"precision.weights"})
+# Modes whose graphs own the gradients until the next step, which a loop has to mark, and the same without graphs.
+_WITHOUT_GRAPHS: dict[Value, Value] = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+_OWN_LOOP = "needs a loop of your own: step = tuning.train_step(model, optimizer, loss)"
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Settings for the objects, and for each of the others what to do instead."""
+
+    objects: Settings
+    elsewhere: dict[str, str]
+
+    def warn(self, who: str, stacklevel: int = 3) -> None:
+        """Say in one warning what is left to the user."""
+        if self.elsewhere:
+            told = "; ".join(f"{setting}: {what}" for setting, what in self.elsewhere.items())
+            warnings.warn(f"{who} cannot apply these settings from inside the trainer. {told}.", stacklevel=stacklevel)
+
+
+def divide(
+    settings: Mapping[str, Value],
+    device_type: str,
+    places: Mapping[str, Callable[[Value], str]],
+    done: Mapping[str, object],
+) -> Division:
+    """Tell apart what ``prepare`` does and what the framework has to be told.
+
+    ``places`` says by setting what a user writes for it; ``done`` are the values that the framework has already been
+    told, or that the caller takes care of.
+    """
+    on_objects: dict[str, Value] = {}
+    elsewhere: dict[str, str] = {}
+    for recipe, value in load_catalog().in_order(Settings(settings)):
+        if Mode.TRAIN not in recipe.modes or device_type not in recipe.devices:
+            continue
+        if _is_on_objects(recipe) and recipe.key not in places:
+            on_objects[recipe.key] = value
+            if recipe.key == "compile.mode" and value in _WITHOUT_GRAPHS:
+                on_objects[recipe.key] = plain = _WITHOUT_GRAPHS[value]
+                elsewhere[format_setting(recipe.key, value)] = (
+                    f"compiled as {plain}; its CUDA graphs {_OWN_LOOP.replace('needs', 'need')}"
+                )
+        elif value != recipe.default and done.get(recipe.key, recipe.default) != value:
+            elsewhere[format_setting(recipe.key, value)] = places.get(recipe.key, _needs_a_loop)(value)
+    return Division(Settings(on_objects), elsewhere)
+
+
+def _is_on_objects(recipe: Recipe) -> bool:
+    return recipe.stage in _ON_OBJECTS and recipe.key not in _NEED_THE_STEP
+
+
+def _needs_a_loop(_: Value) -> str:
+    return _OWN_LOOP
+
+
+def argument(call: str, name: str, words: Mapping[Value, Any] | None = None) -> Callable[[Value], str]:
+    """What to write for a setting: an argument of a call, its value in the framework's words."""
+    return lambda value: f"{call}({name}={(words or {}).get(value, value)!r})"

@@ -1,0 +1,1 @@
+"""The user's source, read for habits; never imported, never run."""

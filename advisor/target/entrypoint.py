@@ -1,0 +1,222 @@
+"""From a target string to a normalised workload. Runs in the trial process only: it runs the user's code.
+
+Whatever the user's code raises, ``SystemExit`` among it, becomes a TargetError with the last frames of that code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from torch import nn
+
+from advisor.errors import TargetError
+from advisor.files.paths import PACKAGE, is_file
+from advisor.process.printed import Printed
+from advisor.records import TargetSpec
+from advisor.runtime.loop import Loop
+from advisor.target.adapters import adapt
+from advisor.target.normalise import normalise
+from advisor.target.torchvision import offline_options
+
+T = TypeVar("T")
+
+DEMO = "demo"
+DEFAULT_ATTRIBUTE = "build"
+_FRAMES_SHOWN = 3
+_NAMES_SHOWN = 20
+_USAGE_CODE = 2
+_LONGEST_SAID = 300
+
+
+def load_target(spec: TargetSpec) -> Loop:
+    """Import the target, call it, and normalise what it returns. Raises TargetError with what to do."""
+    module_name, attribute = parse_target(spec.target)
+    sys.argv = [_script(module_name, spec.directory), *spec.arguments]
+    module = _import(module_name, spec.directory)
+    found = _attribute(module, module_name, attribute)
+    value = in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, module_name, attribute))
+    adapted = adapt(module_name, attribute, value, spec)
+    return in_user_code("normalising the workload", lambda: normalise(adapted, spec))
+
+
+def _script(module: str, directory: str) -> str:
+    """Return ``sys.argv[0]`` of the target: the path of its file, where that is known before the import."""
+    if _is_file(module):
+        return module
+    file = Path(directory, *module.split(".")).with_suffix(".py")
+    return str(file) if is_file(file) else module
+
+
+def _is_file(module: str) -> bool:
+    return module.endswith(".py") or "/" in module
+
+
+def parse_target(target: str) -> tuple[str, str]:
+    """``module:attr`` or ``file.py:attr`` as its two parts; without ``:attr`` the attribute is ``build``."""
+    if target == DEMO:
+        return "advisor.target.demo", DEFAULT_ATTRIBUTE
+    module, separator, attribute = target.rpartition(":")
+    if not separator:
+        module, attribute = target, DEFAULT_ATTRIBUTE
+    if not module or not attribute:
+        raise TargetError(
+            f"{target!r} is not a target.", "Give module:attr, path/file.py:attr, or demo, for example mymodel:build."
+        )
+    return module, attribute
+
+
+def in_user_code(what: str, call: Callable[[], T]) -> T:
+    """``call()``, with whatever it raises turned into a TargetError that shows where in the user's code it was."""
+    printed = Printed()
+    try:
+        return call()
+    except (TargetError, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        raise _exited(what, error, printed.text()) from error
+    except BaseException as error:
+        raise TargetError(
+            f"{what} failed: {one_line(error)}",
+            "Fix the lines below, then run again.",
+            user_frames(error),
+        ) from error
+
+
+def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
+    """The error for code that leaves the process, with what it printed: a command line's parser says there why."""
+    said = printed.rstrip().rpartition("\n")[2].strip()[:_LONGEST_SAID]
+    message = f"{what} called sys.exit({error.code!r})"
+    message = f"{message}: {said.rstrip('.')}." if said else f"{message}."
+    hint = "Move the call under `if __name__ == '__main__':`, so that the target can be imported and built."
+    if error.code == _USAGE_CODE and said:  # as argparse and click do
+        hint = "Give the target its own arguments after --, as in `perf-advisor train.py:build -- --lr 0.1`."
+    return TargetError(message, hint, "\n".join(filter(None, (printed.rstrip(), user_frames(error)))))
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line: its type and its message, cut to a readable length."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+def user_frames(error: BaseException) -> str:
+    """The last frames of a traceback that are in the user's code; the last of all when none is."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = f"{PACKAGE}{os.sep}"
+    libraries = ("/site-packages/", "/dist-packages/", "<frozen ", f"{sysconfig.get_path('stdlib')}{os.sep}")
+    own = [f for f in frames if not f.filename.startswith(ours) and not any(part in f.filename for part in libraries)]
+    if isinstance(error, SyntaxError) and error.filename and not any(part in error.filename for part in libraries):
+        # The line that does not parse has no frame: the exception itself names it.
+        return "".join(traceback.format_list(own[-_FRAMES_SHOWN:]) + traceback.format_exception_only(error)).rstrip()
+    shown = (own or list(frames))[-_FRAMES_SHOWN:]
+    return "".join(traceback.format_list(shown)).rstrip() + "\n" + one_line(error)
+
+
+def _import(module: str, directory: str) -> ModuleType:
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    if _is_file(module):
+        return _import_file(Path(directory, module), module)
+    return in_user_code(f"importing {module}", lambda: _import_module(module))
+
+
+def _import_module(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            raise TargetError(
+                f"there is no module {module!r}.",
+                "Run from the folder that holds it, install it, or give path/file.py:attr.",
+            ) from error
+        raise
+
+
+def _import_file(path: Path, shown: str) -> ModuleType:
+    if not is_file(path):
+        raise TargetError(f"there is no file {shown}.", "Check the path; it is taken from the working directory.")
+    path = path.resolve()
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    _check_hides_nothing(path)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{shown} is not a Python file.", "Give a file whose name ends in .py.")
+    loader = spec.loader
+    module = importlib.util.module_from_spec(spec)
+    # DataLoader workers and pickle find the user's classes by this name.
+    sys.modules[path.stem] = module
+    in_user_code(f"importing {shown}", lambda: loader.exec_module(module))
+    return module
+
+
+def _check_hides_nothing(path: Path) -> None:
+    """Raise TargetError for a file in whose place PyTorch has imported a library of the same name."""
+    imported = sys.modules.get(path.stem)
+    if imported is None or path.stem not in (*sys.stdlib_module_names, "torch", "torchvision", "numpy"):
+        return
+    if Path(getattr(imported, "__file__", None) or "").resolve() != path:
+        raise TargetError(f"{path} hides the library {path.stem!r}, which PyTorch imports.", "Rename the file.")
+
+
+def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
+    found: Any = module
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise TargetError(
+                f"{module_name} has no {attribute!r}.", f"It defines: {_defined_in(module, part)}."
+            ) from None
+    return found
+
+
+def _defined_in(module: ModuleType, wanted: str) -> str:
+    """The names that a module offers, those most like the wanted one first."""
+    public = {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }
+    # A package may define nothing itself and offer what its modules define.
+    names = sorted([name for name, value in public.items() if _is_from(value, module)] or public)
+    ordered = dict.fromkeys([*difflib.get_close_matches(wanted, names), *names])
+    return ", ".join(list(ordered)[:_NAMES_SHOWN]) or "nothing public"
+
+
+def _is_from(value: Any, module: ModuleType) -> bool:
+    return getattr(value, "__module__", module.__name__) == module.__name__ or not callable(value)
+
+
+def _build(found: Any, spec: TargetSpec, module_name: str, attribute: str) -> Any:
+    """The target's value: itself when it is no builder, else what calling it (with ``config``) returns."""
+    if isinstance(found, nn.Module) or not callable(found):
+        return found
+    parameters = inspect.signature(found).parameters
+    required = [
+        name
+        for name, p in parameters.items()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    takes_config = "config" in parameters
+    if unknown := [name for name in required if name != "config"]:
+        raise TargetError(
+            f"{attribute} needs the arguments {', '.join(unknown)}.",
+            "Give the target no required arguments, or only one named config (the parsed --config file).",
+        )
+    if takes_config and spec.config is not None:
+        return found(config=spec.config)
+    if "config" in required:
+        raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
+    return found(**offline_options(module_name, parameters))

@@ -1,0 +1,220 @@
+"""From any of the shapes that ``build()`` may return to a ``Loop``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from advisor.errors import TargetError
+from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
+from advisor.records import Mode, TargetSpec
+from advisor.runtime.batches import has_target, tensors_of
+from advisor.runtime.compilation import as_written, compiled_as
+from advisor.runtime.loop import Loop
+from advisor.runtime.loss import describe_loss
+from advisor.target.torchvision import DEFAULT_BATCH_SIZE
+from advisor.target.workload import Workload
+
+_NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad")
+_ALIASES = {"batch": "data", "loader": "data", "dataloader": "data", "criterion": "loss"}
+_SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
+_DEFAULT_LEARNING_RATE = 1e-3
+
+
+def normalise(value: Any, spec: TargetSpec) -> Loop:
+    """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
+    notes: list[str] = []
+    workload = _as_written(_as_workload(value), notes)
+    data, make_batch = _data(workload, spec, notes)
+    mode = _mode(workload, data, spec)
+    loop = Loop(
+        model=workload.model,
+        data=data,
+        loss=workload.loss,
+        optimizer=None,
+        mode=mode,
+        batch_size=_batch_size(data),
+        make_batch=make_batch,
+        current=dict(workload.current),
+        notes=notes,
+        clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
+    )
+    if mode is Mode.TRAIN:
+        loop.optimizer = _optimizer(workload, notes)
+    loop.loss_text = _loss_text(loop)
+    return loop
+
+
+def _as_workload(value: Any) -> Workload:
+    if isinstance(value, Workload):
+        return _checked(value)
+    if isinstance(value, nn.Module):
+        return Workload(value)
+    if isinstance(value, Mapping):
+        return _checked(_from_mapping(value))
+    if isinstance(value, tuple | list) and 1 <= len(value) <= 4:
+        return _checked(Workload(**dict(zip(_NAMES, value, strict=False))))
+    raise TargetError(f"the target returned {_kind(value)}.", f"Return {_SHAPES}.")
+
+
+def _as_written(workload: Workload, notes: list[str]) -> Workload:
+    """A model that was compiled as a whole, taken back: the settings say it then, and it can be measured without."""
+    compiled = compiled_as(workload.model)
+    if compiled is None:
+        notes.append("the model is compiled in a way that no setting says (its backend or its options): it is kept so")
+    if not compiled:
+        return workload
+    return replace(workload, model=as_written(workload.model), current={**compiled, **workload.current})
+
+
+def _from_mapping(value: Mapping[str, Any]) -> Workload:
+    named = {_ALIASES.get(str(key), str(key)): item for key, item in value.items()}
+    unknown = [name for name in named if name not in _NAMES]
+    if "model" not in named or unknown:
+        problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
+        raise TargetError(f"the target returned a dict {problem}.", f"Its keys may be: {', '.join(_NAMES)}.")
+    return Workload(**named)
+
+
+def _checked(workload: Workload) -> Workload:
+    if not isinstance(workload.model, nn.Module):
+        raise TargetError(f"the target's model is {_kind(workload.model)}, not an nn.Module.", f"Return {_SHAPES}.")
+    if workload.loss is not None and not callable(workload.loss):
+        raise TargetError(
+            f"the target's loss is {_kind(workload.loss)}, not a function.",
+            "Give loss(model, batch) or loss(output, target).",
+        )
+    if workload.mode not in (None, *(mode.value for mode in Mode)):
+        raise TargetError(f"{workload.mode!r} is not a mode.", "Give train or infer.")
+    clip = workload.clip_grad
+    if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or clip <= 0):
+        raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
+    return workload
+
+
+def _data(
+    workload: Workload, spec: TargetSpec, notes: list[str]
+) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
+    data = workload.data
+    if data is None:
+        return _inferred_batch(workload.model, spec, notes), None
+    if isinstance(data, DataLoader):
+        return _sized_loader(data, spec), None
+    if callable(data) and not isinstance(data, torch.Tensor):
+        size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else DEFAULT_BATCH_SIZE)
+        return _checked_batch(data(size), "what the target's data function returned"), cast(
+            "Callable[[int], Any]", data
+        )
+    _checked_batch(data, "the target's data")
+    return resize_batch(data, spec.batch_size) if spec.batch_size else data, None
+
+
+def _checked_batch(batch: Any, what: str) -> Any:
+    if next(tensors_of(batch), None) is None:
+        raise TargetError(
+            f"{what} is {_kind(batch)} and holds no tensor.",
+            "Give a DataLoader, one batch (a tensor, a tuple, a dict), or a function batch_size -> batch.",
+        )
+    return batch
+
+
+def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:
+    if spec.batch_size is None or spec.batch_size == loader.batch_size:
+        return loader
+    try:
+        return loader_with(loader, batch_size=spec.batch_size)
+    except ValueError as error:
+        raise TargetError(f"--batch-size cannot be applied: {error}", "Leave --batch-size out.") from error
+
+
+def _inferred_batch(model: nn.Module, spec: TargetSpec, notes: list[str]) -> Any:
+    """A batch for a bare model: of the shape of ``--input``, or the model's own ``example_input_array``."""
+    if spec.input_shape is not None:
+        notes.append("random inputs of the shape given with --input")
+        shape = (spec.batch_size or spec.input_shape[0], *spec.input_shape[1:])
+        return _random_input(model, shape)
+    example = getattr(model, "example_input_array", None)
+    if example is not None and next(tensors_of(example), None) is not None:
+        notes.append("the model's example_input_array as its batch")
+        return resize_batch(example, spec.batch_size) if spec.batch_size else example
+    raise TargetError(
+        f"{type(model).__name__} came without data, and its inputs cannot be inferred.",
+        "Give --input SHAPE, for example --input 64x3x224x224, or return (model, data).",
+    )
+
+
+def _random_input(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
+    """Random numbers of the model's type, or token ids when its first parameters are an embedding's."""
+    generator = torch.Generator().manual_seed(0)
+    first = next((m for m in model.modules() if next(m.parameters(recurse=False), None) is not None), None)
+    if isinstance(first, nn.Embedding):
+        return torch.randint(first.num_embeddings, shape, generator=generator)
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+def _mode(workload: Workload, data: Any, spec: TargetSpec) -> Mode:
+    """The command line's, else the workload's, else train when there is something to train against."""
+    if spec.mode is not None:
+        return spec.mode
+    if workload.mode is not None:
+        return Mode(workload.mode)
+    if workload.loss is not None or workload.optimizer is not None:
+        return Mode.TRAIN
+    if not workload.model.training:
+        return Mode.INFER
+    # A loader's batches are (inputs, target) far more often than not; one batch can be looked at.
+    carries_target = isinstance(data, DataLoader) or has_target(data, workload.model)
+    return Mode.TRAIN if carries_target and _trainable(workload.model) else Mode.INFER
+
+
+def _optimizer(workload: Workload, notes: list[str]) -> Any:
+    parameters = _trainable(workload.model)
+    if not parameters:
+        raise TargetError(
+            f"{type(workload.model).__name__} has no parameter that requires a gradient, so it cannot be trained.",
+            "Give --mode infer, or set requires_grad on the parameters to train.",
+        )
+    given = workload.optimizer
+    if given is None:
+        notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
+        return torch.optim.SGD(parameters, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
+    if isinstance(given, torch.optim.Optimizer):
+        return given
+    made = given(parameters) if callable(given) else given
+    if not isinstance(made, torch.optim.Optimizer):
+        raise TargetError(
+            f"the target's optimizer is {_kind(made)}.",
+            "Give a torch.optim.Optimizer, or a function that makes one from the parameters.",
+        )
+    return made
+
+
+def _loss_text(loop: Loop) -> str:
+    if loop.loss is not None:
+        return describe_loss(loop.loss)
+    if loop.mode is Mode.INFER:
+        return "none"
+    return "chosen by the outputs and targets"
+
+
+def _trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def _batch_size(data: Any) -> int | None:
+    return data.batch_size if isinstance(data, DataLoader) else batch_size_of(data)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "nothing (None)"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

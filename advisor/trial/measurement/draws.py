@@ -1,0 +1,334 @@
+"""Batches drawn from a loader in the trial's own process, which leave the loader as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from advisor.errors import RefusedError, TargetError
+from advisor.portable.loaders import copy_with
+from advisor.portable.plan import StepPlan
+from advisor.records import DataPrint, varying
+from advisor.runtime.batches import describe, tensors_of
+from advisor.runtime.loader import loop_loader
+from advisor.target.entrypoint import one_line, user_frames
+from advisor.trial.measurement.data_prints import print_of
+
+# Batches that are drawn a second time, with other random numbers, to see what is random. A count.
+_DRAWN_AGAIN = 2
+_LIMIT_S = 10.0
+# What takes longer is not looked at again. s
+_SECOND_LOOK_S = 2.0
+# Lines of a worker's traceback that are shown: the last two frames and the exception.
+_SHOWN_LINES = 7
+# Samplers and datasets within one another, at most.
+_DEEPEST = 5
+_LEADS_ON = ("dataset", "datasets", "sampler", "batch_sampler", "data_source", "indices")
+
+
+def first_batches(
+    data: Any, seed: int, count: int, *, plan: StepPlan | None = None, limit_s: float = _LIMIT_S
+) -> list[Any]:
+    """The first batches of a loader under a seed, fewer when they take longer; without workers, if that is possible.
+
+    With a plan they come the way that the loop gets them: copied and transformed as the plan says.
+    """
+    with undisturbed(data):
+        try:
+            return _drawn(data, seed, count, plan=plan, limit_s=limit_s, workers=0)
+        except Exception:
+            # A dataset may ask which worker it is in, and find none here.
+            if not data.num_workers:
+                raise
+    with undisturbed(data):
+        return _drawn(data, seed, count, plan=plan, limit_s=limit_s, workers=1)
+
+
+def check_batches(batches: list[Any], *, of_loader: bool) -> None:
+    """Raise TargetError where there is nothing in the first batches that a step could be run on."""
+    if not batches:
+        raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
+    for turn, batch in enumerate(batches, 1):
+        which = f"batch {turn} of the DataLoader" if of_loader else "the batch"
+        tensors = list(tensors_of(batch))
+        if batch is None or (isinstance(batch, Mapping | list | tuple) and not batch):
+            raise TargetError(f"{which} is empty ({batch!r}).", "Check the collate function: it has to return samples.")
+        if tensors and not any(tensor.numel() for tensor in tensors):
+            raise TargetError(
+                f"{which} holds no sample: {describe(batch)}.",
+                "Give batches of at least one sample; leave out the empty ones in the sampler or the collate function.",
+            )
+
+
+def look_at(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: bool) -> DataPrint | None:
+    """The prints of a loader's first batches; None for what is no loader.
+
+    With ``twice`` some are drawn again under the same seed, but with other random numbers for the dataset: what differs
+    then says nothing when two loaders are compared.
+    """
+    if not isinstance(data, DataLoader):
+        return None
+    probed = tuple(print_of(batch) for batch in batches)
+    if not twice:
+        return DataPrint(probed)
+    try:
+        again = first_batches(
+            _reseeded(data, seed + 1), seed, min(len(batches), _DRAWN_AGAIN), plan=plan, limit_s=_SECOND_LOOK_S
+        )
+    except Exception:  # it was read once already; whatever a second look brings up is not the trial's business
+        return DataPrint(probed)
+    random_places, loose = varying(probed, tuple(print_of(batch) for batch in again))
+    return DataPrint(probed, random=random_places, loose=loose)
+
+
+def state_problem(loader: Any) -> str:
+    """What of the program reading a sample changes, which a worker would change for itself; empty for nothing."""
+    before, ends = _program_state(), list[tuple[tuple[Any, ...], dict[str, Any]]]()
+    started = time.perf_counter()
+    try:
+        for seed in (1, 2):  # of the same samples
+            with undisturbed(loader):
+                reseeded = _reseeded(loader, seed)
+                if reseeded is loader or time.perf_counter() - started > _SECOND_LOOK_S:
+                    return ""
+                _drawn(reseeded, 0, 1, plan=None, limit_s=_LIMIT_S, workers=0)
+                ends.append((_host_states(), _program_state()))
+    except Exception:  # whatever reading the loader raises is told where its batches are used
+        return ""
+    (one, after), (other, _) = ends
+    changed = [name for name, value in after.items() if value != before[name]]
+    if torch.equal(one[0], other[0]) or one[1] == other[1]:
+        changed.append("random seed")
+    if not changed:
+        return ""
+    return f"reading a sample changes the program's {' and '.join(changed)}; a worker would change only its own"
+
+
+def note_on(data: DataPrint | None) -> list[str]:
+    """What a person should know of how the data of trials are compared."""
+    places = (*data.random, *data.loose) if data is not None else ()
+    if not places:
+        return []
+    named = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
+    return [f"random augmentation: the contents of {named} are not compared between loaders"]
+
+
+def check_batch_size(data: Any) -> None:
+    """Raise RefusedError for a loader whose class does not read its samples by its batch size."""
+    if not isinstance(data, DataLoader) or not any(_overrides(data, name) for name in ("__iter__", "_get_iterator")):
+        return
+    sizes: list[int] = []
+    with undisturbed(data):
+        loader = _copied(data, 0)
+        _replace_indices(loader, lambda indices: _Watched(indices, sizes))
+        next(iter(_copied(loader, 0)), None)
+    if not sizes:
+        raise RefusedError(f"{type(data).__name__} reads its samples in its own way: data.batch_size changes nothing")
+
+
+def loader_failure(error: BaseException, turn: int) -> TargetError:
+    """What a loader raised in place of a batch, as an error that names the batch."""
+    lines = str(error).strip().splitlines()
+    # What a worker raised carries its traceback; the last line is what was wrong.
+    in_worker = any(line.startswith("Original Traceback") for line in lines)
+    return TargetError(
+        f"the DataLoader failed at batch {turn}: {lines[-1] if in_worker else one_line(error)}",
+        "Check the dataset, the sampler and the collate function at the lines shown.",
+        "\n".join(lines[-_SHOWN_LINES:]) if in_worker else user_frames(error),
+    )
+
+
+def seed_host(seed: int) -> None:
+    """Seed what datasets, samplers and transforms draw from: the generators of PyTorch, Python and NumPy."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def begun_early(loader: Any) -> bool:
+    """Whether a loader began to read when it was made, and not when it is iterated over."""
+    return any(isinstance(held, _BaseDataLoaderIter) for name, held in vars(loader).items() if name != "_iterator")
+
+
+@contextlib.contextmanager
+def undisturbed(loader: Any) -> Iterator[None]:
+    """Leave random numbers, samplers, datasets, their generators and the program's switches as they were.
+
+    Attributes that a sampler or a dataset sets meanwhile are taken back, a file that it opens for itself too: workers
+    that are forked later must not share it. What it changes in place stays changed.
+    """
+    owners = list(_owners(loader, _DEEPEST))
+    held = [(owner, dict(vars(owner))) for owner in owners]
+    generators = [value for _, attributes in held for value in attributes.values()]
+    states = [(generator, _state_of(generator)) for generator in generators]
+    host, program = _host_states(), _program_state()
+    try:
+        yield
+    finally:
+        _restore_program(program)
+        for owner, attributes in held:
+            vars(owner).clear()
+            vars(owner).update(attributes)
+        for generator, state in states:
+            _restore(generator, state)
+        _restore_host(host)
+
+
+def _program_state() -> dict[str, Any]:
+    """What user code may switch for the whole program."""
+    return {
+        "gradient mode": torch.is_grad_enabled(),
+        "default type": torch.get_default_dtype(),
+        "number of threads": torch.get_num_threads(),
+        "working directory": str(Path.cwd()),
+    }
+
+
+def _restore_program(state: dict[str, Any]) -> None:
+    torch.set_grad_enabled(state["gradient mode"])
+    torch.set_default_dtype(state["default type"])
+    if torch.get_num_threads() != state["number of threads"]:
+        torch.set_num_threads(state["number of threads"])
+    os.chdir(state["working directory"])
+
+
+def _overrides(loader: Any, method: str) -> bool:
+    return getattr(type(loader), method, None) is not getattr(DataLoader, method)
+
+
+class _Watched:
+    """Batches of indices as a sampler gives them; their sizes are noted."""
+
+    def __init__(self, indices: Any, sizes: list[int]) -> None:
+        self.indices = indices
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.indices:
+            self.sizes.append(len(batch))
+            yield batch
+
+
+class _Reseeded(_Watched):
+    """The indices of a sampler in their order; what fetches their samples draws random numbers of another seed."""
+
+    def __init__(self, indices: Any, seed: int) -> None:
+        super().__init__(indices, [])
+        self.seed = seed
+
+    def __iter__(self) -> Iterator[Any]:
+        drawn, state = iter(self.indices), _host_states()
+        for turn in itertools.count():
+            _restore_host(state)
+            try:
+                batch = next(drawn)
+            except StopIteration:
+                return
+            state = _host_states()
+            seed_host(self.seed + turn)
+            yield batch
+
+
+def _drawn(data: Any, seed: int, count: int, *, plan: StepPlan | None, limit_s: float, workers: int) -> list[Any]:
+    seed_host(seed)
+    loader = _copied(data, workers)  # after the seed: some begin to read as soon as they are made
+    started = time.perf_counter()
+    batches = []
+    try:
+        for batch in itertools.islice(loop_loader(loader, plan) if plan else loader, count):
+            batches.append(batch)
+            if time.perf_counter() - started > limit_s:
+                break
+    except Exception as error:
+        raise loader_failure(error, len(batches) + 1) from error
+    return batches
+
+
+def _copied(loader: Any, workers: int) -> Any:
+    """A copy of a loader with so many workers, which end with an epoch; the loader where it cannot be copied."""
+    try:
+        return copy_with(loader, num_workers=workers, persistent_workers=False)
+    except ValueError:
+        return loader
+
+
+def _reseeded(loader: Any, seed: int) -> Any:
+    copied = _copied(loader, 0)
+    if copied is not loader:
+        _replace_indices(copied, lambda indices: _Reseeded(indices, seed))
+    return copied
+
+
+def _replace_indices(loader: Any, replaced: Any) -> None:
+    """Put something in the place of what gives a copied loader its indices, or the loader that it wraps."""
+    for inner in vars(loader).values():
+        if isinstance(inner, DataLoader):
+            _replace_indices(inner, replaced)
+    if "dataset" in vars(loader):
+        name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+        object.__setattr__(loader, name, replaced(getattr(loader, name)))
+
+
+def _owners(value: Any, depth: int) -> Iterator[Any]:
+    """A loader, its samplers and its datasets: what may keep count of what has been drawn."""
+    if isinstance(value, list | tuple):
+        for one in value[:16]:
+            yield from _owners(one, depth)
+    elif hasattr(value, "__dict__") and not isinstance(value, type | torch.Tensor | torch.nn.Module):
+        yield value
+        for name, held in vars(value).items() if depth else ():
+            if name in _LEADS_ON or isinstance(held, Dataset | Sampler | DataLoader):
+                yield from _owners(held, depth - 1)
+
+
+def _state_of(value: Any) -> Any:
+    """The state of a generator of random numbers; None for anything else."""
+    numpy = sys.modules.get("numpy")
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if numpy is not None and isinstance(value, numpy.random.RandomState):
+        return value.get_state()
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        return value.bit_generator.state
+    return None
+
+
+def _restore(generator: Any, state: Any) -> None:
+    if state is None:
+        return
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif hasattr(generator, "set_state"):
+        generator.set_state(state)
+    else:
+        generator.bit_generator.state = state
+
+
+def _host_states() -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    return torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy is not None else None
+
+
+def _restore_host(states: tuple[Any, ...]) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    if states[2] is not None:
+        sys.modules["numpy"].random.set_state(states[2])

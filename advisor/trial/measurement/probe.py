@@ -1,0 +1,267 @@
+"""The numerics probe: what the first steps compute, on the same weights and batches in every trial."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from advisor.portable.plan import StepPlan
+from advisor.runtime.batches import tensors_of
+from advisor.trial.measurement.draws import first_batches
+
+PROBE_STEPS = 5
+PROBE_LIMIT_S = 10.0
+_SAMPLED_OUTPUTS = 256
+_MOST_SKIPPED_STEPS = 24
+# The norm is summed in float64, in pieces: a copy of a large parameter would show in the peak memory.
+_PIECE_ELEMENTS = 2**22
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the first steps computed. ``seconds`` is what the ``steps`` took, without the looking at what they did.
+
+    ``usual_step_s`` is what one took on average, the longest left out where there are several: that one compiles.
+    ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,
+    because a gradient scaler skipped their update; ``scale`` is that scaler's in the end.
+    """
+
+    seconds: float
+    steps: int
+    losses: tuple[float, ...] = ()
+    outputs: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    skipped_steps: int = 0
+    scale: float | None = None
+    usual_step_s: float = 0.0
+
+    def scaler_notes(self, scale_now: float | None) -> tuple[str, ...]:
+        """What a person should know of the gradient scaler, whose scale is ``scale_now`` after warm-up and timing."""
+        if self.scale is None or scale_now is None:
+            return ()
+        if self.skipped_steps == self.steps:
+            return (f"the gradient scaler skipped all of the first {self.steps} updates",)
+        notes = []
+        if self.skipped_steps:
+            skipped = f"the gradient scaler skipped {self.skipped_steps} of the first {self.steps} updates"
+            notes.append(f"{skipped}; its scale settled at {self.scale:.6g}")
+        if scale_now < self.scale:
+            notes.append(f"the gradient scaler's scale fell from {self.scale:.6g} to {scale_now:.6g} in later steps")
+        return tuple(notes)
+
+
+def probe_batches(data: Any, seed: int, plan: StepPlan | None = None) -> list[Any]:
+    """The batches that the probe runs on: the loader's first, drawn in this process: every trial sees the same.
+
+    With a plan they come the way that the loop gets them: copied and transformed as the plan says.
+    """
+    if not isinstance(data, DataLoader):
+        return [data] * PROBE_STEPS
+    return first_batches(data, seed, PROBE_STEPS, plan=plan, limit_s=PROBE_LIMIT_S)
+
+
+def probe_training(
+    step: Callable[[Any], torch.Tensor],
+    batches: list[Any],
+    seed: int,
+    *,
+    limit_s: float = PROBE_LIMIT_S,
+    fewest: int = 2,
+) -> Probe:
+    """The first training steps, one a batch; fewer, but ``fewest`` at least, when they take longer than ``limit_s``.
+
+    The longest step does not count towards the limit: it compiles, and the others are quick then.
+    A gradient scaler begins by skipping steps until its scale fits. A skipped step changes no weight: it is run again,
+    so that the losses stay comparable, step for step, with those of a loop without a scaler.
+    """
+    counted = _CountedStep(step)
+    model = _model_of(step)
+    torch.manual_seed(seed)
+    losses: list[float] = []
+    weights = [squared_norm(model)] if model is not None else []
+    with contextlib.closing(_FirstOutput(model, traced=_compiles_loss(step))) as output:
+        for batch in batches:
+            losses.append(counted.until_it_updates(batch))
+            output.close()
+            if model is not None:
+                weights.append(squared_norm(model))
+            if counted.usual_s > limit_s and len(losses) >= fewest:
+                break
+    return Probe(
+        seconds=counted.seconds,
+        steps=counted.steps,
+        losses=tuple(losses),
+        outputs=output.sample,
+        weights=tuple(weights) if weights and weights[0] else (),
+        skipped_steps=counted.skipped_steps,
+        scale=counted.scale,
+        usual_step_s=counted.usual_step_s,
+    )
+
+
+def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *, steps: int = PROBE_STEPS) -> Probe:
+    """A fixed sample of the outputs for the first batch, preceded by the sum of all of them.
+
+    The step runs several times and the last output counts: a captured step is only replayed by then.
+    """
+    torch.manual_seed(seed)
+    started = time.perf_counter()
+    output = step(batches[0])
+    first_s = time.perf_counter() - started
+    for _ in range(steps - 1):
+        output = step(batches[0])
+    sample = sample_of(output)  # waits for the device
+    seconds = time.perf_counter() - started
+    usual_step_s = (seconds - first_s) / (steps - 1) if steps > 1 else seconds
+    return Probe(seconds, steps, outputs=sample, usual_step_s=usual_step_s)
+
+
+def divergence_notes(probe: Probe, step: Callable[[Any], torch.Tensor], batch: Any) -> tuple[str, ...]:
+    """What a person should know of the loss after all other steps: that it is not finite any more.
+
+    One more training step tells. Where the first steps show it already, nothing is said again.
+    """
+    if not probe.losses or not all(map(math.isfinite, probe.losses)):
+        return ()
+    loss = float(step(batch))
+    if math.isfinite(loss):
+        return ()
+    finite = f"the loss was finite in the first {len(probe.losses)} steps"
+    return (f"{finite} and is {loss} after warming up and timing: check the learning rate and the data",)
+
+
+def scale_of(step: Any) -> float | None:
+    """The present scale of a step's gradient scaler, None where it has none."""
+    scaler = getattr(step, "scaler", None)
+    return float(scaler.get_scale()) if scaler is not None else None
+
+
+@torch.no_grad()
+def sample_of(output: Any) -> tuple[float, ...]:
+    """The sum of all outputs and a fixed sample of them; empty when there are none.
+
+    Floating-point tensors only, when there are any: numbers of classes or of boxes would outweigh them. Nothing of the
+    size of the outputs is allocated for it.
+    """
+    tensors = [_real(tensor.detach()) for tensor in tensors_of(output) if _plain(tensor) and tensor.numel()]
+    tensors = [tensor for tensor in tensors if tensor.is_floating_point()] or tensors
+    if not tensors:
+        return ()
+    stride = max(1, sum(tensor.numel() for tensor in tensors) // _SAMPLED_OUTPUTS)
+    sample: list[float] = []
+    first = 0
+    for tensor in tensors:
+        # On the host: a process loads each kind of kernel when it launches the first of that kind.
+        places = torch.arange(first, max(first, tensor.numel()), stride)
+        sample += tensor[torch.unravel_index(places, tensor.shape)].cpu().double().tolist()
+        first = (first - tensor.numel()) % stride
+    return (_total(tensors), *sample[:_SAMPLED_OUTPUTS])
+
+
+@torch.no_grad()
+def squared_norm(model: nn.Module) -> float:
+    """The sum of the squares of all floating-point parameters, in float64."""
+    squares: dict[torch.device, list[torch.Tensor]] = {}
+    for parameter in model.parameters():
+        if _plain(parameter) and parameter.is_floating_point():
+            pieces = parameter.detach().reshape(-1).split(_PIECE_ELEMENTS)
+            norms = (torch.linalg.vector_norm(piece, dtype=torch.float64) for piece in pieces)
+            squares.setdefault(parameter.device, []).extend(norm.square() for norm in norms)
+    return sum(float(torch.stack(on_one).sum()) for on_one in squares.values())  # one wait for each device
+
+
+class _CountedStep:
+    """Runs steps and keeps count of them, of their time, and of the updates that a gradient scaler skips."""
+
+    def __init__(self, step: Callable[[Any], torch.Tensor]) -> None:
+        self._step = step
+        self.seconds = self._longest_s = self._last_s = 0.0
+        self.steps = self.skipped_steps = 0
+
+    @property
+    def usual_s(self) -> float:
+        """What these steps and one more take, without the longest."""
+        return self.seconds - self._longest_s + self._last_s
+
+    @property
+    def usual_step_s(self) -> float:
+        """One of these steps on average, the longest left out where there are others."""
+        return (self.seconds - self._longest_s) / (self.steps - 1) if self.steps > 1 else self.seconds
+
+    @property
+    def scale(self) -> float | None:
+        return scale_of(self._step)
+
+    def until_it_updates(self, batch: Any) -> float:
+        """The loss of the first step on this batch whose update was not skipped, or of the last that is tried."""
+        while True:
+            before = self.scale
+            started = time.perf_counter()
+            loss = float(self._step(batch))
+            self._last_s = time.perf_counter() - started
+            self._longest_s = max(self._longest_s, self._last_s)
+            self.seconds += self._last_s
+            self.steps += 1
+            # The scale falls when, and only when, an update is skipped.
+            after = self.scale
+            if before is None or after is None or after >= before:
+                return loss
+            self.skipped_steps += 1
+            if self.skipped_steps > _MOST_SKIPPED_STEPS:
+                return loss
+
+
+class _FirstOutput:
+    """What the model returns in the first step, sampled as soon as it is there: a later step may overwrite it."""
+
+    def __init__(self, model: nn.Module | None, *, traced: bool) -> None:
+        self.sample: tuple[float, ...] = ()
+        # A model that is compiled in place, or in a larger whole, would trace the hook.
+        hooked = model is not None and not traced and getattr(model, "_compiled_call_impl", None) is None
+        self._handle = model.register_forward_hook(self._keep) if model is not None and hooked else None
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if not self.sample:
+            self.sample = sample_of(output)
+
+
+def _model_of(step: Any) -> nn.Module | None:
+    """The model of a step; a captured step holds the step that it captured."""
+    model = getattr(getattr(step, "step", step), "model", None)
+    return model if isinstance(model, nn.Module) else None
+
+
+def _compiles_loss(step: Any) -> bool:
+    plan = getattr(step, "plan", None)
+    return isinstance(plan, StepPlan) and plan.compiles_loss
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is an ordinary one, all of whose elements are here: no shard, and no wrapper around another."""
+    ordinary = tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__")
+    return ordinary and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return tensor.reshape(1) if tensor.dim() == 0 else tensor
+
+
+def _total(tensors: list[torch.Tensor]) -> float:
+    # Half precision is summed in float32 without a copy; the sum itself would overflow in float16.
+    half = (torch.float16, torch.bfloat16)
+    return float(sum(float(t.sum(dtype=torch.float32) if t.dtype in half else t.sum()) for t in tensors))

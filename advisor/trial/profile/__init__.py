@@ -1,0 +1,1 @@
+"""The instrumented pass: where a step's time goes, and what the machine can do."""

@@ -1,0 +1,236 @@
+"""The machine's own ceilings: matrix products by type, copies, transfers, operator calls. Measured, not looked up.
+
+They are measured once for a machine and kept in the state folder, where a later session reads them, unless something
+else had the machine busy meanwhile. What found no room in memory is left out and tried again the next time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import partial
+
+import msgspec
+import torch
+
+from advisor.files.state_folder import replace_file, state_folder
+from advisor.machine.hardware import inspect_hardware
+from advisor.records import Ceilings, Hardware
+from advisor.trial.measurement.guards import HostLoad
+from advisor.trial.profile.float32 import float32_products
+
+FILE = "ceilings.json"
+_SCHEMA = 1
+_KEPT_DAYS = 30
+# Matrices grow until the next size would take too long.
+_SIZES = {"cuda": (2048, 8192), "cpu": (256, 512, 1024, 2048)}
+# Small products say little of a type that every processor multiplies fast; others may take seconds for large ones.
+_SMALLEST_SIZE = 512
+_COPY_BYTES = {"cuda": 2**30, "cpu": 2**27}
+_TRANSFER_BYTES = 2**26
+_SMALLEST_COPY_BYTES = 2**22
+_FEWEST_REPEATS = 2
+_MOST_REPEATS = 50
+_LIMIT_S = 0.1
+_CALLS = 1000
+# Of the memory that is free beside the user's model.
+_ROOM_SHARE = 1 / 8
+_TENSORS_OF_A_PRODUCT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The file: ceilings by machine."""
+
+    schema: int = _SCHEMA
+    machines: dict[str, Ceilings] = field(default_factory=dict)
+
+
+def machine_ceilings(device: torch.device, dtype: torch.dtype, *, anew: bool = False) -> Ceilings:
+    """The ceilings of this machine, kept ones where there are some; ``dtype`` is one that has to be among them.
+
+    ``anew`` measures them again: for when a step does better than a ceiling that was measured in a bad moment.
+    """
+    hardware = inspect_hardware()
+    machine = machine_name(device, hardware)
+    known = Ceilings({}) if anew else kept_ceilings(machine)
+    missing = [name for name in _types(device, dtype) if name not in known.matmul_flops_per_s]
+    if not missing and known.copy_bytes_per_s is not None:
+        return known
+    load = HostLoad()
+    measured = measure_ceilings(device, missing, _room_bytes(device, hardware), known)
+    if not load.disturbance():
+        keep_ceilings(machine, measured)
+    return measured
+
+
+def kept_ceilings(machine: str) -> Ceilings:
+    """The ceilings that are kept of a machine, empty when there are none, or only old ones."""
+    known = _read().machines.get(machine)
+    return known if known is not None and _is_fresh(known) else Ceilings({})
+
+
+def keep_ceilings(machine: str, ceilings: Ceilings) -> None:
+    """Keep the ceilings of a machine, beside those of others.
+
+    Of two sessions that write at once one wins; what the other measured is measured again when it is missed.
+    """
+    kept = _read()
+    kept = replace(kept, machines={**kept.machines, machine: ceilings})
+    replace_file(state_folder() / FILE, msgspec.json.encode(kept).decode())
+
+
+def measure_ceilings(
+    device: torch.device, types: Sequence[str], room_bytes: int, known: Ceilings | None = None
+) -> Ceilings:
+    """``known`` with the products of these types and whatever else it lacks, in at most ``room_bytes`` of memory."""
+    known = known or Ceilings({})
+    products = {name: _unless_it_fails(partial(_product_rate, device, name, room_bytes)) for name in types}
+    copied = known.copy_bytes_per_s or _unless_it_fails(partial(_copy_rate, device, room_bytes))
+    transfers = known.host_to_device_bytes_per_s or _transfer_rates(device, room_bytes)
+    return Ceilings(
+        matmul_flops_per_s=known.matmul_flops_per_s | {name: rate for name, rate in products.items() if rate},
+        copy_bytes_per_s=copied,
+        host_to_device_bytes_per_s=transfers,
+        call_overhead_s=known.call_overhead_s or _call_overhead_s(),
+        measured_on=known.measured_on or date.today().isoformat(),
+    )
+
+
+def _types(device: torch.device, dtype: torch.dtype) -> list[str]:
+    """The types whose products are measured: those that recipes can choose, and the one that the step has."""
+    if device.type == "cpu":
+        names = ["float32", "bfloat16"]
+    else:
+        tf32 = torch.cuda.get_device_capability(device) >= (8, 0)
+        names = ["float32", *(["tf32"] if tf32 else []), "bfloat16", "float16"]
+    own = str(dtype).removeprefix("torch.")
+    return names if own in names else [*names, own]
+
+
+def machine_name(device: torch.device, hardware: Hardware) -> str:
+    """What the ceilings belong to: the device, and the versions of what runs on it."""
+    if device.type == "cpu":
+        host = hardware.host
+        return f"{host.cpu}, {host.usable_cores} cores, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    properties = torch.cuda.get_device_properties(device)
+    uuid = str(getattr(properties, "uuid", ""))
+    gpu = hardware.gpu_by_uuid(uuid or None)
+    driver = gpu.driver_version if gpu else "unknown"
+    # A part of a GPU has the name of the whole, and other sizes.
+    size = f"{properties.multi_processor_count} multiprocessors, {properties.total_memory} bytes"
+    versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, driver {driver}"
+    return f"{properties.name}, {uuid}, {size}, {versions}"
+
+
+def _read() -> _Kept:
+    """The kept ceilings; none when there is no file, or one that is broken or of another version."""
+    try:
+        kept = msgspec.json.decode((state_folder() / FILE).read_bytes(), type=_Kept)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return _Kept()
+    return kept if kept.schema == _SCHEMA else _Kept()
+
+
+def _is_fresh(ceilings: Ceilings) -> bool:
+    try:
+        age = date.today() - date.fromisoformat(ceilings.measured_on)
+    except ValueError:
+        return False
+    return 0 <= age.days <= _KEPT_DAYS
+
+
+def _room_bytes(device: torch.device, hardware: Hardware) -> int:
+    """How much memory measuring may take beside what the user's model holds."""
+    if device.type == "cpu":
+        return int(_ROOM_SHARE * hardware.host.memory_available_bytes)
+    free, _ = torch.cuda.mem_get_info(device)
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(_ROOM_SHARE * (free + cached))
+
+
+def _unless_it_fails(measure: Callable[[], float | None]) -> float | None:
+    """None for what this machine cannot do, or has no memory for: out of memory is a RuntimeError too."""
+    with contextlib.suppress(RuntimeError, MemoryError):
+        return measure()
+    return None
+
+
+def _product_rate(device: torch.device, name: str, room_bytes: int) -> float | None:
+    """Floating-point operations per second of a large square matrix product of random numbers, the best of several."""
+    dtype = torch.float32 if name == "tf32" else getattr(torch, name)
+    rates: list[float] = []
+    with float32_products(tf32=name == "tf32"):
+        for size in _sizes(device, dtype.itemsize, room_bytes):
+            if rates and (1 + _FEWEST_REPEATS) * 2 * size**3 / rates[-1] > 2 * _LIMIT_S:
+                break
+            left, right = (torch.rand(size, size, device=device, dtype=dtype) for _ in range(2))
+            rates.append(2 * size**3 / _best_seconds(device, partial(torch.matmul, left, right)))
+    return max(rates, default=None)
+
+
+def _sizes(device: torch.device, item_bytes: int, room_bytes: int) -> Iterator[int]:
+    smallest = _SMALLEST_SIZE if item_bytes >= torch.float32.itemsize else 0
+    sizes = (size for size in _SIZES[device.type] if size >= smallest)
+    return (size for size in sizes if _TENSORS_OF_A_PRODUCT * size**2 * item_bytes <= room_bytes)
+
+
+def _copy_rate(device: torch.device, room_bytes: int) -> float | None:
+    """Bytes read plus bytes written per second by a copy larger than the caches, the best of several."""
+    size = min(_COPY_BYTES[device.type], room_bytes // 2)
+    if size < _SMALLEST_COPY_BYTES:
+        return None
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    destination = torch.empty_like(source)
+    return 2 * size / _best_seconds(device, lambda: destination.copy_(source))
+
+
+def _transfer_rates(device: torch.device, room_bytes: int) -> dict[str, float]:
+    """Bytes per second from the host to the device, from pageable and from pinned memory; empty on the CPU."""
+    size = min(_TRANSFER_BYTES, room_bytes)
+    if device.type == "cpu" or size < _SMALLEST_COPY_BYTES:
+        return {}
+
+    def rate(*, pinned: bool) -> float:
+        source = torch.ones(size, dtype=torch.uint8)
+        source = source.pin_memory() if pinned else source
+        destination = torch.empty(size, dtype=torch.uint8, device=device)
+        return size / _best_seconds(device, lambda: destination.copy_(source, non_blocking=pinned))
+
+    rates = {name: _unless_it_fails(partial(rate, pinned=pinned)) for name, pinned in _HOST_MEMORY}
+    return {name: measured for name, measured in rates.items() if measured}
+
+
+_HOST_MEMORY = (("pageable", False), ("pinned", True))
+
+
+def _call_overhead_s() -> float:
+    """Seconds that one operator call costs on the host beside its arithmetic: an addition to a single number."""
+    number = torch.zeros(1)
+
+    def calls() -> None:
+        for _ in range(_CALLS):
+            number.add_(1)
+
+    return _best_seconds(number.device, calls) / _CALLS
+
+
+def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
+    """The shortest of several calls after one to warm up, fewer where they take long: what disturbs only adds time."""
+
+    def timed() -> float:
+        start = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - start
+
+    timed()
+    started = time.perf_counter()
+    times: list[float] = []
+    while len(times) < _FEWEST_REPEATS or (len(times) < _MOST_REPEATS and time.perf_counter() - started < _LIMIT_S):
+        times.append(timed())
+    return min(times)

@@ -1,0 +1,89 @@
+"""Phases: how long each part of a step takes, in a pass of its own with a synchronisation at each boundary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import fmean, median
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from advisor.records import Phase
+from advisor.runtime.step import InferStep, TrainStep
+from advisor.trial.measurement.feed import Feed
+
+_MOST_STEPS = 20
+_FEWEST_STEPS = 3
+# Beyond the limit as many times, even the fewest steps are too many.
+_PATIENCE = 2
+T = TypeVar("T")
+
+
+class RunPhase(Protocol):
+    """Runs a call as a phase of a step and returns what it returns."""
+
+    def __call__(self, phase: Phase, call: Callable[[], T], /) -> T:
+        """``call()``, as this phase."""
+        ...
+
+
+class PhaseTimer:
+    """Times named phases of consecutive steps, synchronising the device at the end of each."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.times_s: dict[str, list[float]] = {}
+
+    def run(self, phase: str, call: Callable[[], T]) -> T:
+        """``call()``, its time added to a phase."""
+        start = time.perf_counter()
+        result = call()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self.times_s.setdefault(phase, []).append(time.perf_counter() - start)
+        return result
+
+    def typical_ms(self) -> dict[str, float]:
+        """Each phase in ms, in the order in which a step runs them: medians, and the mean of the waits for data.
+
+        Where every fourth batch takes long, the usual wait is none, and yet the loop waits.
+        """
+        typical = {Phase.DATA_WAIT: fmean}
+        return {phase: 1e3 * typical.get(Phase(phase), median)(times) for phase, times in self.times_s.items()}
+
+
+def measure_phases(step: TrainStep | InferStep, feed: Feed, *, limit_s: float) -> dict[str, float]:
+    """Milliseconds per phase over several steps, each waited for.
+
+    Stops after ``limit_s`` when three steps are done, after twice that when one is.
+    """
+    timer = PhaseTimer(step.device)
+    started = time.perf_counter()
+    for done in range(_MOST_STEPS):
+        elapsed_s = time.perf_counter() - started
+        if elapsed_s > (limit_s if done >= _FEWEST_STEPS else _PATIENCE * limit_s) and done:
+            break
+        run_in_phases(step, feed, timer.run)
+    return timer.typical_ms()
+
+
+def run_in_phases(step: TrainStep | InferStep, feed: Feed, run: RunPhase) -> None:
+    """One step of the timed loop in its phases, each of them run by ``run``."""
+    batch = run(Phase.DATA_WAIT, feed.next)
+    moved = run(Phase.HOST_TO_DEVICE, lambda: step.to_device(batch))
+    if step._marks_steps:
+        torch.compiler.cudagraph_mark_step_begin()
+    if isinstance(step, InferStep):
+        run(Phase.FORWARD, lambda: step.forward(moved))
+    else:
+        _train_in_phases(step, moved, run)
+
+
+def _train_in_phases(step: TrainStep, batch: Any, run: RunPhase) -> None:
+    run(Phase.ZERO_GRAD, step.zero_grad)
+    output = run(Phase.FORWARD, lambda: step.forward(batch))
+    loss = run(Phase.LOSS, lambda: step.loss(output, batch))
+    run(Phase.BACKWARD, lambda: step.backward(loss))
+    run(Phase.OPTIMIZER, step.update)
+    step.after(loss.detach())

@@ -1,0 +1,281 @@
+"""What torch.profiler records of a few steps: tables of operators, the device's time by phase, and a Chrome trace."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import gzip
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+
+from advisor.records import OperatorRow, Phase
+from advisor.runtime.step import InferStep, TrainStep
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.profile.phases import run_in_phases
+
+ROWS = 40
+_SHAPES_WIDTH = 60
+_FAST_COMPRESSION = 1
+_PHASES = frozenset(str(phase) for phase in Phase)
+# Copies between host and device: the device moves them beside its kernels, and computes nothing.
+_TRANSFERS = ("Memcpy HtoD", "Memcpy DtoH")
+_NO_KERNELS = ("Memcpy", "Memset")
+# CUDA's runtime and driver: cudaLaunchKernel, cudaMemcpyAsync, cuLaunchKernelEx.
+_LAUNCHES = "cu"
+# The profiler itself waits for the device at its end.
+_OWN_WAIT = "cudaDeviceSynchronize"
+
+_TENSOR_CORES = re.compile(
+    r"nvjet"  # cuBLASLt since CUDA 12.4, on Hopper and later
+    r"|[hwiqd]g?mma|tcgen05"  # hmma, imma, wgmma, wmma: the instructions' names
+    r"|tensorop|tensor\d+x\d+x\d+|warpgroupsize"  # CUTLASS; the xmma kernels of cuBLAS and cuDNN
+    r"|[a-z](884|1688|16816|16832|8816)(?!\d)"  # the instruction's shape: s16816gemm, h884cudnn
+    r"|flash_fwd_(splitkv_)?kernel|flash_bwd_dq_dk_dv|FlashAttn(Fwd|Bwd)|FlashAttention(Forward|Backward)"
+    r"|fmha_cutlass[FB]_(b?f16_\w*sm(70|75|80|90)|f32_\w*sm(80|90))"  # the memory-efficient kernels of PyTorch
+    r"|sdpa_\w*flash_[fb]prop"  # cuDNN's attention
+)
+_NO_TENSOR_CORES = re.compile(r"simt|ffma")
+
+# What operators compute, by the families of modules that do the same.
+_FAMILIES = {
+    **dict.fromkeys(("addmm", "linear", "mm"), "linear"),
+    **dict.fromkeys(("baddbmm", "bmm"), "batched_product"),
+    **dict.fromkeys(("gru", "lstm", "rnn_relu", "rnn_tanh"), "recurrent"),
+    "scaled_dot_product_attention": "attention",
+}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceActivity:
+    """What the device did in one recorded step.
+
+    ``busy_ms`` is the time in which a kernel ran, overlapping ones counted once; transfers between host and device are
+    no part of it. ``phases`` is the time in which what each phase launched ran, transfers among it.
+    """
+
+    kernels: float
+    busy_ms: float
+    tensor_core_share: float | None
+    phases: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A few steps as the profiler saw them, per step. ``device`` is None on the CPU; no path when no trace was kept."""
+
+    operators: tuple[OperatorRow, ...]
+    by_shape: tuple[OperatorRow, ...]
+    calls: float
+    device: DeviceActivity | None
+    trace_path: str
+    called: tuple[str, ...]
+
+
+def record_steps(step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_path: str = "") -> Recording:
+    """Run ``steps`` steps under the profiler, each phase in a range of its name.
+
+    Of several a further one before them is not counted: the profiler's own start is in it.
+    """
+    on_cuda = step.device.type == "cuda"
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_cuda else [])
+    warm_steps = 1 if steps > 1 else 0
+    rounds = schedule(wait=0, warmup=warm_steps, active=steps, repeat=1) if warm_steps else None
+    with profile(activities=activities, schedule=rounds, record_shapes=True, acc_events=True) as recorded:
+        for number in range(warm_steps + steps):
+            run_in_phases(step, feed, _annotated)
+            if on_cuda and number + 1 in (warm_steps, warm_steps + steps):
+                torch.cuda.synchronize(step.device)  # no kernel may reach from one part into the next
+            recorded.step()
+    events = list(recorded.events() or [])
+    by_shape = recorded.key_averages(group_by_input_shape=True)
+    return Recording(
+        operators=operator_rows(recorded.key_averages(), steps, on_cuda=on_cuda),
+        by_shape=operator_rows(by_shape, steps, on_cuda=on_cuda),
+        calls=outermost_calls(events) / steps,
+        device=device_activity(events, steps) if on_cuda else None,
+        trace_path=_write_trace(recorded, trace_path) if trace_path else "",
+        called=called_families(events),
+    )
+
+
+def operator_rows(averages: Iterable[Any], steps: int, *, on_cuda: bool) -> tuple[OperatorRow, ...]:
+    """The rows that take longest by themselves, per step. Ranges are none: what runs in them has rows of its own."""
+    rows = [
+        OperatorRow(
+            name=row.key,
+            calls=row.count / steps,
+            host_ms=_ms_per_step(row.self_cpu_time_total, steps),
+            device_ms=_ms_per_step(row.self_device_time_total, steps),
+            host_total_ms=_ms_per_step(row.cpu_time_total, steps),
+            device_total_ms=_ms_per_step(row.device_time_total, steps),
+            shapes=shapes_text(row.input_shapes or ()),
+        )
+        for row in averages
+        if row.device_type == DeviceType.CPU and not _is_range(row) and not _is_own_wait(row, steps)
+    ]
+    rows.sort(key=lambda row: row.device_ms if on_cuda else row.host_ms, reverse=True)
+    return tuple(rows[:ROWS])
+
+
+def outermost_calls(events: Iterable[Any]) -> int:
+    """How many operators were called by something else than an operator: what an operator calls itself costs less."""
+    return sum(_is_operator(event) and not _is_called_by_operator(event) for event in events)
+
+
+def called_families(events: Iterable[Any]) -> tuple[str, ...]:
+    """What the operators compute, by the families of modules that do the same; convolutions by their weights' rank."""
+    found = set()
+    for event in events:
+        name, shapes = event.name.removeprefix("aten::"), event.input_shapes or []
+        if name in _FAMILIES:
+            found.add(_FAMILIES[name])
+        elif name == "convolution" and len(shapes) > 1:
+            found.add(f"conv{len(shapes[1]) - 2}d")
+    return tuple(sorted(found))
+
+
+def device_activity(events: Sequence[Any], steps: int) -> DeviceActivity:
+    """The device's part of the recorded steps, per step. Ranges show up on the device too, and are left out."""
+    on_device = [event for event in events if event.device_type == DeviceType.CUDA and not _is_range(event)]
+    computing = [event for event in on_device if not event.name.startswith(_TRANSFERS)]
+    kernels = [event for event in computing if not event.name.startswith(_NO_KERNELS)]
+    busy_us = union_length((event.time_range.start, event.time_range.end) for event in computing)
+    return DeviceActivity(
+        kernels=len(computing) / steps,
+        busy_ms=_ms_per_step(busy_us, steps),
+        tensor_core_share=tensor_core_share((event.name, event.time_range.elapsed_us()) for event in kernels),
+        phases=_device_phases(events, on_device, steps),
+    )
+
+
+def union_length(intervals: Iterable[tuple[float, float]]) -> float:
+    """The length that intervals ``(start, end)`` cover together, overlapping parts counted once."""
+    covered, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered
+
+
+def tensor_core_share(kernels: Iterable[tuple[str, float]]) -> float | None:
+    """The share of kernel time, given as ``(name, duration)``, in kernels that use tensor cores; None without kernels.
+
+    It is a reading of names, see :func:`uses_tensor_cores`: kernels of others that do not say so are missed.
+    """
+    total = on_cores = 0.0
+    for name, duration in kernels:
+        total += duration
+        on_cores += duration if uses_tensor_cores(name) else 0.0
+    return on_cores / total if total else None
+
+
+def uses_tensor_cores(kernel: str) -> bool:
+    """Whether a kernel's name says that it multiplies on tensor cores.
+
+    Names that say so: ``nvjet`` (cuBLASLt); an instruction (``hmma``, ``imma``, ``wgmma``) or its shape (``s884``,
+    ``s1688``, ``s16816``) in cuBLAS, cuDNN and CUTLASS; ``tensorop``; an ``xmma`` kernel with ``tensor16x8x16`` or
+    ``warpgroupsize``; the main kernels of FlashAttention, of cuDNN's attention, and of PyTorch's memory-efficient
+    attention where the architecture has cores for the type. ``simt`` and ``ffma`` say the opposite. A kernel that
+    Triton generated tells nothing by its name and counts as one without.
+    """
+    return _TENSOR_CORES.search(kernel) is not None and _NO_TENSOR_CORES.search(kernel) is None
+
+
+def shapes_text(shapes: Sequence[Any]) -> str:
+    """The shapes of an operator's tensors as a person reads them: ``32x64, 64x64``; a list of tensors by its length."""
+    texts = [_shape_text(shape) for shape in shapes if isinstance(shape, list | tuple) and shape]
+    text = ", ".join(texts)
+    return text if len(text) <= _SHAPES_WIDTH else f"{text[: _SHAPES_WIDTH - 1]}…"
+
+
+def _shape_text(shape: Sequence[Any]) -> str:
+    if isinstance(shape[0], list | tuple):
+        return f"{len(shape)} tensors"
+    return "x".join(str(size) for size in shape)
+
+
+def _annotated(phase: Phase, call: Callable[[], T]) -> T:
+    with record_function(str(phase)):
+        return call()
+
+
+def _device_phases(events: Sequence[Any], on_device: Sequence[Any], steps: int) -> dict[str, float]:
+    """Milliseconds per step in which the device ran what was launched in each phase.
+
+    A kernel and the call that launched it share a correlation id. It belongs to the phase that the host was in at that
+    call, whichever thread made it: the backward pass has one of its own.
+    """
+    spans = sorted(
+        (event.time_range.start, event.time_range.end, event.name)
+        for event in events
+        if event.device_type == DeviceType.CPU and event.name in _PHASES
+    )
+    launched_at = {
+        event.id: event.time_range.start
+        for event in events
+        if event.device_type == DeviceType.CPU and event.name.startswith(_LAUNCHES)
+    }
+    ran: dict[str, list[tuple[float, float]]] = {name: [] for _, _, name in spans}
+    for event in on_device:
+        phase = _span_at(spans, launched_at.get(event.id))
+        if phase is not None:
+            ran[phase].append((event.time_range.start, event.time_range.end))
+    return {phase: _ms_per_step(union_length(intervals), steps) for phase, intervals in ran.items()}
+
+
+def _span_at(spans: Sequence[tuple[float, float, str]], time_us: float | None) -> str | None:
+    """The name of the span that a time lies in."""
+    if time_us is None:
+        return None
+    index = bisect.bisect_right(spans, time_us, key=lambda span: span[0]) - 1
+    return spans[index][2] if index >= 0 and time_us <= spans[index][1] else None
+
+
+def _is_called_by_operator(event: Any) -> bool:
+    parent = event.cpu_parent
+    while parent is not None:
+        if _is_operator(parent):
+            return True
+        parent = parent.cpu_parent
+    return False
+
+
+def _is_operator(event: Any) -> bool:
+    return bool(event.name.startswith("aten::"))
+
+
+def _is_range(event: Any) -> bool:
+    """Whether an event or a row is a named range, ours or the user's, and not work."""
+    name: str = event.key
+    return bool(getattr(event, "is_user_annotation", False)) or name in _PHASES or name.startswith("ProfilerStep")
+
+
+def _is_own_wait(row: Any, steps: int) -> bool:
+    """Whether a row is the profiler's and our waiting at the end: twice, where a step that waits does it each time."""
+    return bool(row.key == _OWN_WAIT and row.count <= max(2, steps - 1))
+
+
+def _ms_per_step(duration_us: float, steps: int) -> float:
+    return duration_us / 1e3 / steps
+
+
+def _write_trace(recorded: profile, path: str) -> str:
+    """Write the Chrome trace, gzipped, and return its path; nothing when the disk does not take it."""
+    with contextlib.suppress(OSError, RuntimeError), tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / "trace.json"
+        recorded.export_chrome_trace(str(plain))
+        with plain.open("rb") as source, gzip.open(path, "wb", compresslevel=_FAST_COMPRESSION) as target:
+            shutil.copyfileobj(source, target)
+        return path
+    return ""
