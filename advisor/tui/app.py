@@ -6,7 +6,6 @@ Threads only post messages; the handlers here, in the UI thread, change the stat
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -24,7 +23,6 @@ from advisor.experiment.control import SessionControl
 from advisor.experiment.events import Event, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
-from advisor.records import GpuSample
 from advisor.report.comparison import Measured
 from advisor.tui.actions import VIEWS, bindings, find_view_action
 from advisor.tui.context import Context
@@ -32,10 +30,12 @@ from advisor.tui.countdown import Countdown
 from advisor.tui.decider import Decider
 from advisor.tui.exporting import Exporter
 from advisor.tui.jobs import Job, Jobs
-from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, GaugesRead, RetryWanted
+from advisor.tui.leaving import leave_from_outside
+from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted
 from advisor.tui.pacing import Pace
 from advisor.tui.recorded import Recorded
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
+from advisor.tui.sessions import pick_comparison, pick_session
 from advisor.tui.steering import Steering
 from advisor.tui.theme import ADVISOR_THEME
 from advisor.tui.toasts import Toast, toast_for
@@ -45,6 +45,7 @@ from advisor.tui.views.export import ExportView
 from advisor.tui.views.overview import OverviewView
 from advisor.tui.views.profile import ProfileView
 from advisor.tui.views.trials import TrialsView
+from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.nav import NavBar, NavTab
 from advisor.tui.widgets.status import StatusBar
@@ -55,11 +56,10 @@ if TYPE_CHECKING:
 SESSION_GROUP = "session"
 MEASURING = "Measuring"
 STOP_WAIT_S = 2.0
-BEGINS_WITHIN_S = 5.0
-GAUGE_INTERVAL_S = 1.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and what is drawn takes time from what is measured
 MOST_TOASTS = 3
-GaugeReader = Callable[[], tuple[GpuSample, ...]]
+# The views that the gauges stand over.
+GAUGED = ("overview", "trials")
 
 
 class AdvisorApp(App[AppResult]):
@@ -123,6 +123,7 @@ class AdvisorApp(App[AppResult]):
     def compose(self) -> ComposeResult:
         """Tabs, views, status, keys."""
         yield NavBar(self.context.request.target.target, self.context.recorded)
+        yield GaugeStrip(self._read_gauges, self.context.recorded)
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
             yield OverviewView(self.context)
             yield ProfileView(self.context)
@@ -140,8 +141,6 @@ class AdvisorApp(App[AppResult]):
     def _begin(self) -> None:
         if self._load_catalog:
             self._load_recipes(self._load_catalog)
-        if self._read_gauges:
-            self.set_interval(GAUGE_INTERVAL_S, self._poll_gauges)
         if self.context.control:
             self._jobs.add(Job(MEASURING, self.context.control.run))
         if self.context.recorded and self.context.state.failure:
@@ -158,23 +157,6 @@ class AdvisorApp(App[AppResult]):
         for problem in catalog.problems:
             self.notify(problem, title="A recipe could not be loaded", severity="warning", markup=False)
         self._draw()
-
-    # --- gauges ----------------------------------------------------------------------------------------------
-
-    def _poll_gauges(self) -> None:
-        hardware = self.context.state.hardware
-        if self._read_gauges and (hardware is None or hardware.gpus):
-            self._gauge_worker(self._read_gauges)
-
-    @work(thread=True, exit_on_error=False, exclusive=True, group="gauges")
-    def _gauge_worker(self, read: GaugeReader) -> None:
-        self.post_message(GaugesRead(read()))
-
-    @on(GaugesRead)
-    def _on_gauges_read(self, message: GaugesRead) -> None:
-        self.context.gauges.add(message.samples)
-        if self._alive and isinstance(self.view, OverviewView):
-            self.view.show_gauges()
 
     # --- events ----------------------------------------------------------------------------------------------
 
@@ -221,6 +203,7 @@ class AdvisorApp(App[AppResult]):
         if hidden and self.focused is None and len(self.screen_stack) == 1:
             self._focus_view()
         self.base_screen.query_one(StatusBar).show(self.context)
+        self.base_screen.query_one(GaugeStrip).device_uuid = self.context.device_uuid
         self.base_screen.refresh_bindings()
         self.pace.drawn()
 
@@ -239,7 +222,6 @@ class AdvisorApp(App[AppResult]):
     def _on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.group != SESSION_GROUP:
             if event.state is WorkerState.ERROR:
-                self._read_gauges = None if event.worker.group == "gauges" else self._read_gauges
                 self.notify(str(event.worker.error), severity="error", markup=False)
             return
         if event.state is WorkerState.ERROR and event.worker.error:
@@ -301,6 +283,7 @@ class AdvisorApp(App[AppResult]):
         """Switch to a view."""
         self.base_screen.query_one("#views", ContentSwitcher).current = view_id
         self.base_screen.query_one(NavBar).mark(view_id)
+        self.base_screen.query_one(GaugeStrip).display = view_id in GAUGED
         self._draw()
         self._focus_view()
 
@@ -360,26 +343,11 @@ class AdvisorApp(App[AppResult]):
 
     def action_open_session(self) -> None:
         """Pick a recorded session and show it in place of this one."""
-        from advisor.tui.sessions import SessionsScreen
-
-        self.push_screen(SessionsScreen("Open a session", besides=self._session_id), self._open)
-
-    def _open(self, session_id: str | None) -> None:
-        if session_id:
-            self._go_on_with(Then(session_id))
+        pick_session(self, self._session_id, self._go_on_with)
 
     def action_compare(self) -> None:
         """Pick a recorded session and tell what changed from it to this one."""
-        from advisor.tui.sessions import SessionsScreen
-
-        self.push_screen(SessionsScreen("Compare with an earlier session", besides=self._session_id), self._compare)
-
-    def _compare(self, session_id: str | None) -> None:
-        from advisor.tui.sessions import ComparisonScreen
-
-        if session_id:
-            now = Measured(self._session_id or "this session", self.context.request, self.context.state)
-            self.push_screen(ComparisonScreen(session_id, now))
+        pick_comparison(self, Measured(self._session_id, self.context.request, self.context.state))
 
     def _go_on_with(self, then: Then) -> None:
         """Leave for another session, after the question that leaving asks."""
@@ -422,13 +390,7 @@ class AdvisorApp(App[AppResult]):
 
     def leave_soon(self) -> None:
         """Leave as by the key, for a signal: safe in its handler, and before the app has begun."""
-        threading.Thread(target=self._leave_from_outside, name="leave", daemon=True).start()
-
-    def _leave_from_outside(self) -> None:
-        until = time.monotonic() + BEGINS_WITHIN_S
-        while not self._alive and time.monotonic() < until:
-            time.sleep(0.02)
-        self.call_later(self.action_quit)
+        leave_from_outside(lambda: self._alive, lambda: self.call_later(self.action_quit))
 
     async def _stop_session(self) -> None:
         if self.context.control is None:

@@ -22,6 +22,7 @@ from advisor.figures.formatting import printable
 from advisor.files.config_file import read_config
 from advisor.files.paths import is_file
 from advisor.machine.hardware import sample_gpus
+from advisor.machine.load import sample_host
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import Catalog, load_catalog, load_catalog_again
 from advisor.records.outputs import Outputs
@@ -31,6 +32,7 @@ from advisor.tui.exporting import ExportFormat
 from advisor.tui.recorded import Recorded
 from advisor.tui.result import AppResult, Then
 from advisor.tui.sessions import SessionPicker
+from advisor.tui.widgets.gauges import Reading
 
 _SETTINGS = ExportFormat("settings", "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
 _PYTHON = ExportFormat("python", "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
@@ -101,10 +103,14 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     Runner.prepare()
     journal = Journal.create(request) if past is None else Journal(past.path, request)
     exporter = FileExporter(request, outputs)
-    app = AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=sample_gpus)
+    app = AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=_read_gauges)
     session = Session(request, Runner(), app.post_event, journal, past=past)
     app.attach(session, session_id=journal.session_id)
     return app
+
+
+def _read_gauges() -> Reading:
+    return Reading(sample_gpus(), sample_host())
 
 
 def _farewell(state: SessionState, request: Request, outputs: Outputs, result: AppResult) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual import on, work
@@ -18,12 +19,12 @@ from advisor.experiment.journal import PastSession, list_sessions, open_session
 from advisor.experiment.state import SessionState
 from advisor.report.comparison import Changes, Measured, compare, summary
 from advisor.report.listing import result_line
-from advisor.tui.recorded import date_text
+from advisor.tui.result import Then
 from advisor.tui.text import DIM, shortened
 from advisor.tui.theme import ADVISOR_THEME
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
-_NAME, _WHEN, _TARGET = 16, 18, 26
+_NAME, _TARGET = 17, 32
 
 
 class SessionsScreen(ModalScreen[str | None]):
@@ -58,7 +59,7 @@ class SessionsScreen(ModalScreen[str | None]):
     def on_mount(self) -> None:
         """Begin to read."""
         table = self._table
-        for label, width in (("session", _NAME), ("measured", _WHEN), ("target", _TARGET), ("result", None)):
+        for label, width in (("session", _NAME), ("target", _TARGET), ("result", None)):
             table.add_column(label, width=width)
         table.focus()
         self._read()
@@ -79,8 +80,7 @@ class SessionsScreen(ModalScreen[str | None]):
     def _add(self, past: PastSession, result: str) -> None:
         if not self.is_attached:  # closed meanwhile
             return
-        when = date_text(past.started)
-        self._rows[past.session_id] = (past.session_id, when, shortened(past.request.target.command, _TARGET), result)
+        self._rows[past.session_id] = (past.session_id, past.request.target.command, result)
         self._show_row(past.session_id)
 
     def _all_read(self) -> None:
@@ -93,7 +93,8 @@ class SessionsScreen(ModalScreen[str | None]):
         row = self._rows[session_id]
         wanted = self.query_one("#sessions-filter", Input).value.lower().split()
         if all(word in " ".join(row).lower() for word in wanted):
-            self._table.add_row(*map(Text, row), key=session_id)
+            name, target, result = row
+            self._table.add_row(Text(name), Text(shortened(target, _TARGET)), Text(result), key=session_id)
 
     @on(Input.Changed, "#sessions-filter")
     def _on_filter_changed(self) -> None:
@@ -186,3 +187,23 @@ class SessionPicker(App[str]):
         self.register_theme(ADVISOR_THEME)
         self.theme = ADVISOR_THEME.name
         self.push_screen(SessionsScreen("Open a session"), self.exit)
+
+
+def pick_session(app: App[Any], shown: str, go_on_with: Callable[[Then], None]) -> None:
+    """Let the person pick a session other than the one ``shown``, to go on with."""
+
+    def picked(session_id: str | None) -> None:
+        if session_id:
+            go_on_with(Then(session_id))
+
+    app.push_screen(SessionsScreen("Open a session", besides=shown), picked)
+
+
+def pick_comparison(app: App[Any], now: Measured) -> None:
+    """Let the person pick an earlier session, and tell what changed from it."""
+
+    def picked(session_id: str | None) -> None:
+        if session_id:
+            app.push_screen(ComparisonScreen(session_id, now))
+
+    app.push_screen(SessionsScreen("Compare with an earlier session", besides=now.session_id), picked)

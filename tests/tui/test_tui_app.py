@@ -19,13 +19,15 @@ from tui_pilot import drive, screen_text, settle
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
-from advisor.records import GpuSample, Outcome
+from advisor.machine.load import sample_host
+from advisor.records import Outcome
 from advisor.tui.actions import ACTIONS, VIEWS
 from advisor.tui.result import AppResult, result_of
 from advisor.tui.screens import FailureScreen, HelpScreen
 from advisor.tui.toasts import toast_for
 from advisor.tui.views.headline import headline
 from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.widgets.gauges import GaugeStrip, Reading
 from advisor.tui.widgets.log_tail import LogTail, read_tail
 from advisor.tui.widgets.status import StatusBar, stack_text
 
@@ -417,13 +419,34 @@ async def test_themes_can_be_changed_on_any_view() -> None:
     await drive(histories.whole(), check)
 
 
-async def test_gauges_are_shown() -> None:
+@pytest.mark.parametrize(
+    ("size", "told"), [((120, 36), "9.00 GiB of 140 GiB  486 W  51 °C  1980 MHz"), ((80, 24), "486 W")]
+)
+async def test_gauges_are_shown(size, told) -> None:
     app, _ = make_app(histories.whole(), gauges=True)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=size) as pilot:
+        for view, is_there in (("1", True), ("3", True), ("2", False), ("4", False)):
+            await pilot.press(view)
+            await settle(pilot)
+            app.clear_notifications()
+            await settle(pilot)
+            line = screen_text(app).split("\n")[1]
+            assert (told in line and "97 %" in line) is is_there
+
+
+async def test_without_a_gpu_the_gauges_are_the_hosts() -> None:
+    app, _ = make_app(histories.cpu_demo())
+    async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        app._poll_gauges()
+        app.query_one(GaugeStrip).reading = replace(histories.READING, gpus=())
         await settle(pilot)
-        assert "486 W, 51 °C, SM 1980 MHz" in screen_text(app)
+        assert "35 %  RAM 12.0 GiB of 128 GiB" in screen_text(app)
+
+
+def test_the_gauges_of_this_machine_can_be_read() -> None:
+    host = sample_host()
+    assert 0 <= host.cpu_percent <= 100
+    assert 0 < host.memory_used_bytes <= host.memory_total_bytes
 
 
 def test_toasts_for_what_matters() -> None:
@@ -482,16 +505,14 @@ async def test_a_flood_of_events_is_not_a_flood_of_toasts() -> None:
 async def test_gauges_that_fail_are_read_no_more() -> None:
     app, control = make_app(histories.to_trials(), hold=True, gauges=True)
 
-    def broken() -> tuple[GpuSample, ...]:
+    def broken() -> Reading:
         raise OSError("NVML went away [/]")
 
     app._read_gauges = broken
-    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        app._poll_gauges()
-        await settle(pilot)
-        assert app._read_gauges is None
-        assert "NVML went away [/]" in screen_text(app)
+        assert "The gauges cannot be read: OSError: NVML went away [/]" in screen_text(app)
+        assert app.query_one(GaugeStrip)._read is None
         control.cancel()
 
 

@@ -11,6 +11,7 @@ from tui_fakes import make_app
 from tui_pilot import settle
 
 from advisor.tui.actions import VIEWS
+from advisor.tui.widgets.gauges import GaugeStrip
 
 SIZES = [(80, 24), (120, 36)]
 PICTURES = {
@@ -60,7 +61,7 @@ def test_picture(snap_compare, name, size, tmp_path, monkeypatch) -> None:
         await settle(pilot)
         app.clear_notifications()
         await settle(pilot)
-        app.context.gauges.add((histories.SAMPLE,) if name == "overview" else ())
+        app.query_one(GaugeStrip).reading = histories.READING if name in ("overview", "trials") else None
         await pilot.press(*keys)
         await settle(pilot)
         app.clear_notifications()

@@ -22,7 +22,6 @@ from advisor.records import (
     BaselineRecord,
     Facts,
     GpuInfo,
-    GpuSample,
     Hardware,
     HostInfo,
     Mode,
@@ -30,8 +29,7 @@ from advisor.records import (
     Value,
     WorkloadFacts,
 )
-from advisor.tui.context import Gauges
-from advisor.tui.text import DIM, meter, sparkline
+from advisor.tui.text import DIM
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact
 
@@ -109,38 +107,6 @@ def _host_facts(host: HostInfo) -> list[Fact]:
         ("CPU", Content.assemble(host.cpu, (f"  {cores}", DIM))),
         ("Host", f"{format_bytes(host.memory_total_bytes)} memory, {host.system}, Python {host.python}"),
     ]
-
-
-def gauge_facts(gauges: Gauges, uuid: str | None, width: int) -> list[Fact]:
-    """The live gauges of one GPU, as meters."""
-    sample = _sample(gauges, uuid)
-    if sample is None:
-        return []
-    room = max(6, min(30, width - 22))
-    history = gauges.utilization.get(sample.uuid, ())
-    used = sample.memory_used_bytes / sample.memory_total_bytes if sample.memory_total_bytes else 0.0
-    facts: list[Fact] = [
-        ("Busy", Content.assemble((sparkline(history, room), "$primary"), f" {sample.utilization_percent or 0:>3} %")),
-        ("Memory", Content.assemble(meter(used, room, "$primary"), f" {format_bytes(sample.memory_used_bytes)}")),
-    ]
-    now = [
-        text
-        for value, text in (
-            (sample.power_w, f"{sample.power_w or 0:.0f} W"),
-            (sample.temperature_c, f"{sample.temperature_c} °C"),
-            (sample.sm_clock_mhz, f"SM {sample.sm_clock_mhz} MHz"),
-        )
-        if value is not None
-    ]
-    return [*facts, ("Now", ", ".join(now))]
-
-
-def _sample(gauges: Gauges, uuid: str | None) -> GpuSample | None:
-    if not gauges.latest:
-        return None
-    wanted = (uuid or "").removeprefix("GPU-").lower()
-    named = {key.removeprefix("GPU-").lower(): sample for key, sample in gauges.latest.items()}
-    return named.get(wanted) or next(iter(gauges.latest.values()))
 
 
 def what_is_measured(facts: Facts | None) -> Content:
