@@ -333,12 +333,6 @@ class AdvisorApp(App[AppResult]):
 
         return commands(self)
 
-    def show_export(self, format_id: str) -> None:
-        """Go to the export view, to one of its formats."""
-        self.action_show_view("export")
-        if isinstance(self.view, ExportView):
-            self.view.choose(format_id)
-
     # --- other sessions --------------------------------------------------------------------------------------
 
     def action_open_session(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import sample_session
 import tui_histories as histories
+from textual.widget import Widget
 from textual.widgets import DataTable, Input, OptionList, Static
 from tui_fakes import CANNOT_WRITE, FakeExporter, make_app
 from tui_pilot import drive, screen_text, settle
@@ -390,7 +391,7 @@ async def test_help_lists_every_key() -> None:
 async def test_the_palette_depends_on_the_view() -> None:
     async def check(pilot, app, control) -> None:
         titles = [command.title for command in app.get_system_commands(app.screen)]
-        assert "Export Report" in titles
+        assert "Export Report: report.md" in titles
         assert "Theme" in titles
         assert not any(title.startswith("Accept") for title in titles)
         await pilot.press("4")
@@ -398,7 +399,7 @@ async def test_the_palette_depends_on_the_view() -> None:
         await commands["Accept: Channels-last memory format"].callback()
         await settle(pilot)
         assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls
-        commands["Export Python file"].callback()
+        commands["Export Python file: tuned.py"].callback()
         await settle(pilot)
         assert app.view.id == "export"
         assert "import torch" in screen_text(app)
@@ -407,6 +408,33 @@ async def test_the_palette_depends_on_the_view() -> None:
         assert "Export Settings YAML" in screen_text(app)
 
     await drive(histories.whole(), check)
+
+
+@pytest.mark.parametrize(
+    ("typed", "view", "shown"),
+    [
+        ("trial autocast", "trials", "autocast=bfloat16"),
+        ("not tried", "trials", "was not tried"),
+        ("precision.autocast", "trials", "autocast=bfloat16"),
+        ("advice channels", "advice", "Channels-last memory format"),
+        ("tuned", "export", "tuned"),
+    ],
+)
+async def test_the_palette_finds_trials_settings_recipes_and_files(typed, view, shown) -> None:
+    async def check(pilot, app, control) -> None:
+        found = [c for c in app.get_system_commands(app.screen) if fuzzy(typed, c.title)]
+        assert found
+        found[0].callback()
+        await settle(pilot)
+        assert app.view.id == view
+        strip = app.query_one("#selection" if view == "trials" else f"#{view}", Widget)
+        assert shown in (str(strip.content) if view == "trials" else screen_text(app))
+
+    await drive(histories.whole(), check)
+
+
+def fuzzy(typed: str, text: str) -> bool:
+    return all(word in text.lower() for word in typed.split())
 
 
 async def test_themes_can_be_changed_on_any_view() -> None:

@@ -213,6 +213,14 @@ class TrialsView(View):
         if rows and self.selected_key not in rows:
             self._table.move_cursor(row=list(self._rows).index(rows[0]), animate=False)
 
+    def choose_row(self, key: str) -> None:
+        """Go to a row, also to one that is hidden or filtered out now."""
+        self._follows = False
+        if key not in self._rows:
+            self._arrange(replace(self._order, query="", show_skipped=True))
+        if key in self._rows:
+            self._table.move_cursor(row=list(self._rows).index(key), animate=False)
+
     def _arrange(self, order: Order) -> None:
         self._order = order
         self._redraw()
