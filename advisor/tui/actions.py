@@ -156,6 +156,14 @@ ACTIONS = (
         app_action="undo",
     ),
     Action("trial.retry", "t", "Retry", "Run the selected trial again", ("trials", "advice"), "retry"),
+    Action(
+        "view.copy",
+        "y",
+        "Copy",
+        "Copy the code of the recommendation, the settings of the trial, or the file shown, to the clipboard",
+        ("trials", "advice", "export"),
+        "copy",
+    ),
     Action("trials.log", "l", "Log", "Show or hide the log of the selected trial", ("trials",), "log"),
     Action(
         "trials.filter",

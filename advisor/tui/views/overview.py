@@ -22,10 +22,12 @@ from advisor.tui.views.overview_facts import (
     what_is_measured,
     workload_facts,
 )
+from advisor.tui.views.plan_text import plan_text
 from advisor.tui.views.waterfall_text import waterfall_text
 from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.fact_list import Fact, FactList
 
+_BROAD = 100
 _WORKLOAD = "The model is described once its baseline has been measured."
 
 
@@ -38,6 +40,7 @@ class OverviewView(View):
     def compose(self) -> ComposeResult:
         """The panels."""
         with VerticalScroll(id="overview-scroll"):
+            yield Static(id="plan", markup=False)
             yield Static(id="headline", classes="panel")
             with Vertical(classes="panel", id="waterfall-panel") as panel:
                 panel.border_title = "What each setting adds"
@@ -61,11 +64,14 @@ class OverviewView(View):
         """Draw all panels."""
         state, request = self.context.state, self.context.request
         show_text(self.query_one("#headline", Static), headline(state))
+        plan = plan_text(state, request.budget_s)
+        self.query_one("#plan").display = bool(plan)
+        show_text(self.query_one("#plan", Static), plan)
         self.query_one("#headline").border_subtitle = what_is_measured(state.facts)
         self._show_waterfall()
         self._show_panel("#baseline", baseline_facts(state.baseline, state.facts), "The baseline is being measured…")
         self._show_panel("#workload", workload_facts(state.facts, self.context.defaults), _WORKLOAD)
-        machine = hardware_facts(state.hardware, self.context.device_uuid)
+        machine = hardware_facts(state.hardware, self.context.device_uuid, short=self.app.size.width < _BROAD)
         self._show_panel("#hardware", machine, "The machine is inspected…")
         self.query_one("#notes", FactList).show(note_lines(state, request.goal, request.budget_s))
         self._show_clocks(clock_check(state.facts))
@@ -81,8 +87,8 @@ class OverviewView(View):
         show_text(self.query_one("#waterfall", Static), text)
 
     def on_resize(self) -> None:
-        """Fit the bars to the new width."""
-        self.call_after_refresh(self._show_waterfall)
+        """Fit the bars and the panels to the new width."""
+        self.call_after_refresh(self.show)
 
     def _show_clocks(self, clock: ClockCheck | None) -> None:
         _show_or_hide(self.query_one("#clocks", FactList), clock_facts(clock))

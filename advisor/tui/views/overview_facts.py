@@ -41,20 +41,20 @@ _OBJECTIVES = {
 }
 
 
-def hardware_facts(hardware: Hardware | None, device_uuid: str | None) -> list[Fact]:
-    """The GPU that is measured on (or the first), and the host."""
+def hardware_facts(hardware: Hardware | None, device_uuid: str | None, *, short: bool = False) -> list[Fact]:
+    """The GPU that is measured on (or the first), and the host; a line of each where it has to be ``short``."""
     if hardware is None:
         return []
     gpu = hardware.gpu_by_uuid(device_uuid) or (hardware.gpus[0] if hardware.gpus else None)
     facts: list[Fact] = []
     if gpu:
-        facts += _gpu_facts(gpu)
+        facts += _gpu_facts(gpu)[:1] if short else _gpu_facts(gpu)
     else:
         facts.append(("GPU", Content.styled(hardware.gpu_note or "none found", DIM)))
     others = [other.name for other in hardware.gpus if other is not gpu]
     if others:
         facts.append(("More GPUs", f"{len(others)}: {', '.join(sorted(set(others)))}"))
-    return facts + _host_facts(hardware.host)
+    return facts + (_host_facts(hardware.host)[:1] if short else _host_facts(hardware.host))
 
 
 def _gpu_facts(gpu: GpuInfo) -> list[Fact]:
@@ -115,7 +115,7 @@ def what_is_measured(facts: Facts | None) -> Content:
         return Content("")
     workload = facts.workload
     batch = f", batch {workload.batch_size}" if workload.batch_size else ""
-    return Content(f"{workload.model}, {_loop(workload)}{batch}")
+    return Content(f"{workload.model}, {_loop(workload)}{batch} on {workload.device_name}")
 
 
 def workload_facts(facts: Facts | None, defaults: Mapping[str, Value]) -> list[Fact]:
