@@ -4,8 +4,9 @@ What it does
 ------------
 Traces the model and generates fused kernels for it: Triton on a GPU, C++ on a CPU. `reduce-overhead` also
 replays the kernels from CUDA graphs; the `max-autotune` modes also time several kernels for each matrix product
-and keep the best. The compiled model is a wrapper that shares the model's parameters: save checkpoints from the
-model inside, whose names have no prefix.
+and keep the best. Graphs are replayed in the steps of `train_step` and `infer` only: in a loop of your own the next
+call could overwrite gradients and outputs that the loop still needs. `torch.compile` returns a wrapper that shares
+the model's parameters: save checkpoints from the model inside, whose names have no prefix.
 
 Why it helps
 ------------

@@ -60,6 +60,7 @@ class DebugOff(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.GLOBAL
+    keeps_code = True  # autograd looks while the step runs
     habit = True
     # Expected speed-up: Anomaly detection cost 3.6x and 1.4x to 1.6x, the profiler 1.5x, NVTX ranges 7 %
     # (tests/gpu/RESULTS.md).

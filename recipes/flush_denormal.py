@@ -61,6 +61,7 @@ class FlushDenormal(Recipe):
     attacks = frozenset({Bottleneck.COMPUTE})
     numerics = Numerics.CLOSE
     stage = Stage.GLOBAL
+    keeps_code = True  # a mode of the processor's
     # Expected speed-up: Never shown to help (tests/gpu/RESULTS.md).
     gain = 1.0
 

@@ -45,6 +45,7 @@ class InteropThreads(Recipe):
     partners = frozenset({"threads"})
     numerics = Numerics.EXACT
     stage = Stage.GLOBAL
+    keeps_code = True  # a pool of the runtime's
     # Expected speed-up: No workload of RESULTS.md forks; PyTorch's documentation gives no figure.
     gain = 1.05
 

@@ -14,9 +14,10 @@ When it does not
 ----------------
 When the kernels are long enough to hide their launches, a replay gains nothing. The step must have fixed shapes
 and must not make the host wait: no `.item()`, no branching on a tensor's value, no batch that is smaller than
-the others (use `drop_last=True`). The graph keeps memory of its own, so the reserved memory grows. Python
-numbers are frozen into the recording: a learning-rate schedule has no effect on it unless the learning rate is
-a tensor on the device.
+the others (use `drop_last=True`). The graph keeps memory of its own, so the reserved memory grows. The step of
+`train_step` copies learning rates in before each replay, so schedules work; when another number changes that the
+model or the loss reads, it records anew. Under float16 the gradient scaler asks the host, so the update stays
+outside the recording. In a recording of your own, Python numbers are frozen, the learning rate among them.
 
 Numerics
 --------
@@ -99,15 +100,12 @@ class StepGraph(Recipe):
     keeps_code = True  # the graph records the kernels that there are
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        workload = facts.workload
-        if workload.mode is Mode.TRAIN:
-            if workload.optimizer is not None and not _can_be_captured(workload.optimizer):
-                return Skip(
-                    f"{workload.optimizer.name} counts its steps on the host and takes no `capturable` option, "
-                    "so a recorded step would repeat one update"
-                )
-            if facts.current("precision.autocast", "none") == "float16":
-                return Skip(_SCALER)
+        optimizer = facts.workload.optimizer
+        if facts.workload.mode is Mode.TRAIN and optimizer is not None and not _can_be_captured(optimizer):
+            return Skip(
+                f"{optimizer.name} counts its steps on the host and takes no `capturable` option, so a recorded step "
+                "would repeat one update"
+            )
         return [True]
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
@@ -135,11 +133,7 @@ class StepGraph(Recipe):
         mode = settings.get("compile.mode")
         if mode in ("reduce-overhead", "max-autotune"):
             return f"compile.mode {mode} records CUDA graphs of its own, which cannot be captured into step.cuda_graph"
-        infers = "infer.grad" in settings
-        return _SCALER if settings.get("precision.autocast") == "float16" and not infers else None
-
-
-_SCALER = "float16 training scales gradients, and the GradScaler asks the host at every step; use bfloat16"
+        return None
 
 
 def _can_be_captured(optimizer: OptimizerFacts) -> bool:

@@ -35,12 +35,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import Components, Recipe, Stage, is_host_bound, runs_in_half, unless_computed
+from advisor.recipe import Components, Recipe, Stage, gain_from, is_host_bound, runs_in_half, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _PRODUCTS = ("linear", "attention", "recurrent", "batched_product", "conv1d", "conv2d", "conv3d")
 # oneDNN 3.13 multiplied float32 in full precision on a CPU with AVX-512 BF16 alone, though bfloat16 was permitted.
 _CPU_UNITS = "amx_bf16"
+# Matrix products in the operator table. cuDNN's convolutions and recurrent layers round by default.
+_MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear")
+# Share of a product's time that TensorFloat-32 saves. Unitless; 0.65 of the step of the transformers of RESULTS.md.
+_SAVED = 0.7
+# Share of the parameters in linear layers from which they may take much of a step. A ResNet-50 has 0.08.
+_MUCH_LINEAR = 0.25
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 _NO_PRODUCT = "the step computes no linear, attention, recurrent or convolution layer and no matrix product"
 
 
@@ -73,10 +80,15 @@ class Tf32(Recipe):
         return value in ("highest", "high", "medium")
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
-        # tests/gpu/RESULTS.md: 2.71x and 2.42x on transformers, 1.0x beside autocast and on small models. A product
-        # alone on a CPU with AMX: 1.2x to 4.0x (PyTorch pull request 116015).
         if value == self.default or runs_in_half(facts) or (value == "high" and not facts.on_cuda):
             return 1.0
+        if facts.on_cuda and not _multiplies_much(facts):
+            return 1.0
+        share = _share_of_products(facts)
+        if share is not None:
+            return gain_from(_SAVED * share)
+        # tests/gpu/RESULTS.md: 2.71x and 2.42x on transformers, 1.0x beside autocast and on small models. A product
+        # alone on a CPU with AMX: 1.2x to 4.0x (PyTorch pull request 116015).
         return 1.05 if is_host_bound(facts) else 1.3
 
     def apply(self, workload: Components, value: Value) -> None:
@@ -95,6 +107,26 @@ class Tf32(Recipe):
     def rounding(self, value: Value) -> float:
         # `medium` permits bfloat16 products, whatever the kernels of today make of it.
         return {"high": 2.0**-11, "medium": 2.0**-8}.get(str(value), 0.0)
+
+
+def _share_of_products(facts: Facts) -> float | None:
+    """The share of a step (0 to 1) in which the GPU multiplies matrices; None where no table tells."""
+    profile = facts.profile
+    if not facts.on_cuda or profile is None or not profile.operators or profile.step_ms <= 0:
+        return None
+    products_ms = sum(row.device_ms for row in profile.operators if row.name in _MATRIX_PRODUCTS)
+    return min(1.0, products_ms / profile.step_ms)
+
+
+def _multiplies_much(facts: Facts) -> bool:
+    """Whether layers that multiply matrices in full float32 may take a good part of a step, as far as layers tell."""
+    if facts.profile is not None and facts.profile.operators:
+        return True  # the table of operators tells it better
+    workload = facts.workload
+    if workload.has("attention") or not workload.has(*_CONVOLUTIONS, "recurrent"):
+        return True
+    linear = sum(inputs * outputs * count for inputs, outputs, count in workload.linear_shapes)
+    return linear >= _MUCH_LINEAR * max(1, workload.parameters)
 
 
 def _lacks_units(facts: Facts) -> str:

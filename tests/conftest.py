@@ -1,18 +1,29 @@
-"""Nothing that a test measures lands in the user's own state folder: trials inherit the environment of the tests."""
+"""The tiers, and what many tests share.
+
+Nothing that a test measures lands in the user's own state folder: trials inherit the environment of the tests.
+"""
 
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
 from advisor.runner.trials import Runner
 
+TESTS = Path(__file__).parent
 # As long as in the shortest session: what is planted differs by far more than so short a trial's noise.
 MEASURE_S = 0.5
 
+# Folders of tests/ and markers: pytest runs them when a path or -m asks for them.
+TIERS = ("process", "compile", "app")
+# These have to be asked for with -m.
+ON_DEMAND = ("gpu", "fuzz", "faults")
+
 
 def pytest_configure(config):
+    config.option.markexpr = _tiers_to_run(config)
     # Else each process that compiles for the CPU starts a compiler and an interpreter, several times, to see which
     # vector instructions there are; with 0 the code has none, but is generated and compiled all the same.
     os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
@@ -20,6 +31,34 @@ def pytest_configure(config):
         folder = tempfile.TemporaryDirectory(prefix="perf-advisor-tests-", ignore_cleanup_errors=True)
         os.environ["PERF_ADVISOR_STATE"] = folder.name
         config.add_cleanup(folder.cleanup)
+
+
+@pytest.fixture(autouse=True)
+def no_accelerator_left():
+    """Accelerate keeps its state for the process, and settings heed it."""
+    yield
+    if "accelerate.state" in sys.modules:
+        from process_state import forget_accelerator
+
+        forget_accelerator()
+
+
+def _tiers_to_run(config):
+    """The expression of -m, completed: what is left out unless it was asked for."""
+    wanted = config.option.markexpr
+    left_out = [name for name in ON_DEMAND if name not in wanted]
+    if not wanted and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        left_out += TIERS
+    return " and ".join([*([f"({wanted})"] if wanted else []), *(f"not {name}" for name in left_out)])
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
+def pytest_collection_modifyitems(items):
+    """Mark each test with the tier of its folder."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in TIERS:
+            item.add_marker(folder)
 
 
 @pytest.fixture(scope="session")

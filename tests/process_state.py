@@ -55,6 +55,7 @@ def state_put_back() -> Iterator[None]:
     try:
         yield
     finally:
+        forget_accelerator()
         if before["cores"]:
             os.sched_setaffinity(0, before["cores"])
         gc.enable()
@@ -78,3 +79,11 @@ def state_put_back() -> Iterator[None]:
             sys.modules["torch._inductor.config"].freezing = before["freezing"]
         if before["recompile_limit"]:
             sys.modules["torch._dynamo.config"].recompile_limit = before["recompile_limit"]
+
+
+def forget_accelerator() -> None:
+    """Accelerate keeps its state for the process, as if there still were an Accelerator."""
+    state = sys.modules.get("accelerate.state")
+    if state is not None and state.AcceleratorState._shared_state:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()

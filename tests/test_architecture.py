@@ -11,8 +11,8 @@ import pytest
 WITHOUT_TORCH = [
     "advisor",
     "advisor.cli.main",
-    "advisor.cli.commands",
-    "advisor.headless",
+    "advisor.cli.grammar",
+    "advisor.headless.run",
     "advisor.runner.trials",
     "advisor.recipe.catalog",
     "advisor.experiment.session",

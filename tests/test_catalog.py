@@ -237,3 +237,20 @@ def test_a_strangers_recipe_that_raises_when_asked_is_left_out_not_fatal(tmp_pat
     assert "RuntimeError: not today" in catalog.conflict(settings)
     assert catalog.cost(settings) == 1.0
     assert catalog.why("moody", cpu_facts(), True) == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "keeps"),
+    [
+        ({"precision.float32_matmul": "high"}, False),  # the compiler's cache key has the flag
+        ({"backends.deterministic": True}, False),
+        ({"backends.cudnn_benchmark": True}, True),
+        ({"optimizer.implementation": "fused"}, True),
+        ({"model.memory_format": "channels_last"}, False),
+    ],
+)
+def test_what_decides_the_compiled_code_is_what_the_compilers_cache_looks_at(settings, keeps):
+    catalog = load_catalog()
+    compiled = {"compile.mode": "default"}
+    same = catalog.compiled_code({**compiled, **settings}) == catalog.compiled_code(compiled)
+    assert same is keeps

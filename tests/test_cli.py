@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from sample_session import cancelled_history, failed_history, sample_history, sample_request
 
+from advisor.cli import grammar
 from advisor.cli import main as cli
-from advisor.cli import options
 from advisor.errors import ExitCode, TargetError
 from advisor.experiment.journal import Journal
 from advisor.experiment.state import SessionState
@@ -66,24 +66,27 @@ def imported_by(statement):
     [
         "import advisor",
         "import advisor.cli.main",
-        "from advisor.cli import options; options.parse(['mymodel:build', '--budget', '5m'])",
+        "from advisor.cli import grammar; grammar.parse(['mymodel:build', '--budget', '5m'])",
     ],
 )
 def test_starting_loads_nothing_heavy(statement):
     assert imported_by(statement).isdisjoint({"torch", "textual", "rich", "numpy", "pynvml", "psutil", "msgspec"})
 
 
-@pytest.mark.parametrize("module", ["advisor.headless", "advisor.cli.commands", "advisor.machine.hardware"])
+@pytest.mark.parametrize("module", ["advisor.headless.run", "advisor.cli.grammar", "advisor.machine.hardware"])
 def test_a_session_without_the_app_loads_neither_torch_nor_textual(module):
     assert imported_by(f"import {module}").isdisjoint({"torch", "textual"})
 
 
 def test_importing_the_command_is_quick():
+    """Beside four modules of Python, in the same process; it takes a tenth of their time, and numpy as much as they."""
     code = (
-        "import time, advisor; start = time.perf_counter(); import advisor.cli.main; print(time.perf_counter() - start)"
+        "from time import process_time as now\n"
+        "start = now(); import argparse, asyncio, http.client, unittest.mock; between = now()\n"
+        "import advisor.cli.main; print((now() - between) / (between - start))\n"
     )
-    seconds = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
-    assert min(seconds) < 0.08
+    shares = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]
+    assert min(shares) < 0.5
 
 
 # --- streams and exit codes -----------------------------------------------------------------------------------
@@ -156,13 +159,13 @@ def test_recipes_of_a_folder_are_listed_and_broken_ones_named(command, tmp_path)
     assert "TensorFloat-32" in shown.stdout
 
 
-@pytest.mark.parametrize("recipe_id", load_catalog().recipes)
-def test_every_card_is_shown_whole(recipe_id, capsys):
-    assert cli.main(["recipes", recipe_id]) == 0
-    shown = capsys.readouterr()
-    assert [heading for heading in HEADINGS if f"\n{heading}\n---" not in shown.out] == []
-    assert load_catalog()[recipe_id].key in shown.out
-    assert not shown.err
+def test_every_card_is_shown_whole(capsys):
+    for recipe in load_catalog():
+        assert cli.main(["recipes", recipe.id]) == 0
+        shown = capsys.readouterr()
+        assert [heading for heading in HEADINGS if f"\n{heading}\n---" not in shown.out] == [], recipe.id
+        assert recipe.key in shown.out
+        assert not shown.err
 
 
 def test_every_recipe_is_listed(capsys):
@@ -290,7 +293,7 @@ def raising(error):
 
 
 def test_a_bug_of_ours_leaves_a_traceback_in_a_file(state, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_dispatch", raising(ZeroDivisionError("oh\nno")))
+    monkeypatch.setattr(cli, "_run", raising(ZeroDivisionError("oh\nno")))
     assert cli.main(["demo"]) == ExitCode.BUG
     wrong, what_to_do = capsys.readouterr().err.splitlines()
     assert "ZeroDivisionError: oh no" in wrong
@@ -300,12 +303,12 @@ def test_a_bug_of_ours_leaves_a_traceback_in_a_file(state, monkeypatch, capsys):
 
 
 def test_an_interrupt_exits_130(monkeypatch):
-    monkeypatch.setattr(cli, "_dispatch", raising(KeyboardInterrupt()))
+    monkeypatch.setattr(cli, "_run", raising(KeyboardInterrupt()))
     assert cli.main(["demo"]) == 130
 
 
 def test_an_error_of_the_target_has_its_details_after_the_two_lines(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_dispatch", raising(TargetError("no\nbuild", "define \x1b[31mit", "frame 1\nframe 2")))
+    monkeypatch.setattr(cli, "_run", raising(TargetError("no\nbuild", "define \x1b[31mit", "frame 1\nframe 2")))
     assert cli.main(["demo"]) == 3
     assert capsys.readouterr().err.splitlines() == [
         "perf-advisor: no build",
@@ -319,8 +322,8 @@ def test_an_error_of_the_target_has_its_details_after_the_two_lines(monkeypatch,
 
 
 def taken_up(*arguments):
-    invocation = options.parse(arguments)
-    return cli._past(invocation.resume, invocation.request)
+    invocation = grammar.parse(arguments)
+    return invocation.wanted()[1]
 
 
 def test_the_latest_session_of_a_target_is_taken_up(state):
@@ -337,8 +340,8 @@ def test_the_arguments_of_a_target_are_kept(state, capsys):
     first = record(cancelled_history(), asked)
 
     def request_of(*arguments):
-        invocation = options.parse(arguments)
-        return cli._request_of(invocation.request, cli._past(invocation.resume, invocation.request))
+        invocation = grammar.parse(arguments)
+        return invocation.wanted()[0]
 
     assert request_of("--resume") == asked
     assert request_of("mymodel:build", "--resume").target.arguments == ("--lr", "0.1")

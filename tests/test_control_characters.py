@@ -17,7 +17,8 @@ from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import json_text, report_text
 from advisor.figures.formatting import CONTROLS
-from advisor.headless import HeadlessReporter, print_summary
+from advisor.headless.progress import HeadlessReporter
+from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
 
 STEERS = "\x1b[2J\x9b31m\x1b]0;title\x07"
@@ -100,7 +101,7 @@ def test_an_error_of_two_lines_and_its_details(monkeypatch):
     def fail(invocation):
         raise TargetError(f"no build{STEERS}", f"define it{STEERS}", f"line 1{STEERS}\nline 2\x85!")
 
-    monkeypatch.setattr(cli, "_dispatch", fail)
+    monkeypatch.setattr(cli, "_run", fail)
     with contextlib.redirect_stderr(io.StringIO()) as file:
         assert cli.main(["demo"]) == 3
     assert file.getvalue().splitlines() == [

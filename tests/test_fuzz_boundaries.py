@@ -17,15 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_session import cancelled_history, detailed_history, failed_history, sample_request
 
-from advisor.cli import commands, options
+from advisor.cli import grammar
 from advisor.cli import main as cli
+from advisor.cli.commands.measure import measure_parser
+from advisor.cli.commands.sessions import result_of
 from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.journal import SCHEMA, open_session, sessions_folder
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import json_text, report_text
 from advisor.figures.formatting import CONTROLS
-from advisor.headless import print_summary
+from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec
 from advisor.source.reading import read_sources
@@ -60,9 +62,9 @@ def told(error):
 
 # --- the command line -----------------------------------------------------------------------------------------
 
-OPTIONS = [option for action in options._measure_parser()._actions for option in action.option_strings]
+OPTIONS = [option for action in measure_parser("")._actions for option in action.option_strings]
 WORDS = st.sampled_from(
-    [*OPTIONS, *options._COMMANDS, "demo", "m:b", "a.py", "--", "-", "1", "0", "-1", "90s", "1h", "16GiB", "cpu", "90%"]
+    [*OPTIONS, *grammar.COMMANDS, "demo", "m:b", "a.py", "--", "-", "1", "0", "-1", "90s", "1h", "16GiB", "cpu", "90%"]
 )
 LARGE = st.sampled_from(["9" * 400, "1e999", "9" * 30 + "h", "٣", "²", "x" * 5000, "a\0b", "\udcff.py", "~", "/", "//"])
 
@@ -75,7 +77,7 @@ def test_command_lines(examples, tmp_path, monkeypatch):
         code = None
         with contextlib.redirect_stdout(io.StringIO()):
             try:
-                options.parse(arguments)
+                grammar.parse(arguments)
             except AdvisorError as error:
                 told(error)
             except SystemExit as left:  # --help, --version
@@ -113,7 +115,7 @@ def test_target_strings(examples, tmp_path, monkeypatch):
         for reading in read_sources(target, str(tmp_path), ()):
             assert isinstance(reading.problem, str)
         with contextlib.suppress(AdvisorError):
-            assert options.parse(["--headless", target]).request.target.command
+            assert grammar.parse(["--headless", target]).request.target.command
 
     fuzz(examples, NAMES, loads)
 
@@ -183,7 +185,7 @@ def test_journals(examples, tmp_path, monkeypatch):
             told(error)
             return
         state = SessionState.of(past.events)
-        commands._result(state)
+        result_of(state)
         random.Random(seed).choice(SHOWN)(state, past.request, catalog).encode()
 
     fuzz(examples, st.integers(0, 2**64), shows)

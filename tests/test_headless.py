@@ -32,7 +32,10 @@ from advisor.experiment import events
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import settings_to_export, write_outputs
-from advisor.headless import HeadlessReporter, print_summary, run_headless, trial_effect
+from advisor.headless.effects import trial_effect
+from advisor.headless.progress import HeadlessReporter
+from advisor.headless.run import run_headless
+from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult, Verification
 from advisor.records.outputs import Outputs
@@ -214,7 +217,7 @@ def test_what_a_person_decides_by_comes_first():
 
 @pytest.mark.parametrize("width", [80, 100])
 def test_the_summary_is_plain_and_narrow_without_a_terminal(width, monkeypatch):
-    monkeypatch.setattr("advisor.headless.PLAIN_WIDTH", width)
+    monkeypatch.setattr("advisor.headless.terminal.PLAIN_WIDTH", width)
     text = summary_of(detailed_history())
     assert "\x1b" not in text
     assert "…" not in text
@@ -544,7 +547,7 @@ def test_a_session_that_failed_raises_its_error_and_leaves_the_json(tmp_path, ca
 
 
 def test_the_command_prints_a_failure_as_two_lines_after_the_progress(monkeypatch, capsys):
-    monkeypatch.setattr("advisor.headless.open_session", Playback(failed_history()))
+    monkeypatch.setattr("advisor.headless.run.open_session", Playback(failed_history()))
     assert main(["mymodel:build", "--headless"]) == 3
     assert capsys.readouterr().err.splitlines()[-2:] == [
         "perf-advisor: mymodel has no 'build'",
@@ -631,7 +634,9 @@ def test_a_session_that_ended_before_its_profile_says_so(tmp_path):
     assert not (tmp_path / "step.json").exists()
 
 
-@pytest.mark.parametrize("content", [None, b"no gzip", gzip.compress(b"cut short" * 99)[:-12]])
+@pytest.mark.parametrize(
+    "content", [None, b"no gzip", gzip.compress(b"cut short" * 99)[:-12]], ids=["missing", "no gzip", "cut short"]
+)
 def test_a_trace_that_is_gone_or_broken_is_an_error_of_two_lines(tmp_path, kept_trace, content):
     kept_trace.unlink() if content is None else kept_trace.write_bytes(content)
     outputs = Outputs(trace_path=str(tmp_path / "step.json"), export_path=str(tmp_path / "tuned.yaml"))

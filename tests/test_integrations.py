@@ -11,20 +11,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from advisor.portable.device_loader import DeviceLoader
+from advisor.runtime.tuning import Tuning
+
 TEXT = (Path(__file__).parent.parent / "docs" / "integrations.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.M | re.S))
 TUNED = "compile.mode: default\noptimizer.implementation: foreach\n"
 
 pytestmark = pytest.mark.usefixtures("eager_backend", "fresh_compiler")
-
-
-@pytest.fixture
-def fresh_accelerate():
-    """Accelerate keeps its state for the process; a run of its own begins without."""
-    state = pytest.importorskip("accelerate.state")
-    state.AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def samples():
@@ -93,7 +87,7 @@ def test_the_code_for_transformers(tmp_path, monkeypatch):
     assert_same(*trained)
 
 
-def test_the_code_for_accelerate(tmp_path, monkeypatch, fresh_accelerate):
+def test_the_code_for_accelerate(tmp_path, monkeypatch):
     trained = []
     for settings in ("{}\n", TUNED):
         model = net()
@@ -109,7 +103,7 @@ def test_the_code_for_accelerate(tmp_path, monkeypatch, fresh_accelerate):
     assert (tmp_path / "checkpoint" / "model.safetensors").exists()
 
 
-def test_an_optimizer_that_accelerate_wrapped_is_tuned_inside(fresh_accelerate):
+def test_an_optimizer_that_accelerate_wrapped_is_tuned_inside():
     accelerate = pytest.importorskip("accelerate")
     from advisor.runtime.tuning import Tuning
 
@@ -119,3 +113,59 @@ def test_an_optimizer_that_accelerate_wrapped_is_tuned_inside(fresh_accelerate):
     _, back = Tuning({"optimizer.implementation": "foreach"}).prepare(model, wrapped)
     assert back is wrapped
     assert inner.param_groups[0]["foreach"] is True
+
+
+def on_the_device(loader):
+    return DeviceLoader(loader, torch.device("cpu"), lambda batch: batch, ahead=True)
+
+
+def syncs_of(make_loader, epochs=2):
+    """Per batch, whether Accelerate updates; three batches in an epoch, and two to an update."""
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model, loader = net(), make_loader(accelerator)
+    found = []
+    for _ in range(epochs):
+        for inputs, _ in loader:
+            with accelerator.accumulate(model):
+                found.append((accelerator.sync_gradients, len(accelerator.gather_for_metrics(inputs))))
+    return found
+
+
+def test_accelerate_sees_the_end_of_a_loader_whose_batches_arrive_on_the_device():
+    loader = DataLoader(samples(), batch_size=5)
+    expected = syncs_of(lambda accelerator: accelerator.prepare(loader))
+    assert expected == 2 * [(False, 5), (True, 5), (True, 2)]
+    assert syncs_of(lambda accelerator: accelerator.prepare(on_the_device(loader))) == expected
+    assert syncs_of(lambda accelerator: on_the_device(accelerator.prepare(loader))) == expected
+
+
+def test_processes_of_accelerate_do_not_all_train_on_all_samples(monkeypatch):
+    accelerate = pytest.importorskip("accelerate")
+    accelerate.Accelerator(cpu=True)
+    monkeypatch.setitem(accelerate.PartialState._shared_state, "num_processes", 2)
+    with pytest.raises(RuntimeError, match="each of the 2 processes of Accelerate would train on all samples"):
+        next(iter(on_the_device(DataLoader(samples(), batch_size=4))))
+
+
+@pytest.mark.parametrize("accelerate_first", [False, True])
+@pytest.mark.parametrize("settings", [{"data.num_workers": 1}, {"data.persistent_workers": True}])
+def test_accelerate_shuffles_as_without_settings(settings, accelerate_first, recwarn):
+    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
+    workers = int("data.persistent_workers" in settings)
+
+    def labels(*steps):
+        loader = DataLoader(samples(), batch_size=4, shuffle=True, num_workers=workers)
+        for step in steps:
+            loader = step(loader)
+        torch.manual_seed(3)
+        return [batch[1].tolist() for _ in range(3) for batch in loader]
+
+    def tune(loader):
+        return tuning.prepare(net(), loader)[1]
+
+    tuning = Tuning(settings)
+    steps = (accelerator.prepare, tune) if accelerate_first else (tune, accelerator.prepare)
+    assert labels(*steps) == labels(accelerator.prepare)
+    told = [str(warning.message) for warning in recwarn if "left out: Accelerate" in str(warning.message)]
+    assert len(told) == (0 if accelerate_first else 1)

@@ -18,6 +18,7 @@ from advisor.process import interrupts
 from advisor.process.interrupts import INTERRUPTS, Interrupts
 
 SOON_S = 60.0
+RESTORED_S = 5.0  # generous: it takes 0.3 s where nothing else runs
 EVERY = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
@@ -81,6 +82,7 @@ def test_nohup_and_other_threads_are_left_alone():
     assert not INTERRUPTS.asked
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "after_s", "times"), [(15, 0.3, 1), (2, 1.0, 30), (1, 2.0, 1)])
 def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, number, after_s, times):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
@@ -114,24 +116,40 @@ def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, numb
     assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True, printed
 
 
-def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path):
+@pytest.mark.process
+@pytest.mark.parametrize("number", EVERY)
+@pytest.mark.parametrize("measured", [False, True], ids=["at once", "measuring"])
+def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path, number, measured):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    command = [sys.executable, "-m", "advisor", "target.py", "--json", "out.json", "--device", "cpu"]
+    outputs = ["--json", "out.json", "--report", "out.md", "--export", "tuned.yaml"]
+    command = [sys.executable, "-m", "advisor", "target.py", "--device", "cpu", *outputs]
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
         os.execve(command[0], command, {**os.environ, "PERF_ADVISOR_STATE": str(tmp_path / "s"), "TERM": "xterm"})
-    shown, asked, until = b"", False, time.monotonic() + SOON_S
+    shown, asked_at, restored_s, until = b"", 0.0, SOON_S, time.monotonic() + SOON_S
     while time.monotonic() < until:
         try:
             shown += os.read(terminal, 65536)
         except OSError:
             break
-        if not asked and b"Overview" in shown:
-            asked = True
-            os.kill(pid, signal.SIGTERM)
+        if not asked_at and b"Overview" in shown and (not measured or has_baseline(tmp_path / "s")):
+            asked_at = time.monotonic()
+            os.kill(pid, number)
+        if asked_at and restored_s == SOON_S and b"\x1b[?1049l" in shown:
+            restored_s = time.monotonic() - asked_at
+    else:
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 130, shown[-2000:]
-    assert shown.rindex(b"\x1b[?1049l") > shown.rindex(b"\x1b[?1049h")
+    assert restored_s < RESTORED_S
+    for switched_on, switched_off in ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?1000h", b"\x1b[?1000l")):
+        assert shown.rindex(switched_off) > shown.rindex(switched_on)
     assert b"Traceback" not in shown
     assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True
+    assert [(tmp_path / name).exists() for name in ("out.md", "tuned.yaml")] == [measured, measured]
+
+
+def has_baseline(state):
+    """Whether the session has measured its baseline."""
+    return any("BaselineMeasured" in path.read_text() for path in state.rglob("*.jsonl"))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 from sample_session import cancelled_history, cpu_history, failed_history, sample_history, sample_request
 
@@ -73,7 +74,14 @@ def test_a_session_is_read_as_it_was_written(history):
     past = open_session()
     assert past.session_id == journal.session_id
     assert past.request == sample_request()
-    assert list(past.events) == [event for event in history() if not isinstance(event, UNRECORDED)]
+    own = str(journal.path.with_suffix(""))
+    assert list(past.events) == [moved(event, own) for event in history() if not isinstance(event, UNRECORDED)]
+
+
+def moved(event, folder):
+    """The event of a session whose files lie in this folder."""
+    text = json.dumps(msgspec.to_builtins(event)).replace("/tmp/sample", folder)
+    return msgspec.convert(json.loads(text), type(event))
 
 
 def test_every_kind_of_event_is_among_them():

@@ -161,11 +161,48 @@ def test_groups_added_later_have_the_options():
     assert [group["foreach"] for group in saved] == [None, None, None]
 
 
+@pytest.mark.parametrize("options", [{}, {"nesterov": True, "weight_decay": 0.1}])
+def test_a_fused_sgd_trains_parameters_that_join_late(options):
+    def trained(fused):
+        torch.manual_seed(0)
+        early, frozen, late = (nn.Parameter(torch.randn(3)) for _ in range(3))
+        optimizer = torch.optim.SGD([early, frozen.requires_grad_(False)], lr=0.1, momentum=0.9, **options)
+        if fused:
+            set_options(optimizer, fused=True, foreach=False)
+        for iteration in range(6):
+            if iteration == 2:
+                optimizer.param_groups[0]["params"].append(late)
+                frozen.requires_grad_(True)
+            optimizer.zero_grad()
+            (early * (frozen + 1) * (late + 2)).square().mean().backward()
+            optimizer.step()
+        return early, frozen, late
+
+    torch.testing.assert_close(trained(fused=True), trained(fused=False))
+
+
+def test_a_fused_sgd_whose_first_step_a_scaler_skips_goes_on():
+    def trained(fused):
+        parameter = nn.Parameter(torch.ones(64))
+        optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
+        if fused:
+            set_options(optimizer, fused=True, foreach=False)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        for factor in (float("inf"), 1.0, 1.0, 1.0):
+            optimizer.zero_grad()
+            scaler.scale((parameter * factor).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return parameter
+
+    torch.testing.assert_close(trained(fused=True), trained(fused=False), rtol=0.0, atol=0.0)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "changes", "message"),
     [
         (torch.optim.LBFGS, {"fused": True}, "LBFGS takes no option fused"),
-        (lambda p: torch.optim.SGD([p[0].requires_grad_(False), p[1]], momentum=0.9), {"fused": True}, "holds frozen"),
+        (lambda p: torch.optim.SGD(p, momentum=0.9, dampening=0.1), {"fused": True}, "dampen the first gradient"),
         (torch.optim.RMSprop, {"fused": True}, "RMSprop takes no option fused"),
         (lambda p: OwnStep(p, lr=0.1), {"foreach": True}, "OwnStep has a step of its own"),
         (lambda p: torch.optim.Adam(p, foreach=True), {"fused": True}, "cannot be `True` together"),

@@ -5,31 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.cli.options import (
-    DEFAULT_BUDGET_S,
-    Measure,
-    Outputs,
-    Revisit,
-    ShowHardware,
-    ShowHelp,
-    ShowRecipes,
-    ShowSessions,
-    bytes_of,
-    check_outputs,
-    count_of,
-    device_of,
-    key_map_of,
-    names_of,
-    parse,
-    seconds_of,
-    shape_of,
-    share_of,
-)
+from advisor.cli.checks import check_outputs
+from advisor.cli.commands.hardware import ShowHardware
+from advisor.cli.commands.measure import Measure
+from advisor.cli.commands.recipes import ShowRecipes
+from advisor.cli.commands.revisit import Revisit
+from advisor.cli.commands.sessions import ShowSessions
+from advisor.cli.grammar import ShowHelp, parse
+from advisor.cli.values import bytes_of, count_of, device_of, key_map_of, names_of, seconds_of, shape_of, share_of
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
-from advisor.experiment.request import Request
+from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.files.config_file import read_config
 from advisor.records import Mode, Numerics, Objective
+from advisor.records.outputs import Outputs
 
 positive = st.integers(1, 10**9)
 

@@ -9,13 +9,14 @@ import json
 import pytest
 from sample_session import sample_history, sample_request
 
-from advisor.cli.commands import _result
+from advisor.cli.commands.sessions import result_of
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import json_text, python_text, report_text, settings_to_export, write_outputs
 from advisor.export.text_report import verdict
-from advisor.headless import HeadlessReporter, print_summary
+from advisor.headless.progress import HeadlessReporter
+from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, Verdict
 from advisor.records.outputs import Outputs
@@ -75,7 +76,7 @@ def test_reports_give_no_figure(pending):
     summary = summary_of(pending)
     assert WHY in summary
     assert "together they are not" not in summary
-    assert _result(pending) == f"2 settings, {WHY}"
+    assert result_of(pending) == f"2 settings, {WHY}"
     told = json.loads(json_text(pending, sample_request(), catalog))
     stack = told["stack"]
     assert (stack["outcome"], stack["verdict"], stack["speedup"], stack["reason"]) == ("skipped", "skipped", None, WHY)
@@ -96,7 +97,7 @@ def test_when_all_is_rejected_nothing_is_left(pending):
         pending.apply(events.Decided(recipe, Decision.REJECTED))
     assert settings_to_export(pending) == {}
     assert verdict(pending).startswith("No setting is left in the combination for")
-    assert _result(pending) == "no settings, you rejected all that was in it"
+    assert result_of(pending) == "no settings, you rejected all that was in it"
 
 
 def test_progress_lines_tell_what_a_resumed_session_holds_to():

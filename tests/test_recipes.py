@@ -98,18 +98,28 @@ def each_value(recipe_ids=None):
     return pytest.mark.parametrize(("recipe", "value"), pairs, ids=[f"{recipe.id}={value}" for recipe, value in pairs])
 
 
-@pytest.fixture(autouse=True)
-def _global_flags():
+@pytest.fixture
+def global_flags():
     with flags_put_back():
         yield
+
+
+def facts_for(recipe):
+    """The facts, by name, of those sessions in which the recipe is asked for its values."""
+    return {
+        name: facts
+        for name, facts in FACTS.items()
+        if facts.workload.mode in recipe.modes and facts.workload.device_type in recipe.devices
+    }
 
 
 # --- what holds for every recipe ------------------------------------------------------------------------------
 
 
 def test_the_table_of_values_covers_the_catalogue():
-    assert set(VALUES) <= set(CATALOG.recipes)
+    assert set(VALUES) == set(CATALOG.recipes)
     assert not CATALOG.problems
+    assert [recipe.id for recipe in CATALOG if not facts_for(recipe)] == []
 
 
 @every_recipe
@@ -122,71 +132,69 @@ def test_a_card_has_every_heading_and_fits_the_screen(recipe):
     assert not recipe.title.endswith(".")
 
 
-@every_recipe
-def test_a_recipe_is_in_the_file_of_its_name(recipe):
-    assert type(recipe).__module__ == f"advisor.recipes.{recipe.id}"
+def test_a_recipe_is_in_the_file_of_its_name():
+    modules = {recipe.id: type(recipe).__module__ for recipe in CATALOG}
+    assert modules == {name: f"advisor.recipes.{name}" for name in modules}
 
 
 @every_recipe
-def test_the_default_is_a_value(recipe):
-    assert recipe.accepts(recipe.default)
+def test_the_values_are_accepted_and_others_are_not(recipe):
+    for value in (recipe.default, *VALUES[recipe.id]):
+        assert recipe.accepts(value), value
     assert not recipe.accepts("no such value")
     assert not recipe.accepts(-1)
 
 
 @every_recipe
-@pytest.mark.parametrize("name", FACTS)
-def test_candidates_are_values_or_a_reason(recipe, name):
-    facts = FACTS[name]
-    proposals = CATALOG.propose(facts, only=[recipe.id])
-    for candidate in proposals.candidates:
-        assert recipe.accepts(candidate.value), candidate
-        assert candidate.value != recipe.default
-        assert recipe.why(facts, candidate.value)
-        assert isinstance(recipe.numerics_of(candidate.value, facts.workload.mode), Numerics)
-    if not proposals.candidates:
-        text = proposals.skipped[recipe.id]
-        assert len(text.split()) >= 4
-        assert not text.endswith(".")
-        assert text == text.strip()
-
-
-@each_value()
-@pytest.mark.parametrize("facts", FACTS.values(), ids=FACTS)
-def test_what_is_on_already_is_measured_off(recipe, value, facts):
-    if facts.workload.mode not in recipe.modes or facts.workload.device_type not in recipe.devices:
-        return
-    facts = replace(facts, workload=replace(facts.workload, current={recipe.key: value}))
-    off = [candidate for candidate in CATALOG.propose(facts, only=[recipe.id]).candidates if candidate.already_on]
-    expected = [] if value == recipe.default else [Candidate(recipe.id, recipe.key, recipe.default, already_on=True)]
-    assert off == expected
+def test_candidates_are_values_or_a_reason(recipe):
+    for name, facts in FACTS.items():
+        proposals = CATALOG.propose(facts, only=[recipe.id])
+        for candidate in proposals.candidates:
+            assert recipe.accepts(candidate.value), (name, candidate)
+            assert candidate.value != recipe.default, name
+            assert recipe.why(facts, candidate.value), (name, candidate)
+            assert isinstance(recipe.numerics_of(candidate.value, facts.workload.mode), Numerics)
+        if not proposals.candidates:
+            text = proposals.skipped[recipe.id]
+            assert len(text.split()) >= 4, name
+            assert not text.endswith("."), name
+            assert text == text.strip(), name
 
 
 @every_recipe
-@pytest.mark.parametrize("name", FACTS)
-def test_a_direct_answer_is_a_skip_or_values(recipe, name):
-    facts = FACTS[name]
-    if facts.workload.mode not in recipe.modes or facts.workload.device_type not in recipe.devices:
-        return
-    answer = recipe.candidates(facts)
-    assert isinstance(answer, Skip) or (len(answer) > 0 and len(set(answer)) == len(answer))
+def test_what_is_on_already_is_measured_off(recipe):
+    for name, facts in facts_for(recipe).items():
+        for value in VALUES[recipe.id]:
+            present = replace(facts, workload=replace(facts.workload, current={recipe.key: value}))
+            candidates = CATALOG.propose(present, only=[recipe.id]).candidates
+            off = [candidate for candidate in candidates if candidate.already_on]
+            expected = Candidate(recipe.id, recipe.key, recipe.default, already_on=True)
+            assert off == ([] if value == recipe.default else [expected]), (name, value)
+
+
+@every_recipe
+def test_a_direct_answer_is_a_skip_or_values(recipe):
+    for name, facts in facts_for(recipe).items():
+        answer = recipe.candidates(facts)
+        assert isinstance(answer, Skip) or (len(answer) > 0 and len(set(answer)) == len(answer)), name
+
+
+@every_recipe
+def test_code_compiles_and_does_not_import_the_advisor(recipe):
+    for value in VALUES[recipe.id]:
+        text = recipe.code(value)
+        compile(text, recipe.id, "exec")
+        assert "advisor" not in text, value
+        assert text.endswith("\n"), value
+
+
+def test_no_value_conflicts_with_nothing():
+    conflicts = [recipe.conflict(value, {}) for recipe in CATALOG for value in VALUES[recipe.id]]
+    assert set(conflicts) == {None}
 
 
 @each_value()
-def test_code_compiles_and_does_not_import_the_advisor(recipe, value):
-    assert recipe.accepts(value)
-    text = recipe.code(value)
-    compile(text, recipe.id, "exec")
-    assert "advisor" not in text
-    assert text.endswith("\n")
-
-
-@each_value()
-def test_no_value_conflicts_with_nothing(recipe, value):
-    assert recipe.conflict(value, {}) is None
-
-
-@each_value()
+@pytest.mark.usefixtures("global_flags")
 def test_applying_keeps_the_workload_whole(recipe: Recipe, value):
     if recipe.package and value != recipe.default:
         pytest.importorskip(recipe.package)
@@ -235,6 +243,7 @@ def test_proposing_imports_no_torch():
 
 @pytest.mark.gpu
 @each_value()
+@pytest.mark.usefixtures("global_flags")
 def test_code_runs_on_a_gpu(recipe, value):
     if recipe.package and value != recipe.default:
         pytest.importorskip(recipe.package)

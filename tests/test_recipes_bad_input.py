@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,12 +15,11 @@ import torch
 from facts import GPU_UUID, h200, host
 from process_state import state_put_back
 from proposals import CATALOG
-from test_recipes import RECIPES
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from advisor.portable.plan import StepPlan
-from advisor.recipe import CUDA, Components
+from advisor.recipe import CUDA, Components, Recipe
 from advisor.records import Facts, Hardware, Mode, TargetSpec
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.loader import loop_loader
@@ -336,15 +337,26 @@ def plain(text: str) -> bool:
     return len(text.split()) >= 3 and not PYTHONS_OWN.search(text)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
+def as_it_was():
+    with _as_it_was():
+        yield
+
+
+@contextmanager
 def _as_it_was():
     with state_put_back():
         torch.set_num_threads(1)
         yield
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("mode", list(Mode))
+each_workload = pytest.mark.parametrize(
+    ("name", "mode"), [pytest.param(name, mode, id=f"{name}-{mode}") for name in WORKLOADS for mode in Mode]
+)
+
+
+@each_workload
+@pytest.mark.usefixtures("as_it_was")
 def test_the_workload_itself_runs(name, mode):
     run_steps(name, mode, {})
     facts = facts_of(name, mode)
@@ -353,23 +365,32 @@ def test_the_workload_itself_runs(name, mode):
     assert [text for text in problems if text and not plain(text)] == []
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
+@each_workload
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")
-def test_a_recipe_proposes_what_runs_or_says_why_not(recipe, name):
-    for mode in sorted(recipe.modes):
+def test_a_recipe_proposes_what_runs_or_says_why_not(name, mode):
+    with _as_it_was():
         facts = facts_of(name, mode)
-        if recipe.devices == CUDA:
-            facts = on_a_gpu(facts)
-        proposals = CATALOG.propose(facts, only=[recipe.id])
-        if not proposals.candidates:
-            assert plain(proposals.skipped[recipe.id]), proposals.skipped[recipe.id]
-        for candidate in proposals.candidates:
-            assert plain(CATALOG.why(recipe.id, facts, candidate.value))
-            if recipe.expensive or recipe.package or (recipe.ladder and candidate != proposals.candidates[0]):
-                continue
-            reason = refusal(name, mode, {candidate.key: candidate.value})
-            assert reason is None or plain(reason), reason
+    bad_reasons = [
+        f"{recipe.id}: {reason}"
+        for recipe in CATALOG
+        if mode in recipe.modes
+        for reason in reasons_of(recipe, name, on_a_gpu(facts) if recipe.devices == CUDA else facts)
+        if not plain(reason)
+    ]
+    assert bad_reasons == []
+
+
+def reasons_of(recipe: Recipe, name: str, facts: Facts) -> Iterator[str]:
+    """All that a person is told of a recipe: why it has no values, why it has some, and why one cannot run."""
+    proposals = CATALOG.propose(facts, only=[recipe.id])
+    if not proposals.candidates:
+        yield proposals.skipped[recipe.id]
+    for candidate in proposals.candidates:
+        yield CATALOG.why(recipe.id, facts, candidate.value)
+        if recipe.expensive or recipe.package or (recipe.ladder and candidate != proposals.candidates[0]):
+            continue
+        with _as_it_was():
+            yield from filter(None, [refusal(name, facts.workload.mode, {candidate.key: candidate.value})])
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_the_exported_file_wraps_the_loader(kind):
 def test_the_device_loader_of_the_file_is_the_one_of_the_trials():
     source, _ = exported({"data.device_prefetch": True})
     assert "class DeviceLoader" in source
-    assert DeviceLoader.copied_ahead.__name__ in source
+    assert DeviceLoader.one_ahead.__name__ in source
 
 
 def test_what_is_set_on_a_wrapped_loader_is_set_on_the_loader():

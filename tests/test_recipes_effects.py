@@ -229,6 +229,7 @@ print(_families(model), _families(nn.Sequential(nn.Linear(2, 2), torch.jit.scrip
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("way", ["apply", "code"])
 def test_operators_beside_one_another_get_their_threads(way, tmp_path):
     script = tmp_path / "forked.py"

@@ -31,8 +31,8 @@ def build():
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _fork_server():
+@pytest.fixture(scope="module")
+def fork_server():
     Runner.prepare()
 
 
@@ -52,12 +52,16 @@ def run(folder, settings):
     return Runner().run(spec, lambda message: None), (folder / "log").read_text(encoding="utf-8")
 
 
+@pytest.mark.process
+@pytest.mark.usefixtures("fork_server")
 def test_variables_reach_the_trial_before_python_starts(tmp_path):
     result, log = run(tmp_path, {"cpu.openmp": "bind"})
     assert result.outcome is Outcome.MEASURED
     assert "OMP_PROC_BIND=close" in log
 
 
+@pytest.mark.process
+@pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize("name", ["tcmalloc", "jemalloc"])
 def test_another_malloc_is_loaded_where_it_is_installed(tmp_path, name):
     if "host_allocator" not in CATALOG.recipes or isinstance(CATALOG["host_allocator"].candidates(cpu_facts()), Skip):
@@ -150,6 +154,7 @@ def test_affinity_is_tried_where_there_is_a_choice():
     assert "nothing to choose" in recipe.candidates(cpu_facts()).reason
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("way", ["apply", "code"])
 def test_the_process_keeps_to_the_cores_that_were_chosen(way):
     """In a process of its own: its threads and cores would stay limited."""

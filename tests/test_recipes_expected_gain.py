@@ -11,7 +11,7 @@ from proposals import CATALOG, proposed, reason
 from test_recipes import FACTS, RECIPES, VALUES
 
 from advisor.recipe.catalog import GAIN_LIMITS, UNKNOWN_GAIN, Catalog
-from advisor.records import Bottleneck, Mode, Numerics
+from advisor.records import Bottleneck, Mode, Numerics, OperatorRow
 
 WITHOUT_PROFILE = {name: replace(facts, profile=None) for name, facts in FACTS.items()}
 PROFILED = {
@@ -44,11 +44,11 @@ def test_a_figure_is_a_believable_factor(recipe):
             assert low < figure <= high, (name, value)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.id)
-def test_no_change_gains_nothing(recipe):
-    for facts in WITHOUT_PROFILE.values():
-        present = facts.current(recipe.key, recipe.default)
-        assert CATALOG.expected_gain(recipe.id, facts, present) == 1.0
+def test_no_change_gains_nothing():
+    for recipe in RECIPES:
+        for facts in WITHOUT_PROFILE.values():
+            present = facts.current(recipe.key, recipe.default)
+            assert CATALOG.expected_gain(recipe.id, facts, present) == 1.0, recipe.id
 
 
 def test_dropping_a_value_loses_what_adding_it_gains():
@@ -91,6 +91,24 @@ def test_tf32_is_nothing_beside_half_precision():
     facts = gpu_facts(families=LINEAR, parameters=100_000_000)
     assert gain("tf32", "high", facts) == 1.3
     assert gain("tf32", "high", facts, precision__autocast="bfloat16") == 1.0
+
+
+@pytest.mark.parametrize("families", [{"conv2d": 53, "linear": 1, "batch_norm": 53}, {"recurrent": 2, "conv1d": 1}])
+def test_tf32_is_nothing_for_layers_that_round_by_default(families):
+    facts = gpu_facts(families=families, parameters=25_000_000, linear_shapes=((2048, 1000, 1),))
+    assert gain("tf32", "high", facts) == 1.0
+
+
+def test_tf32_gains_where_linear_layers_hold_much_of_a_convolutional_model():
+    facts = gpu_facts(families={"conv1d": 16, "linear": 96}, parameters=30_000_000, linear_shapes=((512, 512, 96),))
+    assert gain("tf32", "high", facts) == 1.3
+
+
+@pytest.mark.parametrize(("products_ms", "low", "high"), [(0.0, 1.0, 1.0), (50.0, 1.4, 1.7), (90.0, 2.2, 3.0)])
+def test_tf32_gains_what_the_time_of_matrix_products_permits(products_ms, low, high):
+    rows = (OperatorRow("aten::addmm", 10, 1.0, products_ms), OperatorRow("aten::cudnn_convolution", 9, 1.0, 10.0))
+    facts = gpu_facts(families=LINEAR, parameters=90_000_000, profile=profile_facts(operators=rows))
+    assert low <= gain("tf32", "high", facts) <= high
 
 
 def test_with_loss_alone_also_compiles():

@@ -22,7 +22,7 @@ from advisor.export.json_report import report
 from advisor.export.python_file import python_source
 from advisor.export.text_report import html_report, markdown_report
 from advisor.figures.formatting import MISSING
-from advisor.headless import print_summary
+from advisor.headless.summary import print_summary
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog

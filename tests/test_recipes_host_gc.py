@@ -153,6 +153,7 @@ def build():
 """
 
 
+@pytest.mark.process
 def test_a_trial_collects_as_its_setting_says_and_the_baseline_as_a_users_program(tmp_path):
     (tmp_path / "target.py").write_text(TARGET)
     Runner.prepare()

@@ -55,7 +55,10 @@ IMPOSSIBLE = {
 }
 CUDA_CANNOT = {("sdpa", "cudnn"), ("sdpa", "flash")}  # in float32
 OF_A_GPU = {("sdpa", "cudnn"), ("sdpa", "efficient"), ("step_graph", True)}
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here")
+COMPILES = (
+    pytest.mark.compile,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="nothing can be compiled here"),
+)
 
 
 class Block(nn.Module):
@@ -134,9 +137,11 @@ def cases(device="cpu"):
             continue
         if recipe.expensive:
             value, mode = EXPENSIVE[recipe.id]
-            yield pytest.param(recipe, value, mode, id=f"{recipe.id}={value}-{mode}", marks=needs_compiler)
+            yield pytest.param(recipe, value, mode, id=f"{recipe.id}={value}-{mode}", marks=COMPILES)
             continue
-        for value in [*VALUES[recipe.id], *MORE_VALUES.get(recipe.id, [])]:
+        together = device == "cpu" and recipe.id not in OF_WORKERS  # the defaults, in a test of their own
+        values = [value for value in VALUES[recipe.id] if not together or value != recipe.default]
+        for value in [*values, *MORE_VALUES.get(recipe.id, [])]:
             for mode in [Mode.TRAIN] if recipe.id in OF_WORKERS else sorted(recipe.modes):
                 if (recipe.id, value) not in impossible:
                     yield pytest.param(recipe, value, mode, id=f"{recipe.id}={value}-{mode}")
@@ -173,6 +178,14 @@ def kept(recipe, value, mode, *, device="cpu", spread=0.0):
     tolerance = HALF_TOLERANCE if recipe.rounding(value) >= HALF_ROUNDING else FLOAT32_TOLERANCE
     allowed = spread if promise is Numerics.EXACT else tolerance
     return bool((have - want).abs().max() <= allowed * want.abs().max())
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("stage", list(Stage))
+def test_the_defaults_of_a_stage_change_nothing(stage, mode):
+    recipes = [recipe for recipe in CATALOG if recipe.stage is stage and mode in recipe.modes]
+    defaults = tuple((recipe.key, recipe.default) for recipe in recipes if recipe.id not in OF_WORKERS)
+    assert torch.equal(run(mode, defaults), without(mode))
 
 
 @pytest.mark.parametrize(("recipe", "value", "mode"), cases())

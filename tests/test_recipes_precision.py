@@ -484,6 +484,7 @@ for step_of in {steps_of}:
 """
 
 
+@pytest.mark.compile
 def test_a_compiled_step_is_not_served_another_kernel_from_the_cache(tmp_path):
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     flash_calls = []
@@ -542,6 +543,7 @@ for value in (True, False):
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this CPU cannot flush denormal numbers")
 @pytest.mark.parametrize("effect", ["by_apply", "by_code"])
 def test_denormals_are_flushed_in_all_threads(effect):

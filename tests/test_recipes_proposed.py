@@ -78,11 +78,10 @@ def test_one_graph_at_a_time():
     assert compiler.conflict("default", {"step.cuda_graph": True}) is None
 
 
-def test_a_gradient_scaler_cannot_be_captured():
+def test_a_step_with_a_gradient_scaler_is_captured_without_its_update():
     float16 = {"precision.autocast": "float16"}
-    assert "GradScaler" in CATALOG["step_graph"].conflict(True, float16)
-    assert CATALOG["step_graph"].conflict(True, {**float16, "infer.grad": "no_grad"}) is None
-    assert "GradScaler" in reason("step_graph", gpu_facts(current=float16))
+    assert CATALOG["step_graph"].conflict(True, float16) is None
+    assert proposed("step_graph", gpu_facts(current=float16)) == [True]
     assert proposed("step_graph", gpu_facts(mode=Mode.INFER, current=float16)) == [True]
 
 

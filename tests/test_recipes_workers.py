@@ -141,6 +141,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("way", ["apply", "file"])
 def test_workers_get_their_threads_in_a_program_that_has_used_threads(way, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
@@ -162,6 +163,7 @@ def test_a_loader_without_workers_is_left_alone(change, recipe_id):
     assert CATALOG.conflict({key: value, "data.num_workers": 2}) is None
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_workers_that_are_started_afresh_set_their_threads_too(method):
     loader = applied("worker_threads", 2, applied("worker_context", method, LOADERS["map-style"]()))
@@ -248,6 +250,7 @@ def test_a_large_dataset_is_not_pickled_to_its_end():
     assert pickle_problem(DataLoader(_Odd(data=tensors, transform=None))) == ""
 
 
+@pytest.mark.process
 def test_the_exported_file_sets_up_the_workers(tmp_path, monkeypatch):
     settings = {"data.prefetch_factor": 3, "data.persistent_workers": True, "data.worker_threads": 2}
     source = python_source(CATALOG, {**settings, "data.num_workers": 2}, "train")

@@ -85,8 +85,8 @@ def test_the_state_knows_which_value_was_accepted():
 # --- sessions -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _short_trials(real_sessions):
+@pytest.fixture(scope="module")
+def quick_sessions(real_sessions):
     with short_trials():
         yield
 
@@ -106,6 +106,9 @@ def measuring(name):
     return lambda event: isinstance(event, events.TrialActivity) and event.name == name and event.text == "warming up"
 
 
+@pytest.mark.process
+@pytest.mark.timed
+@pytest.mark.usefixtures("quick_sessions")
 def test_a_session_obeys(tmp_path):
     """Its control is skipped, it is paused, given more time, ended early, and searches on when it is asked to."""
     run = session_of(tmp_path)
@@ -139,6 +142,9 @@ def test_a_session_obeys(tmp_path):
     assert sum(isinstance(event, events.SessionFinished) for event in run.told) == 1
 
 
+@pytest.mark.process
+@pytest.mark.timed
+@pytest.mark.usefixtures("quick_sessions")
 def test_going_on_with_a_complete_session_never_spoils_its_record(tmp_path):
     run = session_of(tmp_path, budget_s=12.0).run()
     run.journal.close()

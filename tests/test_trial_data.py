@@ -95,7 +95,9 @@ def test_workers_change_nothing_of_the_data_but_augmentation(make):
 def test_what_is_random_is_known_and_told():
     data = seen(augmented(shuffle=True))
     assert (data.random, data.loose) == (("0",), ())
-    assert note_on(data) == ["random augmentation: the contents of 0 are not compared between loaders"]
+    assert note_on(data) == [
+        "augmentation draws batch[0] at random, so its values are not compared when a loader is changed"
+    ]
     assert seen(plain(shuffle=True)).random == ()
     assert note_on(seen(plain())) == note_on(None) == []
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sample_session import sample_history, sample_request
 
-from advisor.cli.options import parse
+from advisor.cli.grammar import parse
 from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -124,6 +124,7 @@ class OneBench:
         return TrialSpec(name, self.target, dict(settings), 1, 1, 1, str(self.folder / "log"), kind=kind)
 
 
+@pytest.mark.process
 def test_a_file_is_verified_in_processes_of_its_own(tmp_path):
     (tmp_path / "target.py").write_text(TARGET)
     patched = tmp_path / "patched.yaml"

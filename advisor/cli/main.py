@@ -9,7 +9,6 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,7 @@ from advisor.process.interrupts import INTERRUPTS
 from advisor.process.streams import Streams
 
 if TYPE_CHECKING:
-    from advisor.cli import options
     from advisor.errors import AdvisorError
-    from advisor.experiment.journal import PastSession
-    from advisor.experiment.request import Request
-    from advisor.records import TargetSpec
-    from advisor.records.outputs import Outputs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,87 +74,15 @@ def _accept_any_text() -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    from advisor.cli import options
+    from advisor.cli.commands.measure import Measure
+    from advisor.cli.grammar import parse
 
-    code = _dispatch(options.parse(arguments))
+    invocation = parse(arguments)
+    if not isinstance(invocation, Measure):  # a session ends in its own way
+        INTERRUPTS.at_once()
+    code = invocation.run()
     sys.stdout.flush()  # here, where a reader that has left is no error
     return code
-
-
-def _dispatch(invocation: options.Invocation) -> int:
-    from advisor.cli import options
-
-    if isinstance(invocation, options.Measure):
-        return _measure(invocation)
-    INTERRUPTS.at_once()
-    if isinstance(invocation, options.ShowHelp):
-        print(options.SHORT_HELP)
-        return 0
-    from advisor.cli import commands
-
-    return commands.run(invocation)
-
-
-def _measure(invocation: options.Measure) -> int:
-    _check_key_map(invocation.outputs)
-    past = None if invocation.resume is None else _past(invocation.resume, invocation.request)
-    request = _request_of(invocation.request, past)
-    assert request is not None, "the options name a target or a session"
-    if invocation.budget_s is not None:
-        request = replace(request, budget_s=invocation.budget_s)
-    if not invocation.headless and sys.stdin.isatty() and sys.stdout.isatty():
-        from advisor.tui.launch import run_app
-
-        return run_app(request, invocation.outputs, past)
-    from advisor.headless import run_headless
-
-    return run_headless(request, invocation.outputs, past)
-
-
-def _check_key_map(outputs: Outputs) -> None:
-    """Raise UsageError for a path of ``--map`` that the config lacks: before measuring, not at the export."""
-    if not (outputs.config_path and outputs.key_map):
-        return
-    from advisor.export.config_patch import check_key_map
-    from advisor.export.files import read_exactly
-
-    check_key_map(read_exactly(outputs.config_path), outputs.key_map, outputs.config_path)
-
-
-def _request_of(asked: Request | None, past: PastSession | None) -> Request | None:
-    """Return the request to measure. Options that are not given now are those of the resumed session."""
-    if asked is None or past is None:
-        return asked or (past.request if past else None)
-    return asked.continuing(past.request)
-
-
-def _past(session_id: str, request: Request | None) -> PastSession:
-    """The session to take up: the one named, or the latest, of this target if there is one. Raises UsageError."""
-    from advisor.errors import UsageError
-    from advisor.experiment.journal import list_sessions, open_session
-
-    if request is None:
-        return open_session(session_id or None)
-    wanted = request.target
-    if session_id:
-        past = open_session(session_id)
-        if not _takes_up(wanted, past.request.target):
-            raise UsageError(
-                f"the session {past.session_id} measured {past.request.target.command}, not {wanted.command}.",
-                f"Leave the target out, or the session: `perf-advisor {wanted.target} --resume` takes up its latest.",
-            )
-        return past
-    for past in list_sessions():
-        if _takes_up(wanted, past.request.target):
-            return past
-    raise UsageError(
-        f"there is no session of {wanted.command} to take up.", "`perf-advisor sessions` lists what there is."
-    )
-
-
-def _takes_up(wanted: TargetSpec, measured: TargetSpec) -> bool:
-    """Whether a session of one target measures another; arguments that are left out are the session's."""
-    return wanted.target == measured.target and wanted.arguments in ((), measured.arguments)
 
 
 def _complain(message: str, hint: str, details: str = "") -> None:
@@ -184,8 +106,9 @@ def _keep_traceback() -> str:
     for folder in (state_folder(), Path("/tmp"), Path.home()):  # noqa: S108 - a file of its own, never through a link
         path = folder / f"crash-{os.getpid()}.log"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            created = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(created, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
         except OSError:
             continue

@@ -62,6 +62,7 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
         findings=findings,
         peak_allocated_bytes=result.peak_allocated_bytes,
         peak_reserved_bytes=result.peak_reserved_bytes,
+        sources=bench.inspected.sources,
     )
     return facts, result
 

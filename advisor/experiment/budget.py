@@ -30,7 +30,7 @@ _FIRST_GRACE_S = 20.0
 # An ordinary trial, one that compiles nothing, hangs when it takes this many times as long as usual, and some seconds.
 _HANGS_AFTER = 10.0
 _HANGS_AFTER_S = 30.0
-# A session ends within 2 s of its budget: a process needs some of that to be killed, and the report to be written.
+# What it takes to end the process of a trial that is given up. Seconds.
 _LAST_S = 0.5
 _REPEAT_SHARE = 0.15
 
@@ -105,8 +105,8 @@ class Budget:
 
     @property
     def timeout_s(self) -> float:
-        """When a trial that compiles is given up: when the budget is spent."""
-        return max(1.0, self.left_s + _LAST_S)
+        """When a trial that compiles is given up: so that its process has ended when the budget is spent."""
+        return max(_LAST_S, self.left_s - _LAST_S)
 
     @property
     def patience_s(self) -> float:

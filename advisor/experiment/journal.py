@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -21,13 +21,17 @@ import msgspec
 
 from advisor.errors import UsageError
 from advisor.experiment.events import Event, Held, ProgressMade, TrialActivity
+from advisor.experiment.kept_config import from_json, to_json
 from advisor.experiment.request import Request
-from advisor.files.state_folder import state_folder
+from advisor.files.state_folder import make_private, state_folder
+from advisor.records.secrets import arguments_without_secrets, without_secrets
 
 SCHEMA = 1
 _EVENTS: dict[str, type] = {kind.__name__: kind for kind in get_args(Event)}
-_UNREADABLE = (OSError, LookupError, TypeError, ValueError, OverflowError, RecursionError)
+_UNREADABLE = (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 _LOCK = "lock"
+# Fields of events that name a file of the session.
+_FILES = frozenset({"log_path", "trace_path"})
 _LONGEST_PID = 20
 # Of interest only while they happen.
 _UNRECORDED = (Held, ProgressMade, TrialActivity)
@@ -55,12 +59,12 @@ class Journal:
         """A new journal with a name from the date and the time. Raises UsageError when the folder is not writable."""
         folder = sessions_folder()
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(folder)
             path = _free_path(folder)
             journal = cls(path, request)
         except OSError as error:
             raise _unwritable(folder, error.strerror) from error
-        problem = journal._write({"schema": SCHEMA, "started": time.time(), "request": msgspec.to_builtins(request)})
+        problem = journal._write(_header(request))
         if problem:
             raise _unwritable(folder, problem)
         return journal
@@ -119,7 +123,8 @@ def _unwritable(folder: Path, reason: str | None) -> UsageError:
 class PastSession:
     """A session read back: its request and its events, as far as they were written.
 
-    ``damaged`` counts the lines that could not be read.
+    ``damaged`` counts the lines that could not be read. ``withheld`` names the values of the config that were not
+    recorded, because they look like secrets, and ``withheld_arguments`` the target's arguments of that kind.
     """
 
     session_id: str
@@ -128,6 +133,8 @@ class PastSession:
     request: Request
     events: tuple[Event, ...]
     damaged: int = 0
+    withheld: tuple[str, ...] = ()
+    withheld_arguments: tuple[str, ...] = ()
 
 
 def open_session(session_id: str | None = None) -> PastSession:
@@ -159,7 +166,7 @@ def _journals() -> list[Path]:
 def _hold(path: Path) -> int | None:
     """Hold the journal for this process; None where this process holds it already. Raises UsageError and OSError."""
     lock = path.with_suffix("") / _LOCK
-    lock.parent.mkdir(mode=0o700, exist_ok=True)
+    make_private(lock.parent)
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -207,7 +214,9 @@ def _read(path: Path) -> PastSession:
                 f"the session {path.stem} cannot be read: it has the form {schema!r}, and this version reads {SCHEMA}.",
                 "Read it with the version of perf-advisor that wrote it.",
             )
-        request = msgspec.convert(header["request"], Request)
+        request = _request(header)
+        withheld = msgspec.convert(header.get("withheld", ()), tuple[str, ...])
+        withheld_arguments = msgspec.convert(header.get("withheld_arguments", ()), tuple[str, ...])
         started = datetime.fromtimestamp(header["started"])
     except _UNREADABLE as error:
         raise UsageError(
@@ -215,16 +224,61 @@ def _read(path: Path) -> PastSession:
         ) from error
     if lines and not lines[-1]:
         lines.pop()  # nothing follows the last line's end
-    events = [_event(line) for line in lines]
+    events = [_event(line, path.with_suffix("")) for line in lines]
     whole = tuple(event for event in events if event is not None)
-    return PastSession(path.stem, path, started, request, whole, len(events) - len(whole))
+    return PastSession(path.stem, path, started, request, whole, len(events) - len(whole), withheld, withheld_arguments)
 
 
-def _event(line: bytes) -> Event | None:
-    """The event of a line; None where it is damaged, cut short, or of another version."""
+def _header(request: Request) -> dict[str, Any]:
+    """The first line: the request with a config that keeps its types, and without what looks secret."""
+    config, withheld = without_secrets(request.target.config)
+    arguments, withheld_arguments = arguments_without_secrets(request.target.arguments)
+    target = replace(request.target, config=None, arguments=arguments)
+    return {
+        "schema": SCHEMA,
+        "started": time.time(),
+        "request": msgspec.to_builtins(replace(request, target=target)),
+        "config": to_json(config),
+        "withheld": withheld,
+        "withheld_arguments": withheld_arguments,
+    }
+
+
+def _request(header: dict[str, Any]) -> Request:
+    request = msgspec.convert(header["request"], Request)
+    if header.get("config") is None:
+        return request
+    config = msgspec.convert(from_json(header["config"]), dict[str, Any])
+    return replace(request, target=replace(request.target, config=config))
+
+
+def _event(line: bytes, folder: Path) -> Event | None:
+    """The event of a line; None where it is damaged, cut short, or of another version.
+
+    The files that it names lie in the session's own folder: no other is shown or copied because a journal says so.
+    """
     try:
         entry = json.loads(line)
-        event: Event = msgspec.convert(entry["data"], _EVENTS[entry["event"]])
+        event: Event = msgspec.convert(_with_own_files(entry["data"], folder), _EVENTS[entry["event"]])
     except _UNREADABLE:
         return None
     return event
+
+
+def _with_own_files(value: Any, folder: Path) -> Any:
+    """An event's data in which every file is one of the session's folder, or an empty name."""
+    if isinstance(value, list):
+        return [_with_own_files(inner, folder) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _own_file(inner, folder) if key in _FILES and isinstance(inner, str) else _with_own_files(inner, folder)
+        for key, inner in value.items()
+    }
+
+
+def _own_file(text: str, folder: Path) -> str:
+    """The file of that name in the session's folder, wherever that lies now; empty for a link, which may lead away."""
+    name = text.rpartition("/")[2]
+    own = folder / name
+    return str(own) if name and not own.is_symlink() else ""

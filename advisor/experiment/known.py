@@ -15,6 +15,8 @@ from advisor.experiment.ranking import fills_the_device
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Comparison, Facts, Numerics, NumericsResult, Objective, TrialRecord, TrialResult
 
+_NOT_FASTER = "the stack is not faster with it"
+
 
 class Kind(StrEnum):
     """What a move does."""
@@ -59,8 +61,8 @@ class Move:
 
     @property
     def is_bold(self) -> bool:
-        """Whether a move is a leap from which so much is expected that it comes before all others."""
-        return self.kind is Kind.LEAP and self.gain >= POLICY.bold
+        """Whether so much is expected of a leap, or of knowing the noise before it, that it comes before all others."""
+        return self.kind in (Kind.LEAP, Kind.CONTROL) and self.gain >= POLICY.bold
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,9 @@ class Known:
 
     ``usual`` and ``compiles`` are the two leaps: the expert's stack without compiling, and what compiling it adds.
     ``stack`` is the best usable combination; where the person rejected a part of it, the rest, perhaps unmeasured.
-    ``dropped`` says why keys are not in it. ``tried`` are the settings in which a candidate was last in question, by
-    its name; ``done`` are the instruments that have been used.
+    ``dropped`` says why keys are not in it. ``leapt`` are the whole stacks that were measured, also weakened ones;
+    ``tried`` are the settings in which a candidate was last in question, by its name; ``done`` are the instruments that
+    have been used.
     """
 
     plan: Plan
@@ -91,6 +94,7 @@ class Known:
     compiles: Settings
     stack: Settings = BASELINE
     dropped: Mapping[str, str] = field(default_factory=dict)
+    leapt: frozenset[Settings] = frozenset()
     tried: Mapping[str, Settings] = field(default_factory=dict)
     done: frozenset[Kind] = frozenset()
 
@@ -199,15 +203,15 @@ class Known:
         known = self._with(move, evidence)
         match move.kind:
             case Kind.LEAP:
-                return known._leapt(move)
+                known = known._leapt(move)
             case Kind.ADD | Kind.SWAP | Kind.ALONE:
-                return known._tried(move)
+                known = known._tried(move)
             case Kind.DROP:
-                return known._left_out(move)
+                known = known._left_out(move)
             case Kind.AGAIN:
-                return known._weighed_again(move)
+                known = known._weighed_again(move)
             case Kind.TURNS:
-                return known._proven(move)
+                known = known._proven(move)
         return known._reconsidered()
 
     def under(self, consent: Consent) -> Known:
@@ -253,7 +257,8 @@ class Known:
         instruments = (Kind.CONTROL, Kind.PROFILE, Kind.REFERENCE, Kind.HOST)
         done = self.done | {move.kind} if move.kind in instruments else self.done
         tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
-        known = replace(self, judge=judge, done=done, tried=tried)
+        leapt = self.leapt | {move.settings} if move.kind is Kind.LEAP else self.leapt
+        known = replace(self, judge=judge, done=done, tried=tried, leapt=leapt)
         return known._with_facts(evidence.facts) if evidence.facts is not None else known
 
     def _with_facts(self, facts: Facts) -> Known:
@@ -286,18 +291,37 @@ class Known:
             return self._with_stack(move.settings)
         added = [key for key in move.settings if key not in self.stack]
         if self.stack and self.usable(move.settings):
-            return replace(self, dropped={**self.dropped, **dict.fromkeys(added, "the stack is not faster with it")})
+            return replace(self, dropped={**self.dropped, **dict.fromkeys(added, _NOT_FASTER)})
         return self
 
     def _reconsidered(self) -> Known:
-        """The best of the stack and the leaps: noise, rounding or a decision may have made a leap usable."""
-        best = BASELINE if self.pending else self.stack
-        for goal in (self.usual, self.usual.merged(self.compiles)):
-            if not goal or self.dropped.keys() & goal.keys() or not self.judge.measured_runs(goal):
-                continue
-            if self.usable(goal) and self.judge.gain(goal, best).ratio > 1:
-                best = goal
-        return self._with_stack(best) if best and best != self.stack else self
+        """The best of the stack, the leaps and the user's own settings: what is measured since may have turned them.
+
+        Nothing that the person accepted leaves, and nothing comes back that was left out for a reason of its own.
+        """
+        if self.pending:
+            return self
+        kept = {key: value for key, value in self.stack.items() if self._is_accepted(key)}
+        start = BASELINE if self.stack and not kept and self._is_refuted(self.stack) else self.stack
+        best = self._best_leap(start, Settings(kept))
+        return self._with_stack(best) if best != self.stack else self
+
+    def _best_leap(self, start: Settings, kept: Settings) -> Settings:
+        """The best of these settings and of the leaps that hold what is kept."""
+        best = start
+        blocked = {key for key, why in self.dropped.items() if why != _NOT_FASTER}
+        for leap in sorted(self.leapt, key=len):
+            possible = not blocked & leap.keys() and leap.merged(kept) == leap and self.judge.measured_runs(leap)
+            if possible and self.usable(leap) and self.judge.gain(leap, best).ratio > 1:
+                best = leap
+        return best
+
+    def _is_accepted(self, key: str) -> bool:
+        return self.plan.consent.accepts(self.plan.catalog.by_key(key).id, self.stack[key])
+
+    def _is_refuted(self, settings: Settings) -> bool:
+        """Whether settings that seemed better than the user's own no longer do, with all runs so far."""
+        return bool(self.judge.measured_runs(settings)) and self.judge.gain(settings, BASELINE).ratio <= 1
 
     def _tried(self, move: Move) -> Known:
         candidate = move.candidate
@@ -336,7 +360,8 @@ class Known:
         clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler
         runs = min(len(self.judge.measured_runs(settings)) for settings in (move.settings, self.stack))
         as_good = gain.ratio >= POLICY.as_fast and clear and runs > 1
-        if gain.low > 1 or as_good:
+        better = gain.low > 1 and (runs > 1 or gain.ratio >= POLICY.small_gain)
+        if better or as_good:
             known = self._with_stack(move.settings)
             return known._without(gone[0], "the others do as well without it")
         return self
@@ -357,12 +382,22 @@ class Known:
             return self
         comparison = self.judge.compare(move.settings)
         likely = self.judge.goal.by_time and comparison.speedup > 1 + comparison.noise_floor
-        if likely or self.judge.yardstick.worth(result, comparison):
+        if likely or self.judge.yardstick.worth(result, comparison) or self.undecided(move.settings):
             return self
         why = f"together they {self.judge.goal.not_better(2)}"
         if not self.judge.goal.fits(result):
             why = "together they take more than the memory limit"
-        return replace(self, stack=BASELINE, dropped={**self.dropped, **dict.fromkeys(move.settings, why)})
+        others = replace(self, leapt=frozenset(leap for leap in self.leapt if not self.judge.proven(leap)))
+        best = others._best_leap(BASELINE, BASELINE)
+        gone = [key for key in move.settings if key not in best]
+        return replace(self, stack=best, dropped={**self.dropped, **dict.fromkeys(gone, why)})
+
+    def undecided(self, settings: Settings) -> bool:
+        """Whether settings that took turns with the baseline seem better, and more turns may show whether they are."""
+        if settings not in self.judge.in_turn or len(self.judge.measured_runs(settings)) >= POLICY.most_runs:
+            return False
+        gain = self.judge.gain(settings, BASELINE)
+        return gain.ratio > 1 and not gain.proven
 
     def _simpler(self) -> list[Settings]:
         """The measured combinations that are the stack less one setting."""

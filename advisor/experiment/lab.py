@@ -87,11 +87,16 @@ class Lab:
         """Whether there is time for a move, and for the stack's turns behind it.
 
         Nothing is reserved against a bold leap: it is what the turns would measure. A compilation that may end too late
-        is started all the same, for it is given all the time that is left.
+        is started all the same, for it is given all the time that is left. Before it the noise is looked at where that
+        takes a small part of the budget and leaves the compilation its time.
         """
         budget, cost_s = self.bench.budget, self.cost_s(move, known)
         if self.bench.steering.ending:
             return False
+        if move.is_bold and move.kind is Kind.CONTROL:
+            leaps_s = [self.cost_s(other, known) for other in moves(known) if other.kind is Kind.LEAP]
+            small = cost_s <= POLICY.before_leap * budget.total_s
+            return (small or not leaps_s) and budget.allows(cost_s + sum(leaps_s))
         if move.is_bold:
             compiling = self.bench.catalog.cost(move.settings)
             return budget.allows(POLICY.gamble * cost_s if compiling else cost_s)

@@ -5,6 +5,7 @@ Each function yields the moves of one kind. ``search.py`` takes the one that is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from advisor.experiment.judge import BASELINE
@@ -14,7 +15,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.weaken import weaker, without_half
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Outcome, Verdict
+from advisor.records import Candidate, Outcome, TrialResult, Verdict
 
 Moves = Iterator[Move]
 
@@ -63,7 +64,17 @@ def leaps(known: Known) -> Moves:
         return
     compiled = _standing(known, goal)
     if compiled not in (plain, known.stack) and not known.judge.knows(compiled):
-        yield Move(Kind.LEAP, compiled, _gain_of_compiling(known, compiled, plain), f"stack: {compiled}", known.stack)
+        gain = _gain_of_compiling(known, compiled, plain)
+        move = Move(Kind.LEAP, compiled, gain, f"stack: {compiled}", known.stack)
+        if move.is_bold:
+            yield from _noise_first(known)
+        yield move
+
+
+def _noise_first(known: Known) -> Moves:
+    """A second process of the baseline before a compilation that may take all the time: no interval holds without."""
+    if Kind.CONTROL not in known.done and len(known.judge.baseline_runs) == 1:
+        yield Move(Kind.CONTROL, BASELINE, POLICY.leap_gain, f"{CONTROL}=true")
 
 
 def _beside(known: Known, usual: Settings) -> Settings:
@@ -112,13 +123,25 @@ def _compiling_is_hopeless(known: Known) -> bool:
 
 
 def _needs_explaining(known: Known, settings: Settings) -> bool:
-    """Whether settings ran but differ too much, before the instruments have told rounding and dropout from faults."""
-    if len(settings) < 2 or {Kind.CONTROL, Kind.REFERENCE} <= known.done:
+    """Whether settings ran but differ too much, and the instruments may still show that rounding or chance did it."""
+    if len(settings) < 2:
         return False
     result = known.judge.result(settings)
     if result is None or not result.measured:
         return False
-    return not known.plan.consent.permits(settings, known.judge.numerics(settings, result))
+    if known.plan.consent.permits(settings, known.judge.numerics(settings, result)):
+        return False
+    return not {Kind.CONTROL, Kind.REFERENCE} <= known.done or _may_be_chance(known, settings, result)
+
+
+def _may_be_chance(known: Known, settings: Settings, result: TrialResult) -> bool:
+    """Whether steps that draw random numbers were seen too seldom to tell another draw from a fault."""
+    judge = known.judge
+    again = len(judge.runs.get(BASELINE, ()))
+    draws = {run.losses or run.outputs for run in (*judge.baseline_runs, *judge.controls) if run.measured}
+    if not judge.spread.random or len(draws) >= POLICY.enough_draws or again >= POLICY.most_runs:
+        return False
+    return known.plan.consent.permits(settings, judge.numerics(settings, result, unseen_draws=True))
 
 
 def _standing(known: Known, goal: Settings) -> Settings:
@@ -144,6 +167,8 @@ def instruments(known: Known) -> Moves:
         for kind in (Kind.CONTROL, Kind.REFERENCE):
             if kind not in known.done:
                 yield Move(kind, BASELINE, POLICY.leap_gain, f"baseline, {kind}")
+        if {Kind.CONTROL, Kind.REFERENCE} <= known.done:
+            yield Move(Kind.AGAIN, BASELINE, POLICY.leap_gain, "baseline, other random numbers")
         return
     if Kind.CONTROL not in known.done:
         yield Move(Kind.CONTROL, BASELINE, 1.04, f"{CONTROL}=true")
@@ -357,20 +382,29 @@ def repeats(known: Known) -> Moves:
         yield Move(Kind.AGAIN, BASELINE, 1 + judge.noise_floor / 2, "baseline, again")
     for rest in (known.stack.without(key) for key in known.stack):
         ran = len(judge.measured_runs(rest)) if rest else 0
-        if ran == 1 and known.usable(rest) and judge.gain(rest, known.stack).ratio >= POLICY.as_fast:
-            yield Move(Kind.AGAIN, rest, POLICY.least_gain, f"again: {rest}")
+        ratio = judge.gain(rest, known.stack).ratio if ran == 1 and known.usable(rest) else 0.0
+        if ratio >= POLICY.as_fast:
+            once = min((known.stack, rest), key=lambda s: len(judge.measured_runs(s)))
+            yield Move(Kind.AGAIN, once, max(POLICY.least_gain, _half(ratio)), f"again: {once}")
         elif ran > 1 and len(judge.measured_runs(known.stack)) == 1:
             yield Move(Kind.AGAIN, known.stack, POLICY.least_gain, f"again: {known.stack}")
-    for settings in dict.fromkeys(known.tried.values()):
+    for settings in dict.fromkeys((*known.tried.values(), *sorted(known.leapt, key=len))):
         runs = judge.measured_runs(settings)
         if settings == known.stack or not runs or len(runs) >= POLICY.most_runs - 1 or not known.usable(settings):
             continue
         gain = judge.gain(settings, known.stack)
         unclear = gain.low <= 1 or known.needs_another_run(settings)
-        if gain.ratio > POLICY.least_gain and unclear and not gain.lost:
-            expected = 1 + (gain.ratio - 1) / 2
+        ratio = gain.ratio
+        if settings in known.leapt and len(runs) == 1:  # a whole stack may have been unlucky as well as lucky
+            ratio = max(ratio, math.sqrt(gain.high))
+        if ratio > POLICY.least_gain and unclear and not gain.lost:
             less_known = min((settings, known.stack), key=lambda s: len(judge.measured_runs(s)))
-            yield Move(Kind.AGAIN, less_known, expected, f"again: {less_known or 'baseline'}")
+            yield Move(Kind.AGAIN, less_known, _half(ratio), f"again: {less_known or 'baseline'}")
+
+
+def _half(ratio: float) -> float:
+    """The gain that is expected of what seems to gain more by few runs: what seems best was lucky as a rule."""
+    return 1 + (ratio - 1) / 2
 
 
 def turns(known: Known) -> Moves:
@@ -379,7 +413,8 @@ def turns(known: Known) -> Moves:
     failed = any(
         runs[settings] and not runs[settings][-1].measured for settings in (stack, BASELINE) if settings in runs
     )
-    if stack and not (known.pending or failed) and known.usable(stack) and not known.judge.proven(stack):
+    open_question = not known.judge.proven(stack) or known.undecided(stack)
+    if stack and not (known.pending or failed) and known.usable(stack) and open_question:
         yield Move(Kind.TURNS, stack, POLICY.proof, "stack, confirmed")
 
 

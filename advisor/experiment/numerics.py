@@ -49,6 +49,10 @@ class Spread:
         """The spread of one quantity."""
         return float(getattr(self, quantity.name))
 
+    def times(self, factor: float) -> Spread:
+        """A spread this many times as wide."""
+        return Spread(*(factor * self.of(quantity) for quantity in (LOSSES, OUTPUTS, WEIGHTS)))
+
     def widened(self, other: Spread) -> Spread:
         """The larger of the two, for each quantity."""
         return Spread(*(max(self.of(quantity), other.of(quantity)) for quantity in (LOSSES, OUTPUTS, WEIGHTS)))

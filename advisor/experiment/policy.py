@@ -16,6 +16,7 @@ class Policy:
     ``bold``: a leap that is expected to gain this much comes before all other moves, is started though it may end too
     late, and is given all the time that is left. Compiling usually gains 1.3 on a GPU, and 1.15 on a CPU, where it
     takes longer than all the rest (tests/gpu/RESULTS.md).
+    ``before_leap``: the largest share of the budget that a second run of the baseline may take before a bold leap.
     ``timid``: the most that is expected of compiling a stack that is slower than the baseline without it.
     ``least_gain``: what is expected to gain less than this is not worth a trial for the sake of the stack.
     ``information``: what a figure for the ranked list is worth, as a gain, where it cannot change the stack.
@@ -32,6 +33,7 @@ class Policy:
     ``as_fast``: the stack without a setting may be this much slower, and the simpler one stays. Unitless ratio.
     ``widest_for_simpler``: where the interval of that ratio is wider than this on one side, nothing is left out.
     ``most_runs``: the most processes of the same settings that the search asks for.
+    ``enough_draws``: so many draws of the baseline's random numbers are seen before one that lies near is refused.
     ``most_failures``: after this many compiled stacks that failed, no other is compiled for the sake of the leap.
     ``reserve_share``: the largest share of the budget that is reserved for measuring the stack in turn.
     ``gamble``: a compilation is started when this share of its expected duration is left.
@@ -40,6 +42,7 @@ class Policy:
 
     leap_gain: float = 1.9
     bold: float = 1.25
+    before_leap: float = 0.1
     timid: float = 1.2
     least_gain: float = 1.003
     information: float = 1.0005
@@ -52,6 +55,7 @@ class Policy:
     as_fast: float = 0.998
     widest_for_simpler: float = 0.05
     most_runs: int = 4
+    enough_draws: int = 4
     most_failures: int = 4
     reserve_share: float = 0.2
     gamble: float = 0.5

@@ -23,7 +23,7 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     if past.baseline is None or past.facts is None:
         return known
     present = known.judge.baseline
-    facts = replace(past.facts, findings=known.plan.facts.findings)
+    facts = replace(past.facts, findings=known.plan.facts.findings, sources=known.plan.facts.sources)
     judge = replace(
         known.judge,
         baseline=past.baseline.result,

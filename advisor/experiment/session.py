@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
-from advisor.errors import AdvisorError, ExitCode, refusal_of
+from advisor.errors import AdvisorError, ExitCode, UsageError, refusal_of
 from advisor.experiment import caveats, events
 from advisor.experiment.baseline import check_energy, first_run
 from advisor.experiment.bench import Bench, SessionCancelledError
@@ -27,6 +27,7 @@ from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
 from advisor.experiment.resuming import take_over
+from advisor.experiment.sameness import check_same_machine
 from advisor.experiment.search import search
 from advisor.experiment.state import SessionState
 from advisor.experiment.steering import ENDED, SKIPPED, Steering
@@ -38,6 +39,7 @@ from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Facts, Finding, Mode, Outcome, StackRecord, TrialResult, Value
 from advisor.runner.trials import Runner
+from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources
 
 _REWORK, _MORE, _VERIFY = "rework", "more", "verify"
@@ -83,6 +85,8 @@ class Session:
         self._known: Known | None = None
         self._found: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
         self._said: set[str] = set()
+        self._watch = SourceWatch({})
+        self._refused = False
 
     # --- what a user interface calls ---------------------------------------------------------------------------
 
@@ -175,12 +179,24 @@ class Session:
         findings = self._read_source()
         self._lab.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
+        self._check_comparable(facts)
+        self._watch = SourceWatch(facts.sources)
         self._begin(facts, result)
         known = self._lab.tell(self._begun)
         if not known.plan.candidates:
             self._warn(_nothing_to_try(self.request, known.plan))
         self._search(known)
         self._conclude(self._begun)
+
+    def _check_comparable(self, facts: Facts) -> None:
+        """Raise UsageError where the session that is taken up measured something else; its record stays as it is."""
+        if self._past is None or self._past.facts is None or self._past.baseline is None:
+            return
+        try:
+            check_same_machine(self._past.facts, facts)
+        except UsageError:
+            self._refused = True
+            raise
 
     def _announce(self) -> None:
         for problem in self.catalog.problems:
@@ -422,13 +438,25 @@ class Session:
 
     def _spoils_the_record(self, event: events.Event) -> bool:
         """Whether an event would turn the record of a session that was complete into one that was not."""
-        complete = self._past is not None and self._past.finished is not None and not self._past.finished.cancelled
+        complete = self._refused or (
+            self._past is not None and self._past.finished is not None and not self._past.finished.cancelled
+        )
         ends_badly = isinstance(event, events.SessionFailed) or (
             isinstance(event, events.SessionFinished) and (event.cancelled or self.exit_code is not ExitCode.OK)
         )
         return complete and ends_badly
 
+    def _notice_changed_sources(self) -> None:
+        """Say once of each file of the user's that another one measures from now on than the baseline did."""
+        for path in self._watch.changed():
+            self._warn(
+                f"{path} has changed since the baseline was measured, so what is measured from now on may be of other "
+                "code: end this session and start another"
+            )
+
     def _emit(self, event: events.Event) -> None:
+        if isinstance(event, events.TrialEnded):
+            self._notice_changed_sources()
         event = events.printable_event(event)
         problem = "" if self._spoils_the_record(event) else self._journal.record(event)
         self._post(event)

@@ -27,6 +27,7 @@ from advisor.records import (
     TrialResult,
     Verdict,
 )
+from advisor.records.secrets import arguments_without_secrets
 from advisor.report.conclusions import roof_shares, sweep_of
 from advisor.report.habits import habit_rows
 from advisor.report.pareto import front_of
@@ -43,16 +44,16 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
     ``contribution`` is what a candidate that was measured with others adds to them.
     ``pareto`` is the front of speed against memory, the smallest peak first. ``trials`` are the candidates, the control
     among them, followed by the recipes that proposed none. Every value can be written as strict JSON. ``catalog`` is
-    that of the request when it is not given; its recipes say what a trial has shown besides its speed (``after``).
+    the built-in ones when it is not given; its recipes say what a trial has shown besides its speed (``after``).
     """
-    recipes = catalog or load_catalog(request.recipe_folders)
+    recipes = catalog or load_catalog()
     facts, finished, failure = state.facts, state.finished, state.failure
     profile = facts.profile if facts else None
     full: Json = {
         "schema": SCHEMA,
         "version": version,
         "target": request.target.target,
-        "arguments": list(request.target.arguments),
+        "arguments": list(arguments_without_secrets(request.target.arguments)[0]),
         "objective": request.objective.value,
         "keep_speed": request.keep_speed if request.objective is Objective.MEMORY else None,
         "memory_limit_bytes": request.memory_limit_bytes,

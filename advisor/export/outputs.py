@@ -190,7 +190,7 @@ def patched_config(state: SessionState, outputs: Outputs, catalog: Catalog, path
 
 
 def json_text(state: SessionState, request: Request, catalog: Catalog | None = None) -> str:
-    """The JSON report; ``catalog`` is that of the request when it is not given."""
+    """The JSON report; ``catalog`` holds the built-in recipes when it is not given."""
     from advisor.export.json_report import report
 
     made = report(state, request, advisor.__version__, catalog)

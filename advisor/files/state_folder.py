@@ -9,11 +9,22 @@ from pathlib import Path
 
 from platformdirs import user_state_path
 
+_NAME = "perf-advisor"
+
 
 def state_folder() -> Path:
     """The user's state folder; ``PERF_ADVISOR_STATE`` names another. It need not exist yet."""
     override = os.environ.get("PERF_ADVISOR_STATE")
-    return Path(override) if override else user_state_path("perf-advisor")
+    return Path(override) if override else user_state_path(_NAME)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only its user may enter, as those above it in the state folder. Raises OSError."""
+    ours = state_folder()
+    for path in (ours, *reversed([one for one in folder.parents if ours in one.parents]), folder):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.stat().st_mode & 0o077 and (path != ours or ours.name == _NAME):
+            path.chmod(0o700)
 
 
 def replace_file(path: Path, text: str) -> bool:
@@ -23,7 +34,7 @@ def replace_file(path: Path, text: str) -> bool:
     """
     temporary = ""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)

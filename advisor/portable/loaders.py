@@ -3,6 +3,7 @@
 import collections.abc
 import copy
 import functools
+import sys
 import types
 import typing
 import warnings
@@ -11,6 +12,7 @@ import weakref
 import torch
 
 WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multiprocessing_context": None, "timeout": 0}
+REBUILT = "Accelerate builds the loader anew, and workers that live on between epochs would change how it shuffles"
 # Objects that are looked through for code that divides samples among workers, at most. A count.
 MOST_LOOKED_AT = 2000
 
@@ -24,14 +26,22 @@ def loader_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
     refuse_repeated_samples(loader, changes)
     if changes.get("persistent_workers") and not loader.persistent_workers and hears_of_epochs(loader.dataset):
         raise ValueError("the dataset has set_epoch(), which workers that live on from epoch to epoch do not hear of")
+    if changes.get("persistent_workers") and not loader.persistent_workers and is_rebuilt_later(loader):
+        raise ValueError(f"{REBUILT}: prepare it with Accelerate first")
     changed = copy_with(loader, **changes)
     refuse_ignored_changes(loader, changed, changes)
     return changed
 
 
 def with_workers(loader: typing.Any, num_workers: int) -> typing.Any:
-    """A loader with this many workers, which live on between epochs unless the dataset has to hear of each epoch."""
+    """A loader with this many workers, which live on between epochs unless the dataset has to hear of each epoch.
+
+    Where Accelerate rebuilds the loader they start anew in each epoch, with a warning.
+    """
     stay = num_workers > 0 and not hears_of_epochs(loader.dataset)
+    if stay and not loader.persistent_workers and is_rebuilt_later(loader):
+        stay = False
+        warnings.warn(f"persistent_workers=True is left out: {REBUILT}: prepare it with Accelerate first", stacklevel=2)
     return loader_with(loader, num_workers=num_workers, persistent_workers=stay)
 
 
@@ -39,6 +49,15 @@ def hears_of_epochs(dataset: typing.Any) -> bool:
     """Whether a dataset, or one within it, is told of each epoch by a call of its ``set_epoch``."""
     inner = getattr(dataset, "__dict__", {}).get("dataset")
     return hasattr(dataset, "set_epoch") or (inner is not None and hears_of_epochs(inner))
+
+
+def is_rebuilt_later(loader: typing.Any) -> bool:
+    """Whether there is an Accelerator in this process, and the loader is not one of its own yet.
+
+    Accelerate keeps of a loader what PyTorch's constructor takes; what a copy has besides is lost.
+    """
+    state: typing.Any = sys.modules.get("accelerate.state")
+    return state is not None and bool(state.AcceleratorState._shared_state) and not hasattr(loader, "gradient_state")
 
 
 def adjusted(change: typing.Callable[..., typing.Any], loader: typing.Any, **options: typing.Any) -> typing.Any:

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import typing
+import weakref
 
 import torch
 from torch.optim.optimizer import _device_dtype_check_for_fused
@@ -40,6 +41,32 @@ def set_options(optimizer: torch.optim.Optimizer, **changes: typing.Any) -> None
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             settle_state(optimizer.state.get(parameter, {}), parameter, on_device(group))
+    if base is torch.optim.SGD and "_init_group" not in vars(optimizer):
+        begin_momenta(optimizer)
+
+
+def begin_momenta(optimizer: torch.optim.Optimizer) -> None:
+    """Have a fused SGD begin each momentum as an unfused one does, also that of a parameter which joins later.
+
+    PyTorch's fused step fails where some parameters have a momentum and others have none yet. It leaves memory that
+    nothing was written to where a scaler skips the first step.
+    """
+    owner = weakref.ref(optimizer)  # an attribute of the optimizer itself: it must not keep it alive
+
+    def init_group(
+        group: dict[str, typing.Any],
+        params: list[torch.Tensor],
+        grads: list[torch.Tensor],
+        momenta: list[torch.Tensor | None],
+    ) -> typing.Any:
+        own: typing.Any = owner()
+        found = type(own)._init_group(own, group, params, grads, momenta)
+        if group["fused"] and any(momentum is None for momentum in momenta):
+            pairs = zip(params, momenta, strict=True)
+            momenta[:] = [torch.zeros_like(p) if momentum is None else momentum for p, momentum in pairs]
+        return found
+
+    vars(optimizer)["_init_group"] = init_group
 
 
 def follow_layout(optimizer: typing.Any) -> None:
@@ -78,8 +105,8 @@ def class_of_step(cls: type) -> typing.Any:
 def flags_of(base: typing.Any, group: dict[str, typing.Any]) -> set[str]:
     """The attributes that a constructor sets for a group's options. Raises what it raises."""
     if group.get("fused"):
-        if base is torch.optim.SGD and group["momentum"] and not all(p.requires_grad for p in group["params"]):
-            raise RuntimeError("it holds frozen parameters, and a fused SGD with momentum fails once they are trained")
+        if base is torch.optim.SGD and group["momentum"] and group["dampening"]:
+            raise RuntimeError("a fused step would dampen the first gradient of a parameter that joins later")
         kinds = {(parameter.device, parameter.dtype): parameter for parameter in group["params"]}
         for parameter in kinds.values():
             _device_dtype_check_for_fused(parameter, cuda_unsupported=base is torch.optim.Adagrad)

@@ -13,14 +13,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.portable.calls import splitter
 from advisor.portable.collector import Collector
+from advisor.portable.compiled_module import WITHOUT_GRAPHS, check_parameters_anew, replaying_graphs
 from advisor.portable.compiling import compiled_call
 from advisor.portable.losses import default_loss, form_that_works, loss_in, takes_model
 from advisor.portable.nested import map_tensors, mover
 from advisor.portable.plan import StepPlan
 from advisor.portable.watching import REQUIRES_GRAD
 
-# Modes of torch.compile that replay CUDA graphs: what they return lies in memory that the next call overwrites.
-GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 CLIP_FOREACH = {"default": None, "foreach": True, "for-loop": False}
 ATTENTION = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -71,8 +70,11 @@ class TrainStep:
         self._attention = attention_of(plan)
         self._creation = creation_of(plan)
         self._marks_steps = marks_steps(plan)
+        self._graphs = replaying_graphs if self._marks_steps else nullcontext
         self._all_parameters = list(model.parameters()) if plan.compiles_with != "none" else []
         self._trained = self._trains()
+        own = set(map(id, self.parameters))
+        self._others = [p for p in self._all_parameters if id(p) not in own] if self._marks_steps else []
         self._optimizer_step = optimizer_step
         self._collect = collector_of(plan)
         self._loss_sum: torch.Tensor | None = None
@@ -101,12 +103,13 @@ class TrainStep:
             for parameter in self.parameters:
                 parameter.grad = None
         else:
-            self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none")
+            # What a graph made may not be added to once the next step has begun.
+            self.optimizer.zero_grad(set_to_none=self.plan.zero_grad == "none" or self._marks_steps)
 
     def forward(self, batch: Any) -> Any:
         """The model's output; the whole loss when the loss takes the model or is compiled with it."""
         self.settle_loss(batch)
-        with self._creation(), self._attention(), self._autocast:
+        with self._graphs(), self._creation(), self._attention(), self._autocast:
             if self._loss_takes_model:
                 return (self._whole or self.loss_function)(self.model, batch)
             split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
@@ -122,7 +125,7 @@ class TrainStep:
         """
         if self._loss_takes_model is not None:
             return ""
-        with self._creation(), self._attention(), self._autocast:
+        with self._graphs(), self._creation(), self._attention(), self._autocast:
             form, found = form_that_works(self.loss_function, self.model, batch, lambda: self._loss_of_output(batch))
         self._loss_takes_model = form
         self._compile_whole()
@@ -147,15 +150,15 @@ class TrainStep:
         """The scalar loss of an output. Raises LossError when the loss function returns anything else."""
         if self._loss_takes_model or self._whole is not None:
             return loss_in(output)
-        with self._creation(), self._autocast:
+        with self._graphs(), self._creation(), self._autocast:
             return loss_in(self.loss_function(output, self._split(batch).target))
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of the (scaled) loss, or of its part in the update."""
         if self.plan.accumulate > 1:
             loss = loss / self.plan.accumulate
-        # Activation checkpoints run parts of the forward pass again: with the same attention kernel.
-        with self._attention():
+        # Activation checkpoints run parts of the forward pass again: with the same kernels.
+        with self._graphs(), self._attention():
             (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def update(self) -> None:
@@ -204,20 +207,24 @@ class TrainStep:
         loss = self.loss(self.forward(batch), batch)
         self.backward(loss)
         self.update()
+        self._keep_other_gradients()
         # The next step overwrites a loss that a graph computed.
         return loss.detach().clone() if self._marks_steps else loss.detach()
+
+    def _keep_other_gradients(self) -> None:
+        """Copy the gradients that a graph made for parameters of another optimizer, which this one does not clear."""
+        for parameter in self._others:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
 
     def _trains(self) -> tuple[bool, ...]:
         return tuple(map(REQUIRES_GRAD, self._all_parameters))
 
     def _compile_anew_when_unfrozen(self) -> None:
-        """Drop compiled code when other parameters are trained than it was compiled for.
-
-        The compiler's own checks can miss that: on PyTorch 2.11 layers that were unfrozen went on without gradients.
-        """
+        """Have compiled code made for other parameters when layers were frozen or unfrozen."""
         if self._trained != (trained := self._trains()):
             self._trained = trained
-            torch.compiler.reset()
+            check_parameters_anew(self.model)
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """One step: move the batch, run, return the detached loss."""
@@ -249,6 +256,7 @@ class InferStep:
         self._attention = attention_of(plan)
         self._creation = creation_of(plan)
         self._marks_steps = marks_steps(plan)
+        self._graphs = replaying_graphs if self._marks_steps else nullcontext
         self._collect = collector_of(plan)
 
     def forward(self, batch: Any) -> Any:
@@ -259,7 +267,7 @@ class InferStep:
         return self._forward(batch)
 
     def _forward(self, batch: Any) -> Any:
-        with grad_mode(self.plan.runs_under), self._creation(), self._attention(), self._autocast:
+        with grad_mode(self.plan.runs_under), self._graphs(), self._creation(), self._attention(), self._autocast:
             split = self._split(batch)
             return self.model(*split.args, **split.kwargs)
 
@@ -319,7 +327,7 @@ def mover_of(plan: StepPlan) -> Callable[[Any], Any]:
 
 def marks_steps(plan: StepPlan) -> bool:
     """Whether a step tells the compiler's CUDA graphs that it begins, and what they return has to be copied."""
-    return plan.compile_mode in GRAPH_MODES and plan.device_type == "cuda"
+    return plan.compile_mode in WITHOUT_GRAPHS and plan.device_type == "cuda"
 
 
 def collector_of(plan: StepPlan) -> Callable[[], None]:

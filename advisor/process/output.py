@@ -22,10 +22,13 @@ def redirect_output(log_path: str) -> None:
 
     The log can be read through them too: see :class:`advisor.process.printed.Printed`. Any text can be printed.
     """
-    with Path(os.devnull).open("rb") as null, Path(log_path).open("a+b", buffering=0) as log:
+    log = os.open(log_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+    with Path(os.devnull).open("rb") as null:
         os.dup2(null.fileno(), 0)
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    if log > 2:
+        os.close(log)
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = _writer(1)
     sys.stderr = _writer(2)

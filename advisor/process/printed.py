@@ -20,7 +20,8 @@ class Printed:
     def text(self) -> str:
         """The end of what was written to standard error's file since then, by Python or by C."""
         until = _written()
-        length = min(until - self._from, _LONGEST_BYTES)
+        written = until - self._from if self._from <= until else until  # else its middle was cut out meanwhile
+        length = min(written, _LONGEST_BYTES)
         with contextlib.suppress(OSError):
             return os.pread(_STDERR, length, until - length).decode("utf-8", "replace") if length > 0 else ""
         return ""

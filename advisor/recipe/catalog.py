@@ -187,14 +187,6 @@ class Catalog:
         return Proposals(tuple(candidates), skipped)
 
 
-def load_catalog_again(folders: Iterable[str] = ()) -> Catalog:
-    """Return the recipes of a recorded session; without those of its folders where these are gone."""
-    try:
-        return load_catalog(folders)
-    except UsageError:
-        return load_catalog()
-
-
 def load_catalog(folders: Iterable[str] = ()) -> Catalog:
     """The built-in recipes, those in ``folders``, and those of installed packages."""
     recipes = dict(_builtin())

@@ -8,6 +8,7 @@ Recipe modules never import torch at module level: the app's process reads them 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import sys
@@ -66,7 +67,7 @@ class Stage(IntEnum):
     STEP = 7
 
 
-_KEEP_THE_CODE = frozenset({Stage.GLOBAL, Stage.OPTIMIZER, Stage.DATA})
+_KEEP_THE_CODE = frozenset({Stage.OPTIMIZER, Stage.DATA})
 
 
 @dataclass(slots=True)
@@ -174,7 +175,11 @@ class Recipe(ABC):
 
     @property
     def keeps_code(self) -> bool:
-        """Whether what has been compiled without a value of this recipe can be used with it: no kernel changes."""
+        """Whether what has been compiled without a value of this recipe can be used with it: no kernel changes.
+
+        A global flag may be part of the compiler's cache key (the precision of products, determinism, the number of
+        threads): a recipe whose flag is not says so itself.
+        """
         return self.stage in _KEEP_THE_CODE
 
     def cost(self, value: Value) -> float:
@@ -284,6 +289,7 @@ def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
     return None
 
 
+@functools.cache  # the search asks about it at each move, and finding the version parses a file
 def torch_is_older(than: tuple[int, int]) -> bool:
     """Whether the installed PyTorch is of an earlier version than this one. It is not imported."""
     return _numbers(version("torch")) < than

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from advisor.records.trials import Block, TrialResult
 from advisor.records.workload import Profile, WorkloadFacts
@@ -24,10 +24,11 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The workload's facts and the versions of what it runs on."""
+    """The workload's facts, the versions of what it runs on, and fingerprints of the user's own modules by path."""
 
     workload: WorkloadFacts
     versions: dict[str, str]
+    sources: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from advisor.records.data import DataPrint
 from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
+from advisor.records.secrets import arguments_without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,9 @@ class TargetSpec:
 
     @property
     def command(self) -> str:
-        """The target as it stands on the command line: ``train.py:build -- --lr 0.1``."""
-        return " -- ".join(filter(None, (self.target, shlex.join(self.arguments))))
+        """The target as it stands on the command line, without secrets: ``train.py:build -- --lr 0.1``."""
+        shown, _ = arguments_without_secrets(self.arguments)
+        return " -- ".join(filter(None, (self.target, shlex.join(shown))))
 
 
 @dataclass(frozen=True, slots=True)

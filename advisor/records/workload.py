@@ -282,7 +282,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that a recipe may look at when it proposes candidates. The peaks are the baseline's."""
+    """All that a recipe may look at when it proposes candidates. The peaks are the baseline's.
+
+    ``sources`` has the fingerprints of the user's own modules that the baseline imported, by path.
+    """
 
     hardware: Hardware
     workload: WorkloadFacts
@@ -291,6 +294,7 @@ class Facts:
     findings: tuple[Finding, ...] = ()
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+    sources: dict[str, str] = field(default_factory=dict)
 
     def computes(self, *families: str) -> bool:
         """Whether a step computes one of these kinds of things: by a module of the model, or by calling a function."""

@@ -37,7 +37,7 @@ from advisor.records import (
     TrialResult,
     TrialSpec,
 )
-from advisor.runner import fork_server, whereabouts
+from advisor.runner import fork_server, log_files, whereabouts
 from advisor.runner.builder import Builder, ForkedTrial
 from advisor.runner.fork_server import CONTEXT
 from advisor.runner.interpreter import Interpreter, Interpreters
@@ -74,7 +74,8 @@ class Runner:
         """
         self.forget_build()
         builder = Builder(target, seed, log_path)
-        problem = builder.build(timeout_s, lambda: self.cancelled)
+        with log_files.bounded(log_path):
+            problem = builder.build(timeout_s, lambda: self.cancelled)
         if problem:
             builder.close()
         else:
@@ -131,17 +132,18 @@ class Runner:
         with self._lock:
             self._live.add(trial)
             cancelled = self.cancelled
-        try:
-            if cancelled:
-                trial.cancel()
-            else:
-                trial.start()
-            yield trial
-        finally:
-            trial.kill()
-            with self._lock:
-                self._live.discard(trial)
-            self._end_strays()
+        with log_files.bounded(spec.log_path):
+            try:
+                if cancelled:
+                    trial.cancel()
+                else:
+                    trial.start()
+                yield trial
+            finally:
+                trial.kill()
+                with self._lock:
+                    self._live.discard(trial)
+                self._end_strays()
 
     def cancel(self) -> None:
         """End every live trial at once; trials asked for later are not started."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from advisor.machine.device import backend_of
 from advisor.machine.hardware import usable_cores
 from advisor.portable import checkpointing, conv_bias, fold_norm, inplace, padding, pointwise
 from advisor.portable.loaders import divides_samples, hears_of_epochs, loader_with
@@ -26,7 +27,6 @@ from advisor.runtime.loop import Loop
 from advisor.target.entrypoint import one_line
 from advisor.trial.measurement.data_prints import pinning_problem
 from advisor.trial.measurement.draws import state_problem
-from advisor.trial.measurement.memory import device_uuid
 from advisor.trial.measurement.pickling import pickle_problem
 
 _TRACING_LIMIT_S = 5.0
@@ -52,15 +52,14 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
     inplace_activations, tracing_problem = _traced(lambda *a: len(inplace.inplace_sites(*a)), loop.model)
     parameters = list(loop.model.parameters())
     trainable = [p for p in parameters if p.requires_grad]
-    on_cuda = device.type == "cuda"
-    properties = torch.cuda.get_device_properties(device) if on_cuda else None
+    own = backend_of(device).identity()
     return WorkloadFacts(
         mode=loop.mode,
         device=str(device),
-        device_name=properties.name if properties else "CPU",
-        device_uuid=device_uuid(device) if on_cuda else None,
-        capability=(properties.major, properties.minor) if properties else None,
-        device_memory_bytes=properties.total_memory if properties else 0,
+        device_name=own.name,
+        device_uuid=own.uuid,
+        capability=own.capability,
+        device_memory_bytes=own.memory_bytes,
         model=type(loop.model).__name__,
         parameters=sum(p.numel() for p in parameters),
         trainable_parameters=sum(p.numel() for p in trainable),
@@ -75,7 +74,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
         optimizer=_optimizer_facts(loop.optimizer) if loop.optimizer is not None else None,
-        loader=_loader_facts(loop, target_batch, on_cuda=on_cuda),
+        loader=_loader_facts(loop, target_batch, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
         usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
@@ -304,12 +303,12 @@ def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
     return ""
 
 
-def _loader_facts(loop: Loop, batch: Any, *, on_cuda: bool) -> LoaderFacts | None:
+def _loader_facts(loop: Loop, batch: Any, *, on_device: bool) -> LoaderFacts | None:
     loader = loop.loader
     if loader is None:
         return None
     iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-    movable, problem = _movable_transforms(loader) if on_cuda else ((), "")
+    movable, problem = _movable_transforms(loader) if on_device else ((), "")
     return LoaderFacts(
         batch_size=loader.batch_size,
         num_workers=loader.num_workers,

@@ -21,6 +21,7 @@ import torch
 from advisor.errors import AdvisorError, TargetError
 from advisor.figures.formatting import format_ms, format_percent
 from advisor.figures.stats import two_modes
+from advisor.machine.device import backend_of, named
 from advisor.portable.plan import StepPlan
 from advisor.process.channel import Channel
 from advisor.process.group import lead_own_group
@@ -53,13 +54,13 @@ from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
 from advisor.runtime.loss import LossError
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
+from advisor.source.prints import imported_sources
 from advisor.target.entrypoint import load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement.clock import StepClock, batch_samples, block_steps, measure
 from advisor.trial.measurement.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
-from advisor.trial.measurement.memory import device_uuid, peak_memory
 from advisor.trial.measurement.probe import (
     Probe,
     divergence_notes,
@@ -139,9 +140,8 @@ class Trial:
         if self.loop is None:
             torch.manual_seed(self.spec.seed)
         loop = self.loop or load_target(self.spec.target)
-        device = _device(self.spec.target.device)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)  # to start CUDA takes no memory that another trial could miss
+        device = named(self.spec.target.device)
+        backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
         self.wait_for_memory()
         _set_mode(loop.model.to(device), training=loop.mode is Mode.TRAIN)
         build_s = time.perf_counter() - started
@@ -177,7 +177,7 @@ class Trial:
         warm_mark = compile_mark()
         measuring = time.perf_counter()
         blocks = self._blocks(clock, feed, warm, guards)
-        memory = peak_memory(device)
+        memory = backend_of(device).memory()
         diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
         result = TrialResult(
             outcome=Outcome.MEASURED,
@@ -228,7 +228,7 @@ class Trial:
     def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
         with undisturbed(loop.data):
             facts = inspect_loop(loop, device, batches)
-        self.channel.send(Inspected(facts, versions()))
+        self.channel.send(Inspected(facts, versions(), imported_sources()))
 
     def _look_at(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
         """What the first batches are, for the comparison with those of other trials; in the baseline, all the facts."""
@@ -255,7 +255,7 @@ class Trial:
         probe = probe_training if plan.mode is Mode.TRAIN else probe_inference
         try:
             return probe(step, batches, self.spec.stream_seed)
-        except (torch.cuda.OutOfMemoryError, AdvisorError):
+        except (torch.OutOfMemoryError, AdvisorError):
             raise
         except Exception as error:
             if not self.spec.kind.inspects:
@@ -291,7 +291,7 @@ class Trial:
         )
 
     def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp, guards: Guards) -> list[Block]:
-        watching = guards.watching(device_uuid(clock.device) if clock.device.type == "cuda" else None)
+        watching = guards.watching(clock.backend.identity().uuid)
         if self.spec.kind is not TrialKind.TURNS:
             self._say("measuring")
             return measure(
@@ -333,29 +333,6 @@ class Trial:
 def _eager(step: TrainStep | InferStep | GraphedStep) -> TrainStep | InferStep:
     """The step without its graph, whose parts can be run one by one."""
     return step.step if isinstance(step, GraphedStep) else step
-
-
-def _device(name: str) -> torch.device:
-    """The device that ``--device`` names. Raises TargetError when it is not there."""
-    available = torch.cuda.is_available()
-    if name == "auto":
-        name = "cuda" if available else "cpu"
-    if name.startswith("cuda") and not available:
-        raise TargetError(
-            f"--device {name}: PyTorch sees no CUDA device.",
-            "Use --device cpu, or install a PyTorch build and a driver that fit; `perf-advisor hardware` shows more.",
-        )
-    device = torch.device(name)
-    if device.type == "cuda":
-        index = device.index or 0
-        if index >= torch.cuda.device_count():
-            raise TargetError(
-                f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, numbered from 0.",
-                "Give one of those.",
-            )
-        torch.cuda.set_device(index)
-        device = torch.device("cuda", index)
-    return device
 
 
 def _set_mode(model: torch.nn.Module, *, training: bool) -> None:
@@ -439,7 +416,7 @@ def _result_of(error: BaseException, channel: Channel) -> TrialResult:
 def _ran_out_of_memory(error: BaseException) -> bool:
     # PyTorch's allocator on the CPU has no class of its own for it.
     of_cpu_allocator = isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error)
-    return of_cpu_allocator or isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
+    return of_cpu_allocator or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from advisor.machine.device import backend_of
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.catalog import Catalog
@@ -106,5 +107,4 @@ def _generator_states(device: torch.device, seed: int | None = None) -> list[tor
     """The states of the generators that a step can draw from, after seeding them when there is a seed."""
     if seed is not None:
         torch.manual_seed(seed)
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+    return backend_of(device).random_states()

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
+from advisor.machine.device import backend_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
@@ -38,7 +39,7 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     started = time.perf_counter()
     step, data = _applied(loop, catalog, spec)
     prepare_s = time.perf_counter() - started
-    batches = _batches(data, device)
+    batches, backend = _batches(data, device), backend_of(device)
     size = spec.settings.get("data.batch_size") if spec.export_path else None
     batch_size = int(size) if isinstance(size, int) and size else loop.batch_size
 
@@ -49,8 +50,7 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
         for batch in itertools.islice(batches, steps):
             last = step(batch)
             samples += batch_samples(batch, batch_size or 1)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        backend.synchronize()
         block = Block(steps, samples, time.perf_counter() - begun)
         _check_finite(last)
         return block

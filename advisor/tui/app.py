@@ -383,8 +383,9 @@ class AdvisorApp(App[AppResult]):
         self.exit(replace(result, then=self._then), return_code=result.exit_code)
 
     def leave_soon(self) -> None:
-        """Leave as by the key, for a signal: safe in its handler, and before the app has begun."""
-        leave_from_outside(lambda: self._alive, lambda: self.call_later(self.action_quit))
+        """Leave at once, for a signal: safe in its handler, and before the app has begun."""
+        # Nobody may be there to answer a question.
+        leave_from_outside(lambda: self._alive, lambda: self.call_later(self.action_quit_at_once))
 
     async def _stop_session(self) -> None:
         if self.context.control is None:

@@ -12,6 +12,7 @@ from advisor.errors import AdvisorError, ExitCode, UsageError
 from advisor.experiment.events import SessionFinished
 from advisor.experiment.journal import Journal, PastSession, open_session
 from advisor.experiment.request import Request
+from advisor.experiment.sameness import changes, with_its_config
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import Exported
@@ -24,7 +25,7 @@ from advisor.files.paths import is_file
 from advisor.machine.hardware import sample_gpus
 from advisor.machine.load import sample_host
 from advisor.process.interrupts import INTERRUPTS
-from advisor.recipe.catalog import Catalog, load_catalog, load_catalog_again
+from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records.outputs import Outputs
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
@@ -49,16 +50,18 @@ def run_app(request: Request, outputs: Outputs, past: PastSession | None = None)
     return _run(open_app(request, outputs, past), request, outputs)
 
 
-def show_session(session_id: str = "") -> int:
+def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> int:
     """Show a recorded session in the app, one that the person picks where none is named; return the exit code.
 
-    Raises UsageError when there is no such session.
+    Raises UsageError when there is no such session. No code is run because a journal names it: recipes of a folder are
+    loaded where this call names the folder.
     """
     chosen = session_id or SessionPicker().run()
     if not chosen:
         return ExitCode.OK
     past = open_session(chosen)
-    return _run(app_of_recorded(past), past.request, Outputs())
+    app = app_of_recorded(past, recipe_folders)
+    return _run(app, app.context.request, Outputs())
 
 
 def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
@@ -76,25 +79,39 @@ def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
 
 
 def _go_on_with(then: Then) -> int:
+    """Show or continue a recorded session. Raises UsageError where it cannot be continued as it was measured."""
     if not then.measures:
         return show_session(then.session_id)
     past = open_session(then.session_id)
     budget_s = past.request.budget_s if then.budget_s is None else then.budget_s
-    return run_app(replace(past.request, budget_s=budget_s), Outputs(), past)
+    return run_app(replace(_as_it_was(past), budget_s=budget_s), Outputs(), past)
 
 
-def app_of_recorded(past: PastSession) -> AdvisorApp:
+def _as_it_was(past: PastSession) -> Request:
+    """The request of a session, if it would measure the same today."""
+    target = past.request.target.target
+    if past.withheld_arguments:
+        names = ", ".join(past.withheld_arguments)
+        raise UsageError(
+            f"the target's arguments held secrets ({names}), which a session does not keep.",
+            f"Give them again: `perf-advisor {target} --resume -- …`.",
+        )
+    request = with_its_config(past.request, past, given=False)
+    if changed := "; ".join(changes(request, past)):
+        raise UsageError(
+            f"the session {past.session_id} measured something else: {changed}.",
+            f"Undo that, or measure anew: `perf-advisor {target}`.",
+        )
+    return request
+
+
+def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> AdvisorApp:
     """Return the app over a recorded session, ready to run."""
-    config_path = past.request.config_path
+    request = replace(past.request, recipe_folders=recipe_folders)
+    config_path = request.config_path
     still_there = config_path if config_path and is_file(config_path) else None
-    outputs = Outputs(config_path=still_there, key_map=past.request.key_map, verify=False)
-    exporter = FileExporter(past.request, outputs)
-    return AdvisorApp(
-        past.request,
-        exporter,
-        load_catalog=lambda: load_catalog_again(past.request.recipe_folders),
-        recorded=Recorded(past),
-    )
+    exporter = FileExporter(request, Outputs(config_path=still_there, key_map=request.key_map, verify=False))
+    return AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(recipe_folders), recorded=Recorded(past))
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
@@ -114,7 +131,7 @@ def _read_gauges() -> Reading:
 
 
 def _farewell(state: SessionState, request: Request, outputs: Outputs, result: AppResult) -> int:
-    written = files.write_outputs(state, request, outputs, load_catalog_again(request.recipe_folders))
+    written = files.write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
     for line in (*result.lines, *written.sentences):
         print(printable(line))
     for line in (*result.error_lines, *(f"perf-advisor: {error.message}\n{error.hint}" for error in written.errors)):
@@ -184,12 +201,12 @@ class FileExporter:
         if format_id == "python":
             return files.python_text(state, settings, self._recipes())
         if format_id == "json":
-            return files.json_text(state, self._request)
+            return files.json_text(state, self._request, self._recipes())
         return files.report_text(state, self._request, self._recipes(), html=format_id == "html")
 
     def _recipes(self) -> Catalog:
         if self._catalog is None:
-            self._catalog = load_catalog_again(self._request.recipe_folders)
+            self._catalog = load_catalog(self._request.recipe_folders)
         return self._catalog
 
 

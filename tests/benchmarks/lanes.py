@@ -14,7 +14,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ class Lanes:
     """The queue of workloads, and the lanes that empty it, longest workload first.
 
     ``within_s`` is the time for all: a workload that is not expected to end within it is not started.
-    ``workload_limit_s`` ends a workload that hangs, with its lane, which is started anew.
+    ``workload_limit_s`` ends a workload that hangs, with its lane, which is started anew. ``timing_share`` is the share
+    of the usual timing that is done. ``ended`` is told of each workload that came to an end, one at a time.
     """
 
     def __init__(
@@ -40,6 +41,8 @@ class Lanes:
         expected_s: int,
         within_s: float | None,
         workload_limit_s: float,
+        timing_share: float = 1.0,
+        ended: Callable[[Workload], None] = lambda workload: None,
     ) -> None:
         self.left = sorted(workloads, key=lambda workload: -workload.timing_s)
         self.options = options
@@ -47,6 +50,8 @@ class Lanes:
         self.expected_s = expected_s
         self.within_s = within_s
         self.workload_limit_s = workload_limit_s
+        self.timing_share = timing_share
+        self.ended = ended
         self.started = time.monotonic()
         self._lock = threading.Lock()
         self._ended = False
@@ -72,6 +77,8 @@ class Lanes:
             if failure and not self._ended:
                 note_failure(process.options.results / f"{workload.name}.json", workload, failure)
                 say(lane, workload.name, failure)
+            with self._lock:
+                self.ended(workload)
             if process.ended:
                 process.end()
                 process = None
@@ -83,7 +90,7 @@ class Lanes:
         with self._lock:
             spent_s = time.monotonic() - self.started
             for workload in self.left:
-                needed_s = self.expected_s + workload.timing_s
+                needed_s = self.expected_s + self.timing_share * workload.timing_s
                 if not self._ended and (self.within_s is None or spent_s + needed_s <= self.within_s):
                     self.left.remove(workload)
                     return workload

@@ -20,12 +20,13 @@ import torch._dynamo  # imported once, here, and not in each process
 import variants
 import yaml
 from catalogue import Workload, small
+from exports import not_as_reported
 from options import Options
 from plain import time_loop
 from processes import FailedError, TooSlowError, run_apart
 from session import Session, Settings, run_session
 from small import module_of
-from tables import ADVISOR, BASELINE, EXPERT, MOMENTS_S, PEER, PEER_PACKAGE
+from tables import ADVISOR, BASELINE, EXPERT, MOMENTS_S, PEER, PEER_PACKAGE, PYTHON_FILE
 
 import advisor
 from advisor.recipe.catalog import load_catalog
@@ -62,11 +63,20 @@ class Measurement:
             if name in self.options.variants:
                 self._search(name, search, known)
         names = self._timed()
-        for _ in range(self.options.rounds):
-            for name in (*names, *reversed(names)):
+        if self.options.exports:
+            self._time_exports(names)
+        else:
+            for name in (*names, *reversed(names)) * self.options.rounds:
                 self._time(name)
         self.result["finished"] = True
         self._write()
+
+    def _time_exports(self, names: list[str]) -> None:
+        """Time each variant once, the plain loop at both ends; once more the files that are not as fast as reported."""
+        for name in (*names, BASELINE):
+            self._time(name)
+        for name in not_as_reported(self.result):
+            self._time(name)
 
     def _reuses(self) -> bool:
         return self.options.reuse and self.file.exists()
@@ -109,11 +119,19 @@ class Measurement:
         """The variants to time: perf-advisor's are its distinct stacks."""
         failed = self.result["variants"]
         names = [name for name in self.options.variants if name not in failed and name not in (ADVISOR, EXPERT)]
-        if EXPERT in self.options.variants:
-            names += experts.experts_of(self.workload)
         if ADVISOR in self.options.variants and ADVISOR not in failed:
             names += self._stacks()
+        if EXPERT in self.options.variants:
+            names += [experts.STACK] if self.options.exports else experts.experts_of(self.workload)
+        if PYTHON_FILE in names and (why := self._no_python_file()):
+            names.remove(PYTHON_FILE)
+            failed[PYTHON_FILE] = {"failed": why}
         return names
+
+    def _no_python_file(self) -> str:
+        """Why there is no exported Python file to time; empty where there is one."""
+        search = self.result["searches"].get(ADVISOR)
+        return search.get("no_python_file", "") if search else "there was no session"
 
     def _stacks(self) -> list[str]:
         """Name perf-advisor's distinct stacks, write them as files, and note which one was known at which moment."""
@@ -131,6 +149,8 @@ class Measurement:
         for name, settings in stacks:
             self.settings[name] = self.file.with_suffix(f".{name.replace(' ', '-')}.yaml").resolve()
             self.settings[name].write_text(yaml.safe_dump(settings), encoding="utf-8")
+        if (exported := self.file.with_suffix(".yaml").resolve()).exists():
+            self.settings[ADVISOR] = exported
         return [name for name, _ in stacks]
 
     def _time(self, name: str) -> None:
@@ -148,14 +168,16 @@ class Measurement:
         self._write()
 
     def _time_other(self, name: str) -> dict[str, Any]:
-        return self._apart(name, time_variant, self.workload, name, self.settings.get(name), self.options)
+        file = self.file.with_suffix(".py").resolve() if name == PYTHON_FILE else self.settings.get(name)
+        return self._apart(name, time_variant, self.workload, name, file, self.options)
 
     def _time_expert(self, name: str, variant: dict[str, Any]) -> dict[str, Any]:
         """Time the strongest stack that runs; each attempt has a process, since a failed capture spoils it."""
         while True:
             choices, *weaker = self.choices[name]
             try:
-                timed = self._apart(name, time_expert, self.workload, name, choices, self.options)
+                arguments = (self.workload, name, choices, self.options)
+                timed = self._apart(name, time_expert, *arguments, limit_s=self.options.expert_limit_s)
             except FailedError as error:
                 variant.setdefault("fallbacks", []).append(f"{choices}: {error}")
                 if isinstance(error, TooSlowError):  # compiling takes as long without a graph
@@ -169,7 +191,7 @@ class Measurement:
                 return timed
 
     def _apart(self, name: str, function: Any, *arguments: Any, limit_s: float | None = None) -> Any:
-        settings = self.settings.get(name)
+        settings = self.settings.get(ADVISOR if name == PYTHON_FILE else name)
         needed = load_catalog().environment(_read(settings)) if settings else {}
         return run_apart(
             function,
@@ -199,16 +221,16 @@ class Measurement:
 # --- run in processes of their own ----------------------------------------------------------------------------
 
 
-def time_variant(workload: Workload, name: str, settings: Path | None, options: Options) -> dict[str, Any]:
-    """Time the baseline, the peer's stack or perf-advisor's."""
+def time_variant(workload: Workload, name: str, file: Path | None, options: Options) -> dict[str, Any]:
+    """Time the baseline, the peer's stack, or what perf-advisor exported to a file."""
     written = script.load(workload, _device())
     if name == BASELINE:
         step, data = variants.baseline(written)
     elif name == PEER:
         (step, data), _ = variants.peer(written, options.peer_budget)
     else:
-        assert settings is not None
-        step, data = variants.tuned(written, settings)
+        assert file is not None
+        step, data = (variants.python_file if name == PYTHON_FILE else variants.tuned)(written, file)
     return _timed(step, data, options)
 
 

@@ -12,7 +12,8 @@ class Options:
 
     ``timed_s`` is timed in each process; ``limit_s`` is the longest that a timing process may take; ``rounds`` is the
     number of turns that all variants take, there and back. Caches and state are kept below ``caches``, with a folder
-    for each workload; they are deleted after the workload unless ``keep_caches``.
+    for each workload; they are deleted after the workload unless ``keep_caches``. With ``exports`` every variant is
+    timed once and the plain loop at both ends; ``expert_limit_s`` ends a process that times an expert's stack.
     """
 
     results: Path
@@ -27,4 +28,6 @@ class Options:
     reuse: bool = False
     small: bool = False
     keep_caches: bool = False
+    exports: bool = False
+    expert_limit_s: float | None = None
     session_options: tuple[str, ...] = ()

@@ -30,9 +30,11 @@ Settings = dict[str, Any]
 class Session:
     """The outcome of a session. Times are seconds since the start of the command.
 
-    ``reported`` is the speed-up of the final stack with the ends of its 95 % interval. ``stacks`` are the best known
-    settings, each with the time from which they were known. ``outside_share`` is the share of the session that is
-    neither measuring, warming up nor compiling.
+    ``reported`` is the speed-up of the final stack with the ends of its 95 % interval, ``reported_ms`` its step time,
+    ``reported_before_ms`` the baseline's.
+    ``stacks`` are the best known settings, each with the time from which they were known. ``outside_share`` is the
+    share of the session that is neither measuring, warming up nor compiling. ``no_python_file`` says why the session
+    left no Python file.
     """
 
     wall_s: float
@@ -41,6 +43,9 @@ class Session:
     reported: tuple[float, float, float] | None = None
     stacks: tuple[tuple[float, Settings], ...] = ()
     outside_share: float | None = None
+    reported_ms: float | None = None
+    reported_before_ms: float | None = None
+    no_python_file: str = ""
     first_stack_s: float | None = field(init=False)
     first_compiled_s: float | None = field(init=False)
 
@@ -69,14 +74,17 @@ def compiles(settings: Mapping[str, Any]) -> bool:
 def run_session(  # noqa: PLR0917
     workload: Workload, budget_s: int, files: Path, environment: Mapping[str, str], state: Path, extra: Sequence[str]
 ) -> Session:
-    """Run a session; its report, settings, journal and log are written beside ``files`` with other endings.
+    """Run a session; its report, settings, Python file, journal and log are written beside ``files``.
+
+    The session verifies none of its files: the benchmark does.
 
     Raises FailedError when the command fails or goes on long after its budget.
     """
     report, settings = files.with_suffix(".report.json"), files.with_suffix(".yaml")
     log = files.with_suffix(".perf-advisor.log")
     command = [sys.executable, "-m", "advisor", workload.target, "--headless", "--budget", f"{budget_s}s"]
-    command += ["--skip", "batch_size", "--export", str(settings.resolve()), "--json", str(report.resolve()), *extra]
+    command += ["--skip", "batch_size", "--no-verify", *extra]
+    command += ["--export", str(settings.resolve()), "--json", str(report.resolve())]
     if not workload.trains:
         command += ["--mode", "infer", "--batch-size", str(workload.batch_size)]
     # The safe path keeps the checkout's own folder from hiding the installed package.
@@ -97,7 +105,16 @@ def run_session(  # noqa: PLR0917
         budget_s=budget_s,
         settings=yaml.safe_load(settings.read_text(encoding="utf-8")) or {},
         stack=json.loads(report.read_text(encoding="utf-8")).get("stack") or {},
+        no_python_file=_write_python_file(files.with_suffix(".py"), environment),
     )
+
+
+def _write_python_file(file: Path, environment: Mapping[str, str]) -> str:
+    """Export the latest session of the state folder as a Python file; return why there is none, or an empty text."""
+    file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "advisor", "export", "--export", str(file.resolve())]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return "" if file.exists() else f"no Python file: {(ran.stderr.strip() or 'it said nothing').splitlines()[0]}"
 
 
 def session_of(
@@ -108,6 +125,7 @@ def session_of(
     budget_s: int,
     settings: Settings,
     stack: Mapping[str, Any],
+    no_python_file: str = "",
 ) -> Session:
     """The outcome from a journal's events, the exported settings, and the stack of the JSON report."""
     reported = tuple(stack.get(name) for name in ("speedup", "ci_low", "ci_high"))
@@ -119,6 +137,9 @@ def session_of(
         reported=None if None in reported else reported,  # type: ignore[arg-type]
         stacks=tuple(_stacks(events, started_at)),
         outside_share=_outside_share(finished[-1].get("spent")) if finished else None,
+        reported_ms=stack.get("step_ms") if settings else None,
+        reported_before_ms=stack.get("baseline_step_ms"),
+        no_python_file=no_python_file,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 Result = dict[str, Any]
 
 BASELINE, EXPERT, PEER, ADVISOR = "baseline", "expert", "peer", "perf-advisor"
+PYTHON_FILE = "Python file"
 PEER_PACKAGE = "pytorch-autotune"
 # Seconds after the start of the command at which the best known stack is looked at.
 MOMENTS_S = (30, 60, 120, 300)
@@ -19,7 +20,7 @@ MISSING = "-"
 def document(results: Sequence[Result]) -> str:
     """The heading, the tables, the summary and the stacks."""
     parts = [
-        "\n".join(_heading(results)),
+        "\n".join(heading(results)),
         _times_table(results),
         _shares_table(results),
         "\n".join(_summary(results)),
@@ -31,12 +32,12 @@ def document(results: Sequence[Result]) -> str:
 def expert_of(result: Result) -> str:
     """The expert's variant: the fastest of those that were timed."""
     names = [name for name in result["variants"] if name.startswith(EXPERT)]
-    return min(names, key=lambda name: _typical(result, name) or math.inf, default=EXPERT)
+    return min(names, key=lambda name: typical(result, name) or math.inf, default=EXPERT)
 
 
 def ratio(result: Result, slower: str, faster: str) -> tuple[float, float, float] | None:
     """The speed of one variant as a multiple of another's, with the least and the most that single runs give."""
-    before, after = _runs(result, slower), _runs(result, faster)
+    before, after = runs_of(result, slower), runs_of(result, faster)
     if not before or not after:
         return None
     return statistics.median(before) / statistics.median(after), min(before) / max(after), max(before) / min(after)
@@ -65,24 +66,27 @@ def interval_holds(result: Result) -> bool | None:
     return bool(low <= timed[0] <= high)
 
 
-def _runs(result: Result, name: str) -> list[float]:
+def runs_of(result: Result, name: str) -> list[float]:
     """The milliseconds of a variant's runs; empty when one failed."""
     variant = result["variants"].get(name, {})
     return [] if variant.get("failed") else [run["step_ms"] for run in variant.get("runs", [])]
 
 
-def _typical(result: Result, name: str) -> float | None:
-    runs = _runs(result, name)
+def typical(result: Result, name: str) -> float | None:
+    """The median of a variant's runs in milliseconds; None when it has none, or one failed."""
+    runs = runs_of(result, name)
     return statistics.median(runs) if runs else None
 
 
-def _heading(results: Sequence[Result]) -> Iterator[str]:
+def heading(results: Sequence[Result]) -> Iterator[str]:
+    """The machine, the versions, the date and the command of the results."""
     for name in ("machine", "versions", "date", "command"):
         values = dict.fromkeys(result[name] for result in results if result.get(name))
         yield from (f"- {name}: {f'`{value}`' if name == 'command' else value}" for value in values)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -94,7 +98,7 @@ def _times_table(results: Sequence[Result]) -> str:
     with_peer = any(PEER in result["variants"] or PEER in result["searches"] for result in results)
     peers = [PEER_PACKAGE, f"over {PEER_PACKAGE}", f"search, {PEER_PACKAGE}"] if with_peer else []
     columns = ["workload", "family", BASELINE, EXPERT, ADVISOR, "over the expert", "over the baseline", *peers]
-    return _table(columns, [_times_row(result, with_peer) for result in results])
+    return table(columns, [_times_row(result, with_peer) for result in results])
 
 
 def _times_row(result: Result, with_peer: bool) -> list[str]:
@@ -113,11 +117,11 @@ def _times_row(result: Result, with_peer: bool) -> list[str]:
 
 def _time(result: Result, name: str) -> str:
     variant = result["variants"].get(name, {})
-    runs = _runs(result, name)
+    runs = runs_of(result, name)
     if runs:
         return f"{statistics.median(runs):.4g} ms ({min(runs):.4g}-{max(runs):.4g})"
     reason = variant.get("failed") or result.get("failed")
-    return _one_line(reason) if reason else MISSING
+    return one_line(reason) if reason else MISSING
 
 
 def _times(measured: tuple[float, float, float] | None) -> str:
@@ -133,7 +137,7 @@ def _shares_table(results: Sequence[Result]) -> str:
         return ""
     columns = ["share of the expert", *(f"{moment_s} s" for moment_s in MOMENTS_S), "end"]
     columns += ["first stack", "first compiled", "outside measuring", "session", "reported interval", "plain loops"]
-    return _table(columns, [*map(_shares_row, searched), _means_row(searched)])
+    return table(columns, [*map(_shares_row, searched), _means_row(searched)])
 
 
 def _shares_row(result: Result) -> list[str]:
@@ -202,7 +206,7 @@ def _summary(results: Sequence[Result]) -> Iterator[str]:
         yield f"The reported 95 % interval holds the ratio of the plain loops in {sum(held)} of {len(held)} workloads."
     for result in results:
         if result.get("failed"):
-            yield f"{result['title']} was not measured to its end: {_one_line(result['failed'])}."
+            yield f"{result['title']} was not measured to its end: {one_line(result['failed'])}."
 
 
 def _over(whom: str, results: Sequence[Result], name_of: Callable[[Result], str]) -> Iterator[str]:
@@ -222,10 +226,11 @@ def _stacks(results: Sequence[Result]) -> Iterator[str]:
         for name in (expert, PEER, ADVISOR):
             stack = result["variants"].get(name, {}).get("stack") or _search(result, name, "stack")
             if stack:
-                yield f"- {result['title']}, {PEER_PACKAGE if name == PEER else name}: {_one_line(stack)}"
+                yield f"- {result['title']}, {PEER_PACKAGE if name == PEER else name}: {one_line(stack)}"
         for fallback in result["variants"].get(expert, {}).get("fallbacks", []):
-            yield f"- {result['title']}, {expert}, does not run: {_one_line(fallback)}"
+            yield f"- {result['title']}, {expert}, does not run: {one_line(fallback)}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A text as a cell of a table holds it."""
     return " ".join(text.split()).replace("|", "/")

@@ -195,7 +195,7 @@ import statistics, time
 import torch
 from advisor.machine.hardware import NVML
 from advisor.trial.measurement.guards import GpuWatch
-from advisor.trial.measurement.memory import device_uuid
+from advisor.machine.device import backend_of
 
 def block(steps):
     started = time.perf_counter()
@@ -214,7 +214,7 @@ steps = max(1, int(0.5 / block(100)))
 plain, watched = [], []
 for watch in watches:
     plain.append(block(steps))
-    with watch.reading(device_uuid(device)):
+    with watch.reading(backend_of(device).identity().uuid):
         watched.append(block(steps))
 print(statistics.median(watched) / statistics.median(plain))
 """

@@ -347,7 +347,7 @@ def test_reduce_overhead_gives_outputs_and_losses_of_their_own():
 
 
 def test_a_float16_scaler_lives_through_an_infinite_loss_in_a_captured_step():
-    """No setting captures float16 training; a step made by hand leaves the update, which asks the host, outside."""
+    """The update asks the host, so it stays outside the graph."""
 
     def data():
         made = batches(12)

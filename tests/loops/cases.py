@@ -161,17 +161,20 @@ def cases_of(loop: Loop, device: str) -> list[Case]:
     return [case for case in found.values() if CATALOG.conflict({**case.settings, **loop.always}) is None]
 
 
-# Settings that time kernels, which takes up to a minute; run when they are asked for.
-_TIMES_KERNELS = ("compile.autotune: matmuls", "compile.mode: max-autotune", "compile.mode: max-autotune-no-cudagraphs")
+# Cases that time kernels, which takes up to a minute; run when they are asked for.
+TIMES_KERNELS = ("compile.autotune: matmuls", "compile.mode: max-autotune", "compile.mode: max-autotune-no-cudagraphs")
 
 
-def is_usual(case: Case, loop: Loop, place: int) -> bool:
-    """Whether a case is run if nobody asks for all: compiling takes seconds, so most loops do it under one stack."""
+def is_usual(case: Case, loop: Loop, place: int, *, every: bool) -> bool:
+    """Whether a case is run: compiling takes seconds, so most loops do it under one stack, unless ``every`` is asked.
+
+    Kernels are timed in a few loops then, too.
+    """
     if not case.compiles:
         return True
-    if loop.name in COMPILED_IN_FULL:
-        return case.name not in _TIMES_KERNELS
-    return case.name == _COMPILED_STACKS[place % len(_COMPILED_STACKS)]
+    if case.name in TIMES_KERNELS:
+        return every and loop.name in COMPILED_IN_FULL
+    return every or loop.name in COMPILED_IN_FULL or case.name == _COMPILED_STACKS[place % len(_COMPILED_STACKS)]
 
 
 def applicable(settings: Mapping[str, Value], loop: Loop, device: str) -> dict[str, Value]:

@@ -11,13 +11,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Something expected: its reason, an example, and regular expressions for the loop, the case and what is said."""
+    """Something expected: its reason, an example, and regular expressions for the loop, the case and what is said.
+
+    ``device`` is where the example shows it.
+    """
 
     reason: str
     example: tuple[str, str]
     loop: str = ""
     case: str = ""
     what: str = ""
+    device: str = "cpu"
 
     def matches(self, loop: str, case: str, what: str) -> bool:
         """Whether this is what was seen."""
@@ -51,6 +55,33 @@ BY_DESIGN: tuple[Expected, ...] = (
         loop="plain|resume_sgd",
         case="conv_bias|stack|captured|compiled",
         what="instead of 10",
+    ),
+    Expected(
+        "gradients of zeros move what is frozen later; AdamW passes over those that are None",
+        ("unfrozen_later", "step.zero_grad: zeros"),
+        loop="unfrozen_later",
+        case="zero_grad: zeros$",
+        what="differ by",
+    ),
+    Expected(
+        "each worker ends its share of a stream with a smaller batch",
+        ("streaming", "data.num_workers: 2"),
+        loop="streaming$",
+        case="num_workers: 2$",
+        what="notes instead of|differ by",
+    ),
+    Expected(
+        "a graph holds one shape and no hooks: other steps run without it, which is told",
+        ("changing_shapes", "step.cuda_graph: True"),
+        what=r"ran without a CUDA graph\. Last reason: (the structure, the shapes|an? \S+ has the hook)",
+        device="cuda",
+    ),
+    Expected(
+        "workers start with each epoch where Accelerate builds the loader anew",
+        ("accelerate", "data.num_workers: 2"),
+        loop="accelerate$",
+        case="data",
+        what="Accelerate builds the loader anew",
     ),
 )
 KNOWN: tuple[Expected, ...] = ()

@@ -34,6 +34,7 @@ _UNRELATED = (
     "is deprecated",
     "Not enough SMs",
     "pynvml",
+    "multi-threaded",  # a fork for workers: CUDA's threads run
 )
 
 
@@ -50,10 +51,15 @@ class Record:
     crashed: str = ""
 
 
-def run_plain(loop: Loop, device: torch.device, arithmetic: Arithmetic | None = None) -> Record:
-    """The record of a loop as written, on plain PyTorch, in the arithmetic asked for."""
+def run_plain(
+    loop: Loop, device: torch.device, arithmetic: Arithmetic | None = None, *, device_seed: int = 0
+) -> Record:
+    """The record of a loop as written, on plain PyTorch, in the arithmetic asked for.
+
+    Another ``device_seed`` changes what a GPU draws, and nothing that the CPU draws.
+    """
     notebook = Notebook()
-    return _recorded(loop, Run(device, notebook, arithmetic or Arithmetic()), notebook)
+    return _recorded(loop, Run(device, notebook, arithmetic or Arithmetic()), notebook, device_seed)
 
 
 def run_tuned(loop: Loop, device: torch.device, settings: Mapping[str, Value], direction: str = "tuned") -> Record:
@@ -68,13 +74,13 @@ def run_tuned(loop: Loop, device: torch.device, settings: Mapping[str, Value], d
     return _recorded(loop, run, notebook)
 
 
-def _recorded(loop: Loop, run: Run, notebook: Notebook) -> Record:
+def _recorded(loop: Loop, run: Run, notebook: Notebook, device_seed: int = 0) -> Record:
     with state_put_back(), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         torch.set_num_threads(1)  # tiny tensors: more threads wait for one another
         torch.backends.cudnn.allow_tf32 = False  # or every order of sums would round as TensorFloat-32 does
         run.arithmetic.set_products()
-        _seed()
+        _seed(device_seed)
         try:
             left = loop.body(run)
         except pytest.skip.Exception:
@@ -89,8 +95,10 @@ def _recorded(loop: Loop, run: Run, notebook: Notebook) -> Record:
     return Record(notebook.notes, states, starts, texts - left_out, left_out)
 
 
-def _seed() -> None:
+def _seed(device_seed: int) -> None:
     torch.manual_seed(0)
+    if device_seed:
+        torch.cuda.manual_seed_all(device_seed)
     random.seed(0)
 
 

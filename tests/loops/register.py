@@ -22,6 +22,7 @@ MODULES = (
     "batch_loops",
     "structure_loops",
     "loss_loops",
+    "research_loops",
     "framework_loops",
     "inference_loops",
 )

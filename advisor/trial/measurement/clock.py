@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from advisor.figures.stats import percentile, relative_half_width, relative_range
+from advisor.machine.device import Mark, backend_of
 from advisor.records import Block
 from advisor.runtime.batches import tensors_of
 
@@ -44,18 +45,18 @@ CycleOf = Callable[[int], int]
 class StepClock:
     """Times blocks of steps; ``run_steps(n)`` runs ``n`` steps and returns the samples in them.
 
-    ``step_ms`` collects the times of single steps: by events on CUDA, by the host's clock on the CPU.
+    ``step_ms`` collects the times of single steps: by the device's marks, or by the host's clock on the CPU.
     """
 
     def __init__(self, device: torch.device, run_steps: Callable[[int], int]) -> None:
         self.device = device
+        self.backend = backend_of(device)
         self.run_steps = run_steps
         self.step_ms: list[float] = []
 
     def synchronize(self) -> None:
         """Wait for the device; nothing on the CPU."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        self.backend.synchronize()
 
     def run(self, steps: int) -> Block:
         """Time a block of exactly ``steps`` steps."""
@@ -73,12 +74,12 @@ class StepClock:
         return blocks
 
     def flowing(self, steps: int, enough: Callable[[list[Block]], bool]) -> list[Block]:
-        """As :meth:`back_to_back` on CUDA, without waiting for the device between them."""
+        """As :meth:`back_to_back` on a device that works behind the host, without waiting for it between them."""
         self.synchronize()
-        marks, samples, blocks = [_mark()], list[int](), list[Block]()
+        marks, samples, blocks = [self.backend.mark()], list[int](), list[Block]()
         while not enough(blocks):
             samples.append(self.run_steps(steps))
-            marks.append(_mark())
+            marks.append(self.backend.mark())
             if len(marks) > _MARKS_BEHIND:  # the device is given what comes next before the host waits for it
                 marks[len(blocks) + 1].synchronize()
                 blocks.append(_block_between(marks, len(blocks), steps, samples))
@@ -87,17 +88,16 @@ class StepClock:
 
     def time_single_steps(self, steps: int) -> None:
         """Run steps with a mark at each step boundary, for the spread of single steps: apart from the timed blocks."""
-        if self.device.type != "cuda":
+        if not self.backend.is_ahead:
             self.step_ms += [self.run(1).step_ms for _ in range(steps)]
             return
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
-        torch.cuda.synchronize(self.device)
-        events[0].record()
-        for event in events[1:]:
+        self.synchronize()
+        marks = [self.backend.mark()]
+        for _ in range(steps):
             self.run_steps(1)
-            event.record()
-        torch.cuda.synchronize(self.device)
-        self.step_ms += [before.elapsed_time(after) for before, after in itertools.pairwise(events)]
+            marks.append(self.backend.mark())
+        self.synchronize()
+        self.step_ms += [before.elapsed_time(after) for before, after in itertools.pairwise(marks)]
 
     def percentiles(self) -> tuple[float, float, float] | None:
         """The 5th, 50th and 95th percentile of single steps, ms."""
@@ -139,7 +139,7 @@ def measure(
     steps = block_steps(measure_s / BLOCKS_PER_TRIAL, step_s, cycle_of or _no_cycle, longest_s=longest_s)
     # Steps that are so long that two of them ahead would overrun the trial hide the wait anyway.
     flows = steps > 1 or (cycle_of is None and step_s < measure_s / FEWEST_BLOCKS)
-    timed = clock.flowing if flows and clock.device.type == "cuda" else clock.back_to_back
+    timed = clock.flowing if flows and clock.backend.is_ahead else clock.back_to_back
     limit_s = max(measure_s, at_least_s)
     with watching or nullcontext():
         start = time.perf_counter()
@@ -168,14 +168,7 @@ def _no_cycle(_most: int) -> int:
     return 1
 
 
-def _mark() -> torch.cuda.Event:
-    """An event at this place in the device's queue."""
-    mark = torch.cuda.Event(enable_timing=True)
-    mark.record()
-    return mark
-
-
-def _block_between(marks: Sequence[torch.cuda.Event], index: int, steps: int, samples: Sequence[int]) -> Block:
+def _block_between(marks: Sequence[Mark], index: int, steps: int, samples: Sequence[int]) -> Block:
     """The block of a number, once the device has passed both of its ends."""
     return Block(steps, samples[index], marks[index].elapsed_time(marks[index + 1]) / 1e3)
 

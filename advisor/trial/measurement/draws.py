@@ -120,8 +120,9 @@ def note_on(data: DataPrint | None) -> list[str]:
     places = (*data.random, *data.loose) if data is not None else ()
     if not places:
         return []
-    named = ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
-    return [f"random augmentation: the contents of {named} are not compared between loaders"]
+    named = ", ".join(place if place == "batch" else f"batch[{place}]" for place in places[:4])
+    more = f" and {len(places) - 4} more" if len(places) > 4 else ""
+    return [f"augmentation draws {named}{more} at random, so its values are not compared when a loader is changed"]
 
 
 def check_batch_size(data: Any) -> None:

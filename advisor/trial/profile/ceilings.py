@@ -17,6 +17,7 @@ import msgspec
 import torch
 
 from advisor.files.state_folder import replace_file, state_folder
+from advisor.machine.device import backend_of
 from advisor.machine.hardware import inspect_hardware
 from advisor.records import Ceilings, Hardware
 from advisor.trial.measurement.guards import HostLoad
@@ -26,10 +27,11 @@ FILE = "ceilings.json"
 _SCHEMA = 1
 _KEPT_DAYS = 30
 # Matrices grow until the next size would take too long.
-_SIZES = {"cuda": (2048, 8192), "cpu": (256, 512, 1024, 2048)}
+# By whether the device has memory of its own, as GPUs have.
+_SIZES = {True: (2048, 8192), False: (256, 512, 1024, 2048)}
 # Small products say little of a type that every processor multiplies fast; others may take seconds for large ones.
 _SMALLEST_SIZE = 512
-_COPY_BYTES = {"cuda": 2**30, "cpu": 2**27}
+_COPY_BYTES = {True: 2**30, False: 2**27}
 _TRANSFER_BYTES = 2**26
 _SMALLEST_COPY_BYTES = 2**22
 _FEWEST_REPEATS = 2
@@ -105,7 +107,7 @@ def _types(device: torch.device, dtype: torch.dtype) -> list[str]:
     if device.type == "cpu":
         names = ["float32", "bfloat16"]
     else:
-        tf32 = torch.cuda.get_device_capability(device) >= (8, 0)
+        tf32 = backend_of(device).float32_in_tf32()
         names = ["float32", *(["tf32"] if tf32 else []), "bfloat16", "float16"]
     own = str(dtype).removeprefix("torch.")
     return names if own in names else [*names, own]
@@ -116,14 +118,11 @@ def machine_name(device: torch.device, hardware: Hardware) -> str:
     if device.type == "cpu":
         host = hardware.host
         return f"{host.cpu}, {host.usable_cores} cores, {torch.get_num_threads()} threads, torch {torch.__version__}"
-    properties = torch.cuda.get_device_properties(device)
-    uuid = str(getattr(properties, "uuid", ""))
-    gpu = hardware.gpu_by_uuid(uuid or None)
+    own = backend_of(device).identity()
+    gpu = hardware.gpu_by_uuid(own.uuid)
     driver = gpu.driver_version if gpu else "unknown"
-    # A part of a GPU has the name of the whole, and other sizes.
-    size = f"{properties.multi_processor_count} multiprocessors, {properties.total_memory} bytes"
     versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, driver {driver}"
-    return f"{properties.name}, {uuid}, {size}, {versions}"
+    return f"{own.name}, {own.uuid or ''}, {own.parts}, {versions}"
 
 
 def _read() -> _Kept:
@@ -145,11 +144,8 @@ def _is_fresh(ceilings: Ceilings) -> bool:
 
 def _room_bytes(device: torch.device, hardware: Hardware) -> int:
     """How much memory measuring may take beside what the user's model holds."""
-    if device.type == "cpu":
-        return int(_ROOM_SHARE * hardware.host.memory_available_bytes)
-    free, _ = torch.cuda.mem_get_info(device)
-    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(_ROOM_SHARE * (free + cached))
+    free = backend_of(device).free_bytes()
+    return int(_ROOM_SHARE * (hardware.host.memory_available_bytes if free is None else free))
 
 
 def _unless_it_fails(measure: Callable[[], float | None]) -> float | None:
@@ -174,13 +170,13 @@ def _product_rate(device: torch.device, name: str, room_bytes: int) -> float | N
 
 def _sizes(device: torch.device, item_bytes: int, room_bytes: int) -> Iterator[int]:
     smallest = _SMALLEST_SIZE if item_bytes >= torch.float32.itemsize else 0
-    sizes = (size for size in _SIZES[device.type] if size >= smallest)
+    sizes = (size for size in _SIZES[backend_of(device).has_memory] if size >= smallest)
     return (size for size in sizes if _TENSORS_OF_A_PRODUCT * size**2 * item_bytes <= room_bytes)
 
 
 def _copy_rate(device: torch.device, room_bytes: int) -> float | None:
     """Bytes read plus bytes written per second by a copy larger than the caches, the best of several."""
-    size = min(_COPY_BYTES[device.type], room_bytes // 2)
+    size = min(_COPY_BYTES[backend_of(device).has_memory], room_bytes // 2)
     if size < _SMALLEST_COPY_BYTES:
         return None
     source = torch.ones(size, dtype=torch.uint8, device=device)
@@ -191,7 +187,7 @@ def _copy_rate(device: torch.device, room_bytes: int) -> float | None:
 def _transfer_rates(device: torch.device, room_bytes: int) -> dict[str, float]:
     """Bytes per second from the host to the device, from pageable and from pinned memory; empty on the CPU."""
     size = min(_TRANSFER_BYTES, room_bytes)
-    if device.type == "cpu" or size < _SMALLEST_COPY_BYTES:
+    if not backend_of(device).has_memory or size < _SMALLEST_COPY_BYTES:
         return {}
 
     def rate(*, pinned: bool) -> float:
@@ -221,11 +217,12 @@ def _call_overhead_s() -> float:
 def _best_seconds(device: torch.device, call: Callable[[], object]) -> float:
     """The shortest of several calls after one to warm up, fewer where they take long: what disturbs only adds time."""
 
+    backend = backend_of(device)
+
     def timed() -> float:
         start = time.perf_counter()
         call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        backend.synchronize()
         return time.perf_counter() - start
 
     timed()

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from advisor.machine.device import backend_of
 from advisor.records import HabitRow, Profile
 from advisor.runtime.compilation import uncompiled
 from advisor.runtime.step import InferStep, TrainStep, grad_mode
@@ -96,15 +97,12 @@ def validation_rows(step: TrainStep, batch: Any, *, limit_s: float) -> tuple[Hab
 def peak_bytes(call: Callable[[], Any], device: torch.device) -> int | None:
     """The most bytes of tensors that a call holds at once, above what was allocated before it.
 
-    By the allocator's own count on CUDA; on the CPU by the allocations that the profiler records, None without them.
+    By the device's own count where it has memory; on the CPU by the allocations that the profiler records, None
+    without them.
     """
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        call()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
+    backend = backend_of(device)
+    if backend.has_memory:
+        return backend.peak_of(call)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         call()
     with contextlib.suppress(AttributeError):  # the events as they came are no part of the profiler's public face
@@ -140,12 +138,11 @@ def _in_rounds(run: Callable[[str], float], ways: Sequence[str], limit_s: float)
 
 
 def _seconds(call: Callable[[], Any], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    backend = backend_of(device)
+    backend.synchronize()
     start = time.perf_counter()
     call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    backend.synchronize()
     return time.perf_counter() - start
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from advisor.machine.device import backend_of
 from advisor.records import Phase
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
@@ -32,15 +33,14 @@ class PhaseTimer:
     """Times named phases of consecutive steps, synchronising the device at the end of each."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        self._backend = backend_of(device)
         self.times_s: dict[str, list[float]] = {}
 
     def run(self, phase: str, call: Callable[[], T]) -> T:
         """``call()``, its time added to a phase."""
         start = time.perf_counter()
         result = call()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        self._backend.synchronize()
         self.times_s.setdefault(phase, []).append(time.perf_counter() - start)
         return result
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.figures.roof import step_roof_share
+from advisor.machine.device import backend_of
 from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Phase, Profile
 from advisor.runtime.batches import tensors_of
@@ -149,7 +150,7 @@ def _is_compiled(step: TrainStep | InferStep) -> bool:
 
 def _runs_tf32(device: torch.device, *, convolving: bool) -> bool:
     """Whether the step's float32 arithmetic runs in TF32: by default convolutions do and matrix products do not."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+    if not backend_of(device).float32_in_tf32():
         return False
     return convolutions_in_tf32() if convolving else products_in_tf32()
 

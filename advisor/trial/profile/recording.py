@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
-from torch.profiler import ProfilerActivity, profile, record_function, schedule
+from torch.profiler import profile, record_function, schedule
 
+from advisor.machine.device import backend_of
 from advisor.records import OperatorRow, Phase
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
@@ -87,29 +87,29 @@ def record_steps(step: TrainStep | InferStep, feed: Feed, steps: int, *, trace_p
 
     Of several a further one before them is not counted: the profiler's own start is in it.
     """
-    on_cuda = step.device.type == "cuda"
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_cuda else [])
+    backend = backend_of(step.device)
+    on_device = len(backend.activities) > 1
     warm_steps = 1 if steps > 1 else 0
     rounds = schedule(wait=0, warmup=warm_steps, active=steps, repeat=1) if warm_steps else None
-    with profile(activities=activities, schedule=rounds, record_shapes=True, acc_events=True) as recorded:
+    with profile(activities=backend.activities, schedule=rounds, record_shapes=True, acc_events=True) as recorded:
         for number in range(warm_steps + steps):
             run_in_phases(step, feed, _annotated)
-            if on_cuda and number + 1 in (warm_steps, warm_steps + steps):
-                torch.cuda.synchronize(step.device)  # no kernel may reach from one part into the next
+            if number + 1 in (warm_steps, warm_steps + steps):
+                backend.synchronize()  # no kernel may reach from one part into the next
             recorded.step()
     events = list(recorded.events() or [])
     by_shape = recorded.key_averages(group_by_input_shape=True)
     return Recording(
-        operators=operator_rows(recorded.key_averages(), steps, on_cuda=on_cuda),
-        by_shape=operator_rows(by_shape, steps, on_cuda=on_cuda),
+        operators=operator_rows(recorded.key_averages(), steps, on_device=on_device),
+        by_shape=operator_rows(by_shape, steps, on_device=on_device),
         calls=outermost_calls(events) / steps,
-        device=device_activity(events, steps) if on_cuda else None,
+        device=device_activity(events, steps) if on_device else None,
         trace_path=_write_trace(recorded, trace_path) if trace_path else "",
         called=called_families(events),
     )
 
 
-def operator_rows(averages: Iterable[Any], steps: int, *, on_cuda: bool) -> tuple[OperatorRow, ...]:
+def operator_rows(averages: Iterable[Any], steps: int, *, on_device: bool) -> tuple[OperatorRow, ...]:
     """The rows that take longest by themselves, per step. Ranges are none: what runs in them has rows of its own."""
     rows = [
         OperatorRow(
@@ -124,7 +124,7 @@ def operator_rows(averages: Iterable[Any], steps: int, *, on_cuda: bool) -> tupl
         for row in averages
         if row.device_type == DeviceType.CPU and not _is_range(row) and not _is_own_wait(row, steps)
     ]
-    rows.sort(key=lambda row: row.device_ms if on_cuda else row.host_ms, reverse=True)
+    rows.sort(key=lambda row: row.device_ms if on_device else row.host_ms, reverse=True)
     return tuple(rows[:ROWS])
 
 

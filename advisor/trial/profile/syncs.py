@@ -22,6 +22,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from advisor.files.paths import PACKAGE
+from advisor.machine.device import backend_of
 from advisor.records import SyncPlace
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
@@ -103,7 +104,7 @@ def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...
     The copy of the batch to the device and what the plan has the loop do after the update are left out: other recipes
     price them.
     """
-    if step.device.type != "cuda":
+    if not backend_of(step.device).warns_of_waits:
         return None
     recorder = SyncRecorder()
     run = step._run if isinstance(step, TrainStep) else step.run

@@ -1,0 +1,107 @@
+"""Options checked before anything is measured: recipes that do not exist, files that could not be written."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from advisor.cli.values import alternatives
+from advisor.errors import UsageError
+from advisor.files.paths import exists, is_file, is_folder
+from advisor.records.outputs import STANDARD_OUTPUT, Outputs
+
+
+def check_recipes(only: Sequence[str], skip: Sequence[str], key_map: Mapping[str, str], folders: Sequence[str]) -> None:
+    """Raise UsageError for an id or a key that the catalogue lacks, and for a recipe both wanted and left out."""
+    if not (only or skip or key_map):
+        return
+    from advisor.recipe.catalog import load_catalog
+
+    catalog = load_catalog(folders)
+    for option, names in (("--only", only), ("--skip", skip)):
+        for name in names:
+            if name not in catalog.recipes:
+                raise unknown_recipe(name, tuple(catalog.recipes), f"{option}: ")
+    both = [name for name in only if name in skip]
+    if both:
+        raise UsageError(f"--only and --skip both name {', '.join(both)}.", "Leave it out of one of them.")
+    keys = [recipe.key for recipe in catalog]
+    for key in key_map:
+        if key not in keys:
+            raise UsageError(
+                f"--map: no recipe owns the setting {key!r}.",
+                _closest(key, keys) or "`perf-advisor recipes` lists the settings.",
+            )
+
+
+def unknown_recipe(name: str, known: Sequence[str], prefix: str = "") -> UsageError:
+    """The error for an id that no recipe has, with the ids nearest to it."""
+    return UsageError(
+        f"{prefix}there is no recipe {name!r}.", _closest(name, known) or "`perf-advisor recipes` lists the recipes."
+    )
+
+
+def _closest(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), known, n=3, cutoff=0.5)
+    return f"Did you mean {alternatives(close)}?" if close else ""
+
+
+def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs:
+    """Where the results of these options go, checked. Raises UsageError."""
+    config = getattr(options, "config", None)
+    if key_map and not config:
+        raise UsageError("--map says where a config holds a setting, but there is none.", "Name it with --config FILE.")
+    if getattr(options, "config_kind", None) and not config:
+        raise UsageError("--config-kind says what a config is for, but there is none.", "Name it with --config FILE.")
+    outputs = Outputs(
+        json_path=getattr(options, "json", None),
+        export_path=getattr(options, "export", None),
+        report_path=getattr(options, "report", None),
+        config_path=config,
+        key_map=key_map,
+        trace_path=getattr(options, "trace", None),
+        config_kind=getattr(options, "config_kind", None),
+        verify=not getattr(options, "no_verify", False),
+    )
+    check_outputs(outputs)
+    return outputs
+
+
+def check_outputs(outputs: Outputs) -> None:
+    """Raise UsageError for a file that could not be written at the end, so that no measurement is made in vain."""
+    named = {
+        "--json": outputs.json_path,
+        "--export": outputs.export_path,
+        "--report": outputs.report_path,
+        "--trace": outputs.trace_path,
+    }
+    taken: dict[Path, str] = {}
+    for option, text in named.items():
+        if text is None or (option == "--json" and text == STANDARD_OUTPUT):
+            continue
+        path = Path(text)
+        _check_writable(option, path)
+        other = taken.setdefault(path.resolve(), option)
+        if other != option:
+            raise UsageError(f"{other} and {option} name the same file, {text}.", "Give each a file of its own.")
+
+
+def _check_writable(option: str, path: Path) -> None:
+    if is_folder(path):
+        raise UsageError(f"{option}: {path} is a folder.", "Name a file in it.")
+    if not is_folder(path.parent):
+        raise UsageError(f"{option}: the folder {path.parent} does not exist.", "Make it first, or name another file.")
+    replaced = is_file(path) or not exists(path)  # unlike a device or a pipe, such as /dev/stderr
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        allowed = True
+    except (OSError, ValueError):  # no file can have that name
+        allowed = False
+    else:
+        allowed = not exists(path) or os.access(path, os.W_OK)
+    if not allowed or (replaced and not os.access(path.parent, os.W_OK)):
+        raise UsageError(f"{option}: {path} cannot be written.", "Name a file that you may write.")

@@ -1,0 +1,1 @@
+"""The commands, a file each: its options and what it does. `grammar.py` lists them."""

@@ -1,0 +1,26 @@
+"""``perf-advisor export``: the settings that a recorded session found."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from advisor.cli.checks import check_recipes, outputs_of
+from advisor.cli.commands.revisit import Revisit
+from advisor.cli.parser import Parser, add_config_kind, add_recipe_folders
+from advisor.cli.values import key_map_of
+
+
+def parse(arguments: Sequence[str]) -> Revisit:
+    """The options of this command. Raises UsageError."""
+    parser = Parser("perf-advisor export", "Write the settings that a recorded session found.")
+    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
+    parser.option("--export", metavar="FILE", default="tuned.yaml", help="where to (tuned.yaml if left out)")
+    parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config: write a patched copy of it instead")
+    parser.option("--map", metavar="KEY=PATH,…", action="append", default=[], read=key_map_of, help=argparse.SUPPRESS)
+    add_config_kind(parser)
+    add_recipe_folders(parser)
+    options = parser.parse(arguments)
+    key_map = {key: path for pairs in options.map for key, path in pairs.items()}
+    check_recipes((), (), key_map, options.recipes)
+    return Revisit(options.session, outputs_of(options, key_map), show=False, recipe_folders=tuple(options.recipes))

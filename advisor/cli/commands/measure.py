@@ -1,0 +1,295 @@
+"""``perf-advisor TARGET``: a session, in the app or without it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shlex
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import advisor
+from advisor.cli.checks import check_recipes, outputs_of
+from advisor.cli.parser import Parser, add_config_kind, add_recipe_folders
+from advisor.cli.values import (
+    bytes_of,
+    choice_of,
+    count_of,
+    device_of,
+    gpus_of,
+    key_map_of,
+    names_of,
+    report_path_of,
+    script_of,
+    seconds_of,
+    shape_of,
+    share_of,
+    trace_path_of,
+)
+from advisor.errors import UsageError
+from advisor.experiment.objective import DEFAULT_KEEP_SPEED
+from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.records import Mode, Numerics, Objective, TargetSpec
+from advisor.records.outputs import Outputs
+
+if TYPE_CHECKING:
+    from advisor.experiment.journal import PastSession
+
+
+_ENDS_OWN = "--"  # what follows is the target's own sys.argv
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Run a session. ``request`` is None when a recorded one is taken up under the options that it had.
+
+    ``budget_s`` is the time that such a session gets now, None for as much as it had. ``resume``: the session to take
+    up, an empty string for the latest, None for a new one. ``anew``: start a new one when that measured something else.
+    """
+
+    request: Request | None
+    outputs: Outputs
+    headless: bool
+    resume: str | None
+    budget_s: float | None = None
+    anew: bool = False
+
+    def run(self) -> int:
+        """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
+        _check_key_map(self.outputs)
+        request, past = self.wanted()
+        if not self.headless and sys.stdin.isatty() and sys.stdout.isatty():
+            from advisor.tui.launch import run_app
+
+            return run_app(request, self.outputs, past)
+        from advisor.headless.run import run_headless
+
+        return run_headless(request, self.outputs, past)
+
+    def wanted(self) -> tuple[Request, PastSession | None]:
+        """The request to measure, and the session that it takes up. Raises UsageError where there is none such.
+
+        Options that are not given now are those of that session.
+        """
+        if self.resume is not None:
+            from advisor.cli.resuming import taken_up
+
+            request, past = taken_up(self.resume, self.request, anew=self.anew)
+        else:
+            assert self.request is not None, "the options name a target or a session"
+            request, past = self.request, None
+        return (request if self.budget_s is None else replace(request, budget_s=self.budget_s)), past
+
+
+def measure_parser(about: str) -> Parser:
+    """All options of measuring."""
+    parser = Parser(
+        "perf-advisor",
+        about,
+        usage="perf-advisor TARGET [options] [-- ARGUMENTS of the target]",
+    )
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="module:attr, path/file.py:attr, or demo")
+    parser.add_argument("--version", action="version", version=f"perf-advisor {advisor.__version__}")
+    parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
+    parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output, without the app")
+    parser.option(
+        "--export", metavar="FILE", help="write the settings that won: YAML, .py, or with --config your file patched"
+    )
+    parser.add_argument(
+        "--no-verify",
+        action="store_true",
+        help="do not time a plain loop with the exported file (up to 60 s)",
+    )
+    parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
+    parser.option(
+        "--map",
+        metavar="KEY=PATH,…",
+        action="append",
+        default=[],
+        read=key_map_of,
+        help="where your config holds a setting, as in data.num_workers=loader.workers",
+    )
+    add_config_kind(parser)
+    parser.option("--report", metavar="FILE", read=report_path_of, help="write the report, .md or .html")
+    parser.option(
+        "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
+    )
+    parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (the default), 1h")
+    parser.option(
+        "--objective",
+        metavar="GOAL",
+        read=choice_of(Objective),
+        default=Objective.THROUGHPUT,
+        help="throughput (the default), memory, latency or energy",
+    )
+    parser.option("--memory-limit", metavar="SIZE", read=bytes_of, help="what the peak may not exceed, such as 16GiB")
+    parser.option(
+        "--keep-speed",
+        metavar="SHARE",
+        read=share_of,
+        help="with --objective memory: the speed that less memory must keep, such as 90%% (the default)",
+    )
+    parser.option("--mode", metavar="MODE", read=choice_of(Mode), help="train or infer")
+    parser.option("--device", metavar="DEVICE", read=device_of, default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.option("--gpus", metavar="N", read=gpus_of, default=1, help="GPUs to measure on; one for now")
+    parser.option("--batch-size", metavar="N", read=count_of, help="another batch size than the target's")
+    parser.option("--input", metavar="SHAPE", read=shape_of, help="the input's shape, such as 64x3x224x224")
+    parser.option("--only", metavar="ID,…", read=names_of, default=(), help="try these recipes and no others")
+    parser.option("--skip", metavar="ID,…", read=names_of, default=(), help="leave these recipes out")
+    parser.option(
+        "--script",
+        metavar="FILE",
+        action="append",
+        default=[],
+        read=script_of,
+        help="your training script, read for habits (not run); may be given again",
+    )
+    add_recipe_folders(parser)
+    parser.option(
+        "--allow",
+        metavar="CLASS",
+        read=choice_of(Numerics),
+        default=Numerics.CLOSE,
+        help="the worst numerics that need no consent: exact, close (the default) or changed",
+    )
+    parser.option("--resume", metavar="SESSION", nargs="?", const="", help="take up the latest session, or this one")
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="with --resume: measure anew if the code, the config or an option has changed",
+    )
+    return parser
+
+
+# What says how to measure, and is kept with the session.
+_OF_THE_REQUEST = (
+    "objective",
+    "memory_limit",
+    "keep_speed",
+    "mode",
+    "device",
+    "gpus",
+    "batch_size",
+    "input",
+    "only",
+    "skip",
+    "script",
+    "recipes",
+    "allow",
+)
+
+
+def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Measure:
+    """What a command line that begins with no command asks for. ``about`` is what its help begins with."""
+    parser = measure_parser(about)
+    own, targets = _split(arguments)
+    options = parser.parse(own)
+    target, resume = _target_and_resume(options.target or None, options.resume, commands)
+    if target is None:
+        _check_taken_up_as_it_was(parser, options, targets)
+    key_map = {key: path for pairs in options.map for key, path in pairs.items()}
+    check_recipes(options.only, options.skip, key_map, options.recipes)
+    if options.keep_speed is not None and options.objective is not Objective.MEMORY:
+        raise UsageError(
+            f"--keep-speed says what speed less memory must keep, and the objective is {options.objective}.",
+            "Leave it out, or add --objective memory.",
+        )
+    outputs = outputs_of(options, key_map)
+    return Measure(
+        request=_request(target, targets, options, key_map) if target else None,
+        outputs=outputs,
+        headless=options.headless or outputs.json_to_stdout,
+        resume=resume,
+        budget_s=options.budget,
+        anew=options.anew,
+    )
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The command line's own arguments, and those of the target: all that follows the first ``--``."""
+    if _ENDS_OWN not in arguments:
+        return list(arguments), ()
+    end = list(arguments).index(_ENDS_OWN)
+    return list(arguments[:end]), tuple(arguments[end + 1 :])
+
+
+def _target_and_resume(
+    target: str | None, resume: str | None, commands: Collection[str]
+) -> tuple[str | None, str | None]:
+    if (
+        target is None and resume and (":" in resume or resume == "demo")
+    ):  # `--resume TARGET` reads as `--resume SESSION`
+        target, resume = resume, ""
+    if target is None and resume is None:
+        raise UsageError(
+            "there is no target to measure.", "Name one: `perf-advisor mymodel:build`, or `perf-advisor demo`."
+        )
+    if target in commands:
+        raise UsageError(
+            f"{target!r} is a command, and commands come first.",
+            f"Write `perf-advisor {target} …`; a file of that name is ./{target}.py:build.",
+        )
+    close = difflib.get_close_matches(target, commands, n=1, cutoff=0.75) if target and ":" not in target else []
+    if close:
+        raise UsageError(
+            f"{target!r} looks like a command, but there is none of that name.",
+            f"Did you mean `perf-advisor {close[0]}`? A module of that name is {target}:build.",
+        )
+    return target, resume
+
+
+def _check_taken_up_as_it_was(parser: Parser, options: argparse.Namespace, arguments_of_target: Sequence[str]) -> None:
+    """Raise UsageError for what would be ignored: without a target, a session goes on with its own options."""
+    given = [name for name in _OF_THE_REQUEST if getattr(options, name) != parser.get_default(name)]
+    if given or arguments_of_target:
+        option = f"--{given[0].replace('_', '-')}" if given else f"-- {shlex.join(arguments_of_target)}"
+        raise UsageError(
+            f"--resume without a target takes the session up as it was asked for, and {option} would change that.",
+            f"Name its target too: `perf-advisor mymodel:build --resume {option} …`.",
+        )
+
+
+def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespace, key_map: dict[str, str]) -> Request:
+    from advisor.files.config_file import read_config
+
+    spec = TargetSpec(
+        target=target,
+        directory=str(Path.cwd()),
+        mode=options.mode,
+        device=options.device,
+        batch_size=options.batch_size,
+        input_shape=options.input,
+        config=read_config(options.config) if options.config else None,
+        arguments=arguments,
+    )
+    return Request(
+        target=spec,
+        budget_s=DEFAULT_BUDGET_S if options.budget is None else options.budget,
+        objective=options.objective,
+        keep_speed=DEFAULT_KEEP_SPEED if options.keep_speed is None else options.keep_speed,
+        allow=options.allow,
+        memory_limit_bytes=options.memory_limit,
+        only=options.only,
+        skip=options.skip,
+        recipe_folders=tuple(options.recipes),
+        gpus=options.gpus,
+        config_path=str(Path(options.config).resolve()) if options.config else None,
+        key_map=key_map,
+        scripts=tuple(options.script),
+    )
+
+
+# --- running ----------------------------------------------------------------------------------------------------
+
+
+def _check_key_map(outputs: Outputs) -> None:
+    """Raise UsageError for a path of ``--map`` that the config lacks: before measuring, not at the export."""
+    if not (outputs.config_path and outputs.key_map):
+        return
+    from advisor.export.config_patch import check_key_map
+    from advisor.export.files import read_exactly
+
+    check_key_map(read_exactly(outputs.config_path), outputs.key_map, outputs.config_path)

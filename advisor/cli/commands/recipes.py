@@ -1,0 +1,92 @@
+"""``perf-advisor recipes``: the recipes in a list, or the card of one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from advisor.cli.checks import unknown_recipe
+from advisor.cli.parser import Parser, add_recipe_folders
+from advisor.errors import ExitCode
+from advisor.figures.formatting import MISSING, plain, printable
+from advisor.recipe import BOTH_MODES, Recipe, card
+from advisor.records import Mode, text_of
+
+if TYPE_CHECKING:
+    from advisor.recipe.catalog import Catalog
+
+
+_MODES = {mode: mode.value for mode in Mode}
+
+
+@dataclass(frozen=True, slots=True)
+class ShowRecipes:
+    """List the recipes, or show the card of one."""
+
+    recipe_id: str | None
+    folders: tuple[str, ...]
+
+    def run(self) -> int:
+        """Print them, and return the exit code. Raises UsageError for an id that no recipe has."""
+        from advisor.recipe.catalog import load_catalog
+
+        catalog = load_catalog(self.folders)
+        for problem in catalog.problems:
+            print(f"warning: {plain(problem)}", file=sys.stderr)
+        if self.recipe_id is None:
+            _list_recipes(catalog)
+        elif self.recipe_id in catalog.recipes:
+            _show_recipe(catalog.recipes[self.recipe_id])
+        else:
+            raise unknown_recipe(self.recipe_id, tuple(catalog.recipes))
+        return ExitCode.OK
+
+
+def parse(arguments: Sequence[str]) -> ShowRecipes:
+    """The options of this command. Raises UsageError."""
+    parser = Parser("perf-advisor recipes", "List the recipes, or show what one does, when it helps and its numerics.")
+    parser.add_argument("recipe_id", nargs="?", metavar="ID", help="the recipe to show")
+    add_recipe_folders(parser)
+    options = parser.parse(arguments)
+    return ShowRecipes(options.recipe_id, tuple(options.recipes))
+
+
+def _list_recipes(catalog: Catalog) -> None:
+    from advisor.export.recipe_table import numerics_text
+    from advisor.headless.terminal import print_text, table
+
+    made = table("id", "key", "modes", "devices", "numerics", "title")
+    for column in made.columns[:2]:
+        column.no_wrap = True  # they are copied, and searched for
+    for recipe in catalog:
+        numerics = numerics_text(recipe, _MODES)
+        made.add_row(recipe.id, recipe.key, _modes(recipe), _devices(recipe), numerics, plain(recipe.title))
+    print_text(made, sys.stdout)
+
+
+def _show_recipe(recipe: Recipe) -> None:
+    from advisor.export.recipe_table import numerics_text
+    from advisor.headless.terminal import pairs, print_text
+
+    facts = {
+        "id": recipe.id,
+        "setting": recipe.key,
+        "default": text_of(recipe.default),
+        "modes": _modes(recipe),
+        "devices": _devices(recipe),
+        "numerics": numerics_text(recipe, _MODES),
+        "attacks": ", ".join(sorted(recipe.attacks)) or MISSING,
+    }
+    print(printable(card(recipe)))
+    print()
+    print_text(pairs(facts.items()), sys.stdout)
+
+
+def _modes(recipe: Recipe) -> str:
+    return "both" if recipe.modes == BOTH_MODES else ", ".join(sorted(recipe.modes))
+
+
+def _devices(recipe: Recipe) -> str:
+    return ", ".join(sorted(recipe.devices))

@@ -1,0 +1,72 @@
+"""A recorded session read again, to show it or to write files of it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from advisor.errors import ExitCode
+from advisor.experiment.request import Request
+from advisor.figures.formatting import plain
+from advisor.records.outputs import Outputs
+
+if TYPE_CHECKING:
+    from advisor.experiment.request import Request
+    from advisor.experiment.state import SessionState
+    from advisor.recipe.catalog import Catalog
+
+
+@dataclass(frozen=True, slots=True)
+class Revisit:
+    """Write outputs of a recorded session, and show it when ``show`` is set. An empty id is the latest session.
+
+    ``recipe_folders``: recipes of these folders are loaded; of those that the session names, none are.
+    """
+
+    session_id: str
+    outputs: Outputs
+    show: bool
+    recipe_folders: tuple[str, ...] = ()
+
+    def run(self) -> int:
+        """Show and write what was asked for, and return the exit code. Raises AdvisorError."""
+        from advisor.cli.commands.sessions import result_of
+        from advisor.experiment.journal import open_session
+        from advisor.experiment.state import SessionState
+        from advisor.export.outputs import write_outputs
+        from advisor.headless.summary import print_summary
+        from advisor.recipe.catalog import load_catalog
+
+        past = open_session(self.session_id or None)
+        state, catalog = SessionState.of(past.events), load_catalog(self.recipe_folders)
+        if past.damaged:
+            print(f"warning: {past.damaged} lines of the session's journal cannot be read.", file=sys.stderr)
+        if missing := sorted(_not_loaded(state, catalog)):
+            told = f"the session tried recipes that are not loaded: {', '.join(map(plain, missing))}"
+            print(f"warning: {told}; name their folder with --recipes DIR.", file=sys.stderr)
+        if self.show:
+            file = sys.stderr if self.outputs.json_to_stdout else sys.stdout
+            print(f"Session {past.session_id}, {plain(past.request.target.command)}: {result_of(state)}", file=file)
+            print_summary(state, file, catalog)
+        outputs = _with_recorded_map(self.outputs, past.request)
+        written = write_outputs(state, past.request, outputs, catalog)
+        for sentence in written.sentences:
+            print(plain(sentence), file=sys.stderr)
+        if written.errors:
+            raise written.errors[0]
+        return ExitCode.OK
+
+
+def _with_recorded_map(outputs: Outputs, request: Request) -> Outputs:
+    """The outputs, with the --map that the session was given for the same config where the command line has none."""
+    same = outputs.config_path and request.config_path == str(Path(outputs.config_path).resolve())
+    return replace(outputs, key_map=request.key_map) if same and not outputs.key_map else outputs
+
+
+def _not_loaded(state: SessionState, catalog: Catalog) -> set[str]:
+    """The recipes that a session tried and this process does not know: no code is run because a journal names it."""
+    from advisor.experiment.ranking import CONTROL
+
+    return {record.candidate.recipe for record in state.trials.values()} - {CONTROL, *catalog.recipes}

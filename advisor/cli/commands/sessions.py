@@ -1,0 +1,50 @@
+"""``perf-advisor sessions``: the recorded sessions, the latest first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from advisor.cli.parser import Parser
+from advisor.errors import ExitCode
+from advisor.figures.formatting import MISSING, format_seconds, plain
+
+if TYPE_CHECKING:
+    from advisor.experiment.state import SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class ShowSessions:
+    """List the recorded sessions."""
+
+    def run(self) -> int:
+        """Print them, and return the exit code."""
+        from advisor.experiment.journal import list_sessions
+        from advisor.experiment.state import SessionState
+        from advisor.headless.terminal import print_text, table
+
+        made = table("session", "target", "result", "length")
+        for past in list_sessions():
+            state = SessionState.of(past.events)
+            length = format_seconds(state.finished.session_s) if state.finished else MISSING
+            made.add_row(past.session_id, plain(past.request.target.command), result_of(state), length)
+        if made.row_count:
+            print_text(made, sys.stdout)
+        else:
+            print("There is no session yet: `perf-advisor demo` makes one.")
+        return ExitCode.OK
+
+
+def parse(arguments: Sequence[str]) -> ShowSessions:
+    """The options of this command. Raises UsageError."""
+    Parser("perf-advisor sessions", "List the recorded sessions, the latest first.").parse(arguments)
+    return ShowSessions()
+
+
+def result_of(state: SessionState) -> str:
+    """What a session came to, in a few words."""
+    from advisor.report.listing import result_line
+
+    return result_line(state)

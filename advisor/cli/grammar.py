@@ -1,0 +1,67 @@
+"""The command line's grammar: which command it names. A new command is a file in ``commands/`` and a line here.
+
+Nothing here imports torch, rich or textual, and the catalogue of recipes is read only to check the ids in the options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from advisor.cli.commands import compare, export, hardware, measure, opening, recipes, report, sessions
+
+
+class Invocation(Protocol):
+    """What a command line asks for."""
+
+    def run(self) -> int:
+        """Do it and return the exit code. Raises AdvisorError."""
+        ...
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], Invocation]] = {
+    "recipes": recipes.parse,
+    "hardware": hardware.parse,
+    "sessions": sessions.parse,
+    "open": opening.parse,
+    "compare": compare.parse,
+    "report": report.parse,
+    "export": export.parse,
+}
+
+ABOUT = """\
+perf-advisor tries every known PyTorch speed-up on your model and your hardware,
+and writes the settings that won.
+
+  perf-advisor demo                    see it work on a built-in model
+  perf-advisor mymodel:build           measure what build() in mymodel.py returns
+  perf-advisor path/to/file.py:build   the same, by file
+  perf-advisor train.py:build -- ARGS  with arguments of its own in sys.argv
+
+  perf-advisor recipes [ID]            the speed-ups it knows
+  perf-advisor hardware                this machine
+  perf-advisor sessions                earlier sessions
+  perf-advisor open [SESSION]          one of them in the app; from there, measure more
+  perf-advisor compare A B             what changed between two of them
+  perf-advisor report [SESSION]        show or write the report of one
+  perf-advisor export [SESSION]        write the settings that one found"""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowHelp:
+    """``perf-advisor`` with nothing after it."""
+
+    def run(self) -> int:
+        """Print the short help."""
+        print(f"{ABOUT}\n\n`perf-advisor --help` lists all options.")
+        return 0
+
+
+def parse(arguments: Sequence[str]) -> Invocation:
+    """What a command line asks for. Raises UsageError for a mistake; ``--help`` and ``--version`` exit."""
+    if not arguments:
+        return ShowHelp()
+    first, *rest = arguments
+    command = COMMANDS.get(first)
+    return command(rest) if command else measure.parse(arguments, COMMANDS, ABOUT)

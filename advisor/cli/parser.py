@@ -1,0 +1,79 @@
+"""A parser of options whose errors are ours, and the options that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from advisor.cli.values import alternatives, choice_of, folder_of
+from advisor.errors import UsageError
+from advisor.records import ConfigKind
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises UsageError in place of printing its usage and exiting."""
+
+    def __init__(self, prog: str, description: str, **kwargs: Any) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **kwargs,
+        )
+
+    def option(self, *names: str, read: Callable[[str], Any] = str, **kwargs: Any) -> None:
+        """An option whose value is read by ``read``; its errors name the option."""
+
+        def read_named(text: str) -> Any:
+            try:
+                return read(text)
+            except UsageError as error:
+                raise UsageError(f"{names[0]}: {error.message}", error.hint) from None
+
+        self.add_argument(*names, type=read_named, **kwargs)
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The options of a command line. Raises UsageError."""
+        options, extra = self.parse_known_args(arguments)
+        if extra:
+            raise self._unknown(extra)
+        return options
+
+    def error(self, message: str) -> NoReturn:
+        """Turn argparse's own complaints into ours."""
+        match = re.fullmatch(r"argument ([^:]+): expected (.*)", message)
+        if match:
+            raise UsageError(f"{match[1].split('/')[-1]} expects {match[2]}.", self._help_hint())
+        raise UsageError(f"{message}.", self._help_hint())
+
+    def _unknown(self, extra: Sequence[str]) -> UsageError:
+        option = next((word.partition("=")[0] for word in extra if word.startswith("-")), None)
+        if option is None:
+            return UsageError(f"{extra[0]!r} is one argument too many.", self._help_hint())
+        close = difflib.get_close_matches(option, self._option_string_actions, n=1, cutoff=0.6)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        return UsageError(f"there is no option {option}.", hint + self._help_hint())
+
+    def _help_hint(self) -> str:
+        return f"`{self.prog} --help` lists what there is."
+
+
+def add_config_kind(parser: Parser) -> None:
+    """``--config-kind``."""
+    parser.option(
+        "--config-kind",
+        metavar="KIND",
+        read=choice_of(ConfigKind),
+        help=f"whose words your config is in, where its keys do not tell: {alternatives(list(ConfigKind))}",
+    )
+
+
+def add_recipe_folders(parser: Parser) -> None:
+    """``--recipes``."""
+    parser.option(
+        "--recipes", metavar="DIR", action="append", default=[], read=folder_of, help="more recipes, from here"
+    )

@@ -1,0 +1,162 @@
+"""Values of options, each read from its text. Every mistake is a UsageError that says what to write."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from advisor.errors import UsageError
+from advisor.files.paths import is_file, is_folder
+
+REPORT_SUFFIXES = (".md", ".html")
+TRACE_SUFFIXES = (".json", ".json.gz")
+_E = TypeVar("_E", bound=StrEnum)
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``5m``, ``1h`` or ``1h30m``. Raises UsageError unless it is a positive duration."""
+    number = r"(\d+(?:\.\d+)?)"
+    match = re.fullmatch(rf"{number}|(?:{number}h)?(?:{number}m)?(?:{number}s)?", text.strip().lower(), re.ASCII)
+    parts = [float(part) if part else 0.0 for part in match.groups()] if match else [0.0]
+    total = sum(part * unit for part, unit in zip(parts, (1, 3600, 60, 1), strict=False))
+    if not (0 < total < math.inf):
+        raise UsageError(f"{text!r} is not a duration.", "Write a positive one such as 90s, 5m, 1h or 1h30m.")
+    return total
+
+
+_BYTES = {"b": 1} | {
+    letter + suffix: base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for suffix, base in (("", 1024), ("ib", 1024), ("b", 1000))
+}
+
+
+def bytes_of(text: str) -> int:
+    """Bytes of ``16GiB`` (or ``16G``), ``16GB``, ``800MiB``. Raises UsageError unless it is a positive size."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text.strip().lower(), re.ASCII)
+    unit = _BYTES.get(match[2]) if match else None
+    amount = float(match[1]) * unit if match and unit else 0.0
+    if not (1 <= amount < math.inf):
+        raise UsageError(f"{text!r} is not a size.", "Write a number and its unit, such as 16GiB, 16GB or 800MiB.")
+    return int(amount)
+
+
+def share_of(text: str) -> float:
+    """The share, 0 to 1, in ``90%`` or ``0.9``. Raises UsageError for anything else, nothing at all included."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", text.strip(), re.ASCII)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not (0 < share <= 1):
+        raise UsageError(f"{text!r} is not a share.", "Write one above 0 and up to 100%, such as 90% or 0.9.")
+    return share
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """The sizes in ``64x3x224x224``. Raises UsageError unless each is a positive whole number."""
+    parts = re.split(r"[x,]", text.strip().lower())
+    if not all(re.fullmatch(r"0*[1-9]\d{0,17}", part, re.ASCII) for part in parts):
+        raise UsageError(f"{text!r} is not a shape.", "Write the batch size first, as in 64x3x224x224.")
+    return tuple(int(part) for part in parts)
+
+
+def count_of(text: str) -> int:
+    """A positive whole number. Raises UsageError for anything else."""
+    if not re.fullmatch(r"0*[1-9]\d{0,17}", text.strip(), re.ASCII):
+        raise UsageError(f"{text!r} is not a positive whole number.", "Write one such as 64.")
+    return int(text)
+
+
+def device_of(text: str) -> str:
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:N``. Raises UsageError for anything else."""
+    device = text.strip().lower()
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,4})?", device, re.ASCII):
+        raise UsageError(f"{text!r} is not a device.", "Choose auto, cpu, cuda or cuda:N, such as cuda:1.")
+    return device
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """The words of a list such as ``autocast,compile``, each once. Raises UsageError when it is empty."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError("an empty list names no recipe.", "Write ids such as autocast,channels_last.")
+    return names
+
+
+def key_map_of(text: str) -> dict[str, str]:
+    """The pairs of ``precision.autocast=trainer.precision,…``. Raises UsageError for anything else."""
+    pairs: dict[str, str] = {}
+    for item in text.split(","):
+        key, equals, path = (part.strip() for part in item.partition("="))
+        if not (key and equals and path):
+            raise UsageError(
+                f"{item!r} maps no setting.", "Write --map KEY=PATH, as in precision.autocast=trainer.precision."
+            )
+        pairs[key] = path
+    return pairs
+
+
+def choice_of(kind: type[_E]) -> Callable[[str], _E]:
+    """A parser for the values of an enumeration, which raises UsageError for any other word."""
+
+    def parse_choice(text: str) -> _E:
+        word = text.strip().lower()
+        for member in kind:
+            if member.value == word:
+                return member
+        raise UsageError(
+            f"{text!r} is not one of the choices.", f"Choose {alternatives([member.value for member in kind])}."
+        )
+
+    return parse_choice
+
+
+def report_path_of(text: str) -> str:
+    """A path that ends in .md or .html. Raises UsageError for another suffix."""
+    if Path(text).suffix.lower() not in REPORT_SUFFIXES:
+        raise UsageError(
+            f"{text!r} is not a report that can be written.",
+            f"Name a file that ends in {' or '.join(REPORT_SUFFIXES)}.",
+        )
+    return text
+
+
+def trace_path_of(text: str) -> str:
+    """A path that ends in .json or .json.gz. Raises UsageError for another suffix."""
+    if not text.lower().endswith(TRACE_SUFFIXES):
+        raise UsageError(
+            f"{text!r} is not a trace that can be written.",
+            f"Name a file that ends in {' or '.join(TRACE_SUFFIXES)}.",
+        )
+    return text
+
+
+def folder_of(text: str) -> str:
+    """An existing folder, as an absolute path. Raises UsageError where there is none."""
+    if not is_folder(text):
+        raise UsageError(f"the folder {text} does not exist.", "Name a folder of recipe files (.py).")
+    return str(Path(text).resolve())
+
+
+def script_of(text: str) -> str:
+    """An existing file, as an absolute path. Raises UsageError where there is none."""
+    if not is_file(text):
+        raise UsageError(f"there is no file {text}.", "Name the script that trains, .py or .ipynb.")
+    return str(Path(text).resolve())
+
+
+def gpus_of(text: str) -> int:
+    """How many GPUs to measure on; one for now. Raises UsageError for more."""
+    gpus = count_of(text)
+    if gpus > 1:
+        raise UsageError(
+            "measuring on more than one GPU is not supported yet.", "Leave --gpus out; --device cuda:N picks the GPU."
+        )
+    return gpus
+
+
+def alternatives(words: Sequence[str]) -> str:
+    """Words joined as a choice: ``a, b or c``."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))

@@ -1,0 +1,106 @@
+"""Whether a session that is taken up would measure the same: its options, its config and its source compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from advisor.errors import UsageError
+from advisor.experiment.journal import PastSession
+from advisor.experiment.kept_config import differences
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
+from advisor.files.config_file import read_config
+from advisor.files.paths import exists
+from advisor.records import Facts
+from advisor.records.secrets import without_secrets
+from advisor.source.prints import changed_sources
+
+# The options that make the workload, as the command line has them, by the field of the target that holds each.
+_OPTIONS = {"mode": "--mode", "device": "--device", "batch_size": "--batch-size", "input_shape": "--input"}
+_MOST_SHOWN = 3
+
+
+def with_its_config(request: Request, past: PastSession, *, given: bool) -> Request:
+    """The request to take a session up with: with the config of its file, which also holds what was not recorded.
+
+    ``given``: this command line named a config, which is the request's already. Raises UsageError where the file is
+    needed and gone.
+    """
+    path = request.config_path
+    if given or path is None or past.request.target.config is None:
+        return request
+    if exists(path):
+        return replace(request, target=replace(request.target, config=read_config(path)))
+    if past.withheld:
+        raise UsageError(
+            f"the session's config {path} is gone, and its secrets ({_few(past.withheld)}) are not kept.",
+            "Put the file back, or name another with the target: `perf-advisor TARGET --resume --config FILE`.",
+        )
+    return request
+
+
+def changes(request: Request, past: PastSession) -> tuple[str, ...]:
+    """What of a workload is another than when a session measured it, in a few words each; nothing if it is the same."""
+    state = SessionState.of(past.events)
+    if state.facts is None or state.baseline is None:
+        return ()  # nothing was measured that could be mixed with something else
+    return tuple(_changes(request, past, state.facts))
+
+
+def check_same_machine(before: Facts, now: Facts) -> None:
+    """Raise UsageError when the baseline that was just measured is not comparable with the one of a past session."""
+    pairs = {
+        "device": (before.workload.device_name, now.workload.device_name),
+        "PyTorch": (before.versions.get("torch"), now.versions.get("torch")),
+        "mode": (before.workload.mode.value, now.workload.mode.value),
+        "batch size": (before.workload.batch_size, now.workload.batch_size),
+        "number of parameters": (before.workload.parameters, now.workload.parameters),
+    }
+    told = [f"the {name} is {new}, and was {old}" for name, (old, new) in pairs.items() if old != new]
+    if told:
+        raise UsageError(
+            f"this is not what the session measured: {'; '.join(told)}.",
+            "Measure anew: leave --resume out.",
+        )
+
+
+def _changes(request: Request, past: PastSession, facts: Facts) -> Iterator[str]:
+    before, now = past.request.target, request.target
+    for name, option in _OPTIONS.items():
+        old, new = getattr(before, name), getattr(now, name)
+        if old != new:
+            yield f"{option} is {_shown(new)}, and was {_shown(old)}"
+    if facts.sources and before.directory != now.directory:
+        yield f"the folder is {now.directory}, and was {before.directory}"
+    config, _ = without_secrets(now.config)
+    yield from _of_config(before.config, config)
+    for path in changed_sources(facts.sources):
+        yield f"{_near(path, now.directory)} {'has changed' if exists(path) else 'is gone'}"
+
+
+def _of_config(before: Any, now: Any) -> Iterator[str]:
+    if before is None and now is not None:
+        yield "a config is given, and was not"
+    elif now is None and before is not None:
+        yield "no config is given, and there was one"
+    elif told := differences(before, now):
+        yield f"of the config {_few(told)}"
+
+
+def _few(words: tuple[str, ...]) -> str:
+    more = f" and {len(words) - _MOST_SHOWN} more" if len(words) > _MOST_SHOWN else ""
+    return ", ".join(words[:_MOST_SHOWN]) + more
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return "not given" if value is None else str(value)
+
+
+def _near(path: str, directory: str) -> str:
+    root = Path(directory).resolve()
+    return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path

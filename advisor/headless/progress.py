@@ -1,0 +1,202 @@
+"""Progress lines: what a session tells on standard error as it goes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import singledispatchmethod
+from typing import TextIO
+
+from advisor.experiment import events
+from advisor.experiment.state import SessionState
+from advisor.export.figures import verdict_shown, verified_words
+from advisor.figures.formatting import (
+    format_bytes,
+    format_count,
+    format_found,
+    format_left,
+    format_names,
+    format_outcome,
+    format_seconds,
+    format_setting,
+    plain,
+)
+from advisor.headless.effects import baseline_line, name_shown, stack_effect, trial_effect
+from advisor.records import Facts, Hardware, Mode, StackRecord, TrialRecord, Verdict
+from advisor.report.conclusions import candidates_tried
+
+# What is not over is not all done, however short the rest is expected to be.
+_ALMOST = 0.99
+_LONGEST_NAMES = 50
+_STAGES = {
+    "baseline": "measuring the baseline",
+    "leap": "measuring the usual stack",
+    "instruments": "measuring noise and the profile",
+    "search": "improving the stack",
+    "confirmation": "confirming the stack",
+    "alone": "measuring settings alone",
+}
+
+
+class HeadlessReporter:
+    """Takes a session's events, keeps its state, and writes a line for each one that a person waits for.
+
+    Candidates that are skipped one after the other for one reason are told together, when something else happens.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self.state = SessionState()
+        self._file = file
+        self._told: dict[str, tuple[Verdict | None, bool]] = {}
+        self._skipped: list[TrialRecord] = []
+        self._share = 0.0
+        self._taking = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Take no more events: the state is what is reported. A session that was left may still post some."""
+        with self._taking:
+            self._closed = True
+
+    def handle(self, event: events.Event) -> None:
+        """Take one event into account. Called from the session's thread."""
+        with self._taking:
+            if not self._closed:
+                self._take(event)
+
+    def _take(self, event: events.Event) -> None:
+        lines = list(self._lines(event))  # before the state takes it in: some tell what is new
+        self.state.apply(event)
+        if isinstance(event, events.TrialMeasured) and event.record.verdict is Verdict.SKIPPED:
+            self._hold(event.record)
+        elif lines:
+            self._release()
+            for line in lines:
+                self._tell(line)
+
+    def say(self, text: str) -> None:
+        """Write a line of our own. When nobody reads it any more, the session goes on all the same."""
+        with suppress(OSError):
+            print(plain(text), file=self._file, flush=True)
+
+    def _tell(self, line: str) -> None:
+        """A line after the share that is done, which never falls. Only a session at its end has done all of it."""
+        finished = self.state.finished
+        over = finished is not None and not finished.cancelled and self.state.failure is None
+        self._share = 1.0 if over else max(self._share, min(self.state.progress, _ALMOST))
+        left = format_left(self.state.left_s).removeprefix("about ") if self.state.left_s else ""
+        share = f"{100 * self._share:3.0f} %"
+        self.say(f"[{share}, {left}] {line}" if left else f"[{share}] {line}")
+
+    def _hold(self, record: TrialRecord) -> None:
+        if self._skipped and self._skipped[-1].result.reason != record.result.reason:
+            self._release()
+        self._skipped.append(record)
+
+    def _release(self) -> None:
+        if not self._skipped:
+            return
+        names = format_names(record.candidate for record in self._skipped)
+        listed = names if len(names) <= _LONGEST_NAMES else f"{len(self._skipped)} candidates"
+        self._tell(f"{listed}  {format_outcome(self._skipped[0].result)}")
+        self._skipped.clear()
+
+    @singledispatchmethod
+    def _lines(self, event: events.Event) -> Iterable[str]:
+        """The lines that an event is worth; most are worth none."""
+        return ()
+
+    @_lines.register
+    def _(self, event: events.HardwareFound) -> Iterable[str]:
+        return filter(None, (hardware_line(event.hardware), event.hardware.gpu_note))
+
+    @_lines.register
+    def _(self, event: events.SourceRead) -> Iterable[str]:
+        if event.files:
+            yield f"read the source: {format_found(len(event.findings), len(event.files))}"
+        yield from event.problems
+
+    @_lines.register
+    def _(self, event: events.StageStarted) -> Iterable[str]:
+        return () if event.stage == "done" else (_STAGES.get(event.stage, event.stage),)
+
+    @_lines.register
+    def _(self, event: events.FactsFound) -> Iterable[str]:
+        if self.state.facts is None:
+            yield _workload_line(event.facts)
+            yield from event.facts.workload.notes
+        profile = event.facts.profile
+        if profile and profile.bottleneck:
+            yield f"{profile.bottleneck.kind_of_step}: {profile.evidence}"
+
+    @_lines.register
+    def _(self, event: events.BaselineMeasured) -> Iterable[str]:
+        return () if self.state.baseline else (f"baseline: {baseline_line(event.baseline)}",)
+
+    @_lines.register
+    def _(self, event: events.TrialsPlanned) -> Iterable[str]:
+        if self.state.planned:
+            known = {candidate.name for candidate in self.state.planned}
+            added = [candidate for candidate in event.candidates if candidate.name not in known]
+            return (f"{len(added)} more to try with the stack: {format_names(added)}",) if added else ()
+        count = len(event.candidates)
+        skipped = f"; {len(event.skipped)} recipes skipped, with the reasons at the end" if event.skipped else ""
+        return (f"{count} {'candidate' if count == 1 else 'candidates'} to try{skipped}",)
+
+    @_lines.register
+    def _(self, event: events.TrialMeasured) -> Iterable[str]:
+        record = event.record
+        told, now = self._told.get(record.label), (verdict_shown(record), record.confirmed and record.alone)
+        if told == now:  # told again for a new noise floor that changed nothing
+            return ()
+        self._told[record.label] = now
+        if now[0] is None:  # measured with others only: what they do together is told
+            return ()
+        again = " (with the new noise floor)" if told and None not in told and told[1] == now[1] else ""
+        return (f"{name_shown(record)}  {trial_effect(record, self.state.yardstick)}{again}",)
+
+    @_lines.register
+    def _(self, event: events.StackMeasured) -> Iterable[str]:
+        if not event.record.settings:
+            tried = bool(candidates_tried(self.state))
+            return (f"together: nothing {self.state.goal.better()}" if tried else "together: no candidate was tried",)
+        return (f"together: {_settings_text(event.record)}  {stack_effect(event.record, self.state.yardstick)}",)
+
+    @_lines.register
+    def _(self, event: events.Decided) -> Iterable[str]:
+        return (f"you {event.decision or 'took back what you said of'} {event.recipe}",)
+
+    @_lines.register
+    def _(self, event: events.Said) -> Iterable[str]:
+        return (event.text if event.severity == "information" else f"{event.severity}: {event.text}",)
+
+    @_lines.register
+    def _(self, event: events.ExportVerified) -> Iterable[str]:
+        yield verified_words(event.verification)
+
+    @_lines.register
+    def _(self, event: events.SessionFinished) -> Iterable[str]:
+        words = "interrupted" if event.cancelled else "failed" if self.state.failure else "finished"
+        return (f"{words} after {format_seconds(event.session_s)}",)
+
+
+def hardware_line(hardware: Hardware) -> str:
+    """The machine in one line: its GPUs, its processor."""
+    host = hardware.host
+    names = [gpu.name for gpu in hardware.gpus]
+    gpus = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
+    memory = format_bytes(host.memory_total_bytes)
+    return ", ".join((*gpus, f"{host.cpu} with {host.usable_cores} usable cores", f"{memory} of memory"))
+
+
+def _workload_line(facts: Facts) -> str:
+    workload = facts.workload
+    loop = "training" if workload.mode is Mode.TRAIN else "inference"
+    device = f"{workload.device_name} ({workload.device})" if facts.on_cuda else "the CPU"
+    parameters = format_count(workload.parameters)
+    return f"{workload.model}, {parameters} parameters, {loop} on {device}, batch: {workload.batch_text}"
+
+
+def _settings_text(stack: StackRecord) -> str:
+    return ", ".join(format_setting(key, value) for key, value in stack.settings.items()) or "no settings"

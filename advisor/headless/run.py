@@ -1,0 +1,125 @@
+"""A session without the app, from its start to its exit code."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from advisor.errors import AdvisorError, ExitCode
+from advisor.experiment import events
+from advisor.experiment.control import SessionControl
+from advisor.experiment.journal import Journal, PastSession
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
+from advisor.experiment.verification import Exported, limit_s, may_be_verified
+from advisor.export.outputs import Written, write_outputs
+from advisor.figures.formatting import format_seconds
+from advisor.headless.progress import HeadlessReporter
+from advisor.headless.summary import print_summary
+from advisor.process.interrupts import INTERRUPTS
+from advisor.recipe.catalog import load_catalog
+from advisor.records.outputs import Outputs
+
+_SIGNAL_CHECK_S = 0.05
+Emit = Callable[[events.Event], None]
+OpenSession = Callable[[Request, "PastSession | None", Emit], SessionControl]
+
+
+def open_session(request: Request, past: PastSession | None, emit: Emit) -> SessionControl:
+    """A session with its journal and its trial processes, ready to run."""
+    from advisor.experiment.session import Session
+    from advisor.runner.trials import Runner
+
+    Runner.prepare()
+    journal = Journal.create(request) if past is None else Journal(past.path, request)
+    return Session(request, Runner(), emit, journal, past=past)
+
+
+def run_headless(
+    request: Request, outputs: Outputs, past: PastSession | None = None, *, opener: OpenSession | None = None
+) -> int:
+    """Run a session, or take up a past one, to its end; report it, write the outputs, and return the exit code.
+
+    SIGINT, SIGTERM and SIGHUP end the session; what was measured until then is reported and written. Raises
+    AdvisorError when the session failed or an output could not be written, after all else is done; and
+    KeyboardInterrupt when a second signal came and the session had not ended.
+    """
+    reporter = HeadlessReporter(sys.stderr)
+    with INTERRUPTS.handled():
+        session = (opener or open_session)(request, past, reporter.handle)
+        started = time.monotonic()
+        with INTERRUPTS.obeyed_by():
+            ended = _run_in_thread(session, session.run, reporter.say)
+            if not ended:
+                reporter.close()
+                reporter.state.apply(events.SessionFinished(True, time.monotonic() - started))
+            written = _report(reporter, request, outputs, session)
+            for line in _left_off(reporter.state):
+                reporter.say(line)
+    if not ended:
+        raise KeyboardInterrupt
+    error = _failure(reporter.state) or next(iter(written.errors), None)
+    if error:
+        raise error
+    finished = reporter.state.finished
+    return ExitCode.INTERRUPTED if finished and finished.cancelled else ExitCode.OK
+
+
+def _run_in_thread(session: SessionControl, part: Callable[[], None], say: Callable[[str], None]) -> bool:
+    """Run a part of the session in a thread of its own, which no signal interrupts half-way. Whether it has ended.
+
+    The first signal ends it early; after another it is not waited for any more.
+    """
+    worker = threading.Thread(target=part, name="session", daemon=True)
+    cancelled = INTERRUPTS.asked
+    if cancelled:
+        session.cancel()
+    worker.start()
+    while worker.is_alive() and not INTERRUPTS.urgent:
+        worker.join(_SIGNAL_CHECK_S)
+        if INTERRUPTS.asked and not cancelled:
+            cancelled = True
+            say("stopping; what was measured is kept (once more to leave at once)")
+            session.cancel()
+    return not worker.is_alive()
+
+
+def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, session: SessionControl) -> Written:
+    """The files first: whoever reads our output may leave."""
+    state = reporter.state
+    catalog = load_catalog(request.recipe_folders)
+
+    def verify(exported: Exported) -> None:
+        stack = state.stack
+        if stack and may_be_verified(state) and outputs.verify and not INTERRUPTS.asked:
+            reporter.say(f"verifying {exported.path} in a plain loop, {format_seconds(limit_s(stack))} at most")
+            if not _run_in_thread(session, lambda: session.verify(exported, stack), reporter.say):
+                reporter.close()
+
+    written = write_outputs(state, request, outputs, catalog, verify)
+    if state.baseline:
+        print_summary(state, sys.stderr if outputs.json_to_stdout else sys.stdout, catalog)
+    for sentence in written.sentences:
+        reporter.say(sentence)
+    return written
+
+
+def _left_off(state: SessionState) -> Iterator[str]:
+    """How to go on after an interruption."""
+    if state.finished and state.finished.cancelled:
+        yield f"{'nothing was measured yet; ' if state.baseline is None else ''}go on with: perf-advisor --resume"
+
+
+def _failure(state: SessionState) -> AdvisorError | None:
+    """Why the session could not go on, as an error with the exit code that it names."""
+    if state.finished and state.finished.cancelled:
+        return None
+    if state.failure:
+        error = AdvisorError(state.failure.message, state.failure.hint, state.failure.details)
+        error.exit_code = ExitCode(state.failure.exit_code)
+        return error
+    if state.finished is None:
+        return AdvisorError("the session ended without a word.", "This is a bug of ours: please report it.")
+    return None

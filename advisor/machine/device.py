@@ -1,0 +1,235 @@
+"""The device that steps run on, as trials see it. The only place that knows what a backend calls things.
+
+``backend_of`` gives the backend of a ``torch.device``. A new one is a class here: what PyTorch's own module for the
+device (``torch.get_device_module``) offers is used as it is, and what it lacks is said by ``None`` or by ``False``.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from advisor.errors import TargetError
+from advisor.machine.hardware import device_used_bytes
+
+# Ampere, the first generation with TF32 and bfloat16 in its tensor cores: CUDA C++ Programming Guide, "Compute
+# Capabilities".
+_AMPERE = (8, 0)
+
+
+class Mark(Protocol):
+    """A place in a device's queue of work."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has got there."""
+
+    def elapsed_time(self, later: Any) -> float:
+        """Milliseconds from here to a later mark; both must have been passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells a device from others: its name, the UUID by which NVML knows it, its compute capability, its memory.
+
+    ``parts`` tells a part of a device from the whole, which has the same name.
+    """
+
+    name: str
+    uuid: str | None = None
+    capability: tuple[int, int] | None = None
+    memory_bytes: int = 0
+    parts: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Peaks in bytes since the process started. Where nothing tells them apart both are the largest resident set."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    device_used_bytes: int | None
+
+
+class Backend:
+    """A device and what can be asked of it.
+
+    ``is_ahead``: calls return before the device has done its work, and marks tell when it got there.
+    ``has_memory``: it has memory of its own, which batches are copied to.
+    ``warns_of_waits``: PyTorch can warn of each line that makes the host wait for it.
+    """
+
+    is_ahead: ClassVar[bool] = False
+    has_memory: ClassVar[bool] = False
+    warns_of_waits: ClassVar[bool] = False
+    activities: ClassVar[tuple[ProfilerActivity, ...]] = (ProfilerActivity.CPU,)
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that it was given."""
+
+    def mark(self) -> Mark:
+        """Return a mark at this place in the device's queue. Only where ``is_ahead``."""
+        raise NotImplementedError(f"{self.device} has no marks")
+
+    def identity(self) -> Identity:
+        """Return what tells this device from others."""
+        return Identity(str(self.device))
+
+    def memory(self) -> Memory:
+        """Return the peaks since the process started."""
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return Memory(resident, resident, None)
+
+    def free_bytes(self) -> int | None:
+        """Return the device's memory that is free or held by PyTorch's cache; None where the host's counts."""
+        return None
+
+    def peak_of(self, call: Callable[[], object]) -> int | None:
+        """Return the most bytes of tensors that a call holds above what was allocated; None where nobody counts."""
+        return None
+
+    def random_states(self) -> list[torch.Tensor]:
+        """Return the states of the generators that a step can draw from."""
+        return [torch.get_rng_state()]
+
+    def float32_in_tf32(self) -> bool:
+        """Return whether the device can compute float32 products in TF32."""
+        return False
+
+
+class Cpu(Backend):
+    """The processor: a call returns when its work is done."""
+
+    def identity(self) -> Identity:
+        """Return the name alone; the host's record has the rest."""
+        return Identity("CPU")
+
+
+class Cuda(Backend):
+    """A GPU under CUDA or ROCm. PyTorch documentation, CUDA semantics."""
+
+    is_ahead = True
+    has_memory = True
+    warns_of_waits = True
+    activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+
+    def synchronize(self) -> None:
+        """Wait for all streams of the device."""
+        torch.cuda.synchronize(self.device)
+
+    def mark(self) -> Mark:
+        """Return an event, recorded in the current stream."""
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        return mark
+
+    def identity(self) -> Identity:
+        """Return what the driver says."""
+        found = torch.cuda.get_device_properties(self.device)
+        return Identity(
+            found.name,
+            str(found.uuid),
+            (found.major, found.minor),
+            found.total_memory,
+            f"{found.multi_processor_count} multiprocessors, {found.total_memory} bytes",
+        )
+
+    def memory(self) -> Memory:
+        """Return the caching allocator's peaks and NVML's use. Reserved counts CUDA graph pools, allocated does not."""
+        return Memory(
+            torch.cuda.max_memory_allocated(self.device),
+            torch.cuda.max_memory_reserved(self.device),
+            device_used_bytes(str(torch.cuda.get_device_properties(self.device).uuid)),
+        )
+
+    def free_bytes(self) -> int | None:
+        """Return what the driver has free and what the caching allocator holds unused."""
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return int(free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
+
+    def peak_of(self, call: Callable[[], object]) -> int | None:
+        """Return the peak by the allocator's count, which starts anew."""
+        self.synchronize()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        call()
+        self.synchronize()
+        return torch.cuda.max_memory_allocated(self.device) - before
+
+    def random_states(self) -> list[torch.Tensor]:
+        """Return the host's generator's and the device's."""
+        return [*super().random_states(), torch.cuda.get_rng_state(self.device)]
+
+    def float32_in_tf32(self) -> bool:
+        """Return whether the GPU is of NVIDIA's Ampere generation or later; ROCm's GPUs have other numbers."""
+        return torch.version.hip is None and torch.cuda.get_device_capability(self.device) >= _AMPERE
+
+
+class Mps(Backend):
+    """Apple's GPU, written from PyTorch's documentation of ``torch.mps``. Untested: nobody has run it yet."""
+
+    is_ahead = True
+    has_memory = True
+
+    def synchronize(self) -> None:
+        """Wait for all kernels of all streams."""
+        torch.mps.synchronize()
+
+    def mark(self) -> Mark:
+        """Return an event, recorded."""
+        mark = torch.mps.event.Event(enable_timing=True)
+        mark.record()
+        return mark
+
+    def identity(self) -> Identity:
+        """Return the name of the kind: Metal tells no UUID."""
+        return Identity("Apple GPU", memory_bytes=int(torch.mps.recommended_max_memory()))
+
+    def free_bytes(self) -> int | None:
+        """Return what Metal recommends at most, less what the driver has given."""
+        return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+
+    def random_states(self) -> list[torch.Tensor]:
+        """Return the host's generator's and the device's."""
+        return [*super().random_states(), torch.mps.get_rng_state()]
+
+
+BACKENDS: dict[str, type[Backend]] = {"cpu": Cpu, "cuda": Cuda, "mps": Mps}
+
+
+def backend_of(device: torch.device) -> Backend:
+    """Return the backend of a device. Raises TargetError for one that nobody has written."""
+    kind = BACKENDS.get(device.type)
+    if kind is None:
+        raise TargetError(f"the device {device} is not known.", f"Choose one of: auto, {', '.join(BACKENDS)}.")
+    return kind(device)
+
+
+def named(name: str) -> torch.device:
+    """Return the device that ``--device`` names, made the current one. Raises TargetError when it is not there."""
+    available = torch.cuda.is_available()
+    if name == "auto":
+        name = "cuda" if available else "cpu"
+    if name.startswith("cuda") and not available:
+        raise TargetError(
+            f"--device {name}: PyTorch sees no CUDA device.",
+            "Use --device cpu, or install a PyTorch build and a driver that fit; `perf-advisor hardware` shows more.",
+        )
+    device = torch.device(name)
+    if device.type == "cuda":
+        index = device.index or 0
+        if index >= torch.cuda.device_count():
+            raise TargetError(
+                f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, numbered from 0.",
+                "Give one of those.",
+            )
+        torch.cuda.set_device(index)
+        device = torch.device("cuda", index)
+    return device

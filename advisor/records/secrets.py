@@ -1,0 +1,78 @@
+"""Values that look like secrets, by their names or by themselves: they are shown and recorded as ``***``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+HIDDEN = "***"
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_SECRET_WORDS = re.compile(
+    "password|passwd|pwd|passphrase|secrets?|credentials?|apikey|bearer|authorization|dsn|"
+    # Two words, the second of which is a key or a token. `pad_token` and `max_tokens` are a model's, and no secrets.
+    "(api|access|secret|private|account|encryption|signing|ssh) key|"
+    "(hf|api|auth|access|hub|huggingface|refresh|bearer|github|gh|gitlab|wandb|session|user|id|login|security) token"
+)
+_SECRET_VALUE = re.compile(
+    r"\bhf_[A-Za-z0-9]{16,}|\bgh[pousr]_[A-Za-z0-9]{16,}|\bsk-[\w-]{16,}|\bAKIA[0-9A-Z]{16}\b|\bxox[abprs]-[\w-]{8,}"
+    r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]+|://[^/\s:@]*:[^/\s@]+@|-----BEGIN [A-Z ]*PRIVATE KEY"
+)
+_OPTION = re.compile(r"(-{0,2}[\w.+-]+)=(.*)", re.DOTALL)
+
+
+def names_a_secret(name: object) -> bool:
+    """Whether values of this name are usually secret: ``hub_token``, ``apiKey``, ``db.password``."""
+    words = [word.lower() for word in _WORDS.findall(str(name))]
+    pairs = map(" ".join, pairwise(words))
+    return words == ["token"] or any(_SECRET_WORDS.fullmatch(text) for text in (*words, *pairs))
+
+
+def without_secrets(value: Any) -> tuple[Any, tuple[str, ...]]:
+    """A config with what looks secret hidden, and the dotted names of what that is. Lists and mappings are copied."""
+    withheld: list[str] = []
+    return _hidden(value, "", withheld, secret=False), tuple(withheld)
+
+
+def arguments_without_secrets(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A command line with what looks secret hidden, and the names of the options that held it."""
+    shown: list[str] = []
+    withheld: list[str] = []
+    before = ""
+    for argument in arguments:
+        option = _OPTION.fullmatch(argument)
+        follows = before.startswith("-") and names_a_secret(before) and not argument.startswith("-")
+        if option and option[2] and (names_a_secret(option[1].rpartition(".")[2]) or _SECRET_VALUE.search(option[2])):
+            shown.append(f"{option[1]}={HIDDEN}")
+            withheld.append(option[1])
+        elif follows or _SECRET_VALUE.search(argument):
+            shown.append(HIDDEN)
+            withheld.append(before or "an argument")
+        else:
+            shown.append(argument)
+        before = "" if option else argument
+    return tuple(shown), tuple(withheld)
+
+
+def _hidden(value: Any, path: str, withheld: list[str], *, secret: bool) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: _hidden(inner, f"{path}.{key}" if path else str(key), withheld, secret=secret or names_a_secret(key))
+            for key, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return type(value)(
+            _hidden(inner, f"{path}.{place}", withheld, secret=secret) for place, inner in enumerate(value)
+        )
+    if _is_secret(value, named=secret):
+        withheld.append(path)
+        return HIDDEN
+    return value
+
+
+def _is_secret(value: Any, *, named: bool) -> bool:
+    """Whether a single value is to be hidden. A reference such as ``${HF_TOKEN}`` only says where a secret is."""
+    if isinstance(value, str):
+        return bool(_SECRET_VALUE.search(value)) or (named and bool(value) and not value.startswith("${"))
+    return named and value is not None and not isinstance(value, bool)

@@ -1,0 +1,53 @@
+"""The logs of trials and builds, kept from filling the disk: their beginning and their end stay."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+from advisor.figures.formatting import format_bytes
+
+# A log of a process that runs may grow to this size between two looks, and keeps this much. Bytes.
+_MOST_RUNNING = 16 * 2**20
+# What is kept of a log once its process has ended, half of it from the beginning. Bytes.
+_KEPT = 2**20
+# A program can write some hundred megabytes a second. Seconds.
+_LOOK_EVERY_S = 0.1
+
+
+@contextlib.contextmanager
+def bounded(path: str) -> Iterator[None]:
+    """Keep a process's log small while the process runs, and smaller after."""
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(path, over), name="log-watch", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        shorten(path, _KEPT)
+
+
+def shorten(path: str, most: int) -> None:
+    """Cut the middle out of a log that is larger than ``most`` bytes. Its process may go on to append to it."""
+    with contextlib.suppress(OSError):
+        log = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            size = os.fstat(log).st_size
+            if size <= most:
+                return
+            half = min(most, _KEPT) // 2
+            end = os.pread(log, half, size - half)
+            os.ftruncate(log, half)
+            left_out = f"\n[{format_bytes(size - 2 * half)} of output are left out here]\n"
+            os.pwrite(log, left_out.encode() + end, half)
+        finally:
+            os.close(log)
+
+
+def _watch(path: str, over: threading.Event) -> None:
+    while not over.wait(_LOOK_EVERY_S):
+        shorten(path, _MOST_RUNNING)

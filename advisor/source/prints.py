@@ -1,0 +1,78 @@
+"""Fingerprints of the user's own source: by them a later session knows whether it would measure the same program."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_LIBRARIES = ("site-packages", "dist-packages")
+_OURS = "advisor"  # our package, with the recipes in it
+# The program that this process was started with, and what the site runs in every process.
+_ENTRIES = ("__main__", "__mp_main__", "sitecustomize", "usercustomize")
+_MOST_FILES = 2000
+
+
+def fingerprint(path: str) -> str:
+    """The SHA-256 of a file; empty where it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except (OSError, ValueError):
+        return ""
+
+
+def imported_sources() -> dict[str, str]:
+    """The fingerprints of the user's own modules that this process has imported, by path; libraries are left out."""
+    files = list(dict.fromkeys(_own_files()))[:_MOST_FILES]
+    return {path: fingerprint(path) for path in sorted(files)}
+
+
+def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
+    """The files whose content is another than it was, or that are gone."""
+    return tuple(path for path, known in sources.items() if fingerprint(path) != known)
+
+
+class SourceWatch:
+    """Notices files that change while a session runs. They are read again only when their time or size changed."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._sources = dict(sources)
+        self._seen: dict[str, tuple[int, int] | None] = {}
+
+    def changed(self) -> tuple[str, ...]:
+        """The files that changed since the fingerprints were taken; each is told once."""
+        return tuple(path for path in list(self._sources) if self._has_changed(path))
+
+    def _has_changed(self, path: str) -> bool:
+        stamp = _stamp(path)
+        if path in self._seen and self._seen[path] == stamp:
+            return False
+        self._seen[path] = stamp
+        if fingerprint(path) == self._sources[path]:
+            return False
+        del self._sources[path]
+        return True
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _own_files() -> Iterator[str]:
+    standard = os.path.realpath(sysconfig.get_path("stdlib"))
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        ours = name.partition(".")[0] == _OURS or name in _ENTRIES
+        if ours or not (isinstance(file, str) and file.endswith(".py") and Path(file).is_absolute()):
+            continue
+        path = os.path.realpath(file)
+        library = path.startswith(standard + os.sep) or any(f"{os.sep}{part}{os.sep}" in path for part in _LIBRARIES)
+        if not library:
+            yield path

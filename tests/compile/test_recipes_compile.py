@@ -1,0 +1,559 @@
+"""The recipes that compile: the model, its blocks, the loss, the optimizer, constants."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from compiled_models import (
+    Block,
+    applied,
+    both_ways,
+    by_apply,
+    by_code,
+    gradients_of,
+    losses_of,
+    own_blocks,
+    parts,
+    pytorchs_blocks,
+    sequential_blocks,
+    twin,
+)
+from facts import LINEAR, adamw_facts, cpu_facts, gpu_facts, profile_facts, sgd_facts
+from proposals import CATALOG, proposed, reason
+from torch import nn
+from torch._dynamo.utils import counters
+
+from advisor.errors import UsageError
+from advisor.export.python_file import python_source
+from advisor.records import Mode
+from advisor.runtime.step import make_step
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+COMPILES = ("compile_scope", "compile_dynamic", "compile_optimizer", "cpu_freeze", "fuse_pointwise")
+
+
+# --- compile.mode ---------------------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize(("value", "graphs"), [("default", 1), ("max-autotune-no-cudagraphs", 1), ("none", 0)])
+def test_the_model_is_compiled_as_a_whole_or_not_at_all(effect, value, graphs, eager_backend):
+    model, reference = twin(own_blocks)
+    back, inputs = effect("compile", value, model, Mode.INFER), torch.randn(2, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(back(inputs), reference.eval()(inputs))
+    assert counters["frames"]["ok"] == graphs
+    assert getattr(back, "_orig_mod", back) is model
+
+
+# --- compile.scope --------------------------------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize("make", [own_blocks, pytorchs_blocks, sequential_blocks])
+def test_blocks_are_compiled_once_and_the_model_stays_itself(effect, make, eager_backend):
+    model, reference = twin(make)
+    names = list(model.state_dict())
+    back = effect("compile_scope", "regional", model, Mode.INFER)
+    inputs = torch.randn(2, 3, 8)
+    reference.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(back(inputs), reference(inputs))
+    assert back is model
+    assert list(model.state_dict()) == names
+    # One graph for all blocks: the layers share their code, the head is not compiled.
+    assert counters["frames"]["ok"] == 1
+
+
+def test_a_copy_of_a_model_with_compiled_blocks_computes_with_its_own_weights(eager_backend):
+    for make in (own_blocks, sequential_blocks):
+        model = by_apply("compile_scope", "regional", make(), Mode.INFER)
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.zero_()
+            assert not other(torch.ones(2, 8)).any()
+            assert model(torch.ones(2, 8)).any()
+
+
+def test_blocks_of_many_shapes_all_stay_compiled(eager_backend):
+    class Stage(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.blocks = nn.Sequential(Block(width), Block(width))
+            self.wider = nn.Linear(width, width + 1)
+
+        def forward(self, x):
+            return self.wider(self.blocks(x))
+
+    model, reference = twin(lambda: nn.Sequential(*(Stage(width) for width in range(4, 16))))
+    before = torch._dynamo.config.recompile_limit
+    model = applied(model, {"compile.scope": "regional", "compile.dynamic": False}, Mode.INFER).model
+    with torch.no_grad():
+        torch.testing.assert_close(model(torch.ones(2, 4)), reference(torch.ones(2, 4)))
+    assert counters["frames"]["ok"] == 12 > before
+    assert not counters["unimplemented"]
+
+
+def test_regions_train_as_the_eager_model_does(eager_backend):
+    model, reference = twin(own_blocks)
+    expected = gradients_of(reference, torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
+    compiled = by_apply("compile_scope", "regional", model)
+    found = gradients_of(compiled, torch.randn(4, 8, generator=torch.Generator().manual_seed(1)))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_model_without_repeated_blocks_cannot_be_compiled_by_region():
+    with pytest.raises(ValueError, match="repeats no block"):
+        by_apply("compile_scope", "regional", nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+
+
+def test_the_scope_alone_means_the_default_mode_and_goes_with_the_others():
+    for settings, mode in (
+        ({"compile.scope": "regional"}, "default"),
+        ({"compile.dynamic": True}, "default"),
+        ({"compile.freezing": True}, "default"),
+        ({"compile.scope": "regional", "compile.mode": "reduce-overhead"}, "reduce-overhead"),
+        ({"compile.scope": "with_loss"}, "default"),
+        ({"compile.scope": "model"}, "none"),
+        ({}, "none"),
+    ):
+        components = parts(own_blocks(), Mode.INFER)
+        for recipe, value in CATALOG.in_order(settings):
+            recipe.apply(components, value)
+        assert components.plan.compiles_with == mode, settings
+    assert "how the model is compiled" in CATALOG["compile"].conflict("none", {"compile.scope": "regional"})
+
+
+def test_candidates_of_the_scope(compilers):
+    blocks = (("GPT2Block", 12),)
+    cheap = profile_facts(phases={"forward": 99.99, "loss": 0.01})
+    for facts in (gpu_facts, cpu_facts):
+        assert proposed("compile_scope", facts(repeated_blocks=blocks, families=LINEAR)) == ["with_loss", "regional"]
+        profiled = facts(repeated_blocks=blocks, families=LINEAR, profile=cheap)
+        assert proposed("compile_scope", profiled) == ["regional"]
+    assert "repeats no block" in reason("compile_scope", gpu_facts(profile=cheap))
+    assert "repeats no block" in reason("compile_scope", gpu_facts(mode=Mode.INFER))
+    assert "too old for Triton" in reason(
+        "compile_scope", gpu_facts(capability=(6, 0), repeated_blocks=blocks, families=LINEAR)
+    )
+    assert "differ in shape" in reason("compile_scope", gpu_facts(repeated_blocks=blocks, profile=cheap))
+    why = CATALOG["compile_scope"].why(gpu_facts(repeated_blocks=blocks), "regional")
+    assert "repeats GPT2Block 12 times" in why
+
+
+def test_the_loss_is_compiled_with_the_model_where_it_takes_time(compilers):
+    loses = profile_facts(phases={"forward": 98.0, "loss": 2.0})
+    assert proposed("compile_scope", gpu_facts(profile=loses)) == ["with_loss"]
+    assert proposed("compile_scope", gpu_facts(profile=loses, repeated_blocks=(("B", 3),), families=LINEAR)) == [
+        "with_loss",
+        "regional",
+    ]
+    assert "2.0 %" in CATALOG["compile_scope"].why(gpu_facts(profile=loses), "with_loss")
+    small = profile_facts(phases={"forward": 99.6, "loss": 0.4})
+    assert proposed("compile_scope", gpu_facts(profile=small)) == ["with_loss"]
+    cheap = profile_facts(phases={"forward": 99.95, "loss": 0.05})
+    assert "repeats no block" in reason("compile_scope", gpu_facts(profile=cheap))
+    assert "repeats no block" in reason("compile_scope", gpu_facts(mode=Mode.INFER, profile=loses))
+
+
+def mean_square(model, batch):
+    inputs, target = batch
+    return (model(inputs) - target).square().mean()
+
+
+@pytest.mark.parametrize("exported", [False, True])
+@pytest.mark.parametrize("loss", [nn.MSELoss(), mean_square])
+def test_model_and_loss_are_compiled_as_one(loss, exported, eager_backend):
+    model, reference = twin(own_blocks)
+    batch = (torch.randn(4, 8), torch.randn(4, 4))
+    expected = train(make_step(parts(reference), loss), batch)
+    torch._dynamo.reset()
+    counters.clear()
+    if exported:
+        namespace: dict = {}
+        exec(python_source(CATALOG, {"compile.scope": "with_loss"}, "train"), namespace)
+        prepared, optimizer, _ = namespace["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.05))
+        step = namespace["train_step"](prepared, optimizer, loss)
+    else:
+        components = applied(model, {"compile.scope": "with_loss"})
+        prepared, step = components.model, make_step(components, loss)
+    assert prepared is model
+    assert train(step, batch) == pytest.approx(expected, rel=1e-5)
+    # One graph holds the forward pass and the loss.
+    assert counters["frames"]["ok"] == 1
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def train(step, batch):
+    return [float(step(batch)) for _ in range(3)]
+
+
+def test_a_model_that_computes_its_own_loss_is_compiled_whole(eager_backend):
+    class OwnLoss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, inputs, labels):
+            return {"loss": (self.layer(inputs) - labels).square().mean()}
+
+    model, reference = twin(OwnLoss)
+    batch = {"inputs": torch.randn(2, 4), "labels": torch.randn(2, 4)}
+    expected = train(make_step(parts(reference), None), batch)
+    counters.clear()
+    assert train(make_step(applied(model, {"compile.scope": "with_loss"}), None), batch) == pytest.approx(expected)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_without_training_the_scope_with_the_loss_is_the_model(eager_backend):
+    model, reference = twin(own_blocks)
+    compiled = applied(model, {"compile.scope": "with_loss"}, Mode.INFER).model
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(torch.ones(2, 8)), reference.eval()(torch.ones(2, 8)))
+    assert counters["frames"]["ok"] == 1
+
+
+# --- compile.dynamic ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("value", "graphs"), [("auto", 2), (True, 1), (False, 3)])
+def test_how_often_three_lengths_compile(value, graphs, eager_backend):
+    settings = {"compile.mode": "default", "compile.dynamic": value}
+    model = applied(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), settings, Mode.INFER).model
+    with torch.no_grad():
+        for length in (3, 5, 7):
+            model(torch.ones(length, 8))
+    assert counters["frames"]["ok"] == graphs
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_dynamic_by_its_code(value, eager_backend):
+    model, reference = twin(lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()))
+    compiled = by_code("compile_dynamic", value, model, Mode.INFER)
+    for length in (3, 5, 7):
+        torch.testing.assert_close(compiled(torch.ones(length, 8)), reference(torch.ones(length, 8)))
+    assert counters["frames"]["ok"] == (1 if value else 3)
+
+
+def test_candidates_of_dynamic(compilers):
+    assert proposed("compile_dynamic", gpu_facts(varying_shapes=True)) == [True, False]
+    assert reason("compile_dynamic", gpu_facts()) == "every batch that was looked at has the same shapes"
+    assert CATALOG["compile_dynamic"].accepts(True)
+    assert not CATALOG["compile_dynamic"].accepts("true")
+
+
+# --- compile.optimizer ----------------------------------------------------------------------------------------
+
+
+def set_rate(optimizer):
+    def lr(index):
+        for group in optimizer.param_groups:
+            rate = 0.05 / (1 + index)
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    return lr
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop"])
+def test_a_compiled_optimizer_trains_as_the_eager_one(optimizer, eager_backend):
+    model, reference = twin(own_blocks)
+    plain = make_step(parts(reference, optimizer=optimizer), nn.CrossEntropyLoss())
+    expected = losses_of(plain, lr=set_rate(plain.optimizer))
+    components = applied(model, {"compile.optimizer": True}, optimizer=optimizer)
+    step = make_step(components, nn.CrossEntropyLoss())
+    assert losses_of(step, lr=set_rate(components.optimizer)) == pytest.approx(expected, rel=1e-4)
+    assert counters["frames"]["ok"] > 0
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_a_schedule_does_not_compile_the_optimizer_again(optimizer, eager_backend):
+    components = applied(own_blocks(), {"compile.optimizer": True}, optimizer=optimizer)
+    step = make_step(components, nn.CrossEntropyLoss())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(components.optimizer, 0.5)
+    losses_of(step, 2)
+    compiled = counters["frames"]["total"]
+    for _ in range(4):
+        schedule.step()
+        losses_of(step, 1)
+    assert counters["frames"]["total"] == compiled
+    assert components.optimizer.param_groups[0]["lr"] == pytest.approx(0.05 / 16)
+
+
+def test_the_optimizers_code_trains(eager_backend):
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    inputs, targets = torch.randn(4, 8), torch.tensor([0, 1, 2, 3])
+    namespace = {"torch": torch, "model": model, "optimizer": optimizer, "loss_fn": nn.CrossEntropyLoss()}
+    namespace |= {"inputs": inputs, "targets": targets, "device": torch.device("cpu")}
+    before = model.weight.detach().clone()
+    exec(CATALOG["compile_optimizer"].code(True), namespace)
+    assert not torch.equal(model.weight, before)
+    assert counters["frames"]["ok"] > 0
+
+
+def test_candidates_of_the_compiled_optimizer(compilers):
+    assert proposed("compile_optimizer", gpu_facts(optimizer=adamw_facts())) == [True]
+    assert "needs a CUDA GPU" in reason("compile_optimizer", cpu_facts())
+    assert "no optimizer" in reason("compile_optimizer", gpu_facts(optimizer=None))
+    assert "fused" in reason("compile_optimizer", gpu_facts(optimizer=sgd_facts(implementation="fused")))
+    assert "12 tensors only" in reason("compile_optimizer", gpu_facts(optimizer=sgd_facts(tensors=12)))
+    for other in (sgd_facts(name="LBFGS"), sgd_facts(name="Lion", builtin=False)):
+        assert "not among" in reason("compile_optimizer", gpu_facts(optimizer=other))
+    float16 = {"precision.autocast": "float16"}
+    assert "GradScaler" in reason("compile_optimizer", gpu_facts(current=float16))
+
+
+def test_what_a_compiled_optimizer_does_not_go_with():
+    conflict = CATALOG["compile_optimizer"].conflict
+    assert "one kernel" in conflict(True, {"optimizer.implementation": "fused"})
+    assert "records the step" in conflict(True, {"step.cuda_graph": True})
+    assert "GradScaler" in conflict(True, {"precision.autocast": "float16"})
+    assert conflict(True, {"precision.autocast": "bfloat16", "optimizer.implementation": "foreach"}) is None
+    assert conflict(False, {"step.cuda_graph": True}) is None
+
+
+# --- compile.freezing -----------------------------------------------------------------------------------------
+
+
+class FoldsNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 4)
+
+    def forward(self, images):
+        return self.head(torch.relu(self.norm(self.conv(images))).mean((2, 3)))
+
+
+FROZEN = """
+import sys
+import torch
+sys.path[:0] = FOLDERS
+from compiled_models import IMAGES, applied
+from proposals import CATALOG
+from test_recipes_compile import FoldsNorm
+from advisor.records import Mode
+from advisor.runtime.step import make_step
+
+
+def by_code(model):
+    namespace = {"torch": torch, "model": model}
+    exec(CATALOG["cpu_freeze"].code(True), namespace)
+    return torch.no_grad()(namespace["model"])
+
+
+def by_settings(**beside):
+    def step_of(model):
+        return make_step(applied(model, {"compile.freezing": True, **beside}, Mode.INFER), None)
+
+    return step_of
+
+
+for way in (by_settings(), by_code, by_settings(**{"infer.grad": "inference_mode"})):
+    torch._dynamo.reset()
+    torch._inductor.config.freezing = False
+    torch.manual_seed(0)
+    model = FoldsNorm()
+    with torch.no_grad():
+        for _ in range(3):
+            model(IMAGES)
+    expected = model.eval()(IMAGES)
+    saved = {name: value.clone() for name, value in model.state_dict().items()}
+    step = way(model)
+    output = step(IMAGES)
+    with torch.no_grad():
+        model.conv.weight.zero_()
+    again = step(IMAGES)
+    torch.testing.assert_close(output, expected, rtol=1e-3, atol=1e-4)
+    # The weights are constants of the code by now: what becomes of the parameter has no effect any more.
+    assert torch.equal(output, again), "not frozen"
+    assert not output.requires_grad
+    if way is not by_code:
+        model.load_state_dict(saved)
+        torch.testing.assert_close(step(IMAGES), expected, rtol=1e-3, atol=1e-4)
+    print("frozen")
+"""
+
+
+def test_parameters_become_constants(tmp_path):
+    script = FROZEN.replace("FOLDERS", repr([str(Path(__file__).parents[place]) for place in (0, 1)]))
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert run.stdout.split() == ["frozen"] * 3, run.stderr[-3000:]
+
+
+def test_candidates_of_freezing(compilers):
+    assert proposed("cpu_freeze", cpu_facts(mode=Mode.INFER)) == [True]
+    assert "inference only" in reason("cpu_freeze", cpu_facts())
+    assert "CPU only" in reason("cpu_freeze", gpu_facts(mode=Mode.INFER))
+    assert "no convolution or linear layer" in reason(
+        "cpu_freeze", cpu_facts(mode=Mode.INFER, families={"embedding": 1})
+    )
+    conflict = CATALOG["cpu_freeze"].conflict
+    assert "no gradient is recorded" in conflict(True, {"infer.grad": "grad"})
+    assert "no two blocks" in conflict(True, {"compile.scope": "regional"})
+    assert conflict(True, {"infer.grad": "inference_mode", "compile.mode": "default"}) is None
+
+
+# --- the family -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"compile.scope": "regional"},
+        {"compile.scope": "regional", "compile.mode": "default", "compile.dynamic": False},
+        {"compile.scope": "with_loss", "precision.autocast": "bfloat16"},
+        {"compile.dynamic": True},
+        {"compile.pointwise_only": True},
+        {"compile.optimizer": True, "compile.scope": "regional"},
+        {"model.inplace_activations": True, "step.clip_grad": "foreach"},
+    ],
+)
+def test_the_exported_file_trains_as_the_settings_do(settings, eager_backend):
+    def make():
+        return nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Tanh()) for _ in range(3)), nn.Linear(8, 4))
+
+    model, reference = twin(make)
+    components = applied(reference, settings)
+    expected = losses_of(make_step(components, nn.CrossEntropyLoss()))
+    by_settings = counters["frames"]["ok"]
+    torch._dynamo.reset()
+    counters.clear()
+    namespace: dict = {}
+    exec(python_source(CATALOG, settings, "train"), namespace)
+    model, optimizer, _ = namespace["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.05))
+    step = namespace["train_step"](model, optimizer, nn.CrossEntropyLoss())
+    assert losses_of(step) == pytest.approx(expected, rel=1e-4)
+    assert counters["frames"]["ok"] == by_settings
+
+
+def test_settings_that_contradict_are_refused():
+    with pytest.raises(UsageError, match="cannot be combined"):
+        applied(own_blocks(), {"compile.mode": "none", "compile.scope": "regional"})
+    with pytest.raises(UsageError, match="pointwise chains included"):
+        applied(own_blocks(), {"compile.mode": "default", "compile.pointwise_only": True})
+
+
+def test_without_a_compiler_nothing_is_proposed(monkeypatch):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("advisor.machine.toolchain.shutil.which", lambda name: None)
+    found = {"repeated_blocks": (("Block", 4),), "varying_shapes": True, "fusable_chains": 3, "families": LINEAR}
+    for recipe_id in ("compile_scope", "compile_dynamic", "compile_optimizer", "fuse_pointwise"):
+        assert "install gcc or clang" in reason(recipe_id, gpu_facts(**found))
+    assert "needs a C++ compiler" in reason("cpu_freeze", cpu_facts(mode=Mode.INFER))
+
+
+def test_what_compiles_is_tried_late():
+    assert all(CATALOG[recipe_id].expensive for recipe_id in COMPILES)
+    assert CATALOG.cost({"compile.scope": "regional"}) < 1 == CATALOG.cost({"compile.mode": "default"})
+
+
+# --- options of the compiler ----------------------------------------------------------------------------------
+
+GRAPHS = "triton.cudagraphs"
+MATMULS = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
+COMBINED = {"combo_kernels": True}
+NO_CUDAGRAPHS = {"max_autotune": True, "coordinate_descent_tuning": True}
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What torch.compile is asked for; nothing is compiled."""
+    calls = []
+
+    def compiled(model=None, **options):
+        calls.append(options)
+        if isinstance(model, nn.Module) or model is None:
+            return model or (lambda function: function)
+        call = functools.partial(model)
+        call.get_compiler_config = dict
+        return call
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({"compile.autotune": "matmuls"}, MATMULS),
+        ({"compile.combo_kernels": True}, COMBINED),
+        ({"compile.autotune": "matmuls", "compile.combo_kernels": True}, {**MATMULS, **COMBINED}),
+        ({"compile.mode": "max-autotune-no-cudagraphs", "compile.combo_kernels": True}, {**NO_CUDAGRAPHS, **COMBINED}),
+        ({"compile.mode": "reduce-overhead", "compile.autotune": "matmuls"}, {GRAPHS: True, **MATMULS}),
+    ],
+)
+@pytest.mark.parametrize("scope", ["model", "with_loss"])
+def test_options_are_given_to_the_compiler_by_the_runtime_and_the_exported_file(asked, settings, options, scope):
+    settings = settings | ({} if scope == "model" else {"compile.scope": scope})
+    loss = nn.functional.cross_entropy
+    make_step(applied(own_blocks(), settings), loss)
+    # A model compiled with graphs is also compiled without, for calls outside of a step.
+    forms = [options, {**options, GRAPHS: False}] if GRAPHS in options and scope == "model" else [options]
+    assert asked == [{"options": one, "dynamic": None} for one in forms]
+    asked.clear()
+
+    names = {}
+    exec(compile(python_source(CATALOG, settings, Mode.TRAIN), "tuned.py", "exec"), names)
+    model = own_blocks()
+    model, optimizer, _ = names["prepare"](model, torch.optim.SGD(model.parameters(), lr=0.1))
+    names["train_step"](model, optimizer, loss)
+    assert asked
+    assert all(call["options"] in forms and call.get("dynamic") is None for call in asked)
+
+
+@pytest.mark.parametrize(
+    ("recipe_id", "value", "options"), [("compile_autotune", "matmuls", MATMULS), ("combo_kernels", True, COMBINED)]
+)
+def test_the_code_shown_gives_the_options(asked, recipe_id, value, options):
+    model = own_blocks()
+    assert by_code(recipe_id, value, model, Mode.INFER) is model
+    assert asked == [{"options": options}]
+
+
+def test_the_compiler_knows_the_options():
+    from torch._inductor import config
+
+    known = config.get_config_copy()
+    assert {*MATMULS, *COMBINED} <= set(known)
+
+
+def test_options_are_proposed_where_they_can_do_something(monkeypatch):
+    module = importlib.import_module("advisor.recipes.combo_kernels")
+    monkeypatch.setattr(
+        importlib.import_module("advisor.machine.toolchain").shutil, "which", lambda name: f"/bin/{name}"
+    )
+    assert proposed("compile_autotune", gpu_facts(families=LINEAR)) == ["matmuls"]
+    assert proposed("combo_kernels", gpu_facts()) == [True]
+    monkeypatch.setattr(module, "torch_is_older", lambda than: than == (2, 9))
+    assert "2.9 and later can" in reason("combo_kernels", gpu_facts())
+    assert "no matrix product" in reason("compile_autotune", gpu_facts(families={"conv2d": 2}))
+    tuned = gpu_facts(families=LINEAR, current={"compile.mode": "max-autotune"})
+    assert "times the kernels of matrix products already" in reason("compile_autotune", tuned)
+    for recipe_id in ("compile_autotune", "combo_kernels"):
+        assert "needs a CUDA GPU" in reason(recipe_id, cpu_facts(families=LINEAR))
+
+
+def test_options_mean_that_the_model_is_compiled():
+    conflict = CATALOG.conflict
+    assert "compile.mode none that it is not" in conflict({"compile.mode": "none", "compile.combo_kernels": True})
+    assert "compiles the whole model" in conflict({"compile.pointwise_only": True, "compile.autotune": "matmuls"})
+    assert "already" in conflict({"compile.mode": "max-autotune", "compile.autotune": "matmuls"})
+    assert conflict({"compile.mode": "default", "compile.autotune": "matmuls", "compile.combo_kernels": True}) is None
+    assert not CATALOG["compile_autotune"].accepts("everything")

@@ -1,0 +1,52 @@
+"""Workloads that are bound by one thing each, as real trials on the CPU find them; on a GPU: tests/gpu."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+
+import pytest
+from profiled import take_profile
+
+from advisor.records import Bottleneck
+from advisor.runner.trials import Runner
+
+pytestmark = pytest.mark.timed
+
+# Other processes can make any step wait for a processor, and it is then truly bound by something else.
+ATTEMPTS = 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fork_server():
+    Runner.prepare()
+
+
+@pytest.mark.parametrize(
+    ("workload", "bottleneck", "evidence"),
+    [
+        ("bound_input", Bottleneck.INPUT, "waiting for data"),
+        ("bound_launch", Bottleneck.LAUNCH, "operator calls"),
+        ("bound_memory", Bottleneck.MEMORY, "multiplies no matrices: it moves bytes, about"),
+        ("bound_compute", Bottleneck.COMPUTE, "matrix"),
+    ],
+)
+def test_the_verdict_is_what_the_workload_was_made_for(tmp_path, workload, bottleneck, evidence):
+    for _ in range(ATTEMPTS):
+        profile = take_profile(workload, tmp_path, device="cpu", clock=time.monotonic).profile
+        if profile.bottleneck is bottleneck:
+            break
+    assert profile.bottleneck is bottleneck, profile.evidence
+    assert evidence in profile.evidence
+
+
+def test_the_whole_pass_comes_from_one_trial(tmp_path):
+    profile = take_profile("bound_launch", tmp_path, device="cpu", clock=time.monotonic).profile
+    assert profile.clock.block_ms == profile.step_ms
+    assert profile.clock.naive_ms > 0
+    assert profile.clock.events_ms is None
+    assert profile.ceilings.matmul_flops_per_s["float32"] == profile.ceiling_flops_per_s
+    assert profile.trace_path == str(tmp_path / "000-baseline.trace.json.gz")
+    with gzip.open(profile.trace_path) as trace:
+        assert any(event.get("name") == "backward" for event in json.load(trace)["traceEvents"])

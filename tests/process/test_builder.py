@@ -1,0 +1,478 @@
+"""Trials that are forked from a process which has built the target once: real processes throughout."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+import torch
+from planted import TINY_TARGET
+from trial_processes import SOON_S, building, gone, spec_of
+
+from advisor.records import Outcome, TrialKind
+from advisor.runner.trials import Runner
+
+BUILDS = building("open(os.path.join(os.path.dirname(__file__), 'builds'), 'a').write(f'{os.getpid()}\\n')")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fork_server():
+    Runner.prepare()
+
+
+@pytest.fixture
+def built(tmp_path):
+    """Build a target's text once: the runner, what kept it from that, and a spec for its trials."""
+    runners = []
+
+    def build(text):
+        (tmp_path / "target.py").write_text(text, encoding="utf-8")
+        spec, runner = spec_of(tmp_path, "target.py"), Runner()
+        runners.append(runner)
+        problem = runner.build_once(spec.target, spec.seed, str(tmp_path / "build.log"), SOON_S)
+        return runner, problem, spec
+
+    yield build
+    for runner in runners:
+        runner.forget_build()
+
+
+def run(runner, spec):
+    return runner.run(spec, lambda message: None)
+
+
+def test_a_target_is_built_once_for_many_trials(built, tmp_path):
+    runner, problem, spec = built(BUILDS)
+    assert not problem
+    results = [run(runner, spec) for _ in range(3)]
+    assert [result.outcome for result in results] == [Outcome.MEASURED] * 3
+    assert len((tmp_path / "builds").read_text().split()) == 1
+
+
+def test_a_forked_trial_computes_what_one_that_builds_for_itself_does(built):
+    runner, _, spec = built(TINY_TARGET)
+    own, forked = run(Runner(), spec), run(runner, spec)
+    assert forked.losses == own.losses
+    assert forked.weights == own.weights
+    again = run(runner, spec)
+    assert again.losses == forked.losses  # a trial leaves nothing behind in the process that it was forked from
+
+
+def test_settings_are_applied_to_the_fork_alone(built):
+    runner, _, spec = built(TINY_TARGET)
+    plain = run(runner, spec)
+    changed = run(runner, dataclasses.replace(spec, settings={"precision.autocast": "bfloat16"}))
+    assert changed.measured
+    assert changed.losses != plain.losses
+    assert run(runner, spec).losses == plain.losses
+
+
+def test_forks_have_the_usual_number_of_threads(built, tmp_path):
+    file = tmp_path / "threads"
+    note = f"Path({str(file)!r}).write_text(str(torch.get_num_threads())); return 1.0 * x"
+    runner, problem, spec = built(
+        f"from pathlib import Path\nimport torch\n{TINY_TARGET.replace('return 1.0 * x', note)}"
+    )
+    assert not problem
+    run(Runner(), spec)
+    usual = file.read_text()
+    file.unlink()
+    run(runner, spec)
+    assert file.read_text() == usual
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (
+            "import threading; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            "building the model starts threads that are at work (Thread-1 (sleep))",
+        ),
+        ("raise ValueError('no data')", "no data"),
+        ("os._exit(5)", "ended"),
+    ],
+)
+def test_what_cannot_be_forked_is_built_by_each_trial(built, body, problem):
+    runner, told, spec = built(building(body))
+    assert problem in told
+    result = run(runner, spec)
+    assert result.measured is ("Thread" in body)
+
+
+COMPILE = "torch._inductor.config.compile_threads = 2; torch.compile(nn.Linear(4, 2), backend={!r})(torch.ones(3, 4))"
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="building may use the GPU")
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("torch.cuda.is_available()", ""),
+        (f"import torch._inductor.config; {COMPILE.format('eager')}", ""),
+        (f"import torch._inductor.config; {COMPILE.format('inductor')}", "building the model starts"),
+    ],
+)
+def test_without_a_gpu_building_never_uses_cuda_though_it_asks_for_it(built, body, problem):
+    runner, told, spec = built(building(body))
+    assert told.startswith(problem)
+    assert bool(told) is bool(problem)
+    assert run(runner, spec).measured
+
+
+# --- threads that building starts -------------------------------------------------------------------------------
+
+# A thread that waits in the C library, which knows nothing of Python.
+NATIVE = """
+libc = ctypes.CDLL(None, use_errno=True)
+pipe = (ctypes.c_int * 2)()
+libc.pipe(pipe)
+room, thread = ctypes.create_string_buffer(8), ctypes.c_ulong()
+build.kept = pipe, room
+started = libc.pthread_create(
+    ctypes.byref(thread), None, ctypes.cast({function}, ctypes.c_void_p), ctypes.c_void_p({argument})
+)
+assert started == 0
+"""
+IDLE = {
+    "waits for an event": "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+    "an executor that nobody uses": (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "build.pool = ThreadPoolExecutor(1); build.pool.submit(int).result()"
+    ),
+    "not Python's": NATIVE.format(function="libc.pause", argument="None"),
+    "PyTorch's for a number that the target sets": (
+        "torch.set_num_threads(3); torch.ones(2**20).exp().sum(); torch.ones(300, 300) @ torch.ones(300, 300)"
+    ),
+    "a backward pass": "torch.ones(300, 300, requires_grad=True).exp().sum().backward()",
+}
+
+
+@pytest.mark.parametrize("body", IDLE.values(), ids=IDLE)
+def test_idle_threads_are_no_hindrance(built, body):
+    runner, problem, spec = built(building(body))
+    assert not problem
+    assert run(runner, spec).measured
+
+
+def test_a_trial_has_the_threads_that_the_target_asked_for(built, tmp_path):
+    note = "open(os.path.join(os.path.dirname(__file__), 'threads'), 'w').write(str(torch.get_num_threads())); return"
+    runner, problem, spec = built(building("torch.set_num_threads(3)").replace("return 1.0", f"{note} 1.0"))
+    assert not problem
+    assert run(runner, spec).measured
+    assert (tmp_path / "threads").read_text() == "3"
+
+
+HANDS_OVER = """
+import queue, threading
+batches = queue.Queue(maxsize=1)
+def read():
+    while True:
+        batches.put(0)
+threading.Thread(target=read, name="reader", daemon=True).start()
+"""
+# As a library does that computes with OpenMP and has a number of threads of its own.
+OPENMP = """
+libgomp = ctypes.CDLL(next(line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line))
+libgomp.omp_set_num_threads(2)
+PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+build.kept = PARALLEL(lambda data: None)
+libgomp.GOMP_parallel(build.kept, None, 2, 0)
+"""
+COUNTS = """
+import threading
+threading.Thread(target=lambda: [0 for _ in iter(int, 1)], name="counter", daemon=True).start()
+"""
+COUNTS_UNKNOWN_TO_PYTHON = """
+COUNT = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+build.count = COUNT(lambda data: [None for _ in iter(int, 1)])
+""" + NATIVE.format(function="build.count", argument="None")
+PROCESS = """
+import multiprocessing
+multiprocessing.Process(target=time.sleep, args=(60,), daemon=True, name="helper").start()
+"""
+REFUSED = {
+    "a process": (PROCESS, "starts processes (helper)"),
+    "at work": (COUNTS, "at work (counter of target)"),
+    "at work, not Python's": (COUNTS_UNKNOWN_TO_PYTHON, "at work ("),
+    "hands over": (HANDS_OVER, "at work (reader of target)"),
+    "OpenMP": (OPENMP, "threads of OpenMP ("),
+}
+
+
+@pytest.mark.parametrize(("body", "told"), REFUSED.values(), ids=REFUSED)
+def test_what_forks_would_miss_is_refused_by_name(built, body, told):
+    _, problem, _ = built(building(body))
+    assert told in problem
+    assert problem.endswith("start them with the first batch or the first step, not while building")
+
+
+POOL_OF_THE_MODEL = building(
+    "from concurrent.futures import ThreadPoolExecutor\n"
+    "build.pool = ThreadPoolExecutor(1); build.pool.submit(int).result()"
+).replace("return 1.0 * x", "return build.pool.submit(lambda: 1.0 * x).result()")
+
+
+def test_a_fork_that_hangs_is_killed_soon_and_each_trial_builds_anew(built):
+    started = time.monotonic()
+    runner, problem, spec = built(POOL_OF_THE_MODEL)
+    assert time.monotonic() - started < SOON_S / 2  # the machine may be loaded
+    assert re.search(r"\(ThreadPoolExecutor-\d_0 of concurrent.futures.thread\), and a fork hangs in a step:", problem)
+    assert run(runner, spec).measured
+
+
+def test_a_fork_that_fails_or_dies_is_told(built):
+    waits = f"{IDLE['waits for an event']}\n"
+    after = "os.register_at_fork(after_in_child=lambda: {})"
+    _, problem, _ = built(building(waits + after.format("setattr(torch, 'ones', None)")))
+    assert "a fork fails in a product on several threads: TypeError" in problem
+    dies = "setattr(torch, 'ones', lambda *sizes: os.kill(os.getpid(), 11))"
+    _, problem, _ = built(building(waits + after.format(dies)))
+    assert "a fork dies in a product on several threads (SIGSEGV)" in problem
+
+
+def test_a_step_that_is_large_for_the_cpu_is_no_hindrance(built):
+    _, problem, _ = built(
+        building(IDLE["waits for an event"]).replace("return 1.0 * x", "return [0 for _ in iter(int, 1)]")
+    )
+    assert not problem
+
+
+def test_a_trial_that_runs_in_turn_or_in_a_fresh_interpreter_builds_for_itself(built, tmp_path):
+    runner, _, spec = built(BUILDS)
+    with runner.open(dataclasses.replace(spec, kind=TrialKind.TURNS), lambda message: None) as trial:
+        assert trial.wait_ready() is None
+        trial.finish()
+    assert run(runner, dataclasses.replace(spec, environment={"A_VARIABLE": "1"})).measured
+    assert len((tmp_path / "builds").read_text().split()) == 3
+
+
+def test_a_crash_and_a_time_out_of_a_fork_are_results_and_the_next_one_runs(built, tmp_path):
+    crash = TINY_TARGET.replace("return 1.0 * x", "return 1.0 * x if not os.path.exists(FLAG) else act()")
+    head = (
+        "import os, signal, time\n"
+        f"FLAG = {str(tmp_path / 'flag')!r}\n"
+        "def act():\n    os.kill(os.getpid(), signal.SIGSEGV) if open(FLAG).read() == 'crash' else time.sleep(60)\n"
+    )
+    runner, problem, spec = built(head + crash)
+    assert not problem
+    (tmp_path / "flag").write_text("crash")
+    crashed = run(runner, spec)
+    assert (crashed.outcome, "SIGSEGV" in crashed.reason) == (Outcome.CRASHED, True)
+    (tmp_path / "flag").write_text("hang")
+    assert run(runner, dataclasses.replace(spec, timeout_s=2.0)).outcome is Outcome.TIMED_OUT
+    (tmp_path / "flag").unlink()
+    assert run(runner, spec).measured
+
+
+def test_a_builder_that_died_is_done_without(built):
+    runner, _, spec = built(TINY_TARGET)
+    os.kill(runner._builder._process.pid, signal.SIGKILL)
+    assert gone(runner._builder._process.pid)
+    assert run(runner, spec).measured
+
+
+def test_building_can_be_cancelled(tmp_path):
+    (tmp_path / "target.py").write_text(building("time.sleep(60)"), encoding="utf-8")
+    spec, runner = spec_of(tmp_path, "target.py"), Runner()
+    threading.Timer(0.5, runner.cancel).start()
+    started = time.monotonic()
+    assert runner.build_once(spec.target, spec.seed, str(tmp_path / "build.log"), SOON_S)
+    assert time.monotonic() - started < SOON_S / 2
+
+
+def test_a_builder_ends_with_its_runner(built):
+    runner, _, _ = built(TINY_TARGET)
+    pid = runner._builder._process.pid
+    assert psutil.pid_exists(pid)
+    runner.forget_build()
+    assert gone(pid)
+
+
+def test_a_program_that_leaves_its_builder_alone_ends(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    code = (
+        "from advisor.records import TargetSpec\nfrom advisor.runner.trials import Runner\nrunner = Runner()\n"
+        f"problem = runner.build_once(TargetSpec('target.py:build', {str(tmp_path)!r}), 0, 'build.log', {SOON_S})\n"
+        "print(problem or runner._builder._process.pid)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, timeout=2 * SOON_S, capture_output=True, text=True, check=True
+    )
+    assert gone(int(ran.stdout))
+
+
+IMPORTS_THE_COMPILER = """
+import os, sys
+import torch
+from advisor.trial import builder
+
+torch.set_num_threads(1)
+threads = len(builder.thread_ids())
+assert builder._COMPILER not in sys.modules
+assert builder._import_compiler()
+assert builder._COMPILER in sys.modules
+assert len(builder.thread_ids()) <= threads  # forking ends idle ones
+assert not torch.cuda.is_initialized()
+child = os.fork()
+if child == 0:
+    result = torch.compile(lambda x: 2 * x + 1)(torch.ones(4))
+    os._exit(0 if result.tolist() == [3.0] * 4 else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_a_fork_of_a_process_that_has_imported_the_compiler_can_compile(tmp_path):
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", IMPORTS_THE_COMPILER]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+SERVES = """
+import multiprocessing, pathlib, sys, time
+from multiprocessing.reduction import send_handle
+from advisor.records import Finished, TargetSpec, TrialSpec
+from advisor.trial import builder
+from advisor.process.channel import Inbox
+
+folder, useful = pathlib.Path(sys.argv[1]), sys.argv[2] == "useful"
+fork = multiprocessing.get_context("fork")
+builder._has_cores = lambda: True
+def import_compiler():
+    (folder / "imported").open("a").write("once")
+    return useful
+builder._import_compiler = import_compiler
+target = TargetSpec("target.py", str(folder))  # on whatever there is
+ours, theirs = fork.Pipe()
+process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, str(folder / "build.log")))
+process.start()
+theirs.close()
+told = Inbox(ours)
+assert not told.next(60).problem
+for number in range(4 if useful else 3):
+    assert (folder / "imported").exists() == (number == 3)
+    mine, trials = fork.Pipe()
+    spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, str(folder / "trial.log"))
+    ours.send((spec, time.monotonic()))
+    send_handle(ours, trials.fileno(), process.pid)
+    told.next(60)
+    box = Inbox(mine)
+    while not isinstance(message := box.next(60), Finished):
+        pass
+    assert message.result.measured, message.result
+    assert told.next(60).exitcode == 0
+if useful:
+    process.kill()  # it holds our end as well, so it would wait for ever
+process.join()
+"""
+
+
+@pytest.mark.parametrize("forks", ["useful", "no use"])
+def test_what_is_imported_meanwhile_is_imported_once(tmp_path, forks):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    command = [sys.executable, "-c", SERVES, str(tmp_path), forks]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=6 * SOON_S)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "imported").read_text() == "once"
+
+
+LEAVES_SLOWLY = (
+    "import os, time\n"
+    "def note(what): open(os.path.join(os.path.dirname(__file__), what), 'a').write(f'{time.monotonic()}\\n')\n"
+    "leave = os._exit\n"
+    "def leave_slowly(code): time.sleep(1.0); note('left'); leave(code)\n"
+    "os._exit = leave_slowly\n"
+)
+
+SERVES_AT_ONCE = """
+import multiprocessing, sys, time
+from multiprocessing.reduction import send_handle
+from advisor.records import Finished, Forked, Started, TargetSpec, TrialSpec
+from advisor.trial import builder
+from advisor.process.channel import Inbox
+
+folder = sys.argv[1]
+fork = multiprocessing.get_context("fork")
+ours, theirs = fork.Pipe()
+target = TargetSpec("target.py", folder, device="cpu")
+process = fork.Process(target=builder.builder_main, args=(target, 0, theirs, f"{folder}/build.log"))
+process.start()
+theirs.close()
+told = Inbox(ours)
+assert not told.next(60).problem
+ends = []  # a trial whose parent is gone is killed
+for number in range(3):
+    mine, trials = fork.Pipe()
+    ends.append(mine)
+    spec = TrialSpec("t", target, {}, 0.1, 0.2, 60.0, f"{folder}/trial.log")
+    ours.send((spec, time.monotonic()))
+    send_handle(ours, trials.fileno(), process.pid)
+    assert isinstance(told.next(60), Forked)  # of one before that is still ending, nothing is said
+    box = Inbox(mine)
+    while not isinstance(message := box.next(60), Finished):
+        if isinstance(message, Started):
+            print(time.monotonic())
+    assert message.result.measured, message.result
+assert told.next(60).exitcode == 0
+process.kill()  # it holds our end as well, so it would wait for ever
+process.join()
+"""
+
+
+def test_a_trial_starts_while_the_one_before_ends_and_takes_memory_after_it(tmp_path):
+    moves = TINY_TARGET.replace(
+        "    def forward(",
+        "    def _apply(self, change): note('moved'); return super()._apply(change)\n    def forward(",
+        1,
+    )
+    assert moves != TINY_TARGET
+    (tmp_path / "target.py").write_text(LEAVES_SLOWLY + moves, encoding="utf-8")
+    command = [sys.executable, "-c", SERVES_AT_ONCE, str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=3 * SOON_S)
+    assert done.returncode == 0, done.stderr
+    started = [float(line) for line in done.stdout.split()]
+    moved, left = ([float(line) for line in (tmp_path / name).read_text().split()] for name in ("moved", "left"))
+    left = left[-3:]  # a fork of the builder's that tries CUDA leaves before the trials
+    for after in (1, 2):
+        assert started[after] < left[after - 1] < moved[after]
+
+
+LEAVES_A_PROCESS = """
+import os, signal, time
+
+def act():
+    if os.fork() == 0:  # as a DataLoader's worker is, with all that is open
+        os.setsid()
+        open(PIDS, "a").write(f"{os.getpid()} ")
+        time.sleep(60)
+        os._exit(0)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_death_of_a_trial_is_noticed_though_a_process_of_its_own_lives_on(built, tmp_path):
+    pids = tmp_path / "pids"
+    act = TINY_TARGET.replace("return 1.0 * x", "return act()")
+    runner, problem, spec = built(f"PIDS = {str(pids)!r}\n{LEAVES_A_PROCESS}{act}")
+    assert not problem
+    started = time.monotonic()
+    result = run(runner, spec)
+    try:
+        assert result.outcome is Outcome.OUT_OF_MEMORY, result
+        assert time.monotonic() - started < SOON_S / 2
+        again = time.monotonic()
+        assert run(runner, spec).outcome is Outcome.OUT_OF_MEMORY  # it does not hold up the next one either
+        assert time.monotonic() - again < SOON_S / 2
+    finally:
+        for pid in pids.read_text().split():
+            with contextlib.suppress(ProcessLookupError):  # on Linux the runner has ended it
+                os.kill(int(pid), signal.SIGKILL)

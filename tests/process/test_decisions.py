@@ -1,0 +1,256 @@
+"""What the person accepts and rejects steers a session: real ones, on a model whose slow parts recipes take out."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from planted import THREE_PAUSES_TARGET, plant, plant_removers
+from real_session import Run, short_trials
+
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.experiment.decisions import Decisions
+from advisor.experiment.journal import open_session
+from advisor.experiment.state import SessionState
+from advisor.records import Verdict
+
+pytestmark = pytest.mark.timed
+
+FIRST, SECOND, THIRD = "planted.first", "planted.second", "planted.third"
+ALL = {FIRST: True, SECOND: True, THIRD: True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_trials(real_sessions):
+    with short_trials():
+        yield
+
+
+def session_of(folder, *, only=("first", "second", "third"), third="EXACT", **options):
+    plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT", third=third)
+    recipes = (str(folder / "recipes"),)
+    return Run(folder, THREE_PAUSES_TARGET, only=only, recipe_folders=recipes, **{"budget_s": 55.0, **options})
+
+
+def decided(run, matches, recipe, decision):
+    """Have a decision taken, in the session's own thread, once it posts an event that matches."""
+    run.when(matches, lambda: run.session.decide(recipe, decision))
+
+
+def told_of(name):
+    """Matches the record of a candidate."""
+    return lambda event: isinstance(event, events.TrialMeasured) and event.record.candidate.name == name
+
+
+def confirmed(event):
+    """Matches a stack that was measured in turn with the baseline."""
+    return isinstance(event, events.StackMeasured) and event.record.confirmed and bool(event.record.settings)
+
+
+def state_after(run, kind):
+    """The state just after the first event of a kind, and the events that follow."""
+    place = next(place for place, event in enumerate(run.told) if isinstance(event, kind))
+    return SessionState.of(run.told[: place + 1]), run.told[place + 1 :]
+
+
+def started(told):
+    return [event.name for event in told if isinstance(event, events.TrialStarted)]
+
+
+# --- while a session runs -------------------------------------------------------------------------------------
+
+
+def test_what_is_rejected_leaves_the_stack_and_the_rest_is_measured_next(tmp_path):
+    """Once when the leap has found the stack, once when it is confirmed already."""
+    run = session_of(tmp_path)
+    has_first = lambda event: isinstance(event, events.StackMeasured) and FIRST in event.record.settings  # noqa: E731
+    decided(run, has_first, "first", Decision.REJECTED)
+    decided(run, confirmed, "second", Decision.REJECTED)
+    run.run_until(lambda event: confirmed(event) and event.record.settings == {THIRD: True})
+    assert not run.posted(events.SessionFailed)
+    at_once, later = state_after(run, events.Decided)
+    assert at_once.stack.pending
+    assert at_once.stack.settings == {SECOND: True, THIRD: True}
+    assert at_once.stack.comparison is None
+    assert started(later)[0] == f"stack: {SECOND}: true, {THIRD}: true"
+    assert not any(FIRST in name for name in started(later))
+    stacks = [tuple(event.record.settings) for event in run.posted(events.StackMeasured) if confirmed(event)]
+    assert list(dict.fromkeys(stacks)) == [(SECOND, THIRD), (THIRD,)]
+    assert run.state.stack.settings == {THIRD: True}
+    assert run.state.stack.dropped == {FIRST: "you rejected it", SECOND: "you rejected it"}
+
+
+# So much slower that no noise lets it into the stack.
+WAITS = """
+import time
+workload.model[3].register_forward_pre_hook(lambda *_: time.sleep(0.03))
+"""
+
+
+def test_waiting_candidates_follow_decisions_in_their_turn(tmp_path):
+    """One recipe's values wait while it is rejected; one that needs consent is tried first once it has it."""
+    values = plant(tmp_path / "recipes", "values", candidates="return [1, 2]", apply=WAITS)
+    values.write_text(f"{values.read_text()}\n    def accepts(self, value):\n        return value in (1, 2)\n")
+    run = session_of(tmp_path, only=("second", "third", "values"), third="CHANGED")
+    decided(run, lambda event: isinstance(event, events.TrialsPlanned), "third", Decision.ACCEPTED)
+    decided(run, told_of("values=1"), "values", Decision.REJECTED)
+    decided(run, confirmed, "values", None)
+    run.run_until(told_of("values=2"))
+    order = run.order
+    assert order[:3] == ["baseline", f"stack: {SECOND}: true", "stack with third=true"]
+    assert order.index("values=1") < order.index("stack, confirmed") < order.index("values=2")
+    assert all(run.state.trials[f"values={value}"].verdict is Verdict.SLOWER for value in (1, 2))
+    assert run.state.stack.settings == {SECOND: True, THIRD: True}
+    assert run.state.stack.confirmed
+
+
+def test_what_is_rejected_to_the_end_is_skipped_with_that_reason(tmp_path):
+    run = session_of(tmp_path, only=("first", "second"), budget_s=12.0)
+    decided(run, lambda event: isinstance(event, events.TrialsPlanned), "second", Decision.REJECTED)
+    run.run()
+    record = run.state.trials["second=true"]
+    assert (record.verdict, record.result.reason) == (Verdict.SKIPPED, "you rejected it")
+    assert run.state.stack.settings == {FIRST: True}
+
+
+# --- after a session ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run = session_of(tmp_path_factory.mktemp("finished"), third="CHANGED", budget_s=30.0).run()
+    assert run.state.stack.settings == {FIRST: True, SECOND: True}
+    return run
+
+
+@pytest.fixture
+def undone(finished):
+    """The finished session, with nothing decided; what a test decides is taken back after it."""
+    yield finished
+    for recipe in list(finished.session.decisions()):
+        finished.session.decide(recipe, None)
+    finished.session.rework()
+
+
+def test_a_decision_is_followed_and_taking_it_back_restores_what_was_found(undone):
+    before = undone.state.stack
+    undone.session.decide("first", Decision.REJECTED)
+    assert undone.state.stack.pending
+    assert undone.state.stack.settings == {SECOND: True}
+    undone.session.rework()
+    assert undone.state.stack.settings == {SECOND: True}
+    assert undone.state.stack.confirmed
+    count = len(started(undone.told))
+    undone.session.decide("first", None)
+    assert undone.state.stack.settings == {SECOND: True}, "until it is followed"
+    undone.session.rework()
+    assert undone.state.stack == before
+    undone.session.rework()
+    assert len(started(undone.told)) == count, "what was found under these decisions is not measured again"
+
+
+def test_accepting_lets_in_what_needs_consent(undone):
+    undone.session.decide("third", Decision.ACCEPTED)
+    undone.session.rework()
+    assert undone.state.stack.settings == ALL
+    assert undone.state.stack.confirmed
+
+
+def test_rejecting_all_that_is_in_the_stack_leaves_none(undone):
+    for recipe in ("first", "second"):
+        undone.session.decide(recipe, Decision.REJECTED)
+    assert undone.state.stack.result.reason == "you rejected all that was in it"
+    undone.session.rework()
+    assert undone.state.stack.settings == {}
+    assert not undone.state.stack.pending
+
+
+def in_background(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def wait_for_a_trial(run, since):
+    deadline = time.monotonic() + 30
+    while not started(run.told[since:]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_decision_ends_a_rework_that_does_not_know_of_it(undone):
+    since = len(undone.told)
+    undone.session.decide("third", Decision.ACCEPTED)
+    undone.session.decide("second", Decision.REJECTED)
+    thread = in_background(undone.session.rework)
+    wait_for_a_trial(undone, since)
+    undone.session.decide("second", None)
+    asked = time.monotonic()
+    undone.session.decide("first", Decision.REJECTED)
+    thread.join(30)
+    assert time.monotonic() - asked < 2
+    undone.session.rework()
+    assert undone.state.stack.settings == {SECOND: True, THIRD: True}
+    assert undone.state.stack.confirmed
+
+
+def test_a_rework_can_be_stopped_and_the_session_stays(undone):
+    since = len(undone.told)
+    undone.session.decide("second", Decision.REJECTED)
+    undone.session.decide("third", Decision.ACCEPTED)
+    thread = in_background(undone.session.rework)
+    wait_for_a_trial(undone, since)
+    undone.session.stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert not any(isinstance(event, (events.SessionFinished, events.SessionFailed)) for event in undone.told[since:])
+    assert undone.state.stack.settings == {FIRST: True}
+    undone.session.stop()  # there is nothing to stop
+    undone.session.rework()
+    assert undone.state.stack.settings == {FIRST: True, THIRD: True}
+
+
+def test_decisions_are_in_the_journal_and_a_resumed_session_follows_them(finished, tmp_path):
+    finished.session.decide("first", Decision.REJECTED)
+    finished.session.decide("third", Decision.ACCEPTED)
+    finished.session.decide("second", Decision.REJECTED)
+    finished.session.decide("second", None)
+    past = open_session(finished.journal.session_id)
+    assert SessionState.of(past.events).decisions == {"first": Decision.REJECTED, "third": Decision.ACCEPTED}
+    assert SessionState.of(past.events).stack.pending
+    recipes = past.request.recipe_folders
+    run = Run(tmp_path, THREE_PAUSES_TARGET, past=past, recipe_folders=recipes, only=past.request.only, budget_s=30.0)
+    run.run()
+    assert run.state.decisions == {"first": Decision.REJECTED, "third": Decision.ACCEPTED}
+    assert run.state.stack.settings == {SECOND: True, THIRD: True}
+    assert run.state.stack.confirmed
+    assert SessionState.of(open_session(finished.journal.session_id).events).stack == run.state.stack
+    for recipe in ("first", "third"):
+        finished.session.decide(recipe, None)
+
+
+def test_nothing_is_measured_any_more_once_the_session_was_cancelled(finished):
+    """Last of those that share a session: it is closed after this one."""
+    finished.session.cancel()
+    since = len(finished.told)
+    finished.session.decide("first", Decision.REJECTED)
+    finished.session.rework()
+    finished.session.retry("second=true")
+    assert started(finished.told[since:]) == []
+
+
+# --- decisions ------------------------------------------------------------------------------------------------
+
+
+def test_decisions_count_their_changes():
+    decisions = Decisions({"a": Decision.ACCEPTED})
+    assert not decisions.take("a", Decision.ACCEPTED)
+    assert not decisions.take("b", None)
+    assert decisions.version == 0
+    assert decisions.take("b", Decision.REJECTED)
+    assert decisions.take("a", Decision.REJECTED)
+    assert list(decisions.all()) == ["b", "a"]
+    assert decisions.take("b", None)
+    assert (decisions.version, decisions.rejects("a"), decisions.of("b")) == (3, True, None)

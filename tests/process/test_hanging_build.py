@@ -1,0 +1,46 @@
+"""A build that hangs, or stops its own process, does not outlast the budget by more than a grace."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+
+import pytest
+from planted import TINY_TARGET
+from real_session import Run
+
+from advisor.errors import ExitCode
+
+GRACE_S = 15.0  # generous: the machine may be loaded
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("body", ["while True: pass", "os.kill(os.getpid(), signal.SIGSTOP)"], ids=["loops", "stops"])
+def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch, body):
+    monkeypatch.setattr("advisor.experiment.bench._LEAST_BUILD_PATIENCE_S", 1.0)
+    monkeypatch.setattr("advisor.runner.builder._TRIES_FORKS_WITHIN_S", 0.5)
+    code = textwrap.indent(body, "    ")
+    text = "import os, signal\n" + TINY_TARGET.replace("def build():\n", f"def build():\n{code}\n")
+    Run(tmp_path, TINY_TARGET).runner.build_once(Run(tmp_path, TINY_TARGET).request.target, 0, "/dev/null", 60.0)
+    run = Run(tmp_path, text, budget_s=2.0)
+    started = time.monotonic()
+    run.run()
+    assert time.monotonic() - started < 2.0 + GRACE_S
+    assert run.session.exit_code is ExitCode.TARGET
+    assert run.state.failure.message.startswith("building the model takes more than 1 s")
+    assert "--budget" in run.state.failure.hint
+    assert ("in build" in run.state.failure.details) == (body == "while True: pass")
+    assert not run.started
+
+
+@pytest.mark.timed
+def test_a_first_step_that_never_ends_has_the_grace_of_the_first_baseline(real_sessions, tmp_path, monkeypatch):
+    monkeypatch.setattr("advisor.experiment.budget._FIRST_GRACE_S", 3.0)
+    text = TINY_TARGET.replace("        return 1.0 * x", "        import os, signal\n        os.kill(os.getpid(), 19)")
+    run = Run(tmp_path, text, budget_s=1.0)
+    started = time.monotonic()
+    run.run()
+    assert time.monotonic() - started < 3.0 + GRACE_S
+    assert run.session.exit_code is ExitCode.TARGET
+    assert run.state.failure.message.startswith("the baseline could not be measured: no result after 3 s")
+    assert run.state.failure.message.endswith("; the process was stopped (SIGSTOP)")

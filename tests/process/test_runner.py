@@ -1,0 +1,584 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from statistics import median
+
+import psutil
+import pytest
+from planted import TINY_TARGET
+from trial_processes import SOON_S, building, gone, spec_of
+
+from advisor.records import (
+    Activity,
+    BlockDone,
+    Finished,
+    Inspected,
+    Outcome,
+    Profiled,
+    Ready,
+    Started,
+    TargetFailure,
+    TargetSpec,
+    TrialKind,
+)
+from advisor.runner.trials import Runner
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _fork_server(tmp_path_factory):
+    """The fork server, warm: the first trial waits for its imports."""
+    Runner.prepare()
+    folder = tmp_path_factory.mktemp("warm")
+    (folder / "warm.py").write_text(TINY_TARGET, encoding="utf-8")
+    result = Runner().run(spec_of(folder, "warm.py"), lambda message: None)
+    assert result.outcome is Outcome.MEASURED
+
+
+@pytest.fixture
+def trial(tmp_path):
+    """Run a target's text as a trial: its result and its messages."""
+
+    def run(text, *, runner=None, **changes):
+        (tmp_path / "target.py").write_text(textwrap.dedent(text), encoding="utf-8")
+        messages = []
+        result = (runner or Runner()).run(spec_of(tmp_path, "target.py", **changes), messages.append)
+        return result, messages
+
+    return run
+
+
+def appears(path):
+    deadline = time.monotonic() + SOON_S
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().strip():
+            return path.read_text().split()
+        time.sleep(0.02)
+    raise AssertionError(f"{path} did not appear")
+
+
+# --- a trial that works ---------------------------------------------------------------------------------------
+
+
+def test_a_trial_measures_and_tells_what_it_does(trial):
+    result, messages = trial(TINY_TARGET, kind=TrialKind.PROFILE)
+    assert result.outcome is Outcome.MEASURED
+    assert result.measured
+    assert result.blocks
+    assert all(block.samples == 8 * block.steps for block in result.blocks)
+    assert len(result.losses) == 5
+    assert result.batch_size == 8
+    assert result.peak_reserved_bytes > 2**20
+    assert min(result.build_s, result.prepare_s, result.warmup_s) >= 0
+    assert result.wall_s > result.warmup_s
+    assert isinstance(messages[0], Started)
+    assert isinstance(messages[-1], Finished)
+    activities = [message.text for message in messages if isinstance(message, Activity)]
+    assert activities == [
+        "loading the model", "applying the settings", "first steps", "warming up", "measuring", "profiling",
+    ]  # fmt: skip
+    inspected = next(message for message in messages if isinstance(message, Inspected))
+    assert inspected.workload.optimizer.name == "SGD"
+    profile = next(message.profile for message in messages if isinstance(message, Profiled))
+    assert {"forward", "backward", "optimizer"} <= set(profile.phases)
+
+
+@pytest.mark.timed
+def test_a_warm_fork_server_starts_a_trial_at_once(trial):
+    assert min(trial(TINY_TARGET)[0].startup_s for _ in range(3)) < 0.2
+
+
+OPEN_LOSS = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda m, b: nn.functional.cross_entropy(m(b[0]), b[1])")
+
+
+def test_a_loss_whose_signature_says_nothing_is_tried_and_the_form_is_told(trial):
+    plain, _ = trial(TINY_TARGET)
+    result, messages = trial(OPEN_LOSS, kind=TrialKind.BASELINE)
+    assert result.losses == plain.losses
+    inspected = next(message for message in messages if isinstance(message, Inspected))
+    for notes in (result.notes, inspected.workload.notes):
+        assert [note for note in notes if "the loss is called as loss(model, batch)" in note]
+    assert not [note for note in plain.notes if "the loss is called" in note]
+
+
+def test_a_loss_that_works_in_neither_form_fails_in_two_lines(trial):
+    result, messages = trial(
+        TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda a, b: a + b"), kind=TrialKind.BASELINE
+    )
+    failure = next(message for message in messages if isinstance(message, TargetFailure))
+    assert (result.outcome, result.reason) == (Outcome.FAILED, failure.message)
+    assert "works in neither form" in failure.message
+    assert "def loss(output, target)" in failure.hint
+
+
+def test_two_trials_see_the_same_weights_and_batches(trial):
+    assert trial(TINY_TARGET)[0].losses == trial(TINY_TARGET)[0].losses
+
+
+@pytest.mark.timed
+def test_looking_at_the_numerics_counts_as_measuring_and_not_as_warming_up(trial):
+    looks = """
+    norm = torch.linalg.vector_norm
+    torch.linalg.vector_norm = lambda *args, **options: (time.sleep(0.05), norm(*args, **options))[1]
+    """
+    plain, _ = trial(TINY_TARGET)
+    slow, _ = trial(building(looks))
+    assert slow.measuring_s > plain.measuring_s + 0.8
+    assert slow.warmup_s < 0.8
+    assert slow.measuring_s + slow.warmup_s < slow.wall_s
+
+
+def test_settings_are_applied_over_the_users_own(trial):
+    plain, _ = trial(TINY_TARGET)
+    tuned, _ = trial(TINY_TARGET, settings={"precision.autocast": "bfloat16"})
+    assert tuned.losses != plain.losses
+    assert tuned.losses == pytest.approx(plain.losses, rel=0.05)
+
+
+def test_an_environment_gets_a_fresh_interpreter_that_is_the_same_process(trial, tmp_path, capfd):
+    body = """
+    with open('seen.txt', 'w') as seen:
+        seen.write(f"{os.environ['PLANTED']} {os.environ.get('LD_PRELOAD')} {os.getpid()} {os.getpgid(0)}")
+    print("from the fresh interpreter", file=sys.stderr)
+    """
+    text = building(body).replace("'seen.txt'", repr(str(tmp_path / "seen.txt")))
+    result, messages = trial(text, environment={"PLANTED": "a value"})
+    assert result.outcome is Outcome.MEASURED
+    value, again, preload, pid, group = (tmp_path / "seen.txt").read_text().split()
+    assert (f"{value} {again}", preload) == ("a value", "None")
+    assert pid == group != str(os.getpid())
+    assert [type(message) for message in messages[:2]] == [Started, Activity]
+    assert "from the fresh interpreter" in (tmp_path / "logs" / "trial.log").read_text()
+    assert "fresh interpreter" not in capfd.readouterr().err
+    assert gone(int(pid))
+
+
+def test_a_fresh_interpreter_is_cancelled_and_timed_out_like_any(trial):
+    result, _ = trial(building("time.sleep(600)"), environment={"PLANTED": "1"}, timeout_s=12.0)
+    assert result.outcome is Outcome.TIMED_OUT
+
+
+def test_a_library_that_cannot_be_preloaded_is_named_in_the_log(trial, tmp_path):
+    result, _ = trial(TINY_TARGET, environment={"LD_PRELOAD": "/nowhere/libmissing.so"})
+    assert result.outcome is Outcome.MEASURED
+    assert "libmissing.so" in (tmp_path / "logs" / "trial.log").read_text()
+
+
+def test_output_of_the_target_lands_in_the_log(trial, tmp_path, capfd):
+    trial(
+        building(
+            """
+            print("from print")
+            print("from stderr", file=sys.stderr)
+            os.write(1, b"from the descriptor\\n")
+            subprocess.run(["echo", "from a child"])
+            assert sys.stdin.read() == ""
+            """
+        )
+    )
+    log = (tmp_path / "logs" / "trial.log").read_text()
+    for text in ("from print", "from stderr", "from the descriptor", "from a child"):
+        assert text in log
+    captured = capfd.readouterr()
+    assert "from" not in captured.out + captured.err
+
+
+def test_an_interactive_trial_waits_for_each_block(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    messages = []
+    with Runner().open(spec_of(tmp_path, "target.py", kind=TrialKind.TURNS), messages.append) as live:
+        assert live.wait_ready() is None
+        assert isinstance(messages[-1], Ready)
+        blocks = [live.measure_block(0.02) for _ in range(2)]
+        result = live.finish()
+    assert all(isinstance(block, BlockDone) for block in blocks)
+    assert result.blocks == tuple(done.block for done in blocks)
+
+
+def test_a_turn_does_not_begin_with_what_workers_did_while_another_had_its_turn(tmp_path):
+    (tmp_path / "target.py").write_text(
+        textwrap.dedent(
+            """
+            import time
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, Dataset
+
+            class Slow(Dataset):
+                def __len__(self): return 1000
+                def __getitem__(self, index):
+                    time.sleep(0.1)
+                    return torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
+
+            def build():
+                return nn.Linear(3, 2), DataLoader(Slow(), batch_size=None, num_workers=1)
+            """
+        ),
+        encoding="utf-8",
+    )
+    with Runner().open(spec_of(tmp_path, "target.py", kind=TrialKind.TURNS), lambda message: None) as live:
+        assert live.wait_ready() is None
+        blocks = []
+        for _ in range(3):
+            time.sleep(0.5)  # the worker fills its queue of two batches
+            blocks.append(live.measure_block(0.2).block)
+        live.finish()
+    assert median(block.step_ms for block in blocks) > 60
+
+
+def test_loader_workers_die_with_their_trial(tmp_path):
+    (tmp_path / "target.py").write_text(
+        textwrap.dedent(
+            """
+            import os
+            import torch
+            from torch import nn
+            from torch.utils.data import DataLoader, Dataset
+
+            class Data(Dataset):
+                def __len__(self): return 10**6
+                def __getitem__(self, index):
+                    open(f"FOLDER/worker-{os.getpid()}", "w").close()
+                    return torch.ones(3), 1
+
+            def build():
+                return nn.Linear(3, 2), DataLoader(Data(), batch_size=2, num_workers=1)
+            """
+        ).replace("FOLDER", str(tmp_path)),
+        encoding="utf-8",
+    )
+    result = Runner().run(spec_of(tmp_path, "target.py"), lambda message: None)
+    assert result.outcome is Outcome.MEASURED
+    workers = [int(path.name.partition("-")[2]) for path in tmp_path.glob("worker-*")]
+    assert workers
+    assert all(gone(pid) for pid in workers)
+
+
+def test_workers_start_as_in_the_users_own_program(trial, tmp_path):
+    """No method has been chosen: a program may choose one, and a forked worker takes what cannot be pickled."""
+    text = """
+    import multiprocessing
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, default_collate
+
+    def build():
+        open({path!r}, "w").write(str(multiprocessing.get_start_method(allow_none=True)))
+        multiprocessing.set_start_method("fork")
+        data = [(torch.ones(3), 1)] * 8
+        return nn.Linear(3, 2), DataLoader(data, batch_size=2, num_workers=1, collate_fn=lambda s: default_collate(s))
+    """
+    result, _ = trial(textwrap.dedent(text).format(path=str(tmp_path / "method")))
+    assert (result.outcome, result.reason) == (Outcome.MEASURED, "")
+    assert (tmp_path / "method").read_text() == "None"
+
+
+# --- a trial that fails ---------------------------------------------------------------------------------------
+
+
+def test_a_target_that_cannot_be_loaded(trial):
+    result, messages = trial("x = 1\n")
+    failure = next(message for message in messages if isinstance(message, TargetFailure))
+    assert failure.message == "target.py has no 'build'."
+    assert failure.hint == "It defines: x."
+    assert (result.outcome, result.reason, result.hint) == (Outcome.FAILED, failure.message, failure.hint)
+
+
+def test_a_first_step_that_fails_is_the_targets(trial):
+    text = TINY_TARGET.replace("torch.randn(8, 16)", "torch.randn(8, 15)")
+    result, messages = trial(text, kind=TrialKind.BASELINE)
+    assert any(isinstance(message, TargetFailure) for message in messages)
+    # Newer versions of PyTorch name the operator first.
+    assert re.match(r"the first step failed: RuntimeError: (addmm: )?mat1 and mat2", result.reason)
+    assert "loss" in result.hint
+
+
+@pytest.mark.timed
+def test_steps_that_are_too_long_for_the_budget_are_refused_before_the_time_out(trial):
+    slow = TINY_TARGET.replace("return 1.0 * x", "import time; time.sleep(0.8); return 1.0 * x")
+    started = time.monotonic()
+    result, messages = trial(slow, kind=TrialKind.BASELINE, timeout_s=9.0)
+    assert time.monotonic() - started < 9.0
+    assert (result.outcome, result.blocks) == (Outcome.FAILED, ())
+    assert re.search(r"one step takes about 1 s: measuring the baseline alone needs 1\d s", result.reason)
+    assert "--budget" in result.hint
+    assert any(isinstance(message, TargetFailure) for message in messages)
+
+
+def test_a_step_of_microseconds_is_timed_in_blocks_of_many(trial):
+    result, _ = trial("import torch\n\n\ndef build():\n    return torch.nn.Identity(), torch.randn(2, 2)\n")
+    assert result.outcome is Outcome.MEASURED
+    assert all(block.steps >= 100 and block.step_ms < 0.5 for block in result.blocks)
+
+
+def test_an_unknown_setting_fails_the_trial(trial):
+    result, _ = trial(TINY_TARGET, settings={"no.such": 1})
+    assert result.outcome is Outcome.FAILED
+    assert "no recipe owns the setting" in result.reason
+
+
+def test_a_device_that_is_not_there(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    target = TargetSpec("target.py", str(tmp_path), device="cuda:99")
+    result = Runner().run(spec_of(tmp_path, "target.py", target=target), lambda message: None)
+    assert result.outcome is Outcome.FAILED
+    assert result.reason.startswith("--device cuda:99")
+
+
+@pytest.mark.parametrize("where", ["build", "step"])
+def test_memory_that_runs_out_is_out_of_memory(trial, where):
+    text = building("raise MemoryError('no room')")
+    if where == "step":
+        text = TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')")
+    result, _ = trial(text, kind=TrialKind.BASELINE)
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert "no room" in result.reason
+
+
+def test_memory_that_pytorch_cannot_allocate_is_out_of_memory(trial):
+    result, _ = trial(TINY_TARGET.replace("return 1.0 * x", "return x * torch.empty(2**60, device='cpu')[0]"))
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert result.reason.startswith("can't allocate memory: you tried to allocate")
+
+
+def test_a_crash_names_the_signal(trial):
+    result, _ = trial(building("print('before', flush=True); ctypes.string_at(0)"))
+    assert result.outcome is Outcome.CRASHED
+    assert "SIGSEGV" in result.reason
+    assert "before" in result.details
+
+
+def test_leaving_the_process_is_a_crash(trial):
+    result, _ = trial(building("os._exit(3)"))
+    assert (result.outcome, result.reason) == (Outcome.CRASHED, "the trial process ended with exit code 3")
+
+
+def test_being_killed_reads_as_out_of_memory(trial):
+    result, _ = trial(building("os.kill(os.getpid(), 9)"))
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert "SIGKILL" in result.reason
+
+
+SLEEPING = """
+child = subprocess.Popen(["sleep", "600"])
+with open({path!r}, "w") as file:
+    file.write(f"{{os.getpid()}} {{child.pid}}")
+time.sleep(600)
+"""
+
+
+def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
+    pids = tmp_path / "pids"
+    result, _ = trial(building(SLEEPING.format(path=str(pids))), timeout_s=3.0)
+    assert (result.outcome, result.reason) == (Outcome.TIMED_OUT, "no result after 3 s (loading the model)")
+    assert "--budget" in result.hint
+    assert re.search(r'target.py", line \d+ in build\n', result.details)
+    assert all(gone(int(pid)) for pid in appears(pids))
+
+
+@pytest.mark.timed
+def test_a_trial_is_cancelled_from_another_thread(trial, tmp_path):
+    pids, runner, results = tmp_path / "pids", Runner(), []
+    thread = threading.Thread(
+        target=lambda: results.append(trial(building(SLEEPING.format(path=str(pids))), runner=runner))
+    )
+    thread.start()
+    started = appears(pids)
+    asked = time.monotonic()
+    runner.cancel()
+    thread.join(SOON_S)
+    assert time.monotonic() - asked < 2.0
+    result, _ = results[0]
+    assert result.outcome is Outcome.CANCELLED
+    assert all(gone(int(pid)) for pid in started)
+    assert trial(TINY_TARGET, runner=runner)[0].outcome is Outcome.CANCELLED
+    runner.resume()
+    assert trial(TINY_TARGET, runner=runner)[0].outcome is Outcome.MEASURED
+
+
+def test_trials_side_by_side_are_all_cancelled(tmp_path):
+    (tmp_path / "target.py").write_text(building("time.sleep(600)"), encoding="utf-8")
+    runner = Runner()
+    spec = spec_of(tmp_path, "target.py")
+    with runner.open(spec, lambda message: None) as one, runner.open(spec, lambda message: None) as other:
+        threading.Timer(0.5, runner.cancel).start()
+        assert [one.result().outcome, other.result().outcome] == [Outcome.CANCELLED] * 2
+
+
+def test_resources_are_freed(trial):
+    trial(TINY_TARGET)
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        trial(building("os._exit(3)"))
+    assert psutil.Process().num_fds() <= before + 1
+
+
+GARBAGE = """
+for descriptor in range(3, 200):
+    try:
+        os.write(descriptor, b"\\xff\\xff\\xff\\xfbgarbage\\n" * 20)
+    except OSError:
+        pass
+"""
+
+
+def test_garbage_in_every_descriptor_ends_the_trial_alone(trial):
+    result, _ = trial(building(GARBAGE))
+    assert (result.outcome, result.reason) == (
+        Outcome.CRASHED,
+        "the target wrote to a file descriptor that is perf-advisor's",
+    )
+    assert trial(TINY_TARGET)[0].measured
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "sys.stdout.close(); sys.stderr.close()",
+        "sys.stdout = sys.stderr = None",
+        "sys.stdout = type('Tee', (), {'write': lambda self, text: 1 / 0})()",
+        "os.close(1); os.close(2)",
+        "print('\\ud800 \\udcff')",
+    ],
+)
+def test_a_target_may_do_as_it_likes_with_its_output(trial, body):
+    result, _ = trial(building(body))
+    assert result.measured, result.reason
+
+
+# --- the parent -----------------------------------------------------------------------------------------------
+
+PARENT = """
+import sys
+from pathlib import Path
+from advisor.records import TargetSpec, TrialSpec
+from advisor.runner.trials import Runner
+
+if __name__ == "__main__":
+    Runner.prepare()
+    folder = sys.argv[1]
+    spec = TrialSpec("t", TargetSpec("target.py", folder, device="cpu"), {}, 0.1, 0.2, 300.0, folder + "/trial.log")
+    result = Runner().run(spec, lambda message: None)
+    print(result.outcome, *(name in sys.modules for name in ("torch", "textual")))
+"""
+
+
+def test_the_death_of_the_parent_ends_the_trial(tmp_path):
+    pids = tmp_path / "pids"
+    (tmp_path / "target.py").write_text(building(SLEEPING.format(path=str(pids))), encoding="utf-8")
+    (tmp_path / "parent.py").write_text(PARENT, encoding="utf-8")
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py"), str(tmp_path)])
+    try:
+        started = appears(pids)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert all(gone(int(pid)) for pid in started)
+
+
+def test_a_whole_trial_leaves_torch_out_of_the_parent(tmp_path):
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    (tmp_path / "parent.py").write_text(PARENT, encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "parent.py"), str(tmp_path)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert output.split() == ["measured", "False", "False"]
+
+
+def test_semaphores_left_by_trials_are_cleaned_up_without_a_word():
+    script = textwrap.dedent(
+        """
+        import os
+        from multiprocessing import resource_tracker
+        from advisor.runner.trials import Runner
+
+        Runner.prepare()
+        resource_tracker.register("/perf-advisor-test", "semaphore")
+        assert "PYTHONWARNINGS" not in os.environ
+        """
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
+    assert "leaked" not in ended.stderr
+
+
+@pytest.mark.timed
+def test_a_cancellation_does_not_wait_for_a_cold_fork_server(tmp_path):
+    """The first trial waits for the fork server to import torch; leaving the app in that moment must not."""
+    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    script = textwrap.dedent(
+        f"""
+        import os, threading, time
+        from advisor.records import TargetSpec, TrialSpec
+        from advisor.runner.trials import Runner
+
+        Runner.prepare()
+        runner = Runner()
+        threading.Timer(0.3, runner.cancel).start()
+        target = TargetSpec("target.py", {str(tmp_path)!r})
+        spec = TrialSpec("cold", target, {{}}, 1.0, 1.0, 60.0, {str(tmp_path / "log")!r})
+        started = time.monotonic()
+        result = runner.run(spec, lambda message: None)
+        print(result.outcome.value, time.monotonic() - started)
+        """
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    outcome, seconds = ended.stdout.split()
+    assert outcome == "cancelled"
+    assert float(seconds) < 1.5
+
+
+NOBODY_LISTENS = """
+import multiprocessing, sys, time
+from advisor.records import TargetSpec, TrialSpec
+from advisor.trial.main import trial_main
+
+fork = multiprocessing.get_context("fork")
+spec = TrialSpec("t", TargetSpec("target.py", "."), {}, 0.1, 0.1, 10.0, sys.argv[1])
+for attempt in range(20):
+    ours, theirs = fork.Pipe()
+    ours.close()
+    trial = fork.Process(target=trial_main, args=(spec, theirs, time.monotonic()))
+    trial.start()
+    trial.join()
+"""
+
+
+def test_a_trial_that_was_cancelled_before_it_began_says_nothing_on_the_terminal(tmp_path):
+    command = [sys.executable, "-c", NOBODY_LISTENS, str(tmp_path / "trial.log")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=SOON_S)
+    assert done.stdout + done.stderr == ""
+
+
+INTERRUPTED_AT_ONCE = """
+import signal
+from advisor.runner.fork_server import CONTEXT
+from advisor.runner.trials import Runner
+
+if __name__ == "__main__":
+    Runner.prepare()
+    child = CONTEXT.Process(target=signal.raise_signal, args=(signal.SIGINT,))
+    child.start()
+    child.join()
+    print(child.exitcode)
+"""
+
+
+def test_an_interruption_means_nothing_to_a_process_that_is_about_to_become_a_trial(tmp_path):
+    """A terminal's Ctrl+C goes to all of its group, also to what the fork server has just forked."""
+    (tmp_path / "script.py").write_text(INTERRUPTED_AT_ONCE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=SOON_S
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_in_a_trial_an_interruption_means_what_it_means_to_python(trial):
+    result, _ = trial(building("import signal; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"))
+    assert result.measured, result.reason

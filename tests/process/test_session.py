@@ -1,0 +1,440 @@
+"""Whole sessions on tiny targets, with real trial processes."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from planted import TINY_TARGET, plant
+from real_session import Run, short_trials
+
+from advisor.errors import ExitCode
+from advisor.experiment import events
+from advisor.experiment.control import Decision
+from advisor.experiment.journal import open_session
+from advisor.experiment.objective import Goal
+from advisor.experiment.state import SessionState
+from advisor.export.json_report import report
+from advisor.figures.formatting import format_worth
+from advisor.recipe.settings import Settings
+from advisor.records import Mode, Numerics, Objective, Outcome, Verdict
+
+pytestmark = pytest.mark.timed
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_trials(real_sessions):
+    with short_trials():
+        yield
+
+
+# Its steps pause three times; recipes take the pauses out, or put something worse in their place.
+SLOW_TARGET = "import time\n" + TINY_TARGET.replace("Pause(), ", "Pause(), Pause(), Pause(), ").replace(
+    "return 1.0 * x", "time.sleep(0.01); return 1.0 * x"
+)
+REPLACE_PAUSE = """
+from torch import nn
+class Instead(nn.Module):
+    def forward(self, x):
+        return {expression}
+workload.model[{place}] = Instead()
+"""
+# Its steps fill a scratch of 64 MiB; recipes make it smaller, or put a pause in its place.
+HEAVY_TARGET = TINY_TARGET.replace("return 1.0 * x", "return x + 0.0 * torch.ones(16 * 2**20).sum()")
+REPLACE_SCRATCH = "import time, torch" + REPLACE_PAUSE
+MEMORY = {
+    "lighter": REPLACE_SCRATCH.format(place=2, expression="x + 0.0 * torch.ones(2**20).sum()"),
+    "crawling": REPLACE_SCRATCH.format(place=2, expression="time.sleep(0.2) or x"),
+}
+USUAL = {
+    "quicker": REPLACE_PAUSE.format(place=2, expression="x"),
+    "smoother": REPLACE_PAUSE.format(place=3, expression="x"),
+    "tidier": REPLACE_PAUSE.format(place=4, expression="x"),
+}
+OTHERS = {
+    "wrong": REPLACE_PAUSE.format(place=2, expression="100 * x"),
+    "not_finite": REPLACE_PAUSE.format(place=2, expression="x / 0"),
+    "raising": "raise RuntimeError('no such trick')",
+}
+PLANTED = (*USUAL, *OTHERS)
+STACK = {f"planted.{recipe}": True for recipe in USUAL}
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recipes")
+    for recipe_id, apply in {**USUAL, **OTHERS}.items():
+        plant(folder, recipe_id, apply=apply, usual=recipe_id in USUAL)
+    (folder / "broken.py").write_text("def broken(:\n", encoding="utf-8")
+    return (str(folder),)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, recipes):
+    folder = tmp_path_factory.mktemp("finished")
+    return Run(folder, SLOW_TARGET, only=PLANTED, recipe_folders=recipes, budget_s=40.0).run()
+
+
+# --- a session from beginning to end --------------------------------------------------------------------------
+
+
+def test_the_stages_come_in_order(finished):
+    assert finished.session.exit_code == ExitCode.OK
+    stages = [event.stage for event in finished.posted(events.StageStarted)]
+    assert stages[:3] == ["baseline", "leap", "instruments"]
+    assert set(stages[3:-1]) == {"instruments", "search", "confirmation", "alone"}
+    assert stages[-1] == "done"
+    kinds = [type(event) for event in finished.told]
+    order = [events.HardwareFound, events.FactsFound, events.BaselineMeasured, events.TrialsPlanned, events.Ranked]
+    assert [kinds.index(kind) for kind in order] == sorted(kinds.index(kind) for kind in order)
+    last = finished.told[-1]
+    assert isinstance(last, events.SessionFinished)
+    assert not last.cancelled
+    assert not finished.posted(events.SessionFailed)
+
+
+def test_the_first_trial_after_the_baseline_is_the_whole_usual_stack(finished):
+    assert finished.order[:2] == [
+        "baseline",
+        f"stack: {Settings(STACK)}",
+    ]
+    first = finished.posted(events.StackMeasured)[0].record
+    assert first.settings == STACK
+    assert not first.confirmed
+
+
+def test_the_facts_are_those_of_the_target(finished):
+    workload = finished.state.facts.workload
+    assert (workload.mode, workload.batch_size, workload.optimizer.name) == (Mode.TRAIN, 8, "SGD")
+    assert finished.state.facts.profile.phases["backward"] > 0
+    assert finished.state.facts.profile.bottleneck is not None
+
+
+def test_the_control_is_measured_and_changes_nothing(finished):
+    control = finished.state.trials["control=true"]
+    assert control.result.measured
+    assert control.numerics.measured is Numerics.EXACT
+    assert control.verdict is not Verdict.FAILED
+
+
+def test_every_other_recipe_is_skipped_with_a_reason(finished):
+    state = finished.state
+    planned = {candidate.recipe for candidate in state.planned}
+    assert planned == set(PLANTED)
+    assert planned | set(state.skipped) | {"control"} == set(finished.session.catalog.recipes)
+    assert state.skipped["autocast"] == "not named by --only"
+
+
+def test_every_candidate_ends_in_a_record(finished):
+    state = finished.state
+    assert set(state.trials) == {candidate.name for candidate in state.planned} | {"control=true"}
+    for record in state.trials.values():
+        assert record.result.measured or record.result.reason
+        if record.result.measured:
+            assert record.comparison.ci_low <= record.comparison.speedup <= record.comparison.ci_high
+            assert record.alone or record.contribution.ci_low <= record.contribution.speedup
+
+
+def test_progress_never_leaves_its_bounds(finished):
+    assert all(0 <= event.share <= 1 and event.left_s >= 0 for event in finished.posted(events.ProgressMade))
+
+
+def test_the_report_of_the_session_is_strict_json(finished):
+    told = json.loads(json.dumps(report(finished.state, finished.request, "0"), allow_nan=False))
+    assert told["baseline"]["step_ms"] > 0
+    assert {trial["recipe"] for trial in told["trials"]} == set(finished.session.catalog.recipes)
+    assert told["stack"] is not None
+
+
+def test_the_journal_tells_the_same_story(finished):
+    past = open_session(finished.journal.session_id)
+    told = SessionState.of(past.events)
+    assert repr(told.trials) == repr(finished.state.trials)  # figures that are not finite equal nothing
+    assert told.stack == finished.state.stack
+    assert past.request == finished.request
+
+
+def test_logs_of_the_trials_exist(finished):
+    for event in finished.posted(events.TrialStarted):
+        assert Path(event.log_path).is_file()
+
+
+# --- recipes that help, and recipes that do not ---------------------------------------------------------------
+
+
+def test_what_helps_is_found_stacked_and_confirmed(finished):
+    stack = finished.posted(events.StackMeasured)[-1].record
+    assert stack.settings == STACK
+    assert stack.confirmed
+    assert stack.comparison.verdict is Verdict.FASTER
+    assert stack.comparison.speedup > 3
+    assert stack.numerics.measured is Numerics.EXACT
+
+
+def test_what_a_setting_of_the_stack_contributes_is_measured_without_it(finished):
+    for recipe in USUAL:
+        record = finished.state.trials[f"{recipe}=true"]
+        assert record.settings == STACK
+        assert record.verdict is record.contribution.verdict is Verdict.FASTER
+        assert 2 < record.contribution.speedup < finished.state.stack.comparison.speedup
+    assert "stack without planted.quicker" in finished.started
+
+
+def test_what_makes_the_model_wrong_is_not_stacked_however_fast(finished):
+    wrong = finished.state.trials["wrong=true"]
+    assert wrong.alone
+    assert wrong.verdict is Verdict.FASTER
+    assert wrong.numerics.measured is Numerics.CHANGED
+    assert wrong.numerics.worse_than_declared
+    advice = {item.record.candidate.recipe: item for item in finished.state.recommendations}
+    assert advice["wrong"].needs_consent
+    assert not advice["wrong"].in_stack
+    for recipe in USUAL:
+        assert advice[recipe].in_stack
+        assert not advice[recipe].needs_consent
+
+
+def test_what_raises_is_a_row(finished):
+    record = finished.state.trials["raising=true"]
+    assert (record.result.outcome, record.verdict) == (Outcome.FAILED, Verdict.FAILED)
+    assert record.result.reason == "RuntimeError: no such trick"
+    assert "raise RuntimeError" in record.result.details
+
+
+def test_losses_that_are_not_finite_fail_the_candidate(finished):
+    record = finished.state.trials["not_finite=true"]
+    assert (record.result.outcome, record.verdict) == (Outcome.NON_FINITE, Verdict.FAILED)
+    assert record.samples_per_s is None
+
+
+def test_a_recipe_that_cannot_be_loaded_is_said(finished):
+    said = [event.text for event in finished.posted(events.Said)]
+    assert any("broken.py" in text and "SyntaxError" in text for text in said)
+
+
+# --- what the person decides ----------------------------------------------------------------------------------
+
+
+def test_decisions_are_kept_and_taken_back(finished):
+    finished.session.decide("quicker", Decision.ACCEPTED)
+    assert finished.session.decisions() == {"quicker": Decision.ACCEPTED}
+    finished.session.decide("quicker", None)
+    assert finished.session.decisions() == {}
+
+
+def test_a_retry_measures_one_candidate_again(finished):
+    before = len(finished.started)
+    finished.session.retry("wrong=true")
+    assert set(finished.started[before:]) == {"wrong=true"}  # more than once where the machine was disturbed
+    assert not finished.posted(events.SessionFailed)
+    before = len(finished.told)
+    finished.session.retry("no such candidate")
+    assert len(finished.told) == before
+
+
+# --- sessions that end early ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "target.py has no 'build'."),
+        (TINY_TARGET.replace("torch.manual_seed(0)", "raise ValueError('boom')"), "ValueError: boom"),
+        (TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')"), "could not be measured: no room"),
+    ],
+)
+def test_a_target_that_fails_ends_the_session(tmp_path, text, message):
+    run = Run(tmp_path, text).run()
+    (failure,) = run.posted(events.SessionFailed)
+    assert message in failure.message
+    assert failure.hint
+    assert failure.exit_code == run.session.exit_code == ExitCode.TARGET
+    assert isinstance(run.told[-1], events.SessionFinished)
+    assert json.dumps(report(run.state, run.request, "0"), allow_nan=False)
+    run.session.rework()
+    run.session.retry("zero_grad=zeros")
+    assert isinstance(run.told[-1], events.SessionFinished)
+
+
+def wait_for_trial(run, after):
+    """Wait until a trial has been started behind the first event of a kind."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        kinds = [type(event) for event in list(run.told)]
+        if after in kinds and events.TrialStarted in kinds[kinds.index(after) :]:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no trial was started after {after.__name__}")
+
+
+@pytest.mark.parametrize("after", [events.StageStarted, events.TrialMeasured])
+def test_a_session_is_cancelled_during_a_trial(tmp_path, recipes, after):
+    run = Run(tmp_path, SLOW_TARGET, only=PLANTED, recipe_folders=recipes)
+    thread = threading.Thread(target=run.run)
+    thread.start()
+    wait_for_trial(run, after)
+    asked = time.monotonic()
+    run.session.cancel()
+    thread.join(30)
+    assert time.monotonic() - asked < 3
+    assert run.told[-1].cancelled
+    assert run.session.exit_code == ExitCode.INTERRUPTED
+    assert not run.posted(events.SessionFailed)
+    past = open_session(run.journal.session_id)
+    assert past.events[-1] == run.told[-1]
+    measured = {f"{recipe}=true" for recipe in USUAL} if after is events.TrialMeasured else set()
+    assert set(SessionState.of(past.events).trials) == measured
+
+
+def test_a_session_resumes_behind_a_cut_line(finished, recipes, tmp_path):
+    lines = finished.journal.path.read_text().splitlines(keepends=True)
+    measured = [place for place, line in enumerate(lines) if '"TrialMeasured"' in line]
+    names = [event.record.candidate.name for event in finished.posted(events.TrialMeasured)]  # in the journal's order
+    fifth = next(place for place in range(len(names)) if len(set(names[: place + 1])) == 5)
+    kept = "".join(lines[: measured[fifth] + 1])  # those of the leap, the control, and one that was tried alone
+    path = finished.journal.path.with_name("19990101-000000.jsonl")
+    path.write_text(kept + lines[measured[fifth] + 1][:25], encoding="utf-8")
+    past = open_session("1999")
+    before = {event.name for event in past.events if isinstance(event, events.TrialStarted)} - {"baseline"}
+    assert len(before) > 2
+    run = Run(tmp_path, SLOW_TARGET, past=past, only=PLANTED, recipe_folders=recipes).run()
+    assert not run.posted(events.SessionFailed)
+    assert not before & set(run.started)
+    assert set(run.state.trials) == set(finished.state.trials)
+    assert run.state.stack_settings == STACK
+    whole = SessionState.of(open_session("1999").events)
+    assert whole.trials == run.state.trials
+    assert whole.finished is not None
+
+
+def test_nothing_at_all_to_try(tmp_path):
+    run = Run(tmp_path, TINY_TARGET, only=("step_graph",)).run()
+    assert run.session.exit_code == ExitCode.OK
+    assert run.state.planned == ()
+    assert run.state.stack_settings == {}
+    [told] = [said.text for said in run.posted(events.Said) if said.text.startswith("there is nothing to try")]
+    assert told == (
+        "there is nothing to try of what --only names (step_graph: needs a CUDA GPU; this session runs on the CPU): "
+        "name others, or leave --only out"
+    )
+
+
+def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):
+    run = Run(tmp_path, TINY_TARGET, only=("zero_grad",), budget_s=0.5).run()
+    assert run.session.exit_code == ExitCode.OK
+    assert run.state.planned
+    for candidate in run.state.planned:
+        record = run.state.trials[candidate.name]
+        assert record.verdict is Verdict.SKIPPED
+        assert "--budget" in record.result.reason
+
+
+def test_a_baseline_whose_loss_is_not_finite_is_pointed_out(tmp_path):
+    text = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda output, target: output.sum() * float('nan')")
+    assert text != TINY_TARGET
+    run = Run(tmp_path, text, only=("zero_grad",), budget_s=5.0).run()
+    warnings = [event.text for event in run.posted(events.Said) if event.severity == "warning"]
+    assert any("not finite" in warning for warning in warnings)
+    assert run.state.stack_settings == {}
+
+
+WAITING_TARGET = """
+import time
+import torch
+from torch import nn
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8_000  # no epoch ends while it is timed: the next would start its workers anew
+
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.ones(4), index % 2
+
+def build():
+    model = nn.Linear(4, 2)
+    loader = torch.utils.data.DataLoader(Samples(), batch_size=8, num_workers=2)
+    return model, loader, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+
+def test_what_one_has_is_measured_off_where_a_ladder_has_ended(tmp_path):
+    run = Run(tmp_path, WAITING_TARGET, only=("num_workers",), budget_s=40.0).run()
+    (off,) = [record for record in run.state.trials.values() if record.candidate.already_on]
+    assert off.candidate.value == 0
+    assert off.comparison.speedup < 1
+    assert format_worth(off).startswith("already on, worth ")
+
+
+# --- other objectives, and the memory limit -------------------------------------------------------------------
+
+
+def heavy(folder, *recipe_ids, **options):
+    for recipe_id, apply in MEMORY.items():
+        plant(folder / "recipes", recipe_id, apply=apply)
+    recipes = (str(folder / "recipes"),)
+    return Run(folder, HEAVY_TARGET, only=recipe_ids, recipe_folders=recipes, **{"budget_s": 12.0, **options}).run()
+
+
+@pytest.fixture(scope="module")
+def saving(tmp_path_factory):
+    return heavy(tmp_path_factory.mktemp("saving"), "lighter", "crawling", objective=Objective.MEMORY, budget_s=25.0)
+
+
+def test_with_memory_as_the_objective_the_stack_is_what_saves_it_and_keeps_the_speed(saving):
+    assert saving.session.exit_code == ExitCode.OK
+    assert saving.state.stack_settings == {"planted.lighter": True}
+    assert saving.state.stack.confirmed
+    assert [item.record.candidate.recipe for item in saving.state.recommendations] == ["lighter"]
+    crawling = saving.state.trials["crawling=true"]
+    assert crawling.result.peak_reserved_bytes < saving.state.stack.result.peak_reserved_bytes
+    assert crawling.comparison.ci_high < 0.9
+
+
+def test_the_choice_between_time_and_memory_is_kept(saving):
+    told = report(saving.state, saving.request, "0")
+    assert told["stack"]["gain"]["ratio"] > 1.05
+    names = [point["name"] for point in told["pareto"]]
+    assert names[:1] == ["crawling=true"]
+    assert "baseline" not in names
+
+
+def test_the_goal_is_in_the_journal(saving):
+    past = SessionState.of(open_session(saving.journal.session_id).events)
+    assert past.goal == saving.request.goal == Goal(Objective.MEMORY)
+    assert past.combinations == saving.state.combinations
+
+
+def test_a_memory_limit_below_the_baseline_is_met_first(tmp_path, saving):
+    baseline, lighter = saving.state.baseline.result, saving.state.trials["lighter=true"].result
+    limit = (baseline.peak_reserved_bytes + lighter.peak_reserved_bytes) // 2
+    run = heavy(tmp_path, "crawling", memory_limit_bytes=limit)
+    assert run.state.stack_settings == {"planted.crawling": True}
+    assert run.state.stack.comparison.verdict is Verdict.SLOWER
+    assert run.state.stack.result.peak_reserved_bytes <= limit
+    assert [item.record.candidate.recipe for item in run.state.recommendations] == ["crawling"]
+    assert not [said for said in run.posted(events.Said) if "memory limit" in said.text]
+
+
+def test_a_memory_limit_that_nothing_meets_is_told_with_what_came_nearest(tmp_path):
+    run = heavy(tmp_path, "lighter", memory_limit_bytes=2**20)
+    assert run.session.exit_code == ExitCode.OK
+    assert run.state.stack_settings == {}
+    assert run.state.recommendations == ()
+    (warning,) = [said.text for said in run.posted(events.Said) if "stays within the memory limit" in said.text]
+    assert "limit of 1.00 MiB: the least was" in warning
+    assert "planted.lighter: true" in warning
+    assert "--memory-limit" in warning
+    assert run.state.trials["lighter=true"].result.measured
+
+
+def test_energy_without_a_counter_is_refused_at_once_in_two_lines(tmp_path):
+    run = Run(tmp_path, TINY_TARGET, objective=Objective.ENERGY).run()
+    (failure,) = run.posted(events.SessionFailed)
+    assert "no energy counter" in failure.message
+    assert "throughput" in failure.hint
+    assert failure.exit_code == run.session.exit_code == ExitCode.USAGE
+    assert not run.posted(events.TrialStarted)

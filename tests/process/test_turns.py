@@ -1,0 +1,116 @@
+"""How long baseline and settings are measured in turns: real trials, and a clock that what they time moves on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from facts import GIB, cpu_facts, gpu_facts
+from planted import TINY_TARGET, plant
+
+from advisor.experiment import bench as benches
+from advisor.experiment.budget import Budget
+from advisor.experiment.events import TrialActivity, TrialStarted
+from advisor.experiment.journal import Journal
+from advisor.experiment.request import Request
+from advisor.experiment.turns import FEWEST_PAIRS, MOST_PAIRS, in_turn, may_be_side_by_side, side_by_side, turns_s
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
+from advisor.records import BlockDone, Outcome, TargetSpec, TrialResult
+from advisor.runner.trials import Runner
+
+pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("real_sessions")]
+SETTINGS = Settings({"control.noop": True})
+FAILS = Settings({"planted.raising": True})
+# By the clock of the budget; far longer than was asked for, as where a block holds whole epochs.
+BLOCK_S = 200.0
+TRIAL_S = 100.0
+STACK, BASELINE = "stack, confirmed", "baseline, beside the stack"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Bench(benches.Bench):
+    """Its budget is spent by blocks and by whole trials, by nothing else."""
+
+    def __init__(self, folder, total_s):
+        (folder / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+        plant(folder / "recipes", "raising", apply="raise RuntimeError('no such trick')")
+        recipes = (str(folder / "recipes"),)
+        target = TargetSpec("target.py", str(folder), device="cpu")
+        request = Request(target, budget_s=total_s, recipe_folders=recipes)
+        self.clock, self.asked = Clock(), []
+        journal, budget = Journal(folder / "session.jsonl", request), Budget(total_s, self.clock)
+        super().__init__(request, Runner(), budget, journal, emit=self.hear, catalog=load_catalog(recipes))
+
+    def hear(self, event):
+        if isinstance(event, TrialStarted):
+            self.asked.append(event.name)
+        elif isinstance(event, TrialActivity) and event.text == "measuring":
+            self.clock.now += TRIAL_S
+
+    def listener(self, spec):
+        told = super().listener(spec)
+
+        def listen(message):
+            if isinstance(message, BlockDone):
+                self.clock.now += BLOCK_S
+            told(message)
+
+        return listen
+
+
+@pytest.mark.parametrize(
+    ("total_s", "pairs"),
+    [(0.9 * BLOCK_S, FEWEST_PAIRS), (13.5 * BLOCK_S, 6), (2.5 * MOST_PAIRS * BLOCK_S, MOST_PAIRS)],
+    ids=["no time", "some time", "time for all"],
+)
+def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path, total_s, pairs):
+    bench = Bench(tmp_path, total_s)
+    evidence = side_by_side(bench, SETTINGS)
+    assert evidence.runs == ()
+    assert len(evidence.beside.new) == len(evidence.beside.old) == pairs
+    assert evidence.beside.result.blocks == evidence.beside.new
+    assert bench.measuring_s == pytest.approx(2 * pairs * BLOCK_S)
+
+
+@pytest.mark.parametrize(
+    ("total_s", "pairs"), [(2.2 * TRIAL_S, 1), (4.5 * TRIAL_S, 2)], ids=["time for one", "time for two"]
+)
+def test_whole_trials_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path, total_s, pairs):
+    bench = Bench(tmp_path, total_s)
+    evidence = in_turn(bench, SETTINGS)
+    assert bench.asked == [STACK, BASELINE, BASELINE, STACK][: 2 * pairs]
+    assert [settings for settings, _ in evidence.runs] == [SETTINGS, {}, {}, SETTINGS][: 2 * pairs]
+    assert all(result.measured for _, result in evidence.runs)
+    assert evidence.beside is None
+
+
+def test_settings_that_fail_in_their_turn_are_a_run_that_failed(tmp_path):
+    bench = Bench(tmp_path, 10 * TRIAL_S)
+    for evidence in (in_turn(bench, FAILS), side_by_side(bench, FAILS)):
+        [(settings, result)] = evidence.runs
+        assert (settings, result.outcome) == (FAILS, Outcome.FAILED)
+        assert "no such trick" in result.reason
+        assert evidence.beside is None
+
+
+def test_turns_are_expected_to_take_a_trial_of_each_and_their_blocks(tmp_path):
+    bench = Bench(tmp_path, 10 * TRIAL_S)
+    bench.budget.saw(7.0, Settings())
+    assert turns_s(bench, SETTINGS, side_by_side=False) == 14.0
+    assert turns_s(bench, SETTINGS, side_by_side=True) == pytest.approx(14.0 + 2 * FEWEST_PAIRS * 0.2 * 0.5)
+
+
+def test_two_processes_live_side_by_side_on_the_cpu_where_both_fit():
+    small = TrialResult(Outcome.MEASURED, peak_reserved_bytes=GIB)
+    large = replace(small, peak_reserved_bytes=80 * GIB)
+    assert may_be_side_by_side(cpu_facts(), small, small)
+    assert may_be_side_by_side(cpu_facts(), small, large)
+    assert not may_be_side_by_side(cpu_facts(), large, large)
+    assert not may_be_side_by_side(gpu_facts(), small, small)

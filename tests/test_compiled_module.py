@@ -1,0 +1,164 @@
+"""Models compiled in place: where CUDA graphs are replayed, and what compiled code notices."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch._C._dynamo.guards import dict_version
+
+from advisor.portable.compiled_module import (
+    check_parameters_anew,
+    compile_in_place,
+    noticing_training,
+    replaying_graphs,
+    without_graphs,
+)
+from advisor.portable.plan import StepPlan
+from advisor.runtime.step import TrainStep
+from advisor.runtime.tuning import Tuning
+
+GRAPHS = "triton.cudagraphs"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"mode": "default"}, {"mode": "default"}),
+        ({"mode": "reduce-overhead", "dynamic": None}, {"mode": "default", "dynamic": None}),
+        ({"mode": "max-autotune"}, {"mode": "max-autotune-no-cudagraphs"}),
+        ({"options": {GRAPHS: True, "max_autotune": True}}, {"options": {GRAPHS: False, "max_autotune": True}}),
+        ({"options": {"combo_kernels": True}}, {"options": {"combo_kernels": True}}),
+        ({}, {}),
+    ],
+)
+def test_the_same_code_without_graphs(options, expected):
+    assert without_graphs(options) == expected
+
+
+@pytest.fixture
+def modes_called(monkeypatch):
+    """The modes of the compiled calls that ran; a stand-in, for a CPU has no CUDA graphs."""
+    called = []
+
+    def compiled(function, *, mode):
+        def call(*args, **kwargs):
+            called.append(mode)
+            return function(*args, **kwargs)
+
+        call.get_compiler_config = dict
+        return call
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    return called
+
+
+def test_a_loop_of_ones_own_replays_no_graphs_and_is_told_once(modes_called):
+    model = nn.Linear(2, 2)
+    compile_in_place(model, mode="reduce-overhead")
+    with pytest.warns(UserWarning, match=r"CUDA graphs of this compiled Linear are left out.*train_step\(\)"):
+        model(torch.ones(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(torch.ones(2)).sum().backward()
+        model(torch.ones(2))
+    with replaying_graphs():
+        model(torch.ones(2))
+    assert modes_called == ["default", "default", "default", "reduce-overhead"]
+
+
+def test_evaluating_replays_no_graphs_and_needs_no_warning(modes_called):
+    model = nn.Linear(2, 2)
+    compile_in_place(model, mode="max-autotune")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with torch.no_grad():
+            model(torch.ones(2))
+        model.eval()(torch.ones(2))
+    assert modes_called == ["max-autotune-no-cudagraphs"] * 2
+
+
+def graphed_step(monkeypatch, model, parameters, loss):
+    monkeypatch.setattr("advisor.portable.steps.marks_steps", lambda plan: plan.compile_mode == "reduce-overhead")
+    plan = StepPlan(mode="train", device="cpu", compile_mode="reduce-overhead")
+    compile_in_place(model, mode="reduce-overhead")
+    return TrainStep(model, torch.optim.SGD(parameters, lr=0.1), loss, plan)
+
+
+def test_a_step_replays_graphs_also_where_a_checkpoint_runs_again(modes_called, monkeypatch):
+    block = nn.Linear(2, 2)
+
+    def loss(model, batch):
+        return torch.utils.checkpoint.checkpoint(model, batch, use_reentrant=False).sin().sum()
+
+    step = graphed_step(monkeypatch, block, block.parameters(), loss)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(torch.ones(1, 2, requires_grad=True))
+    assert modes_called == ["reduce-overhead"] * 2
+
+
+def test_gradients_of_parameters_that_another_optimizer_has_are_the_loops(modes_called, monkeypatch):
+    """A shared trunk: its gradients add up until its own optimizer clears them, in memory that no graph overwrites."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    step = graphed_step(monkeypatch, model, model[1].parameters(), lambda model, batch: model(batch).sum())
+    made = []
+    model[0].weight.register_post_accumulate_grad_hook(lambda parameter: made.append(parameter.grad.data_ptr()))
+    step(torch.ones(1, 2))
+    assert model[0].weight.grad.data_ptr() != made[-1]
+    once = model[0].weight.grad.clone()
+    step(torch.ones(1, 2))
+    assert not torch.equal(model[0].weight.grad, once)
+
+
+def test_compiled_code_looks_at_parameters_anew():
+    model = nn.Sequential(nn.Linear(2, 2))
+    before = dict_version(model[0]._parameters)
+    check_parameters_anew(model)
+    assert dict_version(model[0]._parameters) != before
+    assert list(model[0]._parameters) == ["weight", "bias"]
+    check_parameters_anew(torch.jit.script(nn.Linear(2, 2)))
+
+
+def test_a_call_is_told_of_layers_that_were_unfrozen():
+    """What PyTorch before 2.12 needs; later versions see it themselves."""
+    model = nn.Linear(2, 2).requires_grad_(False)
+    call = noticing_training(model, model._call_impl)
+    versions = []
+    for trained in (False, True, True, False):
+        model.requires_grad_(trained)
+        call(torch.ones(2))
+        versions.append(dict_version(model._parameters))
+    assert [b != a for a, b in itertools.pairwise(versions)] == [True, False, True]
+
+
+@pytest.mark.usefixtures("eager_backend", "fresh_compiler")
+@pytest.mark.parametrize("settings", [{"compile.mode": "default"}, {"compile.scope": "with_loss"}])
+def test_unfreezing_layers_keeps_what_else_was_compiled(settings):
+    """The step is compiled for the other parameters; functions that the loop has compiled stay as they are."""
+    made = []
+
+    @torch._dynamo.optimize(lambda graph, inputs: made.append(graph) or graph.forward)
+    def of_the_loop(x):
+        return x.sin() + 1
+
+    def trained(tuned):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        tuning = Tuning(settings if tuned else {})
+        model, optimizer = tuning.prepare(model, optimizer)
+        step = tuning.train_step(model, optimizer, nn.CrossEntropyLoss())
+        for iteration in range(6):
+            if iteration in (2, 4):
+                model[0].requires_grad_(iteration == 2)
+            of_the_loop(torch.ones(2))
+            step((torch.ones(4, 3), torch.tensor([0, 1, 1, 1])))
+        return model[0].weight, model[1].weight
+
+    torch.testing.assert_close(trained(tuned=True), trained(tuned=False))
+    assert len(made) == 1

@@ -1,0 +1,105 @@
+"""The seam between trials and a device: what a trial asks of a backend, shown with one that is made up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from advisor.errors import TargetError
+from advisor.machine import device as devices
+from advisor.machine.device import Backend, Cpu, Identity, backend_of, named
+from advisor.trial.measurement.clock import StepClock
+from advisor.trial.profile.phases import PhaseTimer
+
+
+class Queue:
+    """A device that needs 3 ms for each step that it is given, and is never waited for by them."""
+
+    def __init__(self):
+        self.given = self.waits = 0
+
+
+class Mark:
+    def __init__(self, queue):
+        self.queue, self.at = queue, queue.given
+
+    def synchronize(self):
+        self.queue.waits += 1
+
+    def elapsed_time(self, later):
+        return 3.0 * (later.at - self.at)
+
+
+@pytest.fixture
+def queue(monkeypatch):
+    made = Queue()
+
+    class Queued(Backend):
+        is_ahead = True
+
+        def synchronize(self):
+            made.waits += 1
+
+        def mark(self):
+            return Mark(made)
+
+        def identity(self):
+            return Identity("queue of three", uuid="Q-3")
+
+    monkeypatch.setitem(devices.BACKENDS, "meta", Queued)
+    return made
+
+
+def stepping(queue):
+    def run_steps(steps):
+        queue.given += steps
+        return 8 * steps
+
+    return StepClock(torch.device("meta"), run_steps)
+
+
+def test_blocks_on_a_device_that_works_behind_the_host_are_timed_by_its_marks(queue):
+    blocks = stepping(queue).flowing(4, lambda blocks: len(blocks) >= 5)
+    assert {(block.steps, block.samples, block.seconds) for block in blocks} == {(4, 32, 0.012)}
+    assert len(blocks) > 5  # what the device was given ahead is counted too
+
+
+def test_single_steps_are_timed_by_its_marks(queue):
+    clock = stepping(queue)
+    clock.time_single_steps(6)
+    assert clock.step_ms == [3.0] * 6
+    assert queue.waits == 2
+
+
+def test_each_phase_waits_for_the_device(queue):
+    timer = PhaseTimer(torch.device("meta"))
+    assert timer.run("forward", lambda: 7) == 7
+    timer.run("backward", lambda: None)
+    assert queue.waits == 2
+
+
+def test_what_tells_it_from_others_is_its_backends(queue):
+    assert backend_of(torch.device("meta")).identity() == Identity("queue of three", uuid="Q-3")
+
+
+def test_a_processor_is_never_waited_for_and_has_no_marks():
+    backend = backend_of(torch.device("cpu"))
+    assert isinstance(backend, Cpu)
+    assert not backend.is_ahead
+    assert backend.free_bytes() is None
+    assert backend.memory().peak_reserved_bytes > 1e6
+    with pytest.raises(NotImplementedError):
+        backend.mark()
+
+
+def test_a_device_that_nobody_has_written_is_refused():
+    with pytest.raises(TargetError, match="the device meta is not known") as refused:
+        backend_of(torch.device("meta"))
+    assert "cpu, cuda, mps" in refused.value.hint
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_cuda_is_refused_where_there_is_none():
+    assert named("auto") == torch.device("cpu")
+    with pytest.raises(TargetError, match="PyTorch sees no CUDA device"):
+        named("cuda:1")

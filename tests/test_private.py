@@ -1,0 +1,311 @@
+"""What is kept and shown of a person's secrets and files: nothing that looks secret, no file but the session's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from planted import plant
+from sample_session import sample_history, sample_request
+
+import advisor
+from advisor.cli import grammar
+from advisor.cli import main as cli
+from advisor.errors import AdvisorError, UsageError
+from advisor.experiment import events
+from advisor.experiment.journal import Journal, open_session
+from advisor.export.config_patch import Wanted, patched
+from advisor.files.config_file import read_config
+from advisor.files.state_folder import make_private, replace_file, state_folder
+from advisor.recipe.settings import Settings
+from advisor.records.secrets import arguments_without_secrets, names_a_secret, without_secrets
+
+SOON_S = 60.0  # generous: the machine may be loaded; without a bound it is hours
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "above" / "state"))
+    monkeypatch.chdir(tmp_path)
+
+
+def recorded(history=(), **changes):
+    request = sample_request()
+    config_path = changes.pop("config_path", None)
+    folders = changes.pop("recipe_folders", ())
+    request = replace(
+        request, target=replace(request.target, **changes), config_path=config_path, recipe_folders=folders
+    )
+    journal = Journal.create(request)
+    for event in history or sample_history():
+        journal.record(event)
+    journal.close()
+    return journal
+
+
+# --- secrets --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "password",
+        "db_password",
+        "hf_token",
+        "HF_TOKEN",
+        "hubToken",
+        "token",
+        "api_key",
+        "apiKey",
+        "API-KEY",
+        "secrets",
+        "aws_secret_access_key",
+        "client.secret",
+        "wandb_api_key",
+        "credentials",
+        "Authorization",
+        "private_key",
+    ],
+)
+def test_names_of_secrets(name):
+    assert names_a_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pad_token",
+        "max_tokens",
+        "token_dim",
+        "num_tokens",
+        "tokenizer",
+        "key",
+        "key_dim",
+        "keys",
+        "eos_token_id",
+        "lr",
+        "max_new_tokens",
+        "tokens",
+        "author",
+        "key_padding_mask",
+        "secretary",
+    ],
+)
+def test_names_of_a_model_are_none(name):
+    assert not names_a_secret(name)
+
+
+CONFIG = {
+    "hub": {"hf_token": "hf_abcdefghijklmnopqrstuv", "private": True},
+    "secrets": {"a": "one", "b": ["two", 3]},
+    "url": "postgres://me:hunter2@db/x",
+    "password": "${DB_PASSWORD}",
+    "token": None,
+    "use_auth_token": True,
+    "note": "hf_abcdefghijklmnopqrstuv",
+    "lr": 0.1,
+}
+
+
+def test_secrets_are_hidden_and_named():
+    shown, withheld = without_secrets(CONFIG)
+    assert withheld == ("hub.hf_token", "secrets.a", "secrets.b.0", "secrets.b.1", "url", "note")
+    assert shown["secrets"] == {"a": "***", "b": ["***", "***"]}
+    assert {key: shown[key] for key in ("password", "token", "use_auth_token", "lr")} == {
+        key: CONFIG[key] for key in ("password", "token", "use_auth_token", "lr")
+    }
+
+
+def test_secrets_of_a_command_line_are_hidden():
+    given = ("--api-key", "abc", "--token=xyz", "hub.password=p", "--lr", "0.1", "sk-abcdefghijklmnopqrst", "--token")
+    shown, withheld = arguments_without_secrets(given)
+    assert shown == ("--api-key", "***", "--token=***", "hub.password=***", "--lr", "0.1", "***", "--token")
+    assert withheld == ("--api-key", "--token", "hub.password", "0.1")
+
+
+def everything_below(folder):
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_no_secret_is_written_and_a_resume_takes_it_from_the_file_again(tmp_path, capsys):
+    config = tmp_path / "c.yaml"
+    config.write_text("hub: {token: opensesame}\nlr: 0.1\n", encoding="utf-8")
+    recorded(config=read_config(str(config)), config_path=str(config), arguments=("--lr", "0.1"))
+    assert b"opensesame" not in everything_below(state_folder())
+    assert open_session().withheld == ("hub.token",)
+    request, past = grammar.parse(["--resume"]).wanted()
+    assert past is not None
+    assert request.target.config == {"hub": {"token": "opensesame"}, "lr": 0.1}
+    config.write_text("hub: {token: another}\nlr: 0.1\n", encoding="utf-8")  # it measures the same
+    assert grammar.parse(["--resume"]).wanted()[0].target.config["hub"] == {"token": "another"}
+    config.unlink()
+    assert cli.main(["--resume"]) == 2
+    assert "its secrets (hub.token) are not kept" in capsys.readouterr().err
+
+
+def test_arguments_with_secrets_are_given_again(tmp_path, capsys):
+    journal = recorded(arguments=("--api-key", "opensesame"))
+    assert b"opensesame" not in everything_below(state_folder())
+    for arguments in (["--resume"], ["mymodel:build", "--resume"]):
+        assert cli.main(arguments) == 2
+        assert "held secrets (--api-key)" in capsys.readouterr().err
+    request, past = grammar.parse(["mymodel:build", "--resume", "--", "--api-key", "opensesame"]).wanted()
+    assert past.session_id == journal.session_id
+    assert request.target.arguments == ("--api-key", "opensesame")
+    assert cli.main(["report", "--report", "r.md", "--json", "r.json"]) == 0
+    assert (
+        "opensesame"
+        not in capsys.readouterr().out + (tmp_path / "r.md").read_text() + (tmp_path / "r.json").read_text()
+    )
+
+
+# --- files that a journal names -------------------------------------------------------------------------------
+
+
+def with_files(history, path):
+    for event in history:
+        if isinstance(event, events.FactsFound) and event.facts.profile:
+            profile = replace(event.facts.profile, trace_path=path)
+            yield replace(event, facts=replace(event.facts, profile=profile))
+        else:
+            yield replace(event, log_path=path) if isinstance(event, events.TrialStarted) else event
+
+
+@pytest.mark.parametrize("way", ["elsewhere", "above", "link"])
+def test_no_file_is_copied_or_shown_because_a_journal_names_it(tmp_path, way):
+    secret = tmp_path / "secret.json.gz"
+    secret.write_bytes(b"\x1f\x8bprivate")
+    journal = recorded(with_files(sample_history(), str(secret)))
+    folder = journal.path.with_suffix("")
+    if way == "above":
+        text = journal.path.read_text().replace(str(secret), f"{folder}/../../../../secret.json.gz")
+        journal.path.write_text(text)
+    if way == "link":
+        (folder / secret.name).symlink_to(secret)
+    cli.main(["report", "--trace", "t.json.gz"])
+    assert not (tmp_path / "t.json.gz").exists()
+    told = open_session().events
+    named = [
+        event.facts.profile.trace_path for event in told if isinstance(event, events.FactsFound) and event.facts.profile
+    ]
+    named += [event.log_path for event in told if isinstance(event, events.TrialStarted)]
+    assert {os.path.dirname(path) for path in named} <= {str(folder), ""}  # noqa: PTH120
+
+
+def test_a_sessions_own_trace_is_found_also_where_its_folder_was_moved(tmp_path, monkeypatch):
+    journal = recorded(with_files(sample_history(), "/old/place/sessions/x/001.trace.json.gz"))
+    (journal.path.with_suffix("") / "001.trace.json.gz").write_bytes(b"the trace")
+    assert cli.main(["report", "--trace", "t.json.gz"]) == 0
+    assert (tmp_path / "t.json.gz").read_bytes() == b"the trace"
+
+
+PLANTED = "RUNS = open('ran', 'a').write('x')\n"
+
+
+@pytest.mark.parametrize("command", [["report", "--json", "r.json"], ["export", "--export", "t.yaml"]])
+def test_no_code_runs_because_a_journal_names_its_folder(tmp_path, command, capsys):
+    path = plant(tmp_path / "recipes", "planted")
+    path.write_text(path.read_text() + PLANTED)
+    recorded(recipe_folders=(str(tmp_path / "recipes"),))
+    assert cli.main(command) == 0
+    assert not (tmp_path / "ran").exists()
+    assert cli.main([*command, "--recipes", str(tmp_path / "recipes")]) == 0
+    assert (tmp_path / "ran").exists()
+
+
+# --- modes ----------------------------------------------------------------------------------------------------
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("usual", [True, False])
+def test_state_is_its_users_alone_under_any_umask(tmp_path, monkeypatch, usual):
+    if usual:
+        monkeypatch.delenv("PERF_ADVISOR_STATE")
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+        (tmp_path / "xdg" / "perf-advisor").mkdir(parents=True, mode=0o755)  # by an earlier version
+    before = os.umask(0)
+    try:
+        recorded()
+        assert replace_file(state_folder() / "hints.json", "{}")
+    finally:
+        os.umask(before)
+    every = [state_folder(), *state_folder().rglob("*")]
+    assert {mode(path) for path in every if path.is_dir()} == {0o700}
+    assert {mode(path) for path in every if path.is_file()} == {0o600}
+
+
+def test_a_folder_of_the_persons_own_keeps_its_mode(tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    own.mkdir(mode=0o755)
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(own))
+    make_private(own / "sessions")
+    assert mode(own) == 0o755
+    assert mode(own / "sessions") == 0o700
+
+
+def test_the_crash_file_is_private_and_follows_no_link(tmp_path, monkeypatch, capsys):
+    def fail(invocation):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "_run", fail)
+    state_folder().mkdir(parents=True)
+    path = state_folder() / f"crash-{os.getpid()}.log"
+    path.symlink_to(tmp_path / "target")
+    assert cli.main(["demo"]) == 1
+    assert not (tmp_path / "target").exists()
+    path.unlink()
+    assert cli.main(["demo"]) == 1
+    assert mode(path) == 0o600
+    capsys.readouterr()
+
+
+# --- YAML that stands for more than it says -------------------------------------------------------------------
+
+LETTERS = "abcdefghi"
+LAUGHS = "a: &a [x]\n" + "".join(f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in pairwise(LETTERS))
+MERGES = "a: &a {x: 1}\n" + "".join(
+    f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 9)}]}}\n" for old, new in pairwise(LETTERS)
+)
+WRITTEN = {
+    "laughs": LAUGHS,
+    "merges": MERGES,
+    "wide": "a: &a {x: 1}\nb: &b {<<: [" + ", ".join(["*a"] * 1000) + "]}\nc: {<<: [" + ", ".join(["*b"] * 9999) + "]}",
+    "itself": "a: &a [*a]\n",
+    "itself, a mapping": "a: &a\n  b: *a\n",
+    "bool": "a: !!bool maybe\n",
+    "timestamp": "a: !!timestamp soon\n",
+    "int": "a: !!int ''\n",
+    "deep": "[" * 5000,
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
+def test_no_yaml_takes_long_or_ends_in_a_traceback(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text, encoding="utf-8")
+    started = time.monotonic()
+    for read in (
+        lambda: read_config(str(path)),
+        lambda: Settings.from_yaml(text, "c.yaml"),
+        lambda: patched(text, Wanted({"data.num_workers": 2}), name="c.yaml"),
+    ):
+        with contextlib.suppress(AdvisorError):
+            read()
+    assert time.monotonic() - started < SOON_S
+
+
+@pytest.mark.parametrize("name", ["bool", "timestamp", "int", "itself", "merges"])
+def test_advisor_load_says_in_two_lines_what_is_wrong(tmp_path, name):
+    (tmp_path / "tuned.yaml").write_text(WRITTEN[name].replace("a:", "precision.autocast:", 1), encoding="utf-8")
+    with pytest.raises(UsageError) as error:
+        advisor.load("tuned.yaml")
+    assert error.value.hint
+    assert len(error.value.message) < 300

@@ -1,0 +1,17 @@
+"""One picture of each view; tests/app has the others."""
+
+from __future__ import annotations
+
+import pytest
+from tui_pictures import LARGE, is_unchanged
+
+from advisor.tui.actions import VIEWS
+
+OF_VIEWS = [view.id for view in VIEWS]
+
+
+@pytest.mark.parametrize("name", OF_VIEWS)
+def test_picture(snap_compare, name, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tuned.yaml").touch()
+    assert is_unchanged(snap_compare, name, LARGE)
