@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from advisor.cli.commands import export, hardware, measure, recipes, report, sessions
+from advisor.cli.commands import compare, export, hardware, measure, opening, recipes, report, sessions
 
 
 class Invocation(Protocol):
@@ -24,6 +24,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Invocation]] = {
     "recipes": recipes.parse,
     "hardware": hardware.parse,
     "sessions": sessions.parse,
+    "open": opening.parse,
+    "compare": compare.parse,
     "report": report.parse,
     "export": export.parse,
 }
@@ -40,6 +42,8 @@ and writes the settings that won.
   perf-advisor recipes [ID]            the speed-ups it knows
   perf-advisor hardware                this machine
   perf-advisor sessions                earlier sessions
+  perf-advisor open [SESSION]          one of them in the app; from there, measure more
+  perf-advisor compare A B             what changed between two of them
   perf-advisor report [SESSION]        show or write the report of one
   perf-advisor export [SESSION]        write the settings that one found"""
 

@@ -4,7 +4,7 @@ Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes. 
 """
 
 from advisor.records.data import BatchPrint, DataPrint, PartPrint, varying
-from advisor.records.hardware import GpuInfo, GpuProcess, GpuSample, Hardware, HostInfo
+from advisor.records.hardware import GpuInfo, GpuProcess, GpuSample, Hardware, HostInfo, HostSample
 from advisor.records.kinds import (
     Bottleneck,
     ConfigKind,
@@ -97,6 +97,7 @@ __all__ = [
     "HabitRow",
     "Hardware",
     "HostInfo",
+    "HostSample",
     "Inspected",
     "LoaderFacts",
     "MeasureBlock",

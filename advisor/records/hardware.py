@@ -57,6 +57,15 @@ class GpuSample:
 
 
 @dataclass(frozen=True, slots=True)
+class HostSample:
+    """One reading of how busy the host is."""
+
+    cpu_percent: float
+    memory_used_bytes: int
+    memory_total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class HostInfo:
     """The host as psutil and the kernel describe it. ``usable_cores`` honours the process's CPU affinity."""
 

@@ -78,6 +78,13 @@ class Action:
 
 ACTIONS = (
     Action(
+        "session.continue",
+        "c",
+        "Continue",
+        "Go on measuring where this recorded session ended; what it measured is kept",
+        steers="continue",
+    ),
+    Action(
         "session.skip",
         "x",
         "Skip",
@@ -149,6 +156,14 @@ ACTIONS = (
         app_action="undo",
     ),
     Action("trial.retry", "t", "Retry", "Run the selected trial again", ("trials", "advice"), "retry"),
+    Action(
+        "view.copy",
+        "y",
+        "Copy",
+        "Copy the code of the recommendation, the settings of the trial, or the file shown, to the clipboard",
+        ("trials", "advice", "export"),
+        "copy",
+    ),
     Action("trials.log", "l", "Log", "Show or hide the log of the selected trial", ("trials",), "log"),
     Action(
         "trials.filter",
@@ -223,6 +238,24 @@ ACTIONS = (
             footer=False,
         )
         for view in VIEWS
+    ),
+    Action(
+        "app.open",
+        "O",
+        "Open",
+        "Show another recorded session in place of this one",
+        app_action="open_session",
+        key_display="O",
+        footer=False,
+    ),
+    Action(
+        "app.compare",
+        "C",
+        "Compare",
+        "Tell what changed from an earlier session to this one",
+        app_action="compare",
+        key_display="C",
+        footer=False,
     ),
     Action(
         "app.next_view",

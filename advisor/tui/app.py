@@ -6,9 +6,9 @@ Threads only post messages; the handlers here, in the UI thread, change the stat
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,16 +23,19 @@ from advisor.experiment.control import SessionControl
 from advisor.experiment.events import Event, SessionFailed, SessionFinished
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import Catalog
-from advisor.records import GpuSample
+from advisor.report.comparison import Measured
 from advisor.tui.actions import VIEWS, bindings, find_view_action
 from advisor.tui.context import Context
 from advisor.tui.countdown import Countdown
 from advisor.tui.decider import Decider
 from advisor.tui.exporting import Exporter
 from advisor.tui.jobs import Job, Jobs
-from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, GaugesRead, RetryWanted
+from advisor.tui.leaving import leave_from_outside
+from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted
 from advisor.tui.pacing import Pace
-from advisor.tui.result import AppResult, bug_of, result_of
+from advisor.tui.recorded import Recorded
+from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
+from advisor.tui.sessions import pick_comparison, pick_session
 from advisor.tui.steering import Steering
 from advisor.tui.theme import ADVISOR_THEME
 from advisor.tui.toasts import Toast, toast_for
@@ -42,6 +45,7 @@ from advisor.tui.views.export import ExportView
 from advisor.tui.views.overview import OverviewView
 from advisor.tui.views.profile import ProfileView
 from advisor.tui.views.trials import TrialsView
+from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.nav import NavBar, NavTab
 from advisor.tui.widgets.status import StatusBar
@@ -52,18 +56,17 @@ if TYPE_CHECKING:
 SESSION_GROUP = "session"
 MEASURING = "Measuring"
 STOP_WAIT_S = 2.0
-BEGINS_WITHIN_S = 5.0
-GAUGE_INTERVAL_S = 1.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and what is drawn takes time from what is measured
 MOST_TOASTS = 3
-GaugeReader = Callable[[], tuple[GpuSample, ...]]
+# The views that the gauges stand over.
+GAUGED = ("overview", "trials")
 
 
 class AdvisorApp(App[AppResult]):
     """Five views of one session.
 
     Construct it, give its ``post_event`` to the session as the receiver of events, ``attach`` the session, ``run``.
-    ``kept_at`` names the place of the journal for the closing words.
+    ``session_id`` names the journal for the closing words. A ``recorded`` session is only shown, nothing is measured.
     """
 
     CSS_PATH = "app.tcss"
@@ -80,31 +83,34 @@ class AdvisorApp(App[AppResult]):
         control: SessionControl | None = None,
         load_catalog: Callable[[], Catalog] | None = None,
         gauges: GaugeReader | None = None,
-        kept_at: str = "",
+        recorded: Recorded | None = None,
         rework_delay_s: float = 1.0,
         draw_interval_s: float = DRAW_INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.context = Context(request, exporter, control, countdown=Countdown(clock))
+        self.context = Context(request, exporter, control, countdown=Countdown(clock), recorded=recorded)
+        for event in recorded.events() if recorded else ():
+            self.context.take(event)
         self._load_catalog = load_catalog
         self._read_gauges = gauges
-        self._kept_at = kept_at
+        self._session_id = recorded.past.session_id if recorded else ""
         self.pace = Pace(self._draw, self.set_timer, draw_interval_s)
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._jobs = Jobs(self._start_job, self.set_timer)
-        self.steering = Steering(self.context, self._jobs, self._tell, self._aside)
+        self.steering = Steering(self.context, self._jobs, self._tell, self._aside, self._go_on_with)
         self.decider = Decider(self.context, self._jobs, self._tell, lambda: self._alive, rework_delay_s)
         self._stopping = False
+        self._then: Then | None = None
         self.register_theme(ADVISOR_THEME)
         self.theme = ADVISOR_THEME.name
 
     # --- the session's side: any thread ----------------------------------------------------------------------
 
-    def attach(self, control: SessionControl, *, kept_at: str = "") -> None:
+    def attach(self, control: SessionControl, *, session_id: str = "") -> None:
         """Give the app its session; before ``run``."""
         self.context.control = control
-        self._kept_at = kept_at or self._kept_at
+        self._session_id = session_id
 
     def post_event(self, event: Event) -> None:
         """Take an event of the session. Safe from any thread, before, during and after the app's life."""
@@ -116,7 +122,8 @@ class AdvisorApp(App[AppResult]):
 
     def compose(self) -> ComposeResult:
         """Tabs, views, status, keys."""
-        yield NavBar(self.context.request.target.target)
+        yield NavBar(self.context.request.target.target, self.context.recorded)
+        yield GaugeStrip(self._read_gauges, self.context.recorded)
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
             yield OverviewView(self.context)
             yield ProfileView(self.context)
@@ -134,10 +141,10 @@ class AdvisorApp(App[AppResult]):
     def _begin(self) -> None:
         if self._load_catalog:
             self._load_recipes(self._load_catalog)
-        if self._read_gauges:
-            self.set_interval(GAUGE_INTERVAL_S, self._poll_gauges)
         if self.context.control:
             self._jobs.add(Job(MEASURING, self.context.control.run))
+        if self.context.recorded and self.context.state.failure:
+            self._show_failure(self.context.state.failure)
         self._draw()
 
     @work(thread=True, exit_on_error=False, group="catalog")
@@ -150,23 +157,6 @@ class AdvisorApp(App[AppResult]):
         for problem in catalog.problems:
             self.notify(problem, title="A recipe could not be loaded", severity="warning", markup=False)
         self._draw()
-
-    # --- gauges ----------------------------------------------------------------------------------------------
-
-    def _poll_gauges(self) -> None:
-        hardware = self.context.state.hardware
-        if self._read_gauges and (hardware is None or hardware.gpus):
-            self._gauge_worker(self._read_gauges)
-
-    @work(thread=True, exit_on_error=False, exclusive=True, group="gauges")
-    def _gauge_worker(self, read: GaugeReader) -> None:
-        self.post_message(GaugesRead(read()))
-
-    @on(GaugesRead)
-    def _on_gauges_read(self, message: GaugesRead) -> None:
-        self.context.gauges.add(message.samples)
-        if self._alive and isinstance(self.view, OverviewView):
-            self.view.show_gauges()
 
     # --- events ----------------------------------------------------------------------------------------------
 
@@ -213,6 +203,7 @@ class AdvisorApp(App[AppResult]):
         if hidden and self.focused is None and len(self.screen_stack) == 1:
             self._focus_view()
         self.base_screen.query_one(StatusBar).show(self.context)
+        self.base_screen.query_one(GaugeStrip).device_uuid = self.context.device_uuid
         self.base_screen.refresh_bindings()
         self.pace.drawn()
 
@@ -231,7 +222,6 @@ class AdvisorApp(App[AppResult]):
     def _on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.group != SESSION_GROUP:
             if event.state is WorkerState.ERROR:
-                self._read_gauges = None if event.worker.group == "gauges" else self._read_gauges
                 self.notify(str(event.worker.error), severity="error", markup=False)
             return
         if event.state is WorkerState.ERROR and event.worker.error:
@@ -293,6 +283,7 @@ class AdvisorApp(App[AppResult]):
         """Switch to a view."""
         self.base_screen.query_one("#views", ContentSwitcher).current = view_id
         self.base_screen.query_one(NavBar).mark(view_id)
+        self.base_screen.query_one(GaugeStrip).display = view_id in GAUGED
         self._draw()
         self._focus_view()
 
@@ -342,11 +333,20 @@ class AdvisorApp(App[AppResult]):
 
         return commands(self)
 
-    def show_export(self, format_id: str) -> None:
-        """Go to the export view, to one of its formats."""
-        self.action_show_view("export")
-        if isinstance(self.view, ExportView):
-            self.view.choose(format_id)
+    # --- other sessions --------------------------------------------------------------------------------------
+
+    def action_open_session(self) -> None:
+        """Pick a recorded session and show it in place of this one."""
+        pick_session(self, self._session_id, self._go_on_with)
+
+    def action_compare(self) -> None:
+        """Pick a recorded session and tell what changed from it to this one."""
+        pick_comparison(self, Measured(self._session_id, self.context.request, self.context.state))
+
+    def _go_on_with(self, then: Then) -> None:
+        """Leave for another session, after the question that leaving asks."""
+        self._then = then
+        self.call_later(self.action_quit)
 
     # --- the end ---------------------------------------------------------------------------------------------
 
@@ -366,7 +366,9 @@ class AdvisorApp(App[AppResult]):
 
         if answer is Leaving.LEAVE:
             await self.action_quit_at_once()
-        elif answer is Leaving.FINISH:
+            return
+        self._then = None
+        if answer is Leaving.FINISH:
             self.steering.do("finish")
 
     async def action_quit_at_once(self) -> None:
@@ -376,18 +378,14 @@ class AdvisorApp(App[AppResult]):
             self._jobs.clear()
             await self._stop_session()
         self._take_events()
-        result = result_of(self.context.state, self._kept_at)
-        self.exit(result, return_code=result.exit_code)
+        recorded = self.context.recorded
+        result = result_of_recorded(self._session_id) if recorded else result_of(self.context.state, self._session_id)
+        self.exit(replace(result, then=self._then), return_code=result.exit_code)
 
     def leave_soon(self) -> None:
         """Leave at once, for a signal: safe in its handler, and before the app has begun."""
-        threading.Thread(target=self._leave_from_outside, name="leave", daemon=True).start()
-
-    def _leave_from_outside(self) -> None:
-        until = time.monotonic() + BEGINS_WITHIN_S
-        while not self._alive and time.monotonic() < until:
-            time.sleep(0.02)
-        self.call_later(self.action_quit_at_once)  # nobody may be there to answer a question
+        # Nobody may be there to answer a question.
+        leave_from_outside(lambda: self._alive, lambda: self.call_later(self.action_quit_at_once))
 
     async def _stop_session(self) -> None:
         if self.context.control is None:

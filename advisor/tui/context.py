@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 from advisor.experiment import events
@@ -11,26 +10,10 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.recipe import Recipe
 from advisor.recipe.catalog import Catalog
-from advisor.records import GpuSample, Recommendation, Value
+from advisor.records import Recommendation, Value
 from advisor.tui.countdown import Countdown
 from advisor.tui.exporting import Exporter
-
-HISTORY = 120
-
-
-@dataclass
-class Gauges:
-    """The latest sample of each GPU and the history of its utilisation, by UUID."""
-
-    latest: dict[str, GpuSample] = field(default_factory=dict)
-    utilization: dict[str, deque[int]] = field(default_factory=dict)
-
-    def add(self, samples: tuple[GpuSample, ...]) -> None:
-        """Take one reading of all GPUs."""
-        for sample in samples:
-            self.latest[sample.uuid] = sample
-            history = self.utilization.setdefault(sample.uuid, deque(maxlen=HISTORY))
-            history.append(sample.utilization_percent or 0)
+from advisor.tui.recorded import Recorded
 
 
 @dataclass
@@ -38,6 +21,7 @@ class Context:
     """Shared by reference; only the app changes it, and only in the UI thread.
 
     ``waiting`` names the trials that the person asked for and that have not begun. ``paused``: no further trial begins.
+    ``recorded`` is the session that is shown again; None for one that measures.
     """
 
     request: Request
@@ -45,11 +29,11 @@ class Context:
     control: SessionControl | None = None
     catalog: Catalog | None = None
     state: SessionState = field(default_factory=SessionState)
-    gauges: Gauges = field(default_factory=Gauges)
     countdown: Countdown = field(default_factory=Countdown)
     busy_with: str = ""
     waiting: tuple[str, ...] = ()
     paused: bool = False
+    recorded: Recorded | None = None
 
     def take(self, event: events.Event) -> None:
         """Have the state and the countdown follow an event."""
@@ -77,6 +61,11 @@ class Context:
     def defaults(self) -> dict[str, Value]:
         """The default of every setting, by key; empty until the catalogue is loaded."""
         return {recipe.key: recipe.default for recipe in self.catalog.recipes.values()} if self.catalog else {}
+
+    @property
+    def device_uuid(self) -> str | None:
+        """The GPU that is measured on, once that is known."""
+        return self.state.facts.workload.device_uuid if self.state.facts else None
 
     @property
     def baseline_memory(self) -> int | None:

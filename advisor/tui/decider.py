@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from advisor.errors import UsageError
 from advisor.experiment.control import Decision
 from advisor.experiment.verification import may_be_verified
 from advisor.records import Value
 from advisor.tui.context import Context
 from advisor.tui.deciding import consequence
 from advisor.tui.jobs import Job, Jobs
+from advisor.tui.recorded import Recorded
 from advisor.tui.steering import REWORK, has_run
 from advisor.tui.views.trial_rows import STACK
 
@@ -48,13 +50,27 @@ class Decider:
         return recipe
 
     def _take(self, recipe: str, decision: Decision | None, value: Value | None) -> None:
-        control = self._context.control
+        control, recorded = self._context.control, self._context.recorded
+        if recorded is not None:
+            self._keep(recorded, recipe, decision, value)
         if control is None:
             return
         self._tell(consequence(self._context.state, recipe, decision, value))
         self._meanwhile = self._context.state.finished is None
         control.decide(recipe, decision, value)
         self.rework_soon()
+
+    def _keep(self, recorded: Recorded, recipe: str, decision: Decision | None, value: Value | None) -> None:
+        """Decide about a recorded session: what is measured follows once it goes on."""
+        told = consequence(self._context.state, recipe, decision, value, measures=False)
+        try:
+            event = recorded.decide(recipe, decision, value)
+        except UsageError as error:
+            self._replaced.pop()
+            self._tell(f"{error.message} {error.hint}")
+            return
+        self._context.take(event)
+        self._tell(told)
 
     def session_finished(self) -> None:
         """Have the stack follow what the session had no time to follow."""

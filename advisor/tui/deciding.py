@@ -41,8 +41,10 @@ def value_to_accept(state: SessionState, candidate: Candidate) -> Value | None:
     return candidate.value if len(values_of(state, candidate.recipe)) > 1 else None
 
 
-def consequence(state: SessionState, recipe: str, decision: Decision | None, value: Value | None = None) -> str:
-    """What follows from a decision, told before it is taken."""
+def consequence(
+    state: SessionState, recipe: str, decision: Decision | None, value: Value | None = None, *, measures: bool = True
+) -> str:
+    """What follows from a decision, told before it is taken. A recorded session ``measures`` nothing by itself."""
     name = recipe if value is None else f"{recipe}={text_of(value)}"
     candidates = values_of(state, recipe)
     stacked = any(state.stack_settings.get(c.key) == c.value for c in candidates)
@@ -51,13 +53,15 @@ def consequence(state: SessionState, recipe: str, decision: Decision | None, val
         return f"The decision on {recipe} is taken back."
     if decision is Decision.REJECTED:
         if stacked:
-            return f"{recipe} is left out; the stack is measured again without it."
+            then = "the stack is measured again without it" if measures else "key c measures the stack without it"
+            return f"{recipe} is left out; {then}."
         tried = all(c.name in state.trials for c in candidates)
         return f"{recipe} stays out of the stack." if over or tried else f"{recipe} is not tried any more."
     if any(value in (None, c.value) and state.stack_settings.get(c.key) == c.value for c in candidates):
         return f"{name} stays in the stack."
-    when = "now" if over else "next"
-    return f"{name} is accepted; it is measured in the stack {when}."
+    if not measures:
+        return f"{name} is accepted; key c measures it in the stack."
+    return f"{name} is accepted; it is measured in the stack {'now' if over else 'next'}."
 
 
 def can_measure_stack(state: SessionState) -> bool:

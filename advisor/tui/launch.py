@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from advisor.errors import AdvisorError, UsageError
+from advisor.errors import AdvisorError, ExitCode, UsageError
 from advisor.experiment.events import SessionFinished
-from advisor.experiment.journal import Journal, PastSession
+from advisor.experiment.journal import Journal, PastSession, open_session
 from advisor.experiment.request import Request
+from advisor.experiment.sameness import changes, with_its_config
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import Exported
@@ -19,14 +21,19 @@ from advisor.export.config_patch import diff
 from advisor.export.files import read_exactly, write_atomically
 from advisor.figures.formatting import printable
 from advisor.files.config_file import read_config
+from advisor.files.paths import is_file
 from advisor.machine.hardware import sample_gpus
+from advisor.machine.load import sample_host
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records.outputs import Outputs
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
 from advisor.tui.exporting import ExportFormat
-from advisor.tui.result import AppResult
+from advisor.tui.recorded import Recorded
+from advisor.tui.result import AppResult, Then
+from advisor.tui.sessions import SessionPicker
+from advisor.tui.widgets.gauges import Reading
 
 _SETTINGS = ExportFormat("settings", "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
 _PYTHON = ExportFormat("python", "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
@@ -40,7 +47,25 @@ def run_app(request: Request, outputs: Outputs, past: PastSession | None = None)
 
     Raises AdvisorError when the session failed, after the app has closed and all else is done.
     """
-    app = open_app(request, outputs, past)
+    return _run(open_app(request, outputs, past), request, outputs)
+
+
+def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> int:
+    """Show a recorded session in the app, one that the person picks where none is named; return the exit code.
+
+    Raises UsageError when there is no such session. No code is run because a journal names it: recipes of a folder are
+    loaded where this call names the folder.
+    """
+    chosen = session_id or SessionPicker().run()
+    if not chosen:
+        return ExitCode.OK
+    past = open_session(chosen)
+    app = app_of_recorded(past, recipe_folders)
+    return _run(app, app.context.request, Outputs())
+
+
+def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
+    """Run the app, write what was asked for, and go on with the session that the person chose to see next."""
     with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(app.leave_soon):
         started = time.monotonic()
         result = app.run()
@@ -49,7 +74,44 @@ def run_app(request: Request, outputs: Outputs, past: PastSession | None = None)
         state = app.context.state
         if state.finished is None and state.failure is None:  # it was not waited for any longer
             state.apply(SessionFinished(True, time.monotonic() - started))
-        return _farewell(state, request, outputs, result)
+        code = _farewell(state, request, outputs, result)
+    return _go_on_with(result.then) if result.then else code
+
+
+def _go_on_with(then: Then) -> int:
+    """Show or continue a recorded session. Raises UsageError where it cannot be continued as it was measured."""
+    if not then.measures:
+        return show_session(then.session_id)
+    past = open_session(then.session_id)
+    budget_s = past.request.budget_s if then.budget_s is None else then.budget_s
+    return run_app(replace(_as_it_was(past), budget_s=budget_s), Outputs(), past)
+
+
+def _as_it_was(past: PastSession) -> Request:
+    """The request of a session, if it would measure the same today."""
+    target = past.request.target.target
+    if past.withheld_arguments:
+        names = ", ".join(past.withheld_arguments)
+        raise UsageError(
+            f"the target's arguments held secrets ({names}), which a session does not keep.",
+            f"Give them again: `perf-advisor {target} --resume -- …`.",
+        )
+    request = with_its_config(past.request, past, given=False)
+    if changed := "; ".join(changes(request, past)):
+        raise UsageError(
+            f"the session {past.session_id} measured something else: {changed}.",
+            f"Undo that, or measure anew: `perf-advisor {target}`.",
+        )
+    return request
+
+
+def app_of_recorded(past: PastSession, recipe_folders: tuple[str, ...] = ()) -> AdvisorApp:
+    """Return the app over a recorded session, ready to run."""
+    request = replace(past.request, recipe_folders=recipe_folders)
+    config_path = request.config_path
+    still_there = config_path if config_path and is_file(config_path) else None
+    exporter = FileExporter(request, Outputs(config_path=still_there, key_map=request.key_map, verify=False))
+    return AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(recipe_folders), recorded=Recorded(past))
 
 
 def open_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> AdvisorApp:
@@ -58,10 +120,14 @@ def open_app(request: Request, outputs: Outputs, past: PastSession | None = None
     Runner.prepare()
     journal = Journal.create(request) if past is None else Journal(past.path, request)
     exporter = FileExporter(request, outputs)
-    app = AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=sample_gpus)
+    app = AdvisorApp(request, exporter, load_catalog=lambda: load_catalog(request.recipe_folders), gauges=_read_gauges)
     session = Session(request, Runner(), app.post_event, journal, past=past)
-    app.attach(session, kept_at=f"session {journal.session_id}")
+    app.attach(session, session_id=journal.session_id)
     return app
+
+
+def _read_gauges() -> Reading:
+    return Reading(sample_gpus(), sample_host())
 
 
 def _farewell(state: SessionState, request: Request, outputs: Outputs, result: AppResult) -> int:

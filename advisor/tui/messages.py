@@ -7,7 +7,7 @@ from pathlib import Path
 from textual.message import Message
 
 from advisor.experiment.control import Decision
-from advisor.records import GpuSample, Value
+from advisor.records import Value
 
 
 class EventsWaiting(Message):
@@ -16,14 +16,6 @@ class EventsWaiting(Message):
     def can_replace(self, message: Message) -> bool:
         """A later message of this kind says the same."""
         return isinstance(message, EventsWaiting)
-
-
-class GaugesRead(Message):
-    """The GPU gauges have been read."""
-
-    def __init__(self, samples: tuple[GpuSample, ...]) -> None:
-        super().__init__()
-        self.samples = samples
 
 
 class Decided(Message):

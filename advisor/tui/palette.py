@@ -1,4 +1,4 @@
-"""The command palette: every action that makes sense now, every export, the theme."""
+"""The command palette: every action that makes sense now, exports, trials, settings, recommendations, the theme."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
 
+from advisor.figures.formatting import format_setting
 from advisor.tui.actions import ACTIONS, Action
+from advisor.tui.views.export import ExportView
+from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK
+from advisor.tui.views.trials import TrialsView
 
 if TYPE_CHECKING:
     from advisor.tui.app import AdvisorApp
@@ -20,11 +24,47 @@ def commands(app: AdvisorApp) -> Iterable[SystemCommand]:
         if action.palette and _offered(app, action):
             yield SystemCommand(_title(app, action), action.description, partial(app.run_action, action.action))
     for item in app.context.exporter.formats():
-        yield SystemCommand(f"Export {item.title}", item.description, partial(app.show_export, item.id))
+        title = f"Export {item.title}: {item.default_name}"
+        yield SystemCommand(title, item.description, partial(_show_export, app, item.id))
+    yield from _things(app)
     yield SystemCommand("Theme", "Choose another theme", app.action_change_theme)
     screenshot = partial(app.set_timer, 0.1, app.deliver_screenshot)
     yield SystemCommand("Screenshot", "Save an SVG of the screen", lambda: (screenshot(), None)[1])
     yield SystemCommand("Quit", "Leave; everything measured is kept", app.action_quit)
+
+
+def _things(app: AdvisorApp) -> Iterable[SystemCommand]:
+    """What was recommended and tried, by name; found by what is typed, not listed before that."""
+    state = app.context.state
+    for item in state.recommendations:
+        recipe = item.record.candidate.recipe
+        yield SystemCommand(f"Advice: {item.title} ({recipe})", item.why, partial(_show_advice, app, recipe), False)
+    candidates = {c.name: c for c in (*state.planned, *(record.candidate for record in state.trials.values()))}
+    for name, candidate in candidates.items():
+        setting = format_setting(candidate.key, candidate.value)
+        yield SystemCommand(f"Trial: {name} ({setting})", "Its row and its log", partial(_show_trial, app, name), False)
+    for name in (BASELINE, STACK):
+        yield SystemCommand(f"Trial: {name}", "Its row and its log", partial(_show_trial, app, name), False)
+    for recipe, reason in state.skipped.items():
+        row = f"{SKIPPED_PREFIX}{recipe}"
+        yield SystemCommand(f"Not tried: {recipe}", reason, partial(_show_trial, app, row), False)
+
+
+def _show_export(app: AdvisorApp, format_id: str) -> None:
+    app.action_show_view("export")
+    if isinstance(app.view, ExportView):
+        app.view.choose(format_id)
+
+
+def _show_advice(app: AdvisorApp, recipe: str) -> None:
+    app.action_show_view("advice")
+    app.view.choose_recipe(recipe)
+
+
+def _show_trial(app: AdvisorApp, row: str) -> None:
+    app.action_show_view("trials")
+    if isinstance(app.view, TrialsView):
+        app.view.choose_row(row)
 
 
 def _offered(app: AdvisorApp, action: Action) -> bool:

@@ -12,6 +12,18 @@ from advisor.report.conclusions import candidates_tried
 
 
 @dataclass(frozen=True, slots=True)
+class Then:
+    """What to show after the app has closed: a recorded session; with ``measures``, one that goes on.
+
+    It goes on for ``budget_s``, or for as long as it had.
+    """
+
+    session_id: str
+    measures: bool = False
+    budget_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AppResult:
     """The exit code, and the lines to print once the terminal is the shell's again.
 
@@ -21,11 +33,17 @@ class AppResult:
     exit_code: int
     lines: tuple[str, ...] = ()
     error_lines: tuple[str, ...] = ()
+    then: Then | None = None
 
 
-def result_of(state: SessionState, kept_at: str) -> AppResult:
-    """What to say after the app has closed."""
-    lines = _kept(state, kept_at)
+def result_of_recorded(session_id: str) -> AppResult:
+    """Return what to say after a recorded session was shown."""
+    return AppResult(ExitCode.OK, (_open_again(session_id),))
+
+
+def result_of(state: SessionState, session_id: str) -> AppResult:
+    """Return what to say after a session that measured."""
+    lines = _kept(state, session_id)
     if state.failure:
         failure = state.failure
         errors = [f"perf-advisor: {failure.message}", failure.hint, failure.details.rstrip()]
@@ -34,14 +52,20 @@ def result_of(state: SessionState, kept_at: str) -> AppResult:
     return AppResult(ExitCode.OK if over else ExitCode.INTERRUPTED, lines)
 
 
-def _kept(state: SessionState, kept_at: str) -> tuple[str, ...]:
+def _kept(state: SessionState, session_id: str) -> tuple[str, ...]:
     if state.baseline is None and not state.trials:
         return () if state.failure else ("Nothing was measured.",)
     count = len(candidates_tried(state))  # as the app counts them: neither the control nor what had no time
     what = f"The baseline and {count} trial{'' if count == 1 else 's'} are kept" if count else "The baseline is kept"
-    where = f" in {kept_at}" if kept_at else ""
+    where = f" in session {session_id}" if session_id else ""
     unfinished = state.finished is None or state.finished.cancelled
-    return (f"{what}{where}.", *(("Go on with: perf-advisor --resume",) if unfinished else ()))
+    again = f"Go on with: perf-advisor --resume {session_id}".rstrip()
+    open_again = (_open_again(session_id),) if session_id else ()
+    return (f"{what}{where}.", *open_again, *((again,) if unfinished else ()))
+
+
+def _open_again(session_id: str) -> str:
+    return f"Open it again with: perf-advisor open {session_id}"
 
 
 def bug_of(error: BaseException) -> SessionFailed:

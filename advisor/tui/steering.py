@@ -15,10 +15,13 @@ from advisor.records import Outcome
 from advisor.report.conclusions import count_untried
 from advisor.tui.context import Context
 from advisor.tui.jobs import Job, Jobs
+from advisor.tui.result import Then
 
 MINUTE_S = 60.0
 REWORK = "Measuring the stack again"
 MORE = "Trying more"
+# What a recorded session that is continued gets, by the key that continues it; as much as it had without an entry.
+_MORE_S = {"minute": MINUTE_S}
 
 
 class Tell(Protocol):
@@ -29,13 +32,25 @@ class Tell(Protocol):
 
 
 class Steering:
-    """Obeys the person. ``aside`` runs a call of the session that may take a moment, outside the UI thread."""
+    """Obeys the person.
 
-    def __init__(self, context: Context, jobs: Jobs, tell: Tell, aside: Callable[[Callable[[], None]], object]) -> None:
+    ``aside`` runs a call of the session that may take a moment, outside the UI thread; ``go_on_with`` leaves this app
+    for one that measures.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        jobs: Jobs,
+        tell: Tell,
+        aside: Callable[[Callable[[], None]], object],
+        go_on_with: Callable[[Then], None],
+    ) -> None:
         self._context = context
         self._jobs = jobs
         self._tell = tell
         self._aside = aside
+        self._go_on_with = go_on_with
         self._does: dict[str, Callable[[SessionControl], None]] = {
             "skip": self._skip,
             "pause": self._pause,
@@ -48,7 +63,9 @@ class Steering:
     def can(self, name: str) -> bool | None:
         """Whether an action makes sense now; None shows its key dimmed, False hides it."""
         state, busy = self._context.state, bool(self._jobs.busy_with)
-        if self._context.control is None or state.failure:
+        if self._context.recorded is not None:
+            return self._can_go_on(name)
+        if self._context.control is None or state.failure or name == "continue":
             return False
         live = state.finished is None
         measured = state.baseline is not None
@@ -64,9 +81,19 @@ class Steering:
 
     def do(self, name: str) -> None:
         """Do what the key of an action says."""
-        control = self._context.control
-        if control is not None and self.can(name):
+        control, recorded = self._context.control, self._context.recorded
+        if not self.can(name):
+            return
+        if recorded is not None:
+            self._go_on_with(Then(recorded.past.session_id, measures=True, budget_s=_MORE_S.get(name)))
+        elif control is not None:
             self._does[name](control)
+
+    def _can_go_on(self, name: str) -> bool:
+        """Whether a key continues a recorded session: for as long as it had, or for a minute."""
+        if name == "untried":
+            return count_untried(self._context.state) > 0
+        return name in ("continue", "minute")
 
     # --- while the session runs ------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import sample_session
 import tui_histories as histories
+from textual.widget import Widget
 from textual.widgets import DataTable, Input, OptionList, Static
 from tui_fakes import CANNOT_WRITE, FakeExporter, make_app
 from tui_pilot import drive, screen_text, settle
@@ -19,13 +20,15 @@ from tui_pilot import drive, screen_text, settle
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
-from advisor.records import GpuSample, Outcome
+from advisor.machine.load import sample_host
+from advisor.records import Outcome
 from advisor.tui.actions import ACTIONS, VIEWS
 from advisor.tui.result import AppResult, result_of
 from advisor.tui.screens import FailureScreen, HelpScreen
 from advisor.tui.toasts import toast_for
 from advisor.tui.views.headline import headline
 from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.widgets.gauges import GaugeStrip, Reading
 from advisor.tui.widgets.log_tail import LogTail, read_tail
 from advisor.tui.widgets.status import StatusBar, stack_text
 
@@ -319,8 +322,9 @@ async def test_quitting_cancels_and_says_what_is_kept(keys) -> None:
     assert app.return_code == 130
     assert app.return_value is not None
     assert app.return_value.lines == (
-        "The baseline and 8 trials are kept in /home/me/.local/state/perf-advisor/1.",
-        "Go on with: perf-advisor --resume",
+        "The baseline and 8 trials are kept in session 20261122-154141.",
+        "Open it again with: perf-advisor open 20261122-154141",
+        "Go on with: perf-advisor --resume 20261122-154141",
     )
 
 
@@ -387,7 +391,7 @@ async def test_help_lists_every_key() -> None:
 async def test_the_palette_depends_on_the_view() -> None:
     async def check(pilot, app, control) -> None:
         titles = [command.title for command in app.get_system_commands(app.screen)]
-        assert "Export Report" in titles
+        assert "Export Report: report.md" in titles
         assert "Theme" in titles
         assert not any(title.startswith("Accept") for title in titles)
         await pilot.press("4")
@@ -395,7 +399,7 @@ async def test_the_palette_depends_on_the_view() -> None:
         await commands["Accept: Channels-last memory format"].callback()
         await settle(pilot)
         assert ("decide", "channels_last", Decision.ACCEPTED) in control.calls
-        commands["Export Python file"].callback()
+        commands["Export Python file: tuned.py"].callback()
         await settle(pilot)
         assert app.view.id == "export"
         assert "import torch" in screen_text(app)
@@ -404,6 +408,33 @@ async def test_the_palette_depends_on_the_view() -> None:
         assert "Export Settings YAML" in screen_text(app)
 
     await drive(histories.whole(), check)
+
+
+@pytest.mark.parametrize(
+    ("typed", "view", "shown"),
+    [
+        ("trial autocast", "trials", "autocast=bfloat16"),
+        ("not tried", "trials", "was not tried"),
+        ("precision.autocast", "trials", "autocast=bfloat16"),
+        ("advice channels", "advice", "Channels-last memory format"),
+        ("tuned", "export", "tuned"),
+    ],
+)
+async def test_the_palette_finds_trials_settings_recipes_and_files(typed, view, shown) -> None:
+    async def check(pilot, app, control) -> None:
+        found = [c for c in app.get_system_commands(app.screen) if fuzzy(typed, c.title)]
+        assert found
+        found[0].callback()
+        await settle(pilot)
+        assert app.view.id == view
+        strip = app.query_one("#selection" if view == "trials" else f"#{view}", Widget)
+        assert shown in (str(strip.content) if view == "trials" else screen_text(app))
+
+    await drive(histories.whole(), check)
+
+
+def fuzzy(typed: str, text: str) -> bool:
+    return all(word in text.lower() for word in typed.split())
 
 
 async def test_themes_can_be_changed_on_any_view() -> None:
@@ -416,13 +447,34 @@ async def test_themes_can_be_changed_on_any_view() -> None:
     await drive(histories.whole(), check)
 
 
-async def test_gauges_are_shown() -> None:
+@pytest.mark.parametrize(
+    ("size", "told"), [((120, 36), "9.00 GiB of 140 GiB  486 W  51 °C  1980 MHz"), ((80, 24), "486 W")]
+)
+async def test_gauges_are_shown(size, told) -> None:
     app, _ = make_app(histories.whole(), gauges=True)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=size) as pilot:
+        for view, is_there in (("1", True), ("3", True), ("2", False), ("4", False)):
+            await pilot.press(view)
+            await settle(pilot)
+            app.clear_notifications()
+            await settle(pilot)
+            line = screen_text(app).split("\n")[1]
+            assert (told in line and "97 %" in line) is is_there
+
+
+async def test_without_a_gpu_the_gauges_are_the_hosts() -> None:
+    app, _ = make_app(histories.cpu_demo())
+    async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        app._poll_gauges()
+        app.query_one(GaugeStrip).reading = replace(histories.READING, gpus=())
         await settle(pilot)
-        assert "486 W, 51 °C, SM 1980 MHz" in screen_text(app)
+        assert "35 %  RAM 12.0 GiB of 128 GiB" in screen_text(app)
+
+
+def test_the_gauges_of_this_machine_can_be_read() -> None:
+    host = sample_host()
+    assert 0 <= host.cpu_percent <= 100
+    assert 0 < host.memory_used_bytes <= host.memory_total_bytes
 
 
 def test_toasts_for_what_matters() -> None:
@@ -481,16 +533,14 @@ async def test_a_flood_of_events_is_not_a_flood_of_toasts() -> None:
 async def test_gauges_that_fail_are_read_no_more() -> None:
     app, control = make_app(histories.to_trials(), hold=True, gauges=True)
 
-    def broken() -> tuple[GpuSample, ...]:
+    def broken() -> Reading:
         raise OSError("NVML went away [/]")
 
     app._read_gauges = broken
-    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+    async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        app._poll_gauges()
-        await settle(pilot)
-        assert app._read_gauges is None
-        assert "NVML went away [/]" in screen_text(app)
+        assert "The gauges cannot be read: OSError: NVML went away [/]" in screen_text(app)
+        assert app.query_one(GaugeStrip)._read is None
         control.cancel()
 
 

@@ -102,7 +102,9 @@ def test_what_follows_from_skipping_is_told() -> None:
 
 def test_every_steering_key_is_in_the_palette_and_the_help() -> None:
     steering = [action for action in ACTIONS if action.steers]
-    assert {action.steers for action in steering} == {"skip", "stop", "pause", "minute", "untried", "finish"}
+    assert {action.steers for action in steering} == {
+        "continue", "skip", "stop", "pause", "minute", "untried", "finish"
+    }  # fmt: skip
     assert all(action.palette and not action.views for action in steering)
 
 

@@ -27,7 +27,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from tui_histories import TITLES
+from tui_histories import READING, TITLES
 
 from advisor.errors import AdvisorError
 from advisor.experiment.control import Decision
@@ -244,13 +244,11 @@ def make_app(
     clock: Callable[[], float] = lambda: 0.0,
 ) -> tuple[AdvisorApp, FakeControl]:
     """An app with a fake session attached, wired in the order of the command line."""
-    from tui_histories import SAMPLE
-
     app = AdvisorApp(
         Request(TargetSpec(target, "/home/me/project"), config_path=config_path),
         FakeExporter(),
         load_catalog=catalog,
-        gauges=(lambda: (SAMPLE,)) if gauges else None,
+        gauges=(lambda: READING) if gauges else None,
         rework_delay_s=0.01,
         draw_interval_s=draw_interval_s,
         clock=clock,
@@ -258,5 +256,5 @@ def make_app(
     app.animation_level = "none"
     control = FakeControl(history, hold=hold)
     control.emit = app.post_event
-    app.attach(control, kept_at="/home/me/.local/state/perf-advisor/1")
+    app.attach(control, session_id="20261122-154141")
     return app, control

@@ -27,6 +27,7 @@ from advisor.records import (
     HabitRow,
     Hardware,
     HostInfo,
+    HostSample,
     LoaderFacts,
     Mode,
     Numerics,
@@ -45,6 +46,7 @@ from advisor.records import (
     Value,
     WorkloadFacts,
 )
+from advisor.tui.widgets.gauges import Reading
 
 GIB = 1024**3
 UUID = "GPU-5c1f0e52-0000-4c0e-9a51-000000000001"
@@ -88,6 +90,7 @@ H200 = GpuInfo(
 )
 
 SAMPLE = GpuSample(UUID, 97, 9 * GIB, 140 * GIB, 51, 486.0, 1980)
+READING = Reading((SAMPLE,), HostSample(35.0, 12 * GIB, 128 * GIB))
 
 RESNET = WorkloadFacts(
     mode=Mode.TRAIN,

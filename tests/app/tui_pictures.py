@@ -6,6 +6,8 @@ import tui_histories as histories
 from tui_fakes import make_app
 from tui_pilot import settle
 
+from advisor.tui.widgets.gauges import GaugeStrip
+
 SMALL, LARGE = (80, 24), (120, 36)
 PICTURES = {
     "overview": (histories.whole, ["1"]),
@@ -51,7 +53,7 @@ def is_unchanged(snap_compare, name, size) -> bool:
         await settle(pilot)
         app.clear_notifications()
         await settle(pilot)
-        app.context.gauges.add((histories.SAMPLE,) if name == "overview" else ())
+        app.query_one(GaugeStrip).reading = histories.READING if name in ("overview", "trials") else None
         await pilot.press(*keys)
         await settle(pilot)
         app.clear_notifications()

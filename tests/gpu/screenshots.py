@@ -79,7 +79,7 @@ def app_over(journal):
     past = open_session(Path(journal).stem)
     app = AdvisorApp(past.request, FileExporter(past.request, Outputs()), load_catalog=load_catalog)
     app.recorded = Recorded(past, app.post_event)
-    app.attach(app.recorded, kept_at=f"session {past.session_id}")
+    app.attach(app.recorded, session_id=past.session_id)
     return app
 
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
-from advisor.figures.formatting import MISSING, format_interval, format_pending, format_seconds, plain
+from advisor.figures.formatting import MISSING, format_seconds, plain
 
 if TYPE_CHECKING:
     from advisor.experiment.state import SessionState
-    from advisor.records import StackRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +45,6 @@ def parse(arguments: Sequence[str]) -> ShowSessions:
 
 def result_of(state: SessionState) -> str:
     """What a session came to, in a few words."""
-    from advisor.report.conclusions import candidates_tried, stack_helps
+    from advisor.report.listing import result_line
 
-    if state.failure:
-        return f"failed: {plain(state.failure.message)}"
-    if state.finished is None:
-        return "not finished"
-    if state.finished.cancelled:
-        return "interrupted"
-    if state.stack and state.stack.pending:
-        return format_pending(state.stack)
-    if state.stack and state.stack.comparison and state.stack.settings:
-        count = len(state.stack.settings)
-        doubt = "" if stack_helps(state) else "undecided, "
-        return f"{doubt}{_effect(state, state.stack)} with {count} setting{'' if count == 1 else 's'}"
-    return f"nothing {state.goal.better()}" if candidates_tried(state) else "no candidate was tried"
-
-
-def _effect(state: SessionState, stack: StackRecord) -> str:
-    """What the stack does by the session's objective."""
-    if state.yardstick and not state.goal.by_time:
-        return state.yardstick.effect(stack.result, stack.comparison)
-    return format_interval(stack.comparison)
+    return result_line(state)

@@ -194,10 +194,18 @@ class AdviceView(View):
     def _code(self, candidate: Candidate) -> Content:
         from textual.highlight import highlight
 
-        recipe = self.context.recipe(candidate.recipe)
-        if recipe is None:
+        code = self._code_of(candidate)
+        if not code:
             return Content.styled("The recipe is not in the catalogue of this session.", DIM)
-        return highlight(recipe.code(candidate.value).rstrip(), language="python")
+        return highlight(code, language="python")
+
+    def _code_of(self, candidate: Candidate) -> str:
+        recipe = self.context.recipe(candidate.recipe)
+        return recipe.code(candidate.value).rstrip() if recipe else ""
+
+    def text_to_copy(self) -> str:
+        """The code of the highlighted recommendation."""
+        return self._code_of(self.chosen.record.candidate) if self.chosen else ""
 
     def handlers(self) -> Mapping[str, Callable[[], None]]:
         """The keys of this view."""
@@ -205,12 +213,13 @@ class AdviceView(View):
             **handlers_of(self._decide),
             "retry": self.retry,
             "plot": self.toggle_plot,
+            "copy": self.copy,
         }
 
     def can(self, name: str) -> bool:
         """A decision that is taken already cannot be taken again."""
         item = self.chosen
-        if item is None:
+        if item is None or (name == "retry" and self.context.recorded):
             return False
         if name == "accept":  # another value than the one that is accepted may be wanted
             return self.context.state.can_decide(item.record.candidate.recipe)

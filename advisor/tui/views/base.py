@@ -35,6 +35,18 @@ class View(Container):
         """Whether an action makes sense just now; if not, its key is dimmed."""
         return name in self.handlers()
 
+    def copy(self) -> None:
+        """Copy what is chosen to the terminal's clipboard (OSC 52), and say so."""
+        text = self.text_to_copy()
+        if text:
+            self.app.copy_to_clipboard(text)
+            count = len(text.splitlines())
+            self.notify(f"{count} line{'s' * (count != 1)} copied to the clipboard.", markup=False)
+
+    def text_to_copy(self) -> str:
+        """What ``y`` copies; empty where there is nothing."""
+        return ""
+
     @property
     def subject(self) -> str:
         """What is chosen in the view and its actions are about, for their names in the palette."""

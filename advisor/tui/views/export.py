@@ -23,6 +23,8 @@ from advisor.tui.saving import free_path
 from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
+from advisor.tui.views.next_steps import next_steps
+from advisor.tui.widgets.changes import show_text
 
 _EMPTY = "There is nothing to export before the baseline is measured."
 
@@ -43,6 +45,7 @@ class ExportView(View):
             with Vertical(id="export-right"):
                 with VerticalScroll(id="preview-panel", classes="panel"):
                     yield Static(id="preview", markup=False)
+                yield Static(id="next-steps", markup=False)
                 with Horizontal(id="save-row"):
                     yield Input(id="path", placeholder="where to write the file", compact=True)
                     yield Button("Save", id="save", variant="primary", compact=True)
@@ -83,6 +86,8 @@ class ExportView(View):
         chosen = self.chosen
         ready = self.context.state.baseline is not None
         self.query_one("#save-row").display = ready and chosen is not None
+        self.query_one("#next-steps").display = ready and chosen is not None
+        self._show_next_steps()
         if not ready or chosen is None:
             self._drawn = None
             self.query_one("#preview", Static).update(Content.styled(waiting_text(self.context.state, _EMPTY), DIM))
@@ -92,6 +97,12 @@ class ExportView(View):
             self._drawn = (chosen.id, text)
             self.query_one("#preview-panel").border_title = Content(chosen.title)
             self.query_one("#preview", Static).update(_coloured(text, language))
+
+    def _show_next_steps(self) -> None:
+        if self.chosen is not None:
+            path, target = self._paths[self.chosen.id].strip(), self.context.request.target.command
+            steps = next_steps(self.chosen, path, self.context.state, target)
+            show_text(self.query_one("#next-steps", Static), steps)
 
     def _preview(self, chosen: ExportFormat) -> tuple[str, str]:
         try:
@@ -114,6 +125,7 @@ class ExportView(View):
     def _on_path_changed(self, event: Input.Changed) -> None:
         if self.chosen:
             self._paths[self.chosen.id] = event.value
+            self._show_next_steps()
 
     @on(Input.Submitted, "#path")
     @on(Button.Pressed, "#save")
@@ -171,7 +183,11 @@ class ExportView(View):
 
     def handlers(self) -> Mapping[str, Callable[[], None]]:
         """The keys of this view."""
-        return {"save": self.save, "path": self.edit_path}
+        return {"save": self.save, "path": self.edit_path, "copy": self.copy}
+
+    def text_to_copy(self) -> str:
+        """The text of the file."""
+        return self._preview(self.chosen)[0] if self.chosen and self.context.state.baseline else ""
 
     def can(self, name: str) -> bool:
         """Nothing can be saved before the baseline is measured."""

@@ -120,9 +120,9 @@ def _cost(stack: StackRecord, state: SessionState) -> Content:
 
 
 def _roof(state: SessionState) -> list[Content]:
-    """The share of the roof before and after, as a line."""
+    """The rate of matrix products before and after, as a line."""
     reached = roof_before_and_after(state)
-    return [] if reached is None else [Content.assemble(("roof ", DIM), reached)]
+    return [] if reached is None else [Content.assemble(("efficiency ", DIM), reached)]
 
 
 def _how_to_use(state: SessionState, *, helps: bool) -> Content:

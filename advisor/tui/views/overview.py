@@ -16,17 +16,18 @@ from advisor.tui.views.clocks import clock_check, clock_facts
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import (
     baseline_facts,
-    gauge_facts,
     hardware_facts,
     note_lines,
     source_facts,
     what_is_measured,
     workload_facts,
 )
+from advisor.tui.views.plan_text import plan_text
 from advisor.tui.views.waterfall_text import waterfall_text
 from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.fact_list import Fact, FactList
 
+_BROAD = 100
 _WORKLOAD = "The model is described once its baseline has been measured."
 
 
@@ -39,6 +40,7 @@ class OverviewView(View):
     def compose(self) -> ComposeResult:
         """The panels."""
         with VerticalScroll(id="overview-scroll"):
+            yield Static(id="plan", markup=False)
             yield Static(id="headline", classes="panel")
             with Vertical(classes="panel", id="waterfall-panel") as panel:
                 panel.border_title = "What each setting adds"
@@ -48,7 +50,6 @@ class OverviewView(View):
                     yield _panel("Baseline", FactList(id="baseline"))
                     yield _panel("Workload", FactList(id="workload"))
                 with Vertical(classes="column"):
-                    yield _panel("GPU now", FactList(id="gauges"))
                     yield _panel("Hardware", FactList(id="hardware"))
             words = Static(id="clock-words", markup=False)
             yield _panel("Timing cross-check", FactList(id="clocks", label_width=25), words)
@@ -63,15 +64,18 @@ class OverviewView(View):
         """Draw all panels."""
         state, request = self.context.state, self.context.request
         show_text(self.query_one("#headline", Static), headline(state))
+        plan = plan_text(state, request.budget_s)
+        self.query_one("#plan").display = bool(plan)
+        show_text(self.query_one("#plan", Static), plan)
         self.query_one("#headline").border_subtitle = what_is_measured(state.facts)
         self._show_waterfall()
         self._show_panel("#baseline", baseline_facts(state.baseline, state.facts), "The baseline is being measured…")
         self._show_panel("#workload", workload_facts(state.facts, self.context.defaults), _WORKLOAD)
-        self._show_panel("#hardware", hardware_facts(state.hardware, self._device_uuid), "The machine is inspected…")
+        machine = hardware_facts(state.hardware, self.context.device_uuid, short=self.app.size.width < _BROAD)
+        self._show_panel("#hardware", machine, "The machine is inspected…")
         self.query_one("#notes", FactList).show(note_lines(state, request.goal, request.budget_s))
         self._show_clocks(clock_check(state.facts))
         _show_or_hide(self.query_one("#source", FactList), source_facts(state))
-        self.show_gauges()
 
     def _show_panel(self, panel: str, facts: list[Fact], waiting: str) -> None:
         self.query_one(panel, FactList).show(facts, waiting_text(self.context.state, waiting))
@@ -83,25 +87,12 @@ class OverviewView(View):
         show_text(self.query_one("#waterfall", Static), text)
 
     def on_resize(self) -> None:
-        """Fit the bars to the new width."""
-        self.call_after_refresh(self._show_waterfall)
+        """Fit the bars and the panels to the new width."""
+        self.call_after_refresh(self.show)
 
     def _show_clocks(self, clock: ClockCheck | None) -> None:
         _show_or_hide(self.query_one("#clocks", FactList), clock_facts(clock))
         show_text(self.query_one("#clock-words", Static), " ".join(clock_sentences(clock)) if clock else "")
-
-    def show_gauges(self) -> None:
-        """Draw the live gauges; without a GPU there is no such panel."""
-        gauges = self.query_one("#gauges", FactList)
-        hardware = self.context.state.hardware
-        _display_panel(gauges, wanted=bool(hardware and hardware.gpus))
-        facts = gauge_facts(self.context.gauges, self._device_uuid, gauges.content_size.width)
-        gauges.show(facts, waiting_text(self.context.state, "Waiting for the first reading…"))
-
-    @property
-    def _device_uuid(self) -> str | None:
-        facts = self.context.state.facts
-        return facts.workload.device_uuid if facts else None
 
     def first_focus(self) -> Widget | None:
         """The scrolling area."""

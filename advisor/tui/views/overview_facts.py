@@ -21,7 +21,6 @@ from advisor.records import (
     BaselineRecord,
     Facts,
     GpuInfo,
-    GpuSample,
     Hardware,
     HostInfo,
     Mode,
@@ -30,8 +29,7 @@ from advisor.records import (
     WorkloadFacts,
 )
 from advisor.report.figures import noise_words
-from advisor.tui.context import Gauges
-from advisor.tui.text import DIM, meter, sparkline
+from advisor.tui.text import DIM
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact
 
@@ -43,20 +41,20 @@ _OBJECTIVES = {
 }
 
 
-def hardware_facts(hardware: Hardware | None, device_uuid: str | None) -> list[Fact]:
-    """The GPU that is measured on (or the first), and the host."""
+def hardware_facts(hardware: Hardware | None, device_uuid: str | None, *, short: bool = False) -> list[Fact]:
+    """The GPU that is measured on (or the first), and the host; a line of each where it has to be ``short``."""
     if hardware is None:
         return []
     gpu = hardware.gpu_by_uuid(device_uuid) or (hardware.gpus[0] if hardware.gpus else None)
     facts: list[Fact] = []
     if gpu:
-        facts += _gpu_facts(gpu)
+        facts += _gpu_facts(gpu)[:1] if short else _gpu_facts(gpu)
     else:
         facts.append(("GPU", Content.styled(hardware.gpu_note or "none found", DIM)))
     others = [other.name for other in hardware.gpus if other is not gpu]
     if others:
         facts.append(("More GPUs", f"{len(others)}: {', '.join(sorted(set(others)))}"))
-    return facts + _host_facts(hardware.host)
+    return facts + (_host_facts(hardware.host)[:1] if short else _host_facts(hardware.host))
 
 
 def _gpu_facts(gpu: GpuInfo) -> list[Fact]:
@@ -111,45 +109,13 @@ def _host_facts(host: HostInfo) -> list[Fact]:
     ]
 
 
-def gauge_facts(gauges: Gauges, uuid: str | None, width: int) -> list[Fact]:
-    """The live gauges of one GPU, as meters."""
-    sample = _sample(gauges, uuid)
-    if sample is None:
-        return []
-    room = max(6, min(30, width - 22))
-    history = gauges.utilization.get(sample.uuid, ())
-    used = sample.memory_used_bytes / sample.memory_total_bytes if sample.memory_total_bytes else 0.0
-    facts: list[Fact] = [
-        ("Busy", Content.assemble((sparkline(history, room), "$primary"), f" {sample.utilization_percent or 0:>3} %")),
-        ("Memory", Content.assemble(meter(used, room, "$primary"), f" {format_bytes(sample.memory_used_bytes)}")),
-    ]
-    now = [
-        text
-        for value, text in (
-            (sample.power_w, f"{sample.power_w or 0:.0f} W"),
-            (sample.temperature_c, f"{sample.temperature_c} °C"),
-            (sample.sm_clock_mhz, f"SM {sample.sm_clock_mhz} MHz"),
-        )
-        if value is not None
-    ]
-    return [*facts, ("Now", ", ".join(now))]
-
-
-def _sample(gauges: Gauges, uuid: str | None) -> GpuSample | None:
-    if not gauges.latest:
-        return None
-    wanted = (uuid or "").removeprefix("GPU-").lower()
-    named = {key.removeprefix("GPU-").lower(): sample for key, sample in gauges.latest.items()}
-    return named.get(wanted) or next(iter(gauges.latest.values()))
-
-
 def what_is_measured(facts: Facts | None) -> Content:
     """The workload in a few words, for the headline's border."""
     if facts is None:
         return Content("")
     workload = facts.workload
     batch = f", batch {workload.batch_size}" if workload.batch_size else ""
-    return Content(f"{workload.model}, {_loop(workload)}{batch}")
+    return Content(f"{workload.model}, {_loop(workload)}{batch} on {workload.device_name}")
 
 
 def workload_facts(facts: Facts | None, defaults: Mapping[str, Value]) -> list[Fact]:

@@ -14,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static
 
 from advisor.experiment.control import Decision
+from advisor.recipe.settings import Settings
 from advisor.tui.context import Context
 from advisor.tui.deciding import can_decide, can_measure_stack, handlers_of, value_to_accept
 from advisor.tui.messages import Decided, RetryWanted
@@ -182,6 +183,7 @@ class TrialsView(View):
             "filter": self.edit_filter,
             "hide": lambda: self._arrange(replace(self._order, show_skipped=not self._order.show_skipped)),
             "follow": self.follow,
+            "copy": self.copy,
             **handlers_of(self._decide),
         }
 
@@ -190,12 +192,13 @@ class TrialsView(View):
         state, key = self.context.state, self.selected_key
         if name in ("log", "sort", "filter", "follow"):
             return bool(self._rows) or bool(self._order.query)
+        if name == "copy":
+            return bool(self.text_to_copy())
         if name == "hide":
             return bool(state.skipped)
         if name == "retry":
-            return (key in state.trials and key not in self.context.waiting) or (
-                key == STACK and can_measure_stack(state)
-            )
+            again = key in state.trials and key not in self.context.waiting
+            return self.context.recorded is None and (again or (key == STACK and can_measure_stack(state)))
         candidate = state.candidate(key)
         return candidate is not None and can_decide(state, candidate, name)
 
@@ -213,6 +216,14 @@ class TrialsView(View):
         self._follows = False
         if rows and self.selected_key not in rows:
             self._table.move_cursor(row=list(self._rows).index(rows[0]), animate=False)
+
+    def choose_row(self, key: str) -> None:
+        """Go to a row, also to one that is hidden or filtered out now."""
+        self._follows = False
+        if key not in self._rows:
+            self._arrange(replace(self._order, query="", show_skipped=True))
+        if key in self._rows:
+            self._table.move_cursor(row=list(self._rows).index(key), animate=False)
 
     def _arrange(self, order: Order) -> None:
         self._order = order
@@ -252,6 +263,13 @@ class TrialsView(View):
         """Show or hide the log."""
         self._log_wanted = not self._log_shown
         self._show_selection()
+
+    def text_to_copy(self) -> str:
+        """The settings of the selected row, as a settings file has them."""
+        state, key = self.context.state, self.selected_key
+        candidate = state.candidate(key)
+        settings = state.stack_settings if key == STACK else candidate.settings if candidate else {}
+        return Settings(settings).to_yaml() if settings else ""
 
     def retry(self) -> None:
         """Ask for the selected trial to run again."""

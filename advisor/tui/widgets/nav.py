@@ -9,6 +9,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from advisor.tui.actions import VIEWS, ViewInfo
+from advisor.tui.recorded import Recorded
 
 
 class NavTab(Static):
@@ -36,15 +37,17 @@ class NavTab(Static):
 class NavBar(Horizontal):
     """The tabs of the five views and, on the right, what is being measured."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, recorded: Recorded | None = None) -> None:
         super().__init__(id="nav")
         self._target = target
+        self._recorded = recorded
 
     def compose(self) -> ComposeResult:
         """One tab per view and the target."""
         for view in VIEWS:
             yield NavTab(view)
-        yield Static(Content.styled(self._target, "$foreground 60%"), id="target")
+        when = Content.styled(f"  recorded {self._recorded.told}", "$accent") if self._recorded else Content("")
+        yield Static(Content.styled(self._target, "$foreground 60%") + when, id="target")
 
     def mark(self, view_id: str) -> None:
         """Show which view is on screen."""

@@ -116,6 +116,8 @@ def now_text(context: Context, room: int = 200) -> Content:
     state = context.state
     if state.failure:
         return Content.styled("The session cannot go on", "$error")
+    if context.recorded:
+        return Content.styled(shortened(_stage(context), room), "bold")
     if state.held:
         return Content.styled("Paused: space goes on, and the time left stands still", "bold $warning")
     if not state.running:
@@ -135,6 +137,9 @@ def now_text(context: Context, room: int = 200) -> Content:
 
 def _stage(context: Context) -> str:
     state = context.state
+    if context.recorded:
+        ended = ", interrupted" if state.finished and state.finished.cancelled else ""
+        return f"Recorded session {context.recorded.past.session_id}{ended}: c continues it"
     if state.finished:
         return context.busy_with or "Done"
     return STAGES.get(state.stage, state.stage.capitalize())

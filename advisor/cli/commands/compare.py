@@ -1,0 +1,69 @@
+"""``perf-advisor compare``: what changed between two recorded sessions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from advisor.cli.parser import Parser
+from advisor.errors import ExitCode
+from advisor.figures.formatting import plain
+
+if TYPE_CHECKING:
+    from advisor.report.comparison import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """Tell what changed from one recorded session to another."""
+
+    before: str
+    after: str
+
+    def run(self) -> int:
+        """Print it, and return the exit code. Raises UsageError where there is no such session."""
+        from rich.text import Text
+
+        from advisor.headless.terminal import print_text, table
+        from advisor.report.comparison import compare, summary
+
+        before, after = _measured(self.before), _measured(self.after)
+        print(f"From {_named(before)}\nto   {_named(after)}:\n{plain(summary(before, after))}")
+        for kind in compare(before, after):
+            made = table("", before.session_id, after.session_id, "")
+            for change in kind.changes:
+                style = "" if change.matters else "dim"
+                cells = (change.what, change.before, change.after, change.told)
+                made.add_row(*(Text(plain(text), style) for text in cells))
+            print(f"\n{kind.title}")
+            print_text(made, sys.stdout)
+        return ExitCode.OK
+
+
+def parse(arguments: Sequence[str]) -> Compare:
+    """The options of this command. Raises UsageError."""
+    parser = Parser(
+        "perf-advisor compare",
+        "Tell what changed between two recorded sessions: baseline, stack, settings, verdicts, machine, versions.",
+    )
+    parser.add_argument("before", metavar="A", help="the id of the earlier session, or its beginning")
+    parser.add_argument("after", metavar="B", help="the id of the later one")
+    options = parser.parse(arguments)
+    return Compare(options.before, options.after)
+
+
+def _measured(session_id: str) -> Measured:
+    from advisor.experiment.journal import open_session
+    from advisor.experiment.state import SessionState
+    from advisor.report.comparison import Measured
+
+    past = open_session(session_id)
+    return Measured(past.session_id, past.request, SessionState.of(past.events))
+
+
+def _named(session: Measured) -> str:
+    from advisor.report.listing import result_line
+
+    return f"{session.session_id}, {plain(session.request.target.command)}: {result_line(session.state)}"

@@ -1,0 +1,41 @@
+"""``perf-advisor open``: a recorded session in the app."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.cli.parser import Parser, add_recipe_folders
+from advisor.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Show a recorded session in the app; an empty id lets the person pick one.
+
+    ``recipe_folders``: recipes of these folders are loaded; of those that the session names, none are.
+    """
+
+    session_id: str
+    recipe_folders: tuple[str, ...] = ()
+
+    def run(self) -> int:
+        """Run the app, and return its exit code. Raises UsageError where there is no terminal, or no such session."""
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            command = f"perf-advisor report {self.session_id}".rstrip()
+            raise UsageError(
+                "open shows a session in the app, and this is no terminal.", f"`{command}` prints the session."
+            )
+        from advisor.tui.launch import show_session
+
+        return show_session(self.session_id, self.recipe_folders)
+
+
+def parse(arguments: Sequence[str]) -> Open:
+    """The options of this command. Raises UsageError."""
+    parser = Parser("perf-advisor open", "Show a recorded session in the app; key c goes on measuring where it ended.")
+    parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; a list if left out")
+    add_recipe_folders(parser)
+    options = parser.parse(arguments)
+    return Open(options.session, tuple(options.recipes))

@@ -1,0 +1,257 @@
+"""What changed between two sessions: versions, machine, workload, baseline, stack, verdicts.
+
+Pure functions of their states. A change says what was, what is, and what follows where that is not plain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import (
+    MISSING,
+    format_bytes,
+    format_bytes_change,
+    format_change,
+    format_interval,
+    format_ms,
+    format_noise,
+    format_outcome,
+    format_rate,
+    format_seconds,
+)
+from advisor.records import BaselineRecord, Comparison, Hardware, StackRecord, TrialRecord, Value, Verdict, text_of
+
+_OPTIONS = tuple(field.name for field in fields(Request) if field.name not in ("target", "key_map", "config_path"))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing in both sessions. ``told`` says how far it moved; ``matters``: by more than the noise explains."""
+
+    what: str
+    before: str
+    after: str
+    told: str = ""
+    matters: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of one kind, under their title."""
+
+    title: str
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A session as one side of a comparison."""
+
+    session_id: str
+    request: Request
+    state: SessionState
+
+
+def compare(before: Measured, after: Measured) -> list[Changes]:
+    """Return what changed from one session to the other, the most important first; a kind without changes is left out.
+
+    The baseline and the stack are told even where they are the same: a person looks for them.
+    """
+    one, other = before.state, after.state
+    kinds = (
+        ("Baseline", _baseline(one.baseline, other.baseline)),
+        ("Stack", _stack(one.stack, other.stack)),
+        ("Settings of the stack", _settings(one.stack_settings, other.stack_settings)),
+        ("Verdicts", _verdicts(one, other)),
+        ("Workload", _different(_workload(before), _workload(after))),
+        ("Options", _different(_options(before.request), _options(after.request))),
+        ("Machine", _different(_machine(one.hardware), _machine(other.hardware))),
+        ("Versions", _different(_versions(one), _versions(other))),
+    )
+    found = (Changes(title, tuple(changes)) for title, changes in kinds)
+    return [kind for kind in found if kind.changes]
+
+
+def summary(before: Measured, after: Measured) -> str:
+    """Return the answer in one sentence: whether the workload itself, and its best settings, became faster."""
+    one, other = before.state, after.state
+    if one.baseline is None or other.baseline is None:
+        missing = before.session_id if one.baseline is None else after.session_id
+        return f"The session {missing} has no baseline, so speeds cannot be compared."
+    rate, stacked = _ratio(_best(other), _best(one)), _ratio(other.baseline.samples_per_s, one.baseline.samples_per_s)
+    noise = max(one.baseline.noise_floor, other.baseline.noise_floor)
+    return f"The baseline {_moved(stacked, noise)}; the best settings {_moved(rate, noise)}."
+
+
+def _moved(ratio: float, noise: float) -> str:
+    if abs(math.log(ratio)) <= math.log1p(noise):
+        return "takes as long as before, within the noise"
+    return f"became {ratio:.2f}x faster" if ratio > 1 else f"became {1 / ratio:.2f}x slower"
+
+
+def _ratio(new: float, old: float) -> float:
+    return new / old if new > 0 and old > 0 else 1.0
+
+
+def _best(state: SessionState) -> float:
+    """Samples per second of the stack; of the baseline where no stack was measured."""
+    assert state.baseline is not None
+    stack = state.stack
+    return stack.samples_per_s if stack and stack.settings and stack.samples_per_s else state.baseline.samples_per_s
+
+
+# --- figures --------------------------------------------------------------------------------------------------
+
+
+def _baseline(one: BaselineRecord | None, other: BaselineRecord | None) -> Iterator[Change]:
+    if one is None or other is None:
+        yield from _different({"Baseline": _has(one)}, {"Baseline": _has(other)})
+        return
+    noise = max(one.noise_floor, other.noise_floor)
+    yield _figure("Step", (one.step_ms, other.step_ms), format_ms, noise)
+    yield _figure("Throughput", (one.samples_per_s, other.samples_per_s), format_rate, noise)
+    yield _memory(one.result.peak_reserved_bytes, other.result.peak_reserved_bytes)
+    yield Change("Noise", format_noise(one.noise_floor), format_noise(other.noise_floor), matters=False)
+
+
+def _has(baseline: BaselineRecord | None) -> str:
+    return "not measured" if baseline is None else f"{format_ms(baseline.step_ms)} a step"
+
+
+def _figure(what: str, figures: tuple[float, float], told: Callable[[float], str], noise: float) -> Change:
+    old, new = figures
+    same = abs(math.log(_ratio(new, old))) <= math.log1p(noise)
+    return Change(what, told(old), told(new), "within the noise" if same else format_change(new, old), not same)
+
+
+def _memory(old: int | None, new: int | None) -> Change:
+    matters = bool(old and new and abs(new / old - 1) > 0.01)
+    told = format_bytes_change(new, old) if old and new else ""
+    return Change("Peak memory", format_bytes(old), format_bytes(new), told, matters)
+
+
+def _stack(one: StackRecord | None, other: StackRecord | None) -> Iterator[Change]:
+    before, after = _measured(one), _measured(other)
+    if before is None or after is None:
+        yield from _different({"Stack": _speed(before)}, {"Stack": _speed(after)})
+        return
+    assert before.comparison is not None
+    assert after.comparison is not None
+    apart = _apart(before.comparison, after.comparison)
+    told = format_change(after.comparison.speedup, before.comparison.speedup) if apart else "within the intervals"
+    yield Change("Speed-up", _speed(before), _speed(after), told, apart)
+    if before.step_ms and after.step_ms:
+        noise = max(before.comparison.noise_floor, after.comparison.noise_floor)
+        yield _figure("Step", (before.step_ms, after.step_ms), format_ms, noise)
+    yield _memory(before.result.peak_reserved_bytes, after.result.peak_reserved_bytes)
+
+
+def _measured(stack: StackRecord | None) -> StackRecord | None:
+    return stack if stack and stack.settings and stack.comparison else None
+
+
+def _speed(stack: StackRecord | None) -> str:
+    return format_interval(stack.comparison) if stack else "none"
+
+
+def _apart(one: Comparison, other: Comparison) -> bool:
+    """Whether two intervals have nothing in common."""
+    return one.ci_high < other.ci_low or other.ci_high < one.ci_low
+
+
+def _settings(one: Mapping[str, Value], other: Mapping[str, Value]) -> Iterator[Change]:
+    before, after = ({key: text_of(value) for key, value in side.items()} for side in (one, other))
+    return _different(before, after, "not in the stack")
+
+
+def _verdicts(one: SessionState, other: SessionState) -> Iterator[Change]:
+    """The candidates whose verdict is another one, or whose intervals lie apart; then those of one session only."""
+    before, after = _tried(one), _tried(other)
+    for name in [name for name in before if name in after]:
+        change = _verdict(name, before[name], after[name])
+        if change:
+            yield change
+    yield from (Change(name, "not tried", _effect(record)) for name, record in after.items() if name not in before)
+    yield from (Change(name, _effect(record), "not tried") for name, record in before.items() if name not in after)
+
+
+def _tried(state: SessionState) -> dict[str, TrialRecord]:
+    ran = (record for record in state.trials.values() if record.candidate.recipe != CONTROL)
+    return {record.candidate.name: record for record in ran if record.verdict is not Verdict.SKIPPED}
+
+
+def _verdict(name: str, one: TrialRecord, other: TrialRecord) -> Change | None:
+    apart = bool(one.comparison and other.comparison and _apart(one.comparison, other.comparison))
+    if one.verdict is other.verdict and not apart:
+        return None
+    told = f"{one.verdict.value} → {other.verdict.value}" if one.verdict is not other.verdict else "intervals lie apart"
+    return Change(name, _effect(one), _effect(other), told)
+
+
+def _effect(record: TrialRecord) -> str:
+    return format_interval(record.comparison) if record.comparison else format_outcome(record.result)
+
+
+# --- what they were measured on -------------------------------------------------------------------------------
+
+
+def _workload(side: Measured) -> dict[str, str]:
+    texts = {"Target": side.request.target.command}
+    if side.state.facts is None:
+        return texts
+    workload = side.state.facts.workload
+    return texts | {
+        "Model": f"{workload.model}, {workload.parameters:,} parameters",
+        "Mode": workload.mode.value,
+        "Batch": workload.batch_text,
+        "Data": workload.data_kind,
+        "Loss": workload.loss,
+        "Device": workload.device_name,
+        "Your settings": ", ".join(f"{key} {text_of(value)}" for key, value in sorted(workload.current.items())),
+    }
+
+
+def _options(request: Request) -> dict[str, str]:
+    values = {name: getattr(request, name) for name in _OPTIONS}
+    texts = {name: ", ".join(map(str, value)) if isinstance(value, tuple) else value for name, value in values.items()}
+    texts["budget_s"] = format_seconds(request.budget_s)
+    named = {name.removesuffix("_s").removesuffix("_bytes").replace("_", "-"): text for name, text in texts.items()}
+    return {f"--{name}": MISSING if text in (None, "") else str(text) for name, text in named.items()}
+
+
+def _machine(hardware: Hardware | None) -> dict[str, str]:
+    if hardware is None:
+        return {}
+    host = hardware.host
+    gpus = ", ".join(gpu.name for gpu in hardware.gpus) or "none"
+    drivers = ", ".join(sorted({gpu.driver_version for gpu in hardware.gpus})) or MISSING
+    return {
+        "GPU": gpus,
+        "GPU driver": drivers,
+        "CPU": host.cpu,
+        "Cores": f"{host.usable_cores} usable of {host.logical_cores}",
+        "Memory": format_bytes(host.memory_total_bytes),
+        "System": host.system,
+    }
+
+
+def _versions(state: SessionState) -> dict[str, str]:
+    python = {"Python": state.hardware.host.python} if state.hardware else {}
+    return python | (dict(state.facts.versions) if state.facts else {})
+
+
+def _different(one: Mapping[str, str], other: Mapping[str, str], missing: str = MISSING) -> Iterator[Change]:
+    """The entries that differ."""
+    for key in _keys(one, other):
+        before, after = one.get(key, missing), other.get(key, missing)
+        if before != after:
+            yield Change(key, before, after)
+
+
+def _keys(*mappings: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(key for mapping in mappings for key in mapping))

@@ -1,0 +1,209 @@
+"""Recorded sessions: a list to pick one from, and what changed from one to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual import on, work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Input, Static
+
+from advisor.errors import AdvisorError
+from advisor.experiment.journal import PastSession, list_sessions, open_session
+from advisor.experiment.state import SessionState
+from advisor.report.comparison import Changes, Measured, compare, summary
+from advisor.report.listing import result_line
+from advisor.tui.result import Then
+from advisor.tui.text import DIM, shortened
+from advisor.tui.theme import ADVISOR_THEME
+
+_NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
+_NAME, _TARGET = 17, 32
+
+
+class SessionsScreen(ModalScreen[str | None]):
+    """The recorded sessions, the latest first; answers with the id of the one that was picked.
+
+    The list fills while the journals are read. ``besides`` names the session on screen, which is not offered.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "Close", tooltip="Pick none", id="sessions.close"),
+        Binding("slash", "find", "Filter", key_display="/", tooltip="Show only some", id="sessions.find"),
+        Binding("j", "move(1)", show=False),
+        Binding("k", "move(-1)", show=False),
+        Binding("q", "dismiss(None)", show=False),
+    ]
+
+    def __init__(self, title: str, besides: str = "") -> None:
+        super().__init__()
+        self._title = title
+        self._besides = besides
+        self._rows: dict[str, tuple[str, ...]] = {}
+
+    def compose(self) -> ComposeResult:
+        """The list under its title."""
+        with Vertical(classes="dialog", id="sessions-dialog") as dialog:
+            dialog.border_title = self._title
+            yield Input(placeholder="words to look for; Enter goes to the list", id="sessions-filter", compact=True)
+            yield DataTable[Text](id="sessions-table", cursor_type="row")
+            yield Static(Content.styled("Reading the sessions…", DIM), id="sessions-empty")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Begin to read."""
+        table = self._table
+        for label, width in (("session", _NAME), ("target", _TARGET), ("result", None)):
+            table.add_column(label, width=width)
+        table.focus()
+        self._read()
+
+    @property
+    def _table(self) -> DataTable[Text]:
+        return self.query_one("#sessions-table", DataTable)
+
+    @work(thread=True, exit_on_error=False, group="sessions")
+    def _read(self) -> None:
+        for past in list_sessions():
+            if not self.is_attached:
+                return
+            if past.session_id != self._besides:
+                self.app.call_from_thread(self._add, past, result_line(SessionState.of(past.events)))
+        self.app.call_from_thread(self._all_read)
+
+    def _add(self, past: PastSession, result: str) -> None:
+        if not self.is_attached:  # closed meanwhile
+            return
+        self._rows[past.session_id] = (past.session_id, past.request.target.command, result)
+        self._show_row(past.session_id)
+
+    def _all_read(self) -> None:
+        if not self.is_attached:
+            return
+        self.query_one("#sessions-empty", Static).update(Content.styled(_NONE, DIM))
+        self.query_one("#sessions-empty").display = not self._rows
+
+    def _show_row(self, session_id: str) -> None:
+        row = self._rows[session_id]
+        wanted = self.query_one("#sessions-filter", Input).value.lower().split()
+        if all(word in " ".join(row).lower() for word in wanted):
+            name, target, result = row
+            self._table.add_row(Text(name), Text(shortened(target, _TARGET)), Text(result), key=session_id)
+
+    @on(Input.Changed, "#sessions-filter")
+    def _on_filter_changed(self) -> None:
+        self._table.clear()
+        for session_id in self._rows:
+            self._show_row(session_id)
+
+    @on(Input.Submitted, "#sessions-filter")
+    def _on_filter_submitted(self) -> None:
+        self._table.focus()
+
+    @on(DataTable.RowSelected)
+    def _on_row_selected(self, event: DataTable.RowSelected) -> None:
+        self.dismiss(event.row_key.value)
+
+    def action_find(self) -> None:
+        """Put the cursor into the filter."""
+        self.query_one("#sessions-filter").focus()
+
+    def action_move(self, rows: int) -> None:
+        """Go some rows down."""
+        self._table.move_cursor(row=self._table.cursor_row + rows)
+
+
+class ComparisonScreen(ModalScreen[None]):
+    """What changed from an earlier session to the one on screen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss", "Close", key_display="esc", tooltip="Back to the views", id="comparison.close")
+    ]
+
+    def __init__(self, before: str, now: Measured) -> None:
+        super().__init__()
+        self._before = before
+        self._now = now
+
+    def compose(self) -> ComposeResult:
+        """The answer, then a table for each kind of change."""
+        with Vertical(classes="dialog", id="comparison-dialog") as dialog:
+            dialog.border_title = f"From {self._before} to {self._now.session_id}"
+            with VerticalScroll(id="comparison-text"):
+                yield Static(id="comparison", markup=False)
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        """Show it once there is a width, and let the arrow keys scroll."""
+        self.query_one("#comparison-text").focus()
+
+    def on_resize(self) -> None:
+        """Fit the columns to the width."""
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        widget = self.query_one("#comparison", Static)
+        try:
+            past = open_session(self._before)
+        except AdvisorError as error:
+            widget.update(Content(f"{error.message}\n{error.hint}"))
+            return
+        before = Measured(past.session_id, past.request, SessionState.of(past.events))
+        widget.update(comparison_text(before, self._now, widget.size.width))
+
+
+def comparison_text(before: Measured, now: Measured, width: int) -> Content:
+    """Return the answer in a sentence, then what changed, kind by kind, in so many cells."""
+    blocks = [_kind(kind, width) for kind in compare(before, now)]
+    return Content("\n\n").join([Content.styled(summary(before, now), "bold"), *blocks])
+
+
+def _kind(kind: Changes, width: int) -> Content:
+    what = min(28, max((len(change.what) for change in kind.changes), default=0))
+    side = max(8, (width - what - 9) // 3)
+    lines = [Content.styled(kind.title, "bold $accent")]
+    for change in kind.changes:
+        cells = (shortened(change.what, what).ljust(what), shortened(change.before, side).ljust(side))
+        told = Content.styled(change.told, "" if change.matters else DIM)
+        figures = Content.assemble(f"{cells[1]} ", ("→ ", DIM), f"{shortened(change.after, side):<{side}} ")
+        lines.append(Content.assemble((f"  {cells[0]} ", DIM), figures, told))
+    return Content("\n").join(lines)
+
+
+class SessionPicker(App[str]):
+    """The list alone, for a command line that names no session."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "perf-advisor"
+
+    def on_mount(self) -> None:
+        """Show the list."""
+        self.register_theme(ADVISOR_THEME)
+        self.theme = ADVISOR_THEME.name
+        self.push_screen(SessionsScreen("Open a session"), self.exit)
+
+
+def pick_session(app: App[Any], shown: str, go_on_with: Callable[[Then], None]) -> None:
+    """Let the person pick a session other than the one ``shown``, to go on with."""
+
+    def picked(session_id: str | None) -> None:
+        if session_id:
+            go_on_with(Then(session_id))
+
+    app.push_screen(SessionsScreen("Open a session", besides=shown), picked)
+
+
+def pick_comparison(app: App[Any], now: Measured) -> None:
+    """Let the person pick an earlier session, and tell what changed from it."""
+
+    def picked(session_id: str | None) -> None:
+        if session_id:
+            app.push_screen(ComparisonScreen(session_id, now))
+
+    app.push_screen(SessionsScreen("Compare with an earlier session", besides=now.session_id), picked)

@@ -1,0 +1,156 @@
+"""The line of live gauges: GPU and host, or the host alone. Reads them in a thread while it is on screen."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from textual import work
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widgets import Static
+
+from advisor.figures.formatting import format_bytes
+from advisor.records import GpuSample, HostSample
+from advisor.tui.recorded import Recorded
+from advisor.tui.text import DIM, meter, sparkline
+
+INTERVAL_S = 1.0
+_HISTORY = 40
+_METER = 8
+_LEAST_LINE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All gauges at one moment."""
+
+    gpus: tuple[GpuSample, ...] = ()
+    host: HostSample | None = None
+
+
+GaugeReader = Callable[[], Reading]
+
+
+class GaugeStrip(Static):
+    """One line of gauges. A recorded session has none: it says so."""
+
+    reading: reactive[Reading | None] = reactive(None, always_update=True)
+    device_uuid: reactive[str | None] = reactive(None)
+    problem: reactive[str] = reactive("")
+
+    def __init__(self, read: GaugeReader | None, recorded: Recorded | None = None) -> None:
+        super().__init__(id="gauges", markup=False)
+        self._read = read
+        self._recorded = recorded
+        self._history: deque[float] = deque(maxlen=_HISTORY)
+
+    def on_mount(self) -> None:
+        """Read now and then every second."""
+        if self._read is not None:
+            self.set_interval(INTERVAL_S, self._poll)
+            self._poll()
+        self._draw()
+
+    def on_resize(self) -> None:
+        """Say as much as there is room for."""
+        self._draw()
+
+    def _poll(self) -> None:
+        if self._read is not None and self.display:
+            self._take(self._read)
+
+    @work(thread=True, exclusive=True, exit_on_error=False, group="gauges")
+    def _take(self, read: GaugeReader) -> None:
+        try:
+            reading = read()
+        except Exception as error:  # a driver that is being replaced, say: the session goes on without gauges
+            self.app.call_from_thread(self._give_up, f"{type(error).__name__}: {error}")
+            return
+        self.app.call_from_thread(self._show, reading)
+
+    def _show(self, reading: Reading) -> None:
+        self.reading = reading
+
+    def _give_up(self, problem: str) -> None:
+        self._read = None
+        self.problem = problem
+
+    def watch_reading(self, reading: Reading | None) -> None:
+        """Draw a new reading."""
+        if reading is not None:
+            gpu = gpu_of(reading, self.device_uuid)
+            host = reading.host.cpu_percent if reading.host else 0.0
+            self._history.append(float(gpu.utilization_percent or 0) if gpu else host)
+        self._draw()
+
+    def watch_device_uuid(self) -> None:
+        """Draw the GPU that is measured on."""
+        self._draw()
+
+    def watch_problem(self) -> None:
+        """Tell why there are no gauges."""
+        self._draw()
+
+    def _draw(self) -> None:
+        self.update(self._text(self.size.width - 2), layout=False)
+
+    def _text(self, width: int) -> Content:
+        if self._recorded is not None:
+            told = f"Recorded on {self._recorded.told}: there are no live gauges"
+            return Content.styled(told, DIM)
+        if self.problem:
+            return Content.styled(f"The gauges cannot be read: {self.problem}", "$warning")
+        if self.reading is None:
+            return Content.styled("Reading the gauges…" if self._read else "No gauges are read.", DIM)
+        return gauges_text(self.reading, self.device_uuid, tuple(self._history), width)
+
+
+def gpu_of(reading: Reading, uuid: str | None) -> GpuSample | None:
+    """Return the GPU that is measured on, or the first."""
+    wanted = (uuid or "").removeprefix("GPU-").lower()
+    named = {sample.uuid.removeprefix("GPU-").lower(): sample for sample in reading.gpus}
+    return named.get(wanted) or next(iter(reading.gpus), None)
+
+
+def gauges_text(reading: Reading, uuid: str | None, history: tuple[float, ...], width: int) -> Content:
+    """Return the gauges in so many cells, the most important first; what does not fit is left out."""
+    gpu = gpu_of(reading, uuid)
+    parts = [*(_gpu_parts(gpu, history, width) if gpu else []), *_host_parts(reading.host, history if not gpu else ())]
+    gap, line = Content.styled("  ", DIM), Content("")
+    for part in parts:
+        longer = line + gap + part if line else part
+        if longer.cell_length > width:
+            break
+        line = longer
+    return line
+
+
+def _gpu_parts(gpu: GpuSample, history: tuple[float, ...], width: int) -> list[Content]:
+    share = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else 0.0
+    line = sparkline(history, max(_LEAST_LINE, min(_HISTORY, width // 8)))
+    wide = width >= 100
+    used = f"{format_bytes(gpu.memory_used_bytes)}{f' of {format_bytes(gpu.memory_total_bytes)}' if wide else ''}"
+    bar = meter(share, _METER, "$primary") + Content(" ") if wide else Content("")
+    parts = [
+        Content.assemble(("GPU ", DIM), (line, "$primary"), _percent(gpu.utilization_percent)),
+        Content.assemble(("mem ", DIM), bar, used),
+    ]
+    others = ((gpu.power_w, "{:.0f} W"), (gpu.temperature_c, "{} °C"), (gpu.sm_clock_mhz, "{} MHz"))
+    return parts + [Content(form.format(value)) for value, form in others if value is not None]
+
+
+def _percent(value: float | None) -> str:
+    return " –" if value is None else f" {value:.0f} %"  # noqa: RUF001 - the sign for a missing number
+
+
+def _host_parts(host: HostSample | None, history: tuple[float, ...]) -> list[Content]:
+    if host is None:
+        return []
+    line = [(sparkline(history, 2 * _LEAST_LINE), "$primary")] if history else []
+    used = f"{format_bytes(host.memory_used_bytes)} of {format_bytes(host.memory_total_bytes)}"
+    return [
+        Content.assemble(("CPU", DIM), " " if line else "", *line, _percent(host.cpu_percent)),
+        Content.assemble(("RAM ", DIM), used),
+    ]

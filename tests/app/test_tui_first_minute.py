@@ -1,0 +1,83 @@
+"""The plan with its marks, copying, and what to do with an exported file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tui_histories as histories
+from tui_fakes import PYTHON
+from tui_pilot import drive, screen_text, settle
+
+from advisor.experiment import events
+from advisor.experiment.state import SessionState
+from advisor.records import Mode, Verification
+from advisor.tui.exporting import ExportFormat
+from advisor.tui.views.next_steps import next_steps
+from advisor.tui.views.plan_text import plan_text
+
+SETTINGS = ExportFormat("settings", "Settings YAML", "tuned.yaml")
+
+
+def test_the_plan_marks_what_is_done_what_runs_and_what_comes():
+    state, seen = SessionState(), []
+    for event in histories.whole():
+        state.apply(event)
+        line = plan_text(state, 300.0).plain.split("\n")[0]
+        if line and (not seen or seen[-1] != line):
+            seen.append(line)
+    assert seen[0].startswith("load ▶  baseline ·  leap ·  search ·  confirm ·   at most 5 min")
+    assert any(line.startswith("load ✓  baseline ▶  leap ·") for line in seen)
+    assert any("baseline ✓" in line and "search ▶" in line for line in seen)
+    assert plan_text(state, 300.0).plain == ""
+
+
+async def test_the_plan_stands_on_the_overview_while_a_session_runs():
+    async def check(pilot, app, control) -> None:
+        assert "baseline ✓" in screen_text(app)
+        assert "▶" in screen_text(app)
+
+    await drive(histories.to_trials(), check, hold=True, size=(80, 24))
+
+
+@pytest.mark.parametrize(
+    ("keys", "copied"),
+    [
+        (["4", "y"], "with torch.autocast"),
+        (["5", "down", "down", "y"], PYTHON.splitlines()[1]),
+        (["3", "home", "down", "y"], "precision.autocast: bfloat16"),
+    ],
+)
+async def test_y_copies_what_is_chosen(keys, copied):
+    async def check(pilot, app, control) -> None:
+        await pilot.press(*keys)
+        await settle(pilot)
+        assert copied in app.clipboard
+        assert "copied to the clipboard" in screen_text(app)
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+async def test_the_export_view_says_what_to_do_next_with_the_real_name():
+    async def check(pilot, app, control) -> None:
+        await pilot.press("5")
+        await settle(pilot)
+        assert 'tuning = advisor.load("tuned.yaml")' in screen_text(app)
+        await pilot.press("f", *"mine", "escape")
+        await settle(pilot)
+        assert 'tuning = advisor.load("mine")' in screen_text(app)
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+def test_a_verified_export_and_inference_are_told():
+    state = SessionState.of(histories.whole())
+    state.apply(events.ExportVerified(Verification("here/tuned.yaml", 1.9, 26.3, 13.8, 1.97)))
+    assert next_steps(SETTINGS, "tuned.yaml", state, "demo").plain.startswith("✓ verified: 1.9x in a plain loop")
+    state.apply(events.ExportVerified(Verification("here/tuned.yaml", problem="it fails")))
+    assert next_steps(SETTINGS, "tuned.yaml", state, "demo").plain.startswith("! not verified: it fails")
+    workload = replace(state.facts.workload, mode=Mode.INFER)
+    state.apply(events.FactsFound(replace(state.facts, workload=workload)))
+    assert "tuning.infer(model)" in next_steps(SETTINGS, "", state, "demo").plain
+    python = replace(SETTINGS, id="python", default_name="mine.py")
+    assert "from mine import prepare, infer_step" in next_steps(python, "", state, "demo").plain

@@ -1,0 +1,263 @@
+"""Recorded sessions: opened, decided about, continued, picked from the list, compared."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import replace
+
+import pytest
+from sample_session import cancelled_history, failed_history, sample_history, sample_request
+from tui_fakes import FakeExporter, catalog
+from tui_pilot import screen_text, settle
+
+from advisor.cli import main as cli
+from advisor.experiment.control import Decision
+from advisor.experiment.journal import Journal, open_session
+from advisor.experiment.state import SessionState
+from advisor.tui import launch
+from advisor.tui.app import AdvisorApp
+from advisor.tui.recorded import Recorded
+from advisor.tui.result import Then
+from advisor.tui.sessions import SessionPicker
+
+
+@pytest.fixture(autouse=True)
+def _state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
+
+
+def record(history, request=None):
+    journal = Journal.create(request or sample_request())
+    for event in history:
+        journal.record(event)
+    journal.close()
+    return journal.session_id
+
+
+def app_over(session_id):
+    past = open_session(session_id)
+    app = AdvisorApp(past.request, FakeExporter(), load_catalog=catalog, recorded=Recorded(past), draw_interval_s=0.01)
+    app.animation_level = "none"
+    return app
+
+
+async def shown(session_id, *keys, size=(120, 36)):
+    app = app_over(session_id)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        await pilot.press(*keys)
+        await settle(pilot)
+        text = screen_text(app)
+    return app, text
+
+
+def told(app):
+    return [notification.message for notification in app._notifications]
+
+
+@pytest.mark.parametrize("history", [sample_history, cancelled_history, failed_history, list])
+@pytest.mark.parametrize("view", "12345")
+async def test_every_view_shows_any_recorded_session(history, view):
+    session_id = record(history())
+    app, text = await shown(session_id, "escape", view)
+    assert f"Recorded session {session_id}" in text or app.context.state.failure
+    assert "recorded" in text.split("\n", 1)[0]
+
+
+async def test_a_session_that_was_cut_short_measures_nothing():
+    session_id = record(sample_history()[:-6])
+    _, text = await shown(session_id)
+    assert f"Recorded session {session_id}, interrupted: c continues it" in text
+    assert "left" not in text.split("\n")[-2]
+
+
+async def test_leaving_says_how_to_open_it_again():
+    session_id = record(sample_history())
+    app, _ = await shown(session_id, "q")
+    assert app.return_value.lines == (f"Open it again with: perf-advisor open {session_id}",)
+    assert (app.return_value.exit_code, app.return_value.then) == (0, None)
+
+
+@pytest.mark.parametrize(("key", "budget_s"), [("c", None), ("plus", 60.0)])
+async def test_a_recorded_session_is_continued(key, budget_s):
+    session_id = record(sample_history())
+    app, _ = await shown(session_id, key)
+    assert app.return_value.then == Then(session_id, measures=True, budget_s=budget_s)
+
+
+async def test_no_key_of_a_running_session_is_offered():
+    _, text = await shown(record(sample_history()), "3")
+    footer = text.rstrip().split("\n")[-1]
+    assert "Continue" in footer
+    assert not {"Skip", "Pause", "Stop"} & set(footer.split())
+
+
+async def test_a_decision_is_kept_with_the_session():
+    session_id = record(sample_history())
+    app = app_over(session_id)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("4", "r")
+        await settle(pilot)
+        recipe = list(app.context.decisions)[-1]
+        assert f"{recipe} is left out; key c measures the stack without it." in told(app)
+        assert app.context.state.stack.pending
+    state = SessionState.of(open_session(session_id).events)
+    assert state.decisions[recipe] is Decision.REJECTED
+
+
+async def test_a_session_that_another_process_writes_takes_no_decision(monkeypatch):
+    from advisor.errors import UsageError
+
+    session_id = record(sample_history())
+
+    def held(path):
+        raise UsageError(f"the session {path.stem} is being written by another process, 7.", "Wait for its end.")
+
+    monkeypatch.setattr("advisor.experiment.journal._hold", held)
+    app, _ = await shown(session_id, "4", "r")
+    assert any("is being written by another process" in text for text in told(app))
+    assert app.context.decisions == SessionState.of(sample_history()).decisions
+
+
+# --- the list, and comparing ----------------------------------------------------------------------------------
+
+
+async def test_another_session_is_opened_by_key():
+    first = record(sample_history())
+    second = record(cancelled_history())
+    app = app_over(second)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("O")
+        await settle(pilot)
+        text = screen_text(app)
+        assert first in text
+        assert sample_request().target.target[:20] in text
+        await pilot.press("enter")
+        await settle(pilot)
+    assert app.return_value.then == Then(first)
+
+
+async def test_the_list_is_filtered():
+    record(sample_history())
+    other = record(
+        cancelled_history(), replace(sample_request(), target=replace(sample_request().target, target="demo"))
+    )
+    picker = SessionPicker()
+    async with picker.run_test(size=(100, 20)) as pilot:
+        await pilot.pause(0.3)
+        await pilot.press("slash", *"demo", "enter")
+        await pilot.pause(0.1)
+        text = screen_text(picker)
+        assert other in text
+        assert sample_request().target.command not in text
+        await pilot.press("enter")
+    assert picker.return_value == other
+
+
+async def test_nothing_to_pick_is_a_sentence():
+    picker = SessionPicker()
+    async with picker.run_test(size=(100, 20)) as pilot:
+        await pilot.pause(0.3)
+        assert "There is no recorded session yet" in screen_text(picker)
+        await pilot.press("escape")
+    assert picker.return_value is None
+
+
+async def test_two_sessions_are_compared_in_the_app():
+    first, second = record(sample_history()), record(sample_history(), replace(sample_request(), budget_s=61.0))
+    app = app_over(second)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("C")
+        await settle(pilot)
+        await pilot.press("enter")
+        await settle(pilot)
+        text = screen_text(app)
+        assert f"From {first} to {second}" in text
+        assert "within the noise" in text
+        assert "--budget" in text
+        await pilot.press("escape")
+        await settle(pilot)
+        assert app.return_value is None
+
+
+# --- the command line -----------------------------------------------------------------------------------------
+
+
+def test_compare_tells_both_sides(capsys):
+    first, second = record(sample_history()), record(sample_history(), replace(sample_request(), budget_s=61.0))
+    assert cli.main(["compare", first, second]) == 0
+    out = capsys.readouterr().out
+    assert f"From {first}," in out
+    assert "Options" in out
+    assert "--budget" in out
+
+
+@pytest.mark.parametrize(("arguments", "told"), [(["compare"], "A, B"), (["compare", "x", "y"], "no session 'x'")])
+def test_compare_refuses_in_sentences(arguments, told, capsys):
+    assert cli.main(arguments) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_open_without_a_terminal_says_what_to_do(capsys):
+    assert cli.main(["open", "abc"]) == 2
+    assert "`perf-advisor report abc` prints the session." in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_what_was_chosen_in_the_app_is_shown_next(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(sys, "stdout", out := Terminal())
+    first, second = record(sample_history()), record(cancelled_history())
+    left = {second: Then(first), first: None}
+    ran = []
+
+    def run(app):
+        from advisor.tui.result import result_of_recorded
+
+        session_id = app.context.recorded.past.session_id
+        ran.append(session_id)
+        return replace(result_of_recorded(session_id), then=left[session_id])
+
+    monkeypatch.setattr(AdvisorApp, "run", run)
+    assert cli.main(["open", second]) == 0
+    assert ran == [second, first]
+    assert f"perf-advisor open {first}" in out.getvalue()
+
+
+def test_continuing_takes_the_session_up_with_its_budget(monkeypatch):
+    session_id = record(sample_history())
+    asked = []
+    monkeypatch.setattr(launch, "run_app", lambda request, outputs, past: asked.append((request.budget_s, past)) or 0)
+    launch._go_on_with(Then(session_id, measures=True, budget_s=60.0))
+    launch._go_on_with(Then(session_id, measures=True))
+    assert [budget for budget, _ in asked] == [60.0, sample_request().budget_s]
+    assert {past.session_id for _, past in asked} == {session_id}
+
+
+def test_a_session_whose_folder_of_recipes_is_named_by_its_journal_only_runs_none_of_them(tmp_path):
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    session_id = record(sample_history(), replace(sample_request(), recipe_folders=(str(folder),)))
+    app = launch.app_of_recorded(open_session(session_id))
+    app._load_catalog()
+    assert not (tmp_path / "ran").exists()
+    assert app.context.request.recipe_folders == ()
+
+
+def test_a_session_that_kept_no_secrets_is_not_continued_without_them(monkeypatch):
+    from advisor.errors import UsageError
+
+    target = replace(sample_request().target, arguments=("--token", "hf_abcdefghijklmnop"))
+    session_id = record(sample_history(), replace(sample_request(), target=target))
+    monkeypatch.setattr(launch, "run_app", lambda *_: pytest.fail("it was run"))
+    with pytest.raises(UsageError, match="held secrets"):
+        launch._go_on_with(Then(session_id, measures=True))

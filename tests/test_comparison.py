@@ -1,0 +1,92 @@
+"""What changed between two sessions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sample_session import cancelled_history, cpu_history, cpu_request, failed_history, sample_history, sample_request
+
+from advisor.experiment import events
+from advisor.experiment.state import SessionState
+from advisor.records import Verdict
+from advisor.report.comparison import Measured, compare, summary
+
+
+def side(history, request=None, name="one"):
+    return Measured(name, request or sample_request(), SessionState.of(history))
+
+
+def by_title(one, other):
+    return {kind.title: {change.what: change for change in kind.changes} for kind in compare(one, other)}
+
+
+def changed(history, kind, **fields):
+    """The history with every event of a kind changed."""
+    return [replace(event, **{name: make(event) for name, make in fields.items()}) if isinstance(event, kind) else event
+            for event in history]  # fmt: skip
+
+
+def test_the_same_session_twice_differs_in_nothing():
+    found = by_title(side(sample_history()), side(sample_history()))
+    assert set(found) == {"Baseline", "Stack"}
+    assert not any(change.matters for kind in found.values() for change in kind.values())
+    assert "within the noise" in summary(side(sample_history()), side(sample_history()))
+
+
+def test_a_slower_baseline_is_told_with_its_size():
+    slower = changed(
+        sample_history(),
+        events.BaselineMeasured,
+        baseline=lambda event: replace(
+            event.baseline, step_ms=event.baseline.step_ms * 2, samples_per_s=event.baseline.samples_per_s / 2
+        ),
+    )
+    change = by_title(side(sample_history()), side(slower))["Baseline"]["Step"]
+    assert change.matters
+    assert "+100 %" in change.told
+    assert "The baseline became 2.00x slower" in summary(side(sample_history()), side(slower))
+
+
+def test_versions_machine_options_and_settings_are_told():
+    one, other = sample_history(), sample_history()
+    facts = [event for event in other if isinstance(event, events.FactsFound)][-1].facts
+    newer = changed(other, events.FactsFound, facts=lambda event: replace(facts, versions={"torch": "9.9"}))
+    newer = changed(
+        newer,
+        events.StackMeasured,
+        record=lambda event: replace(event.record, settings={"precision.autocast": "float16"}),
+    )
+    request = replace(sample_request(), budget_s=60.0, only=("autocast", "compile"))
+    found = by_title(side(one), side(newer, request))
+    assert found["Versions"]["torch"].after == "9.9"
+    assert found["Options"]["--only"].after == "autocast, compile"
+    assert found["Options"]["--budget"].before != found["Options"]["--budget"].after
+    assert found["Settings of the stack"]["precision.autocast"].after == "float16"
+    assert "not in the stack" in {change.after for change in found["Settings of the stack"].values()}
+
+
+def test_another_machine_and_workload():
+    found = by_title(side(sample_history()), side(cpu_history(), cpu_request()))
+    assert found["Machine"]["GPU"].after == "none"
+    assert {"Target", "Model", "Device"} <= set(found["Workload"])
+    assert "not tried" in {change.after for change in found["Verdicts"].values()}
+
+
+def test_a_verdict_that_changed_is_told():
+    other = SessionState.of(sample_history())
+    name, record = next((n, r) for n, r in other.trials.items() if r.verdict is Verdict.FASTER)
+    comparison = replace(record.comparison, speedup=0.5, ci_low=0.49, ci_high=0.51)
+    other.apply(events.TrialMeasured(replace(record, comparison=comparison)))
+    found = by_title(side(sample_history()), Measured("two", sample_request(), other))
+    assert found["Verdicts"][name].told == "faster → slower"
+
+
+@pytest.mark.parametrize("history", [failed_history, cancelled_history, list])
+def test_sessions_without_results_are_compared_too(history):
+    one, other = side(sample_history()), side(history(), name="broken")
+    for before, after in ((one, other), (other, one), (other, other)):
+        assert summary(before, after)
+        compare(before, after)
+    if not other.state.baseline:
+        assert "The session broken has no baseline" in summary(one, other)
