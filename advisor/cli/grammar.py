@@ -38,6 +38,7 @@ and writes the settings that won.
   perf-advisor mymodel:build           measure what build() in mymodel.py returns
   perf-advisor path/to/file.py:build   the same, by file
   perf-advisor train.py:build -- ARGS  with arguments of its own in sys.argv
+  perf-advisor timm:resnet50           a model by name: timm:, hf:, torchvision:, ultralytics:
 
   perf-advisor recipes [ID]            the speed-ups it knows
   perf-advisor hardware                this machine
