@@ -22,10 +22,10 @@ from sample_session import (
 from advisor.experiment.events import GoalSet, Ranked, SessionFailed, StackMeasured, TrialMeasured
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
-from advisor.export.evidence import gpu_sentence
 from advisor.export.text_report import html_report, markdown_report
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Comparison, GpuReadings, Mode, Objective, Verdict
+from advisor.report.evidence import gpu_sentence
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
 
@@ -82,14 +82,14 @@ def test_the_summary_says_how_much_faster_on_what(text):
 def test_the_sections_in_their_order(text):
     assert re.findall(r"^## (.*)$", text, re.M) == [
         "The settings together",
-        "Recommendations",
+        "Recommendations, best first",
         "Speed against memory",
         "Batch sizes",
-        "Found in the source",
+        "Found in your source",
         "Baseline",
         "Where the time goes",
         "Efficiency",
-        "All trials",
+        "Trials",
         "Habits, way by way",
         "Not tried",
         "Hardware and versions",
@@ -108,7 +108,7 @@ def test_phases_with_their_shares(text):
 
 
 def test_the_ranking(text):
-    rows = table_rows(text, "Recommendations")[2:]
+    rows = table_rows(text, "Recommendations, best first")[2:]
     assert rows[0][:4] == [
         "1",
         "Channels-last memory format",
@@ -121,7 +121,7 @@ def test_the_ranking(text):
 
 
 def test_every_trial_is_there_with_interval_or_reason(text):
-    rows = {row[1]: row for row in table_rows(text, "All trials")[2:]}
+    rows = {row[1]: row for row in table_rows(text, "Trials")[2:]}
     assert len(rows) == 9
     assert rows["`backends.cudnn_benchmark: true`"][2:4] == ["no measurable difference", "1.001x (0.997–1.005)"]
     failed = rows["`compile.mode: max-autotune`"]
@@ -165,7 +165,7 @@ def test_text_of_the_user_is_never_markup(catalog):
     assert page.text.count("<script>alert('x')</script>") == 5
     text = markdown_report(state, request, catalog)
     assert "<script>" not in text.replace("\\<script\\>", "")
-    assert len({len(row) for row in table_rows(text, "All trials")}) == 1
+    assert len({len(row) for row in table_rows(text, "Trials")}) == 1
     assert len({len(row) for row in table_rows(text, "Not tried")}) == 1
     assert "\\[red\\]\\*bold\\*" in text
     assert "\\_under\\_" in text
@@ -265,7 +265,8 @@ def test_another_objective_says_how_it_ranks(catalog):
     goal = Goal(Objective.MEMORY, keep_speed=0.8, memory_limit_bytes=8 * 2**30)
     state = SessionState.of([GoalSet(goal), *sample_history()[1:]])
     told = markdown_report(state, sample_request(), catalog)
-    assert "What saves memory at 80 % of the speed or more, best first; then what is faster" in told
+    assert "## Recommendations, the smallest memory first" in told
+    assert "Of what takes as much memory, the faster comes first." in told
     assert "is 80 % of the baseline's or more. Of two that take as much, the faster counts. A difference" in told
     assert "What took more than the memory limit of 8.00 GiB is neither recommended nor in the combination." in told
     assert "The objective is" not in markdown_report(SessionState.of(sample_history()), sample_request(), catalog)
@@ -356,7 +357,7 @@ def test_the_cpu_without_clocks_and_a_cpu_that_is_faster(catalog):
 
 
 def test_how_the_trials_figures_came_about(told):
-    rows = {row[1]: row for row in table_rows(told, "All trials")}
+    rows = {row[1]: row for row in table_rows(told, "Trials")}
     headings = rows["Setting"]
     cell = {heading: place for place, heading in enumerate(headings)}
     assert rows["`optimizer.implementation: fused`"][cell["Verdict"]] == "faster, in turn"
@@ -370,7 +371,7 @@ def test_how_the_trials_figures_came_about(told):
 
 
 def test_trials_that_ran_come_by_interest_and_the_others_with_the_reasons(told):
-    verdicts = [row[2] for row in table_rows(told, "All trials")[2:]]
+    verdicts = [row[2] for row in table_rows(told, "Trials")[2:]]
     assert verdicts[0] == "no measurable difference"  # the control
     kinds = ["faster", "slower", "no measurable difference", "out of memory", "timed out"]
     places = [kinds.index(verdict.partition(",")[0]) for verdict in verdicts[1:]]
@@ -382,7 +383,7 @@ def test_trials_that_ran_come_by_interest_and_the_others_with_the_reasons(told):
 
 
 def test_what_trials_have_shown_besides_their_speed(told):
-    shown = body_of(told, "All trials").partition("What they have shown besides their speed:")[2]
+    shown = body_of(told, "Trials").partition("What they have shown besides their speed:")[2]
     assert "- checkpointing=blocks: A step needs 3.00 GiB at its peak in place of 8.31 GiB, 64 % less" in shown
     assert "fit into the device" in shown
     assert (
@@ -395,14 +396,14 @@ def test_a_recommendation_measured_with_the_stack_says_so(detailed, catalog):
     first, *rest = detailed.recommendations
     record = on_the_stack(first.record, CONTRIBUTION)
     detailed.recommendations = (replace(first, record=record), *rest)
-    row = table_rows(markdown_report(detailed, sample_request(), catalog), "Recommendations")[2]
+    row = table_rows(markdown_report(detailed, sample_request(), catalog), "Recommendations, best first")[2]
     assert row[3] == "1.20x (1.15–1.25) on the stack"
     assert row[-1] == "in the stack; measured with the stack, 2 settings together"
 
 
 def test_what_was_only_measured_with_others_has_no_figures_of_its_own(catalog):
     text = markdown_report(stacked_state(), sample_request(), catalog)
-    for section in ("Recommendations", "All trials"):
+    for section in ("Recommendations, best first", "Trials"):
         row = next(row for row in table_rows(text, section) if "`model.memory_format: channels_last`" in row)
         assert "– in the stack" in row
         assert not any("9.87" in cell or "98" in cell for cell in row)
@@ -471,4 +472,4 @@ def test_a_budget_for_the_baseline_only(catalog):
     assert text.splitlines()[2] == (
         "No candidate was tried for ResNet training on 1 x NVIDIA H200. 3 could not be tried, with the reasons below."
     )
-    assert "## All trials" not in text
+    assert "## Trials" not in text

@@ -45,6 +45,13 @@ class Example(Net):
     example_input_array = torch.ones(5, 6)
 
 
+class Closed(nn.Module):
+    """Without a layer whose inputs could be told."""
+
+    def forward(self, x):
+        return x
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         yield from ((torch.ones(6), 1) for _ in range(10))
@@ -317,7 +324,9 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ((Net(), batch(), None, lambda parameters: 3), "optimizer is an int", "torch.optim.Optimizer"),
         ((Net().requires_grad_(False), batch(), of_output), "no parameter that requires a gradient", "--mode infer"),
         (Workload(Net(), data=batch(), mode="evaluate"), "'evaluate' is not a mode", "train or infer"),
-        (Net(), "its inputs cannot be inferred", "--input SHAPE"),
+        (Closed(), "its inputs cannot be inferred", "--input SHAPE"),
+        ((Net, batch()), "model is the class Net, not an instance", "Net(...)"),
+        (Net, "returned the class Net, not an instance", "Net(...)"),
         (DataLoader(Stream()), "the target returned a DataLoader", "Workload"),
     ],
 )

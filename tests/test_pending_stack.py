@@ -14,12 +14,12 @@ from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
 from advisor.export.outputs import json_text, python_text, report_text, settings_to_export, write_outputs
-from advisor.export.text_report import verdict
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Outcome, Verdict
 from advisor.records.outputs import Outputs
+from advisor.report.verdict import verdict
 
 AUTOCAST, OTHERS = "precision.autocast", {"model.memory_format", "optimizer.implementation"}
 WHY = "not measured since you rejected autocast"

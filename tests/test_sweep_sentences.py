@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from advisor.export.evidence import sweep_sentence
 from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.records import Mode
+from advisor.report.evidence import sweep_sentence
 
 OWN = SweepPoint(32, 10.0, 3200.0, 1, own=True)
 

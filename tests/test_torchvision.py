@@ -45,7 +45,8 @@ def test_a_classifier_runs_a_step_in_either_mode():
 
 def test_another_batch_size_is_made_when_asked():
     loop = load("squeezenet1_1")
-    assert loop.batch_size == 32
+    assert 1 <= loop.batch_size <= 32
+    assert "--batch-size" in loop.notes[0]
     assert loop.make_batch(3)[0].shape == (3, 3, 224, 224)
 
 
@@ -74,13 +75,28 @@ def test_video_has_clips_of_the_weights_crop_and_classes():
     assert loop.data[1].max() < 400
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("detection.ssdlite320_mobilenet_v3_large", "a detection"), ("optical_flow.raft_small", "flow")]
-)
-def test_targets_that_cannot_be_made_up_are_refused_with_advice(name, kind):
-    with pytest.raises(TargetError, match=f"{kind}.* model, whose training targets cannot be made up") as error:
-        load(name)
-    assert "--mode infer" in error.value.hint
+def test_detection_trains_on_boxes_by_the_models_own_losses():
+    loop = load("detection.ssdlite320_mobilenet_v3_large", batch_size=2)
+    assert loop.mode is Mode.TRAIN
+    images, targets = loop.data
+    assert images.shape == (2, 3, 320, 320)
+    assert [set(target) for target in targets] == [{"boxes", "labels"}] * 2
+    assert torch.isfinite(one_step(loop))
+
+
+def test_masks_and_key_points_come_with_the_heads_that_learn_them():
+    masks = load("detection.maskrcnn_resnet50_fpn", batch_size=1, input_shape=(1, 3, 64, 64)).data[1][0]
+    points = load("detection.keypointrcnn_resnet50_fpn", batch_size=1, input_shape=(1, 3, 64, 64)).data[1][0]
+    assert masks["masks"].shape == (4, 64, 64)
+    assert points["keypoints"].shape == (4, 17, 3)
+
+
+def test_optical_flow_has_two_images_and_the_flow_between_them():
+    loop = load("optical_flow.raft_small", input_shape=(1, 3, 128, 128))
+    assert loop.mode is Mode.TRAIN
+    assert shapes(loop) == [(1, 3, 128, 128), (1, 3, 128, 128), (1, 2, 128, 128)]
+    images = load("optical_flow.raft_small", mode=Mode.INFER, input_shape=(1, 3, 128, 128))
+    assert shapes(images) == [(1, 3, 128, 128)] * 2
 
 
 def test_detection_is_inferred_on_an_input_shape():

@@ -14,13 +14,13 @@ from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import LIMIT_S, Exported, limit_s, may_be_verified, verify
-from advisor.export.figures import verified_words
 from advisor.export.outputs import report_text, write_outputs
 from advisor.export.python_file import python_source
 from advisor.files.config_file import read_config
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec, Verification
 from advisor.records.outputs import Outputs
+from advisor.report.figures import verified_words
 from advisor.runner.trials import Runner
 from advisor.runtime.loop import Loop
 from advisor.trial.verify import verified_result

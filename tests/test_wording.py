@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from made_up import result_at
 
-from advisor.export.figures import noise_words
 from advisor.figures.formatting import format_class, format_numerics, format_repayment
 from advisor.records import BaselineRecord, Bottleneck, Numerics, NumericsResult
+from advisor.report.figures import noise_words
 
 
 @pytest.mark.parametrize(("runs", "words"), [(1, "noise not measured yet"), (2, "noise ±6.3 %")])

@@ -173,7 +173,7 @@ class Lab:
 
     def _on_the_cpu(self, known: Known) -> Evidence:
         spec = self.bench.spec("the same step on the CPU", {})
-        target = replace(spec.target, device="cpu")
+        target = replace(spec.target, device="cpu", sized_for=spec.target.device)  # the same batch
         limit_s = min(_CPU_TRIAL_S, spec.timeout_s)
         result = self.bench.run(replace(spec, target=target, measure_s=_CPU_MEASURE_S, timeout_s=limit_s))
         return Evidence(cpu_step_ms=speed(result)[0]) if result.measured else Evidence()

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 
 import advisor
 from advisor.experiment.state import SessionState
-from advisor.export.figures import effect_words, how_confirmed
 from advisor.figures.formatting import format_interval, format_ms, format_pending
 from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
-from advisor.records import Hardware, StackRecord, TrialRecord, Value
+from advisor.records import StackRecord, TrialRecord, Value
 from advisor.report.conclusions import candidates_tried
+from advisor.report.figures import effect_words, hardware_line, how_confirmed
 
 
 def settings_yaml(
@@ -45,14 +45,6 @@ def provenance(state: SessionState, target: str) -> Iterator[str]:
     versions = state.facts.versions if state.facts else {}
     if versions:
         yield "versions: " + ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def hardware_line(hardware: Hardware) -> str:
-    """The machine in one line: its GPUs by name, or its processor."""
-    names = [gpu.name for gpu in hardware.gpus]
-    if not names:
-        return f"{hardware.host.cpu}, {hardware.host.usable_cores} cores"
-    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
 
 
 def stack_line(stack: StackRecord) -> str:

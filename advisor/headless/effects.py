@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from advisor.experiment.objective import Yardstick
-from advisor.export.figures import effect_words, how_confirmed, noise_words, verdict_shown
 from advisor.figures.formatting import MISSING, format_bytes, format_interval, format_ms, format_outcome, format_rate
 from advisor.records import BaselineRecord, Comparison, StackRecord, TrialRecord, TrialResult, Verdict
+from advisor.report.figures import effect_words, how_confirmed, noise_words, verdict_shown
 
 
 def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:

@@ -10,7 +10,6 @@ from typing import TextIO
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.export.figures import verdict_shown, verified_words
 from advisor.figures.formatting import (
     format_bytes,
     format_count,
@@ -25,6 +24,7 @@ from advisor.figures.formatting import (
 from advisor.headless.effects import baseline_line, name_shown, stack_effect, trial_effect
 from advisor.records import Facts, Hardware, Mode, StackRecord, TrialRecord, Verdict
 from advisor.report.conclusions import candidates_tried
+from advisor.report.figures import verdict_shown, verified_words
 
 # What is not over is not all done, however short the rest is expected to be.
 _ALMOST = 0.99

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import inspect
 import io
 import itertools
 import logging
@@ -12,7 +11,7 @@ import warnings
 
 import torch
 
-from advisor.portable.tracing import CannotTraceError, LimitedTracer, not_followed
+from advisor.portable.tracing import CannotTraceError, LimitedTracer, inputs_to_trace, not_followed
 
 LAYERS = (torch.nn.modules.conv._ConvNd, torch.nn.Linear)
 NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
@@ -113,8 +112,7 @@ def views_of(
 
 def views_by_fx(model: torch.nn.Module, training: bool, deadline: float) -> list[View]:
     """Traces by torch.fx. A forward with optional arguments is traced with and without them."""
-    parameters = inspect.signature(model.forward).parameters
-    defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    defaults = {p.name: p.default for p in inputs_to_trace(model) if p.default is not p.empty}
     return [view_by_fx(model, training, deadline, given) for given in ([None, defaults] if defaults else [None])]
 
 
@@ -350,7 +348,7 @@ def example_calls(
     if samples is None:
         return []
     samples = torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), samples)
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = inputs_to_trace(model)
     if hasattr(samples, "keys"):
         open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
         names = {p.name for p in parameters}

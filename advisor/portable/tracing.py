@@ -61,12 +61,20 @@ class LimitedTracer(torch.fx.Tracer):
         return super().create_node(*args, **kwargs)
 
 
+def inputs_to_trace(model: torch.nn.Module) -> list[inspect.Parameter]:
+    """The parameters of a model's forward. Raises CannotTraceError for one without a signature, as in TorchScript."""
+    try:
+        return list(inspect.signature(model.forward).parameters.values())
+    except ValueError as error:
+        raise CannotTraceError("has a forward without a signature, as TorchScript from a file has") from error
+
+
 def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule:
     """The model as it runs in its present mode. Raises CannotTraceError where a trace would lose something.
 
     The graph calls PyTorch's own modules as they are, and shares them and all parameters with the model.
     """
-    parameters = inspect.signature(model.forward).parameters.values()
+    parameters = inputs_to_trace(model)
     if any(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
         raise CannotTraceError("has a forward with optional arguments, whose absence a trace does not notice")
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):

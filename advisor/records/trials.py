@@ -42,7 +42,8 @@ class Candidate:
 class TargetSpec:
     """What the user asked to measure: the target and the options that shape the workload.
 
-    ``arguments`` are the target's own, which follow its name in ``sys.argv``.
+    ``arguments`` are the target's own, which follow its name in ``sys.argv``. ``sized_for``: the device whose size
+    decides made-up batches, where it is another one than ``device``.
     """
 
     target: str
@@ -53,6 +54,7 @@ class TargetSpec:
     input_shape: tuple[int, ...] | None = None
     config: dict[str, Any] | None = None
     arguments: tuple[str, ...] = ()
+    sized_for: str = ""
 
     @property
     def command(self) -> str:

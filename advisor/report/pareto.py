@@ -7,20 +7,24 @@ wants it smaller pays in time. What one lucky run shows does not take the place 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from advisor.experiment.consent import may_use
 from advisor.experiment.objective import Goal, Yardstick
 from advisor.experiment.ranking import CONTROL, fills_the_device
 from advisor.experiment.state import SessionState
+from advisor.figures.formatting import format_bytes, format_bytes_change, format_ratio
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, ParetoPoint, StackRecord, TrialRecord, Verdict
+from advisor.report.document import Code, Paragraph, Section, Table
 
 BASELINE = "baseline"
 STACK = "stack"
 # A point is better known than another when its interval is narrower than this share of the other's: that of two runs is
 # 0.78 of that of one.
 _NARROWER = 0.85
+
+PARETO_HEADINGS = ("settings", "speed-up", "peak memory", "change")
 
 
 def measured_points(state: SessionState) -> tuple[ParetoPoint, ...]:
@@ -151,3 +155,40 @@ def _fits(goal: Goal, point: ParetoPoint) -> bool:
 
 def _by_size(point: ParetoPoint) -> tuple[int, float, int]:
     return point.peak_reserved_bytes, -point.speedup, len(point.settings)
+
+
+def pareto_rows(state: SessionState) -> list[tuple[str, ...]]:
+    """The front of speed against memory under ``PARETO_HEADINGS``, the smallest peak first.
+
+    Empty where nothing but the baseline was measured.
+    """
+    if len(measured_points(state)) < 2:
+        return []
+    own_bytes = state.baseline.result.peak_reserved_bytes if state.baseline else None
+    return [
+        (
+            str(Settings(point.settings)) if point.settings else "what you have",
+            format_ratio(point.comparison) if point.settings else "1x",
+            format_bytes(point.peak_reserved_bytes),
+            format_bytes_change(point.peak_reserved_bytes, own_bytes),
+        )
+        for point in front_of(state)
+    ]
+
+
+def pareto_sentence(state: SessionState) -> str:
+    """What the front says: which choice there is between time and memory."""
+    front, count = front_of(state), len(measured_points(state))
+    measured = f"{count} sets of settings were measured, your own among them."
+    if len(front) > 1:
+        return f"{measured} Nothing is both as fast and as small as one of these: what is faster takes more memory."
+    return f"{measured} One is the fastest and the smallest at once, as far as the noise allows to tell."
+
+
+def pareto_section(state: SessionState) -> Iterator[Section]:
+    """The front of speed against memory; nothing where only the baseline was measured."""
+    rows = tuple(pareto_rows(state))
+    if rows:
+        headings = tuple(heading.capitalize() for heading in PARETO_HEADINGS)
+        table = Table(headings, tuple((Code(name), *cells) for name, *cells in rows), frozenset(headings[1:]))
+        yield Section("Speed against memory", (Paragraph(pareto_sentence(state)), table))

@@ -18,7 +18,8 @@ class Loop:
 
     ``data`` is a DataLoader or one batch; ``make_batch`` makes a batch of another size when the user gave a callable.
     ``current`` are the settings that the user declared. ``notes`` say what was assumed on the user's behalf.
-    ``clip_norm`` is what the user clips the norm of all gradients to, None without clipping.
+    ``clip_norm`` is what the user clips the norm of all gradients to, None without clipping. ``hint`` says what to do
+    when the model does not take the batch; empty where the user gave the batch.
     """
 
     model: nn.Module
@@ -32,6 +33,7 @@ class Loop:
     current: dict[str, Value] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     clip_norm: float | None = None
+    hint: str = ""
 
     @property
     def loader(self) -> DataLoader[Any] | None:

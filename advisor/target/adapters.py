@@ -1,13 +1,94 @@
-"""From what the user's target returned to a ``Workload``: one module per framework, tried in turn."""
+"""The adapters of other libraries, and what they make of a target: a name, an object, or a model without data."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from advisor.records import TargetSpec
-from advisor.target import torchvision
+from advisor.errors import TargetError
+from advisor.records import Mode, TargetSpec
+from advisor.target import guess
+from advisor.target.hubs.contract import Adapted, Adapter, Samples
+from advisor.target.hubs.exported import SUFFIXES, Exported
+from advisor.target.hubs.geometric import Geometric
+from advisor.target.hubs.huggingface import HuggingFace
+from advisor.target.hubs.lightning import Lightning, PytorchLightning
+from advisor.target.hubs.timm import Timm
+from advisor.target.hubs.torchvision import Torchvision
+from advisor.target.hubs.ultralytics import Ultralytics
+from advisor.target.sizing import sized
+from advisor.target.workload import Workload
+
+ADAPTERS: tuple[Adapter, ...] = (
+    Exported(),
+    Ultralytics(),
+    HuggingFace(),
+    Lightning(),
+    PytorchLightning(),
+    Timm(),
+    Torchvision(),
+    Geometric(),
+)
 
 
-def adapt(module_name: str, attribute: str, value: Any, spec: TargetSpec) -> Any:
-    """``value`` as a Workload when a framework's adapter knows it, else unchanged."""
-    return torchvision.adapt(module_name, attribute, value, spec)
+def named(target: str) -> tuple[Adapter, str] | None:
+    """The adapter that a target names, with the name in it: ``timm:resnet50``, or a file of an exported model."""
+    prefix, separator, name = target.partition(":")
+    for adapter in ADAPTERS:
+        if separator and prefix == adapter.prefix:
+            if not name:
+                raise TargetError(f"{target} lacks a model's name.", f"Write it after the colon: {adapter.example}.")
+            return adapter, name
+        if isinstance(adapter, Exported) and Path(target).suffix in SUFFIXES:
+            return adapter, target
+    module, _, attribute = target.rpartition(":")
+    if module.partition(".")[0] == Torchvision.package and Torchvision.builds(module, attribute):
+        return next(a for a in ADAPTERS if isinstance(a, Torchvision)), attribute
+    return None
+
+
+def understood(value: Any, spec: TargetSpec) -> Any:
+    """What an object of a library means: a Workload or a model. Unchanged where no adapter knows it."""
+    for adapter in _present():
+        found = adapter.workload(value, spec)
+        if found is not None:
+            return found
+    return value
+
+
+def with_samples(workload: Workload, spec: TargetSpec) -> Adapted:
+    """A workload without data, with made-up batches of a size that fits the machine. Raises TargetError."""
+    wanted = spec.mode or (Mode(workload.mode) if workload.mode else None)
+    samples = _samples(workload, spec, train=wanted is not Mode.INFER)
+    if wanted is None:
+        has_more = workload.loss is not None or workload.optimizer is not None
+        wanted = Mode.TRAIN if samples.trains or has_more else Mode.INFER
+    chosen = sized(workload.model, samples, wanted, spec)
+    training, before = wanted is Mode.TRAIN, workload.notes if isinstance(workload, Adapted) else []
+    return Adapted(
+        model=workload.model,
+        data=chosen.samples.make,
+        loss=workload.loss or (samples.loss if training else None),
+        optimizer=workload.optimizer or (samples.optimizer if training else None),
+        mode=wanted.value,
+        current=workload.current,
+        clip_grad=workload.clip_grad,
+        notes=[*before, *chosen.samples.notes, *filter(None, (chosen.note,))],
+        usual_size=chosen.size,
+        hint=guess.hint_for(workload.model, chosen.samples.make, chosen.size),
+    )
+
+
+def _samples(workload: Workload, spec: TargetSpec, *, train: bool) -> Samples:
+    for adapter in _present():
+        samples = adapter.samples(workload.model, spec, train=train)
+        if samples is not None:
+            return samples
+    return guess.samples(workload.model, spec)
+
+
+def _present() -> Iterator[Adapter]:
+    """The adapters whose library is imported: no object of another one can be here."""
+    return (adapter for adapter in ADAPTERS if adapter.package in sys.modules)

@@ -25,9 +25,8 @@ from advisor.files.paths import PACKAGE, is_file
 from advisor.process.printed import Printed
 from advisor.records import TargetSpec
 from advisor.runtime.loop import Loop
-from advisor.target.adapters import adapt
+from advisor.target.adapters import named
 from advisor.target.normalise import normalise
-from advisor.target.torchvision import offline_options
 
 T = TypeVar("T")
 
@@ -41,13 +40,21 @@ _LONGEST_SAID = 300
 
 def load_target(spec: TargetSpec) -> Loop:
     """Import the target, call it, and normalise what it returns. Raises TargetError with what to do."""
+    value = _value(spec)
+    return in_user_code("normalising the workload", lambda: normalise(value, spec))
+
+
+def _value(spec: TargetSpec) -> Any:
+    """What the target is: a model that a library builds by its name, or what the user's code returns."""
+    by_name = named(spec.target)
+    if by_name is not None:
+        adapter, name = by_name
+        return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec))
     module_name, attribute = parse_target(spec.target)
     sys.argv = [_script(module_name, spec.directory), *spec.arguments]
     module = _import(module_name, spec.directory)
     found = _attribute(module, module_name, attribute)
-    value = in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, module_name, attribute))
-    adapted = adapt(module_name, attribute, value, spec)
-    return in_user_code("normalising the workload", lambda: normalise(adapted, spec))
+    return in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, attribute))
 
 
 def _script(module: str, directory: str) -> str:
@@ -71,7 +78,8 @@ def parse_target(target: str) -> tuple[str, str]:
         module, attribute = target, DEFAULT_ATTRIBUTE
     if not module or not attribute:
         raise TargetError(
-            f"{target!r} is not a target.", "Give module:attr, path/file.py:attr, or demo, for example mymodel:build."
+            f"{target!r} is not a target.",
+            "Give module:attr, path/file.py:attr, timm:NAME, hf:NAME, torchvision:NAME or demo, such as mymodel:build.",
         )
     return module, attribute
 
@@ -199,7 +207,7 @@ def _is_from(value: Any, module: ModuleType) -> bool:
     return getattr(value, "__module__", module.__name__) == module.__name__ or not callable(value)
 
 
-def _build(found: Any, spec: TargetSpec, module_name: str, attribute: str) -> Any:
+def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
     """The target's value: itself when it is no builder, else what calling it (with ``config``) returns."""
     if isinstance(found, nn.Module) or not callable(found):
         return found
@@ -210,7 +218,14 @@ def _build(found: Any, spec: TargetSpec, module_name: str, attribute: str) -> An
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
     takes_config = "config" in parameters
-    if unknown := [name for name in required if name != "config"]:
+    unknown = [name for name in required if name != "config"]
+    module = spec.target.rpartition(":")[0]
+    if unknown and isinstance(found, type) and issubclass(found, nn.Module):
+        raise TargetError(
+            f"{attribute} needs the arguments {', '.join(unknown)}: it is a class.",
+            f"Write `model = {attribute}(...)` in the file, and name that instance: {module}:model.",
+        )
+    if unknown:
         raise TargetError(
             f"{attribute} needs the arguments {', '.join(unknown)}.",
             "Give the target no required arguments, or only one named config (the parsed --config file).",
@@ -219,4 +234,4 @@ def _build(found: Any, spec: TargetSpec, module_name: str, attribute: str) -> An
         return found(config=spec.config)
     if "config" in required:
         raise TargetError(f"{attribute} needs a config.", "Give it with --config FILE.")
-    return found(**offline_options(module_name, parameters))
+    return found()

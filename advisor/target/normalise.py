@@ -17,7 +17,9 @@ from advisor.runtime.batches import has_target, tensors_of
 from advisor.runtime.compilation import as_written, compiled_as
 from advisor.runtime.loop import Loop
 from advisor.runtime.loss import describe_loss
-from advisor.target.torchvision import DEFAULT_BATCH_SIZE
+from advisor.target.adapters import understood, with_samples
+from advisor.target.hubs.contract import Adapted
+from advisor.target.sizing import LARGEST_BATCH
 from advisor.target.workload import Workload
 
 _NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad")
@@ -29,8 +31,12 @@ _DEFAULT_LEARNING_RATE = 1e-3
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _as_written(_as_workload(value), notes)
-    data, make_batch = _data(workload, spec, notes)
+    workload = _as_written(_as_workload(understood(value, spec)), notes)
+    if workload.data is None:
+        workload = with_samples(workload, spec)
+    if isinstance(workload, Adapted):
+        notes.extend(workload.notes)
+    data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
     loop = Loop(
         model=workload.model,
@@ -43,6 +49,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         current=dict(workload.current),
         notes=notes,
         clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
+        hint=workload.hint if isinstance(workload, Adapted) else "",
     )
     if mode is Mode.TRAIN:
         loop.optimizer = _optimizer(workload, notes)
@@ -59,6 +66,11 @@ def _as_workload(value: Any) -> Workload:
         return _checked(_from_mapping(value))
     if isinstance(value, tuple | list) and 1 <= len(value) <= 4:
         return _checked(Workload(**dict(zip(_NAMES, value, strict=False))))
+    if isinstance(value, type):
+        raise TargetError(
+            f"the target returned the class {value.__name__}, not an instance.",
+            f"Return {value.__name__}(...), with its arguments.",
+        )
     raise TargetError(f"the target returned {_kind(value)}.", f"Return {_SHAPES}.")
 
 
@@ -82,6 +94,9 @@ def _from_mapping(value: Mapping[str, Any]) -> Workload:
 
 
 def _checked(workload: Workload) -> Workload:
+    if isinstance(workload.model, type):
+        name = workload.model.__name__
+        raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
     if not isinstance(workload.model, nn.Module):
         raise TargetError(f"the target's model is {_kind(workload.model)}, not an nn.Module.", f"Return {_SHAPES}.")
     if workload.loss is not None and not callable(workload.loss):
@@ -97,16 +112,13 @@ def _checked(workload: Workload) -> Workload:
     return workload
 
 
-def _data(
-    workload: Workload, spec: TargetSpec, notes: list[str]
-) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
+def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
     data = workload.data
-    if data is None:
-        return _inferred_batch(workload.model, spec, notes), None
     if isinstance(data, DataLoader):
         return _sized_loader(data, spec), None
     if callable(data) and not isinstance(data, torch.Tensor):
-        size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else DEFAULT_BATCH_SIZE)
+        usual = (workload.usual_size if isinstance(workload, Adapted) else None) or LARGEST_BATCH
+        size = spec.batch_size or (spec.input_shape[0] if spec.input_shape else usual)
         return _checked_batch(data(size), "what the target's data function returned"), cast(
             "Callable[[int], Any]", data
         )
@@ -130,32 +142,6 @@ def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:
         return loader_with(loader, batch_size=spec.batch_size)
     except ValueError as error:
         raise TargetError(f"--batch-size cannot be applied: {error}", "Leave --batch-size out.") from error
-
-
-def _inferred_batch(model: nn.Module, spec: TargetSpec, notes: list[str]) -> Any:
-    """A batch for a bare model: of the shape of ``--input``, or the model's own ``example_input_array``."""
-    if spec.input_shape is not None:
-        notes.append("random inputs of the shape given with --input")
-        shape = (spec.batch_size or spec.input_shape[0], *spec.input_shape[1:])
-        return _random_input(model, shape)
-    example = getattr(model, "example_input_array", None)
-    if example is not None and next(tensors_of(example), None) is not None:
-        notes.append("the model's example_input_array as its batch")
-        return resize_batch(example, spec.batch_size) if spec.batch_size else example
-    raise TargetError(
-        f"{type(model).__name__} came without data, and its inputs cannot be inferred.",
-        "Give --input SHAPE, for example --input 64x3x224x224, or return (model, data).",
-    )
-
-
-def _random_input(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
-    """Random numbers of the model's type, or token ids when its first parameters are an embedding's."""
-    generator = torch.Generator().manual_seed(0)
-    first = next((m for m in model.modules() if next(m.parameters(recurse=False), None) is not None), None)
-    if isinstance(first, nn.Embedding):
-        return torch.randint(first.num_embeddings, shape, generator=generator)
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    return torch.randn(shape, generator=generator).to(dtype)
 
 
 def _mode(workload: Workload, data: Any, spec: TargetSpec) -> Mode:

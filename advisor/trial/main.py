@@ -84,6 +84,10 @@ _BUDGET_PER_BASELINE = 8
 # So many times as long may a block in turn with another trial's be for the sake of whole epochs, and what is thrown
 # away before it.
 _LONGEST_TURN = 3
+_FITTING_BATCH = (
+    "Check that the batch fits the model and the loss; a batch is (inputs, target) or a dict of keywords, "
+    "and a loss that takes the model names its first parameter `model`."
+)
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
 
 
@@ -161,7 +165,7 @@ class Trial:
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         probing = time.perf_counter()
-        probe = self._probe(step, components.plan, batches)
+        probe = self._probe(step, components.plan, batches, loop.hint)
         comparing_s = time.perf_counter() - probing - probe.seconds
         del batches
         if self.spec.kind is TrialKind.AHEAD:
@@ -249,7 +253,7 @@ class Trial:
             components.data = loop.make_batch(components.batch_size or 1) if resized else loop.data
         return components
 
-    def _probe(self, step: Any, plan: StepPlan, batches: list[Any]) -> Probe:
+    def _probe(self, step: Any, plan: StepPlan, batches: list[Any], hint: str) -> Probe:
         """The first steps. They also compile, so they count as warm-up."""
         self._say("first steps" if plan.compiles_with == "none" else "compiling")
         probe = probe_training if plan.mode is Mode.TRAIN else probe_inference
@@ -262,8 +266,7 @@ class Trial:
                 raise
             raise TargetError(
                 f"the first step failed: {one_line(error)}",
-                "Check that the batch fits the model and the loss; a batch is (inputs, target) or a dict of keywords, "
-                "and a loss that takes the model names its first parameter `model`.",
+                hint or _FITTING_BATCH,
                 user_frames(error),
             ) from error
 

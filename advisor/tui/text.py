@@ -12,9 +12,9 @@ from textual.content import Content
 
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
-from advisor.export.figures import effect_words, own_figures, verdict_shown
 from advisor.figures.formatting import format_bytes, format_bytes_change, format_change, format_ratio
 from advisor.records import Comparison, Objective, StackRecord, TrialRecord, TrialResult, Verdict
+from advisor.report.figures import effect_words, own_figures, verdict_shown
 
 DIM = "$foreground 60%"
 LABEL = "$secondary"

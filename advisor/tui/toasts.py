@@ -9,9 +9,9 @@ from textual.notifications import SeverityLevel
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.export.figures import noise_words, verified_words
 from advisor.figures.formatting import format_ms, format_outcome, format_ratio, format_seconds
 from advisor.records import Outcome, TrialRecord, Verdict
+from advisor.report.figures import noise_words, verified_words
 
 _QUIET = {Outcome.CANCELLED, Outcome.SKIPPED}
 

@@ -15,8 +15,6 @@ from tui_pilot import drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.export.evidence import sweep_sentence
-from advisor.export.figures import ceiling_figures, gpu_sentence, step_figures
 from advisor.figures.sweep import sweep_rows
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
@@ -29,6 +27,8 @@ from advisor.records import (
     SyncPlace,
 )
 from advisor.report.conclusions import sweep_of
+from advisor.report.evidence import sweep_sentence
+from advisor.report.figures import ceiling_figures, gpu_sentence, step_figures
 from advisor.tui.saving import copy_trace, free_path
 from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.clocks import clock_facts

@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_leaves
 # Steps in which compiling, choosing algorithms and capturing a graph happen.
 FIRST_STEPS = 6
 BLOCKS, LEAST_BLOCKS, LEAST_LONG_EPOCHS = 5, 3, 2
+# A block of short epochs has at least so many: its end, where the device is waited for, is then a small part of it.
+LEAST_SHORT_EPOCHS = 4
 # A loop is steady when a block is not faster than the one before by more than this share.
 STEADY, SETTLING_S = 0.03, 5.0
 # Epochs that take longer, in seconds, are timed twice only, and without settling: they average over many steps.
@@ -73,8 +75,9 @@ def _batches(step: Callable[[Any], Any], data: Any, timed_s: float) -> tuple[Cal
     """A function that yields the batches of a block, and whether these are long epochs."""
     if not isinstance(data, ONE_BATCH):
         epoch_s = _epoch_s(step, data)
-        epochs = max(1, round(timed_s / BLOCKS / epoch_s))
-        return lambda: chain.from_iterable(repeat(data, epochs)), epoch_s > LONG_EPOCH_S
+        long = epoch_s > LONG_EPOCH_S
+        epochs = 1 if long else max(LEAST_SHORT_EPOCHS, round(timed_s / BLOCKS / epoch_s))
+        return lambda: chain.from_iterable(repeat(data, epochs)), long
     single_s = [run(step, [data])[0] for _ in range(FIRST_STEPS)][-1]
     return lambda: repeat(data, max(1, round(timed_s / BLOCKS / single_s))), False
 

@@ -47,7 +47,7 @@ def tuned(script: Script, settings: Path) -> Loop:
 
 def python_file(script: Script, file: Path) -> Loop:
     """The loop with an exported Python file, applied as the file's header says."""
-    written = module_of(file)
+    written = module_of(file, "exported")
     loader = script.data if isinstance(script.data, DataLoader) else None
     if not script.trains:
         model, _, prepared = written.prepare(script.model, loader=loader)

@@ -15,9 +15,9 @@ from real_session import Run, short_trials
 
 from advisor.errors import ExitCode
 from advisor.experiment import events
-from advisor.export.text_report import verdict
 from advisor.recipe.settings import Settings
 from advisor.records import Outcome, Verdict
+from advisor.report.verdict import verdict
 from advisor.tui.views.advice_text import nothing_helped
 
 pytestmark = pytest.mark.timed

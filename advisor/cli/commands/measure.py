@@ -91,7 +91,12 @@ def measure_parser(about: str) -> Parser:
         about,
         usage="perf-advisor TARGET [options] [-- ARGUMENTS of the target]",
     )
-    parser.add_argument("target", nargs="?", metavar="TARGET", help="module:attr, path/file.py:attr, or demo")
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="TARGET",
+        help="module:attr, path/file.py:attr, timm:NAME, hf:NAME, torchvision:NAME, or demo",
+    )
     parser.add_argument("--version", action="version", version=f"perf-advisor {advisor.__version__}")
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
     parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output, without the app")

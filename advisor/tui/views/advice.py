@@ -13,12 +13,12 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.experiment.control import Decision
-from advisor.export.evidence import sweep_caveats
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.figures.sweep import SweepPoint
 from advisor.recipe import card
 from advisor.records import Candidate, Mode, Recommendation
 from advisor.report.conclusions import sweep_of
+from advisor.report.evidence import sweep_caveats
 from advisor.tui.context import Context
 from advisor.tui.deciding import DECISIONS, can_decide, handlers_of, values_of
 from advisor.tui.messages import Decided, RetryWanted

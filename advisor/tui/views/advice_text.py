@@ -9,7 +9,6 @@ from textual.content import Content
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
-from advisor.export.figures import own_figures, verdict_shown
 from advisor.figures.formatting import (
     format_bytes,
     format_difference,
@@ -37,6 +36,7 @@ from advisor.records import (
     text_of,
 )
 from advisor.report.conclusions import candidates_tried, count_untried, shown_by
+from advisor.report.figures import own_figures, verdict_shown
 from advisor.report.pareto import front_of
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, mark, memory_against, own_effect, ratio

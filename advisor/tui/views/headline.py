@@ -10,7 +10,6 @@ from textual.content import Content
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
-from advisor.export.figures import MEASURED_ONCE
 from advisor.figures.formatting import (
     format_interval,
     format_ms,
@@ -22,6 +21,7 @@ from advisor.figures.formatting import (
 )
 from advisor.records import Objective, StackRecord, Verdict
 from advisor.report.conclusions import candidates_tried, count_untried, stack_helps
+from advisor.report.figures import MEASURED_ONCE
 from advisor.tui.text import DIM, memory_against, own_effect
 from advisor.tui.views.roof_text import roof_before_and_after
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from textual.content import Content
 
 from advisor.experiment.state import SessionState
-from advisor.export.figures import verified_words
 from advisor.records import Mode, Verification
+from advisor.report.figures import verified_words
 from advisor.tui.exporting import ExportFormat
 
 _PREPARE = "model, optimizer, loader = tuning.prepare(model, optimizer, loader)"

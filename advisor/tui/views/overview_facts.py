@@ -8,7 +8,6 @@ from textual.content import Content
 
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
-from advisor.export.figures import noise_words
 from advisor.figures.formatting import (
     format_bytes,
     format_count,
@@ -29,6 +28,7 @@ from advisor.records import (
     Value,
     WorkloadFacts,
 )
+from advisor.report.figures import noise_words
 from advisor.tui.text import DIM
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from textual.content import Content
 
-from advisor.export.figures import energy_words, gpu_readings, on_cpu
 from advisor.figures.formatting import format_bytes, format_change
 from advisor.records import BaselineRecord, Finding, GpuReadings, TrialRecord, TrialResult
+from advisor.report.figures import energy_words, gpu_readings, on_cpu
 from advisor.tui.text import DIM
 from advisor.tui.widgets.fact_list import Fact
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from textual.content import Content
 
 from advisor.experiment.state import SessionState
-from advisor.export.figures import Figure, ceiling_figures, roof_figure, step_figures
 from advisor.figures.formatting import format_ms, format_percent, format_rate
 from advisor.records import Ceilings
 from advisor.report.conclusions import roof_shares
+from advisor.report.figures import Figure, ceiling_figures, roof_figure, step_figures
 from advisor.tui.text import DIM, meter
 from advisor.tui.widgets.fact_list import Fact
 

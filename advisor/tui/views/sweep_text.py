@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from textual.content import Content
 
-from advisor.export.evidence import sweep_sentence
 from advisor.figures.sweep import HEADINGS, SweepPoint, knee_of, sweep_chart, sweep_rows
 from advisor.records import Mode
+from advisor.report.evidence import sweep_sentence
 from advisor.tui.text import DIM, bar
 
 _WIDEST_BAR = 24

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.export.figures import own_figures
 from advisor.records import TrialRecord, Verdict
+from advisor.report.figures import own_figures
 from advisor.tui.views.trial_rows import BASELINE, EFFECT, NAME, SKIPPED_PREFIX, STACK, Column, Row, start_up_s
 
 _PINNED = (BASELINE, STACK)

@@ -11,7 +11,6 @@ from textual.content import Content
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.export.figures import effect_words, own_figures, verdict_shown
 from advisor.figures.formatting import (
     format_bytes,
     format_ms,
@@ -21,6 +20,7 @@ from advisor.figures.formatting import (
     format_seconds,
 )
 from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
+from advisor.report.figures import effect_words, own_figures, verdict_shown
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import DIM, MARKS, interval_bar, on_the_stack, own_mark, widest_effect
 

@@ -6,7 +6,6 @@ from textual.content import Content
 
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.state import SessionState
-from advisor.export.figures import MEASURED_ONCE, own_figures, verdict_shown
 from advisor.figures.formatting import (
     format_interval,
     format_numerics,
@@ -19,6 +18,7 @@ from advisor.figures.formatting import (
 from advisor.recipe.catalog import Catalog
 from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report.conclusions import shown_by
+from advisor.report.figures import MEASURED_ONCE, own_figures, verdict_shown
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import DIM, memory_against, own_effect, ratio
 from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text

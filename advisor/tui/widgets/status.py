@@ -9,8 +9,8 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from advisor.experiment.state import SessionState
-from advisor.export.figures import MEASURED_ONCE
 from advisor.figures.formatting import format_seconds
+from advisor.report.figures import MEASURED_ONCE
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, by_objective, meter, shortened
 from advisor.tui.widgets.changes import show_text

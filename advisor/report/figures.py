@@ -27,6 +27,7 @@ from advisor.records import (
     Ceilings,
     Comparison,
     GpuReadings,
+    Hardware,
     Profile,
     StackRecord,
     TrialRecord,
@@ -272,3 +273,11 @@ def energy_words(result: TrialResult, baseline: TrialResult | None = None) -> st
     if before is None:
         return f"{format_energy(now)} a sample"
     return f"{format_energy(before)} → {format_energy(now)} a sample"
+
+
+def hardware_line(hardware: Hardware) -> str:
+    """The machine in one line: its GPUs by name, or its processor."""
+    names = [gpu.name for gpu in hardware.gpus]
+    if not names:
+        return f"{hardware.host.cpu}, {hardware.host.usable_cores} cores"
+    return ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))

@@ -9,18 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from advisor.experiment.state import SessionState
-from advisor.export.figures import (
-    Figure,
-    ceiling_figures,
-    company,
-    energy_words,
-    gpu_sentence,
-    noise_words,
-    on_cpu,
-    roof_figure,
-    step_figures,
-)
-from advisor.export.markup import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
 from advisor.figures.explain import clock_sentences
 from advisor.figures.formatting import (
     format_bytes,
@@ -45,6 +33,18 @@ from advisor.records import (
     Verdict,
 )
 from advisor.report.conclusions import RoofShare, roof_shares, sweep_of, tried
+from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
+from advisor.report.figures import (
+    Figure,
+    ceiling_figures,
+    company,
+    energy_words,
+    gpu_sentence,
+    noise_words,
+    on_cpu,
+    roof_figure,
+    step_figures,
+)
 
 _OPERATORS_SHOWN = 10
 # What a naive clock may be wrong by before a summary has a line for it.
@@ -155,14 +155,13 @@ def _measured(baseline: BaselineRecord) -> Iterator[tuple[str, Inline]]:
 # --- the profile ----------------------------------------------------------------------------------------------
 
 
-def profile_blocks(profile: Profile) -> Iterator[Block]:
+def time_section(profile: Profile) -> Iterator[Section]:
     """What the step is bound by, its phases, and the operators that take most of it."""
-    if profile.bottleneck:
-        yield Paragraph(bound_sentence(profile))
-    if profile.phases:
-        yield _phases(profile)
-    if profile.operators:
-        yield from _operators(profile.operators)
+    bound: list[Block] = [Paragraph(bound_sentence(profile))] if profile.bottleneck else []
+    phases: list[Block] = [_phases(profile)] if profile.phases else []
+    operators = list(_operators(profile.operators)) if profile.operators else []
+    if told := (*bound, *phases, *operators):
+        yield Section("Where the time goes", told, brief=tuple(bound))
 
 
 def _phases(profile: Profile) -> Table:
@@ -226,12 +225,17 @@ def waits_blocks(profile: Profile) -> Iterator[Block]:
 # --- the roof -------------------------------------------------------------------------------------------------
 
 
-def roof_blocks(state: SessionState) -> Iterator[Block]:
+def roof_section(state: SessionState) -> Iterator[Section]:
     """How far the step is from what the machine can do, before and after, and what that was measured to be."""
     profile = state.facts.profile if state.facts else None
     if profile is None:
         return
-    before, after = roof_shares(state)
+    reached = [(figure.name, figure.words) for figure in _reached(*roof_shares(state))]
+    if told := tuple(_roof_blocks(profile, *roof_shares(state))):
+        yield Section("Efficiency", told, brief=(pairs(reached),) if reached else ())
+
+
+def _roof_blocks(profile: Profile, before: RoofShare | None, after: RoofShare | None) -> Iterator[Block]:
     figures = [*_reached(before, after), *step_figures(profile)]
     if figures:
         yield pairs([(figure.name, figure.words) for figure in figures])
@@ -264,11 +268,13 @@ def _ceilings(ceilings: Ceilings) -> Iterator[Block]:
 def clock_section(state: SessionState) -> Iterator[Section]:
     """What several clocks say of the same step, and the CPU of the same step; nothing where nobody asked."""
     clock = state.facts.profile.clock if state.facts and state.facts.profile else None
-    sentences = [*(clock_sentences(clock) if clock else ())]
-    if state.baseline and (on_cpu := cpu_sentence(state.baseline)):
-        sentences.append(on_cpu)
-    if sentences:
-        yield Section("Timing cross-check", (Bullets(tuple(sentences)),))
+    on_cpu = cpu_sentence(state.baseline) if state.baseline else ""
+    sentences = tuple(filter(None, (*(clock_sentences(clock) if clock else ()), on_cpu)))
+    if not sentences:
+        return
+    slower = state.baseline and state.baseline.cpu_step_ms and state.baseline.cpu_step_ms < state.baseline.step_ms
+    surprising = tuple(filter(None, (clock_warning(clock), on_cpu if slower else "")))
+    yield Section("Timing cross-check", (Bullets(sentences),), brief=(Bullets(surprising),) if surprising else ())
 
 
 def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:

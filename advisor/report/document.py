@@ -1,0 +1,89 @@
+"""A report's building blocks. Whatever is in a block is text; a renderer gives it a form.
+
+Nothing here knows what a session is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Text in a fixed-width face: a setting, a path."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of 0 to 1, with a bar where bars can be drawn."""
+
+    share: float
+
+
+Inline = str | Code | Share
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A paragraph."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    """A list."""
+
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Lines in a fixed-width face, kept as they are; ``language`` is what they are written in, if in any."""
+
+    text: str
+    language: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headings; the columns named in ``numbers`` are aligned to the right.
+
+    ``brief`` names the columns that are shown where there is little room; empty for all. The cells of ``remarks`` are
+    told under the table there, each after its row's first.
+    """
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Inline, ...], ...]
+    numbers: frozenset[str] = frozenset()
+    brief: tuple[str, ...] = ()
+    remarks: str = ""
+
+
+Block = Paragraph | Bullets | Listing | Table
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Blocks under a heading.
+
+    ``brief`` is what a summary shows of it: None for all of it, nothing at all where it is empty. ``warns``: what it
+    says a reader has to know before believing the rest.
+    """
+
+    title: str
+    blocks: tuple[Block, ...]
+    brief: tuple[Block, ...] | None = None
+    warns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A whole report: its title, the result in a paragraph, the sections, and the last line."""
+
+    title: str
+    summary: str
+    sections: tuple[Section, ...]
+    footer: str

@@ -1,0 +1,123 @@
+"""The whole report of a session as a document: what a reader decides by first, what it rests on later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import advisor
+from advisor.experiment.request import Request
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import (
+    format_bytes,
+)
+from advisor.figures.sweep import RECIPE as BATCH_SIZE
+from advisor.recipe.catalog import Catalog
+from advisor.records import (
+    Facts,
+    Hardware,
+    Objective,
+    TrialRecord,
+)
+from advisor.report.advice import batch_advice, recommendations, stack_blocks
+from advisor.report.conclusions import (
+    sweep_of,
+    tried,
+    untried,
+)
+from advisor.report.document import Bullets, Document, Inline, Section, Table
+from advisor.report.evidence import (
+    baseline_blocks,
+    caveats,
+    clock_section,
+    pairs,
+    roof_section,
+    sweep_section,
+    time_section,
+    waits_blocks,
+)
+from advisor.report.habits import habit_rows
+from advisor.report.method import method
+from advisor.report.pareto import pareto_section
+from advisor.report.trials import habits_table, source, trials, untried_table
+from advisor.report.verdict import verdict
+
+_RANKED = {
+    Objective.THROUGHPUT: "Recommendations, best first",
+    Objective.LATENCY: "Recommendations, the shortest step first",
+    Objective.MEMORY: "Recommendations, the smallest memory first",
+    Objective.ENERGY: "Recommendations, the least energy first",
+}
+
+
+def document_of(state: SessionState, request: Request, catalog: Catalog) -> Document:
+    """The report of a session, also of one that has not ended."""
+    return Document(
+        f"perf-advisor: {request.target.command}",
+        verdict(state),
+        (*sections(state, catalog), *_background(state, request)),
+        f"Made by perf-advisor {advisor.__version__}.",
+    )
+
+
+def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+    """What a reader decides by comes first, what it rests on later. A summary shows what is brief of them."""
+    if warnings := tuple(caveats(state)):
+        yield Section("Read this first", (Bullets(warnings),), warns=True)
+    if state.stack and (state.stack.settings or state.stack.dropped):
+        yield Section("The settings together", tuple(stack_blocks(state, state.stack)))
+    if state.recommendations:
+        table, *reasons = recommendations(state)
+        yield Section(_RANKED[state.goal.objective], (table, *reasons), brief=(table,))
+    yield from pareto_section(state)
+    yield from sweep_section(state, batch_advice(state, catalog))
+    if state.source_files:
+        yield Section("Found in your source", tuple(source(state)))
+    yield from _evidence(state, catalog)
+
+
+def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
+    profile = state.facts.profile if state.facts else None
+    if state.baseline:
+        yield Section("Baseline", tuple(baseline_blocks(state.baseline, state.facts)))
+    if profile:
+        yield from time_section(profile)
+        yield from roof_section(state)
+    yield from clock_section(state)
+    if records := tried(state):
+        others = [record for record in records if not _is_told(record, state)]
+        brief = tuple(trials(others, state, catalog)) if others else ()
+        yield Section("Trials", tuple(trials(records, state, catalog)), brief)
+    rows = habit_rows(state)
+    habits = [*([habits_table(rows, catalog)] if rows else ()), *(waits_blocks(profile) if profile else ())]
+    if habits:
+        yield Section("Habits, way by way", tuple(habits))
+    if groups := untried(state):
+        yield Section("Not tried", (untried_table(groups, catalog),))
+
+
+def _is_told(record: TrialRecord, state: SessionState) -> bool:
+    """Whether a trial is in another table of a summary: that of the recommendations, or of batch sizes."""
+    ranked = any(item.record.candidate.name == record.candidate.name for item in state.recommendations)
+    return ranked or (record.candidate.recipe == BATCH_SIZE and record.alone and bool(sweep_of(state)))
+
+
+def _background(state: SessionState, request: Request) -> Iterator[Section]:
+    """What a summary leaves out: the machine, and how the numbers were made."""
+    if state.hardware:
+        yield Section("Hardware and versions", (_hardware(state.hardware, state.facts),))
+    if state.baseline:
+        yield Section("How the numbers were made", (Bullets(tuple(method(state, request))),))
+
+
+def _hardware(hardware: Hardware, facts: Facts | None) -> Table:
+    rows: list[tuple[str, Inline]] = [
+        (f"GPU {gpu.index}", f"{gpu.name}, {format_bytes(gpu.memory_total_bytes)}, driver {gpu.driver_version}")
+        for gpu in hardware.gpus
+    ]
+    if hardware.gpu_note:
+        rows.append(("GPU", hardware.gpu_note))
+    host = hardware.host
+    rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
+    rows += [("Memory", format_bytes(host.memory_total_bytes)), ("System", host.system)]
+    rows += list(facts.versions.items()) if facts else []
+    return pairs(rows)

@@ -1,0 +1,124 @@
+"""Inputs of a model that nobody describes: from ``--input``, its example input, or its first layers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.errors import TargetError
+from advisor.portable.calls import positional_inputs
+from advisor.portable.nested import tensors_of
+from advisor.recipe.rebuild import batch_size_of, resize_batch
+from advisor.records import TargetSpec
+from advisor.runtime.batches import describe
+from advisor.target.hubs.contract import Samples
+from advisor.target.made_up import noise, shape_text, typed, whole_numbers
+from advisor.target.sizing import counted_run
+
+_COUNTED = 2
+# Sizes that are tried where a layer leaves them open, usual ones first.
+_SIDES = (224, 32, 28, 64, 128, 256, 512)
+_LENGTHS = (64, 16)
+_SOUND = (16000, 1024, 128)
+_LAYERS_TRIED = 3
+
+
+def samples(model: nn.Module, spec: TargetSpec) -> Samples:
+    """Made-up inputs without labels. Raises TargetError where the inputs cannot be inferred."""
+    if spec.input_shape is not None:
+        make = _inputs(model, spec.input_shape[1:])
+        return Samples(make, trains=False, notes=("random inputs of the shape given with --input",))
+    example = getattr(model, "example_input_array", None)
+    if example is not None and next(tensors_of(example), None) is not None:
+        size = batch_size_of(example)
+        return Samples(
+            lambda wanted: example if wanted == size else resize_batch(example, wanted),
+            trains=False,
+            notes=("the model's example_input_array as its batch",),
+            fixed_size=size,
+        )
+    for shape in _shapes(model):
+        make = _inputs(model, shape)
+        if counted_run(model, make(_COUNTED)) is not None:
+            text = shape_text(shape)
+            note = f"random inputs of {text} a sample, by the model's first layers; --input Nx{text} sets another shape"
+            return Samples(make, trains=False, notes=(note,))
+    raise TargetError(f"{type(model).__name__} came without data, and its inputs cannot be inferred.", _advice(model))
+
+
+def hint_for(model: nn.Module, make: Callable[[int], Any], size: int) -> str:
+    """What to do when the first step fails with made-up inputs."""
+    return f"The inputs were made up: {describe(make(size))}. {_advice(model)}"
+
+
+def _advice(model: nn.Module) -> str:
+    required = _required(model)
+    if len(required) > 1:
+        names = ", ".join(required)
+        return f"It is called with {names}: return (model, ({names})) from a build() of your own."
+    return "Give --input SHAPE, for example --input 64x3x224x224, or return (model, data)."
+
+
+def _required(model: nn.Module) -> list[str]:
+    """The inputs without which the model cannot be called."""
+    return [p.name for p in positional_inputs(model) or () if p.default is inspect.Parameter.empty]
+
+
+def _inputs(model: nn.Module, shape: tuple[int, ...]) -> Callable[[int], Any]:
+    """Random inputs of one shape, one for each that the model needs."""
+    count = max(1, len(_required(model)))
+
+    def make(size: int) -> Any:
+        tensors = tuple(_random(model, (size, *shape)) for _ in range(count))
+        return tensors[0] if count == 1 else tensors
+
+    return make
+
+
+def _random(model: nn.Module, shape: tuple[int, ...]) -> torch.Tensor:
+    """Random numbers of the model's type, or token ids when its first parameters are an embedding's."""
+    first = next(_layers(model), None)
+    if isinstance(first, nn.Embedding):
+        return whole_numbers(first.num_embeddings, *shape)
+    return typed(noise(*shape), model)
+
+
+def _layers(model: nn.Module) -> Iterator[nn.Module]:
+    """The layers that have parameters of their own, in the order of their definition."""
+    return (module for module in model.modules() if next(module.parameters(recurse=False), None) is not None)
+
+
+def _shapes(model: nn.Module) -> Iterator[tuple[int, ...]]:
+    """The shapes of one sample that the first layers permit."""
+    for layer, _ in zip(_layers(model), range(_LAYERS_TRIED), strict=False):
+        yield from _shapes_for(layer)
+
+
+def _shapes_for(layer: nn.Module) -> Iterator[tuple[int, ...]]:
+    if isinstance(layer, nn.Embedding):
+        yield from ((length,) for length in _LENGTHS)
+        yield ()
+    elif isinstance(layer, nn.Linear):
+        yield (layer.in_features,)
+        yield from ((length, layer.in_features) for length in _LENGTHS)
+    elif isinstance(layer, nn.Conv1d):
+        yield from ((layer.in_channels, length) for length in _SOUND)
+    elif isinstance(layer, nn.Conv2d):
+        yield from ((layer.in_channels, side, side) for side in _SIDES)
+    elif isinstance(layer, nn.Conv3d):
+        yield from ((layer.in_channels, 16, side, side) for side in (112, 64, 32))
+    elif isinstance(layer, nn.RNNBase):
+        yield from ((length, layer.input_size) for length in _LENGTHS)
+    elif isinstance(layer, nn.MultiheadAttention):
+        yield from ((length, layer.embed_dim) for length in _LENGTHS)
+    elif isinstance(layer, nn.LayerNorm):
+        yield tuple(layer.normalized_shape)
+        yield from ((length, *layer.normalized_shape) for length in _LENGTHS)
+    elif isinstance(layer, nn.BatchNorm1d):
+        yield (layer.num_features,)
+    elif isinstance(layer, nn.BatchNorm2d):
+        yield from ((layer.num_features, side, side) for side in _SIDES)

@@ -1,0 +1,130 @@
+"""The contract of an adapter, and what adapters share: made-up batches, and the errors that names end in."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import yaml
+from torch import nn
+
+from advisor.errors import TargetError
+from advisor.records import TargetSpec
+from advisor.target.workload import Workload
+
+_NEAREST_SHOWN = 5
+
+
+@dataclass(slots=True)
+class Adapted(Workload):
+    """A workload that an adapter made. ``notes`` say what it assumed; ``usual_size`` is its batch size by default."""
+
+    notes: list[str] = field(default_factory=list)
+    usual_size: int | None = None
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Made-up batches for a model that came without data.
+
+    ``make`` makes a batch of a given size. ``trains`` says whether the batch, with ``loss``, can be trained on.
+    ``shorter`` are the same samples in smaller sizes, longest first, for a machine on which these take too long.
+    ``counts`` is the unit of the batch size.
+    """
+
+    make: Callable[[int], Any]
+    trains: bool
+    loss: Callable[..., Any] | None = None
+    optimizer: Callable[..., Any] | None = None
+    notes: tuple[str, ...] = ()
+    shorter: tuple[Samples, ...] = ()
+    counts: str = "samples"
+    fixed_size: int | None = None
+
+
+class Adapter:
+    """What perf-advisor knows of one library. Nothing imports the library before a target needs it."""
+
+    #: What a target begins with, as in ``timm:resnet50``; empty where the library has no names.
+    prefix = ""
+    #: The module whose presence in ``sys.modules`` says that a target may be one of this library's objects.
+    package = ""
+    #: A name that the library has, with the prefix.
+    example = ""
+    #: What ``pip install`` is told.
+    install = ""
+
+    def load(self, name: str, spec: TargetSpec) -> Any:
+        """Return the model that ``name`` names. Raises TargetError where there is none."""
+        raise NotImplementedError
+
+    def workload(self, value: Any, spec: TargetSpec) -> Any:
+        """Return what ``value`` means: a Workload, or a model. None where it is not one of this library's objects."""
+        return None
+
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+        """Return made-up batches for a model of this library; None where it is not."""
+        return None
+
+    def imported(self, submodule: str = "") -> ModuleType:
+        """Import the library. Raises TargetError that says how to install it."""
+        try:
+            importlib.import_module(self.package)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != self.package:
+                raise
+            raise TargetError(
+                f"{self.prefix}: needs the package {self.package}, which is not installed.",
+                f"Type `pip install {self.install or self.package}`, then run again.",
+            ) from error
+        return importlib.import_module(f"{self.package}{submodule}")
+
+
+def unknown_name(name: str, library: str, known: Iterable[str], hint: str = "") -> TargetError:
+    """The error for a name that a library does not have, with the nearest of its names."""
+    near = nearest(name, known)
+    did_you_mean = f"Did you mean {', '.join(near)}?" if near else ""
+    return TargetError(f"{library} has no model {name!r}.", " ".join(filter(None, (did_you_mean, hint))))
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that are most like a wanted one."""
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, n=_NEAREST_SHOWN, cutoff=0.6)
+    inside = [other for other in names if len(name) > 2 and (name.lower() in other.lower())]
+    return list(dict.fromkeys([*close, *inside]))[:_NEAREST_SHOWN]
+
+
+def options_of(spec: TargetSpec) -> dict[str, Any]:
+    """The options of a named model, ``key=value`` after ``--``, read as YAML. Raises TargetError."""
+    options = {}
+    for argument in spec.arguments:
+        key, separator, text = argument.removeprefix("--").partition("=")
+        if not separator or not key.isidentifier():
+            raise TargetError(
+                f"{argument!r} is not an option of a named model.",
+                "Write key=value after --, as in `perf-advisor hf:gpt2 -- n_layer=2`.",
+            )
+        try:
+            options[key] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise TargetError(f"the value of {key} is not YAML: {text!r}.", "Write a number or a word.") from error
+    return options
+
+
+def check_options(name: str, options: Mapping[str, Any], build: Callable[..., Any]) -> None:
+    """Raise TargetError for an option that a builder does not take."""
+    parameters = inspect.signature(build).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for option in options:
+        if option not in parameters:
+            raise TargetError(
+                f"{name} takes no option {option!r}.", f"It takes: {', '.join(p for p in parameters if p != 'kwargs')}."
+            )

@@ -1,0 +1,216 @@
+"""Hugging Face models by name, from a folder, a configuration or a Trainer. Only what is on disk is read."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+
+from advisor.errors import TargetError
+from advisor.records import Mode, TargetSpec
+from advisor.target.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
+from advisor.target.hubs.hf_batches import hf_samples
+from advisor.target.hubs.hf_classes import class_for
+from advisor.target.sizing import runs_on_gpu
+
+_FLOAT_BYTES = 4
+# Memory of training in float32: weights, gradients and AdamW's two states.
+_TRAIN_COPIES = 4
+_MOST_OF_MEMORY = 0.8
+
+
+class HuggingFace(Adapter):
+    """``hf:NAME``, ``hf:FOLDER``; configurations, models and Trainers."""
+
+    prefix = "hf"
+    example = "hf:bert"
+    package = install = "transformers"
+
+    def load(self, name: str, spec: TargetSpec) -> Any:
+        """Build the model ``name``: from its folder or the cache, else with its architecture's default shape."""
+        transformers = self.imported()
+        config, notes = _config(transformers, name, spec)
+        _override(config, options_of(spec), name)
+        model, origin = _model(transformers, config, name, spec)
+        return Adapted(model=model.train(), notes=[*notes, origin])
+
+    def workload(self, value: Any, spec: TargetSpec) -> Any:
+        """A configuration, a class of models, or a Trainer."""
+        import transformers
+
+        if isinstance(value, transformers.PretrainedConfig):
+            return Adapted(model=_random_weights(transformers, value, spec), notes=["random weights"])
+        if isinstance(value, type) and issubclass(value, transformers.PreTrainedModel):
+            return _of_class(value)
+        if "transformers.trainer" in _modules_of(value):
+            return of_trainer(value)
+        return None
+
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+        """Text, images or sound, with what the head is trained on."""
+        import transformers
+
+        plain: Any = model
+        plain = plain.get_base_model() if hasattr(plain, "get_base_model") else plain  # peft's wrapper
+        if not isinstance(plain, transformers.PreTrainedModel):
+            return None
+        return hf_samples(plain, spec, train=train)
+
+
+def _of_class(kind: Any) -> Adapted | None:
+    """A model of a class with its default configuration; None for a class without one."""
+    if kind.config_class is None:
+        return None
+    return Adapted(model=kind(kind.config_class()), notes=["the default configuration, random weights"])
+
+
+def _modules_of(value: Any) -> set[str]:
+    return {kind.__module__ for kind in type(value).__mro__}
+
+
+def _config(transformers: Any, name: str, spec: TargetSpec) -> tuple[Any, list[str]]:
+    """The configuration of a name, and where it comes from."""
+    folder = Path(spec.directory, name).expanduser()
+    if folder.is_dir() or folder.is_file():
+        return _read_config(transformers, folder, name), []
+    if name.startswith((".", "/", "~")):
+        raise TargetError(f"there is no folder {name}.", "Give a folder that holds a config.json, or a model's name.")
+    with contextlib.suppress(OSError, ValueError):
+        return transformers.AutoConfig.from_pretrained(name, local_files_only=True), []
+    kind = architecture_in(name, transformers.CONFIG_MAPPING.keys())
+    if kind is None:
+        near = nearest(name.rpartition("/")[2].lower(), transformers.CONFIG_MAPPING)
+        raise TargetError(
+            f"{name} is not on this machine, and no architecture that transformers knows is in its name.",
+            f"Type `hf download {name}` first (a gated model needs `hf auth login`), or name an architecture"
+            f"{f', such as hf:{near[0]}' if near else ', such as hf:bert'}.",
+        )
+    note = (
+        f"{name} is not on this machine: the default configuration of {kind} stands in for it "
+        f"(`hf download {name}` fetches it)"
+    )
+    return transformers.CONFIG_MAPPING[kind](), [note] if name != kind else []
+
+
+def _read_config(transformers: Any, path: Path, shown: str) -> Any:
+    try:
+        return transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise TargetError(
+            f"{shown} holds no configuration that transformers can read: {' '.join(str(error).split())[:160]}",
+            "Give a folder with a config.json that names its model_type.",
+        ) from error
+
+
+def architecture_in(name: str, known: Iterable[str]) -> str | None:
+    """The architecture that a model's name speaks of: whole words first, then the longest of the earliest."""
+    words = [word for word in re.split(r"[^a-z0-9]+", name.rpartition("/")[2].lower()) if word]
+    squeezed = {re.sub(r"[^a-z0-9]", "", kind): kind for kind in known}
+    for start in range(len(words)):
+        for end in range(len(words), start, -1):
+            if (kind := squeezed.get("".join(words[start:end]))) is not None:
+                return kind
+    for inside in (False, True):
+        found = [
+            (text.find(kind), -len(kind), kind)
+            for text in words
+            for kind in squeezed
+            if len(kind) > 2 and (kind in text if inside else text.startswith(kind))
+        ]
+        if found:
+            return squeezed[min(found)[2]]
+    return None
+
+
+def _override(config: Any, options: dict[str, Any], name: str) -> None:
+    """Set options of a configuration. Raises TargetError for one that it does not have."""
+    for key, value in options.items():
+        if not hasattr(config, key):
+            known = [other for other in vars(config) if not other.startswith("_")]
+            near = nearest(key, known) or sorted(known)[:8]
+            raise TargetError(f"the configuration of {name} has no {key!r}.", f"Did you mean {', '.join(near)}?")
+        setattr(config, key, value)
+
+
+def _model(transformers: Any, config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:
+    """The model with its own weights where they are on disk, else with random ones; and a note that says which."""
+    kind = class_for(transformers, config)
+    path = Path(spec.directory, name).expanduser()
+    with contextlib.suppress(OSError):
+        weights = str(path) if path.exists() else name
+        model: nn.Module = kind.from_pretrained(weights, config=config, local_files_only=True)
+        return model, f"{kind.__name__} with its weights"
+    return _random_weights(transformers, config, spec), f"{kind.__name__} with random weights"
+
+
+def _random_weights(transformers: Any, config: Any, spec: TargetSpec) -> nn.Module:
+    """A model of a configuration. Raises TargetError where the machine has no room for it."""
+    kind = class_for(transformers, config)
+    if not runs_on_gpu(spec):
+        _check_room(kind, config, spec)
+    model: nn.Module = kind(config)
+    return model
+
+
+def _check_room(kind: Any, config: Any, spec: TargetSpec) -> None:
+    with torch.device("meta"):
+        weights = _FLOAT_BYTES * sum(parameter.numel() for parameter in kind(config).parameters())
+    needed = weights * (1 if spec.mode is Mode.INFER else _TRAIN_COPIES)
+    room = psutil.virtual_memory().total
+    if needed < _MOST_OF_MEMORY * room:
+        return
+    doing = "Inference" if spec.mode is Mode.INFER else "Training"
+    layers = next((n for n in ("num_hidden_layers", "n_layer", "num_layers") if hasattr(config, n)), None)
+    smaller = f"Make it smaller, as in `-- {layers}=2`" if layers else "Give a smaller configuration"
+    infer = "" if spec.mode is Mode.INFER else ", or give --mode infer"
+    raise TargetError(
+        f"{doing} {kind.__name__} needs about {needed / 2**30:.0f} GiB, and this machine has {room / 2**30:.0f} GiB.",
+        f"{smaller}{infer}.",
+    )
+
+
+def of_trainer(trainer: Any) -> Adapted:
+    """A Trainer's loop: its model, its loader, its loss and its optimizer."""
+    if trainer.train_dataset is None:
+        raise TargetError("the Trainer has no train_dataset.", "Give it one: what is measured is its training loop.")
+    arguments = trainer.args
+    with _as_it_is(trainer.accelerator):
+        loader = trainer.get_train_dataloader()
+    if trainer.optimizer is None:
+        trainer.create_optimizer()
+    precision = "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else None
+    notes = ["the Trainer's model, loader, compute_loss and optimizer; its callbacks and schedule are left out"]
+    if arguments.gradient_accumulation_steps > 1:
+        notes.append(f"each step is one of the {arguments.gradient_accumulation_steps} that the Trainer accumulates")
+    return Adapted(
+        model=trainer.model,
+        data=loader,
+        loss=_trainers_loss(trainer),
+        optimizer=trainer.optimizer,
+        current={"precision.autocast": precision} if precision else {},
+        clip_grad=arguments.max_grad_norm or None,
+        notes=notes,
+    )
+
+
+def _trainers_loss(trainer: Any) -> Any:
+    def compute_loss(model: nn.Module, batch: Any) -> Any:
+        return trainer.compute_loss(model, dict(batch))
+
+    return compute_loss
+
+
+@contextlib.contextmanager
+def _as_it_is(accelerator: Any) -> Iterator[None]:
+    """Keep Accelerate from wrapping a loader: a plain one can be made again with other options."""
+    accelerator.prepare = lambda *objects, **_: objects[0] if len(objects) == 1 else objects
+    try:
+        yield
+    finally:
+        del accelerator.prepare

@@ -1,0 +1,69 @@
+"""timm's models: the input size from the model's own configuration, nothing is downloaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from advisor.errors import TargetError
+from advisor.records import TargetSpec
+from advisor.target.hubs.contract import Adapter, Samples, nearest, options_of, unknown_name
+from advisor.target.hubs.images import image_samples
+
+_FAMILIES = "`python -c 'import timm; print(*timm.list_models())'` lists them all."
+
+
+class Timm(Adapter):
+    """``timm:NAME``, and models that timm built."""
+
+    prefix = package = "timm"
+    example = "timm:resnet50"
+
+    def load(self, name: str, spec: TargetSpec) -> nn.Module:
+        """Build the model ``name`` with random weights."""
+        timm = self.imported()
+        architecture = name.partition(".")[0]  # what follows names pretrained weights
+        if not timm.is_model(architecture):
+            raise unknown_name(name, "timm", timm.list_models(), _FAMILIES)
+        options = options_of(spec)
+        if spec.input_shape is not None and len(spec.input_shape) == 4:
+            sized = self._of_size(timm, architecture, spec.input_shape, options)
+            if sized is not None:
+                return sized
+        return self._create(timm, architecture, options)
+
+    def _create(self, timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
+        try:
+            model: nn.Module = timm.create_model(name, pretrained=False, **options)
+        except TypeError as error:
+            unknown = [option for option in options if repr(option) in str(error)]
+            if not unknown:
+                raise
+            raise TargetError(
+                f"{name} takes no option {unknown[0]!r}.",
+                f"timm says: {error}. {' '.join(nearest(unknown[0], ('num_classes', 'img_size', 'in_chans')))}".strip(),
+            ) from error
+        return model
+
+    def _of_size(self, timm: Any, name: str, shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module | None:
+        """The model for images of another size, where its class has to know their size; None where it need not."""
+        fixed = timm.get_pretrained_cfg(name)
+        if fixed is None or not fixed.fixed_input_size or tuple(fixed.input_size) == shape[1:]:
+            return None
+        try:
+            model: nn.Module = timm.create_model(name, pretrained=False, **{"img_size": shape[2:], **options})
+        except TypeError:
+            return None
+        return model
+
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+        """Images of the size in the model's ``pretrained_cfg``, with a class each."""
+        config: Any = getattr(model, "pretrained_cfg", None)
+        if not type(model).__module__.startswith("timm.") and not isinstance(config, dict):
+            return None
+        if spec.input_shape is not None:
+            shape = spec.input_shape[1:]
+        else:
+            shape = tuple((config or {}).get("input_size") or (3, 224, 224))
+        return image_samples(model, shape, train=train and model.training)

@@ -1,0 +1,176 @@
+"""torchvision's models: shapes from the metadata of their weights, nothing is downloaded."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.records import TargetSpec
+from advisor.target.hubs.contract import Adapter, Samples, check_options, options_of, unknown_name
+from advisor.target.hubs.images import image_samples, momentum
+from advisor.target.made_up import noise, whole_numbers
+
+_CLIP_FRAMES = 16
+_USUAL_SIZE = 224
+# Boxes in each made-up image.
+_BOXES = 4
+# Size of an image pair for optical flow: the crop that RAFT is trained on, and the smallest that it takes.
+_FLOW_SIZES = ((368, 496), (128, 128))
+# Weight of an iteration's flow relative to the next one's, as in RAFT's training.
+_FLOW_DECAY = 0.8
+
+
+class Torchvision(Adapter):
+    """``torchvision:NAME``, and models of its classes."""
+
+    prefix = package = "torchvision"
+    example = "torchvision:resnet50"
+
+    @staticmethod
+    def builds(module: str, attribute: str) -> bool:
+        """Whether ``module:attribute`` names one of torchvision's builders, as ``torchvision.models:resnet50`` does."""
+        if module != "torchvision.models" and not module.startswith("torchvision.models."):
+            return False
+        from torchvision import models
+
+        return attribute in models.list_models()
+
+    def load(self, name: str, spec: TargetSpec) -> nn.Module:
+        """Build the model ``name`` with random weights."""
+        models = self.imported(".models")
+        try:
+            build = models.get_model_builder(name)
+        except ValueError:
+            raise unknown_name(name, "torchvision", models.list_models()) from None
+        options = options_of(spec)
+        check_options(name, options, build)
+        # Some builders load a pretrained backbone unasked.
+        offline = {"weights_backbone": None} if "weights_backbone" in inspect.signature(build).parameters else {}
+        model: nn.Module = build(weights=None, **offline, **options)
+        return model
+
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+        """Images, clips, or pairs of images, with what the model is trained on."""
+        room, _, rest = type(model).__module__.partition(".models.")
+        if room != "torchvision":
+            return None
+        kind = rest.partition(".")[0]
+        train = train and model.training
+        if kind == "detection":
+            return _detection(model, _detected_shape(model, spec), train=train)
+        if kind == "optical_flow":
+            return _flow(spec, train=train)
+        shape = _shape(_name(spec), kind, spec)
+        smaller = kind == "segmentation" and spec.input_shape is None  # they take images of any size
+        shorter = (image_samples(model, (3, _USUAL_SIZE, _USUAL_SIZE), train=train),) if smaller else ()
+        return replace(image_samples(model, shape, train=train), shorter=shorter)
+
+
+def _name(spec: TargetSpec) -> str:
+    """The builder's name in the target; empty where the target is the user's own code."""
+    module, _, name = spec.target.rpartition(":")
+    return name if module.partition(".")[0] == Torchvision.package else ""
+
+
+def _shape(name: str, kind: str, spec: TargetSpec) -> tuple[int, ...]:
+    """One sample's shape: from ``--input``, else from the preprocessing that comes with the weights."""
+    if spec.input_shape is not None:
+        return spec.input_shape[1:]
+    preprocessing = _preprocessing(name)
+    crop = preprocessing.get("crop_size") or preprocessing.get("resize_size") or _USUAL_SIZE
+    height, width = (crop[0], crop[-1]) if isinstance(crop, list | tuple) else (crop, crop)
+    return (3, _CLIP_FRAMES, height, width) if kind == "video" else (3, height, width)
+
+
+def _preprocessing(name: str) -> dict[str, Any]:
+    from torchvision import models
+
+    try:
+        weights: Any = next(iter(models.get_model_weights(name)), None)
+    except ValueError:
+        return {}
+    return dict(getattr(getattr(weights, "transforms", None), "keywords", {}))
+
+
+def _detected_shape(model: nn.Module, spec: TargetSpec) -> tuple[int, ...]:
+    """The size that the model's own transform brings images to."""
+    if spec.input_shape is not None:
+        return spec.input_shape[1:]
+    transform: Any = getattr(model, "transform", None)
+    if fixed := getattr(transform, "fixed_size", None):
+        return (3, fixed[1], fixed[0])
+    side = max(getattr(transform, "min_size", (800,)))
+    return (3, side, side)
+
+
+def _detection(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Samples:
+    """Images with a few boxes each; masks and key points where the model has heads for them."""
+    height, width = shape[-2:]
+    heads: Any = getattr(model, "roi_heads", None)
+    masks = getattr(heads, "mask_predictor", None) is not None
+    points = getattr(getattr(heads, "keypoint_predictor", None), "out_channels", 0)
+
+    def target(index: int) -> dict[str, torch.Tensor]:
+        corner = whole_numbers(min(height, width) // 2, _BOXES, 2).float()
+        found = {
+            "boxes": torch.cat([corner, corner + torch.tensor([width / 3, height / 3])], 1),
+            "labels": torch.ones(_BOXES, dtype=torch.int64),
+        }
+        if masks:
+            found["masks"] = whole_numbers(2, _BOXES, height, width).to(torch.uint8)
+        if points:
+            found["keypoints"] = torch.cat([found["boxes"][:, None, :2].expand(-1, points, -1),
+                                            torch.ones(_BOXES, points, 1)], 2)  # fmt: skip
+        return found
+
+    def images(size: int) -> Any:
+        return noise(size, *shape)
+
+    if not train:
+        return Samples(images, trains=False)
+    return Samples(
+        lambda size: (images(size), [target(index) for index in range(size)]),
+        trains=True,
+        loss=detection_loss,
+        optimizer=momentum,
+        notes=(f"random images with {_BOXES} boxes each; the loss is the sum of the model's own",),
+    )
+
+
+def detection_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """The sum of the losses that a torchvision detector returns while it trains."""
+    images, targets = batch
+    return torch.stack(list(model(images, targets).values())).sum()
+
+
+def _flow(spec: TargetSpec, *, train: bool) -> Samples:
+    """Two images and the flow between them."""
+
+    def samples(height: int, width: int) -> Samples:
+        def pair(size: int) -> tuple[torch.Tensor, ...]:
+            images = noise(2 * size, 3, height, width)
+            return images[:size], images[size:]
+
+        def pair_with_flow(size: int) -> tuple[torch.Tensor, ...]:
+            return (*pair(size), noise(size, 2, height, width))
+
+        note = f"two images of {height}x{width}"
+        if not train:
+            return Samples(pair, trains=False, notes=(note,))
+        return Samples(pair_with_flow, trains=True, loss=flow_loss, optimizer=momentum, notes=(note,))
+
+    if spec.input_shape is not None:
+        return samples(*spec.input_shape[-2:])
+    first, *others = (samples(*size) for size in _FLOW_SIZES)
+    return replace(first, shorter=tuple(others))
+
+
+def flow_loss(output: Any, target: torch.Tensor) -> torch.Tensor:
+    """The distance of every iteration's flow from the true one, later iterations counting more."""
+    last = len(output) - 1
+    losses = [_FLOW_DECAY ** (last - index) * (flow - target).abs().mean() for index, flow in enumerate(output)]
+    return torch.stack(losses).sum()

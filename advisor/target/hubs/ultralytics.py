@@ -1,0 +1,139 @@
+"""Ultralytics: a YOLO's network with its own loss, on random images with what its task is trained on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from advisor.errors import TargetError
+from advisor.records import Mode, TargetSpec
+from advisor.target.hubs.contract import Adapted, Adapter, Samples, options_of, unknown_name
+from advisor.target.made_up import noise, whole_numbers
+
+_SIDE = 640
+_SHORTER_SIDES = (320, 160)
+_BOXES = 4
+# A mask has a quarter of the image's side.
+_MASK_RATIO = 4
+
+
+class Ultralytics(Adapter):
+    """``ultralytics:NAME``, and YOLO objects."""
+
+    prefix = package = "ultralytics"
+    example = "ultralytics:yolov8n"
+
+    def load(self, name: str, spec: TargetSpec) -> Any:
+        """Build the network of ``name`` from its YAML, or read the weights that lie in a file."""
+        os.environ.setdefault("YOLO_OFFLINE", "true")  # importing it looks for a network otherwise
+        ultralytics = self.imported()
+        options_of(spec)
+        file = Path(spec.directory, name)
+        if file.is_file():
+            return ultralytics.YOLO(str(file))
+        try:
+            return ultralytics.YOLO(f"{Path(name).stem}.yaml")
+        except FileNotFoundError as error:
+            from ultralytics.utils import ROOT
+
+            known = [path.stem for path in (ROOT / "cfg" / "models").rglob("*.yaml")]
+            raise unknown_name(name, "ultralytics", known) from error
+
+    def workload(self, value: Any, spec: TargetSpec) -> Any:
+        """The network of a YOLO object."""
+        from ultralytics.engine.model import Model
+
+        if not isinstance(value, Model):
+            return None
+        network: Any = value.model
+        if not isinstance(network, nn.Module):
+            raise TargetError(
+                f"{value.model_name} is an exported model, which Ultralytics runs by itself.",
+                "Give the .pt or .yaml that it was made from.",
+            )
+        for parameter in network.parameters():
+            parameter.requires_grad_(parameter.is_floating_point())  # weights that are read come frozen
+        return Adapted(model=network.train(), mode=spec.mode.value if spec.mode else None)
+
+    def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
+        """Random images with boxes, and masks, key points or angles where the task has them."""
+        if not type(model).__module__.startswith("ultralytics.nn."):
+            return None
+        network: Any = model
+        train = train and spec.mode is not Mode.INFER and hasattr(network, "loss")
+        if train:
+            _give_gains(network)
+        if spec.input_shape:
+            return _samples(network, spec.input_shape[-2], spec.input_shape[-1], train=train)
+        first, *others = (_samples(network, side, side, train=train) for side in (_SIDE, *_SHORTER_SIDES))
+        return replace(first, shorter=tuple(others))
+
+
+def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
+    """The sum of the losses that the network computes from a batch of its own form."""
+    total: torch.Tensor = model.loss(batch)[0]
+    return total.sum()
+
+
+def _give_gains(network: Any) -> None:
+    """Give the network the weights of its losses, which Ultralytics' trainer sets."""
+    from ultralytics.cfg import get_cfg
+    from ultralytics.utils import DEFAULT_CFG
+
+    own = getattr(network, "args", None)
+    known = vars(own) if isinstance(own, SimpleNamespace) else dict(own or {})
+    merged = get_cfg(DEFAULT_CFG)
+    for name, value in known.items():
+        setattr(merged, name, value)
+    network.args = merged
+
+
+def _samples(network: Any, height: int, width: int, *, train: bool) -> Samples:
+    channels = int(getattr(network, "yaml", {}).get("channels", 3))
+
+    def images(size: int) -> torch.Tensor:
+        return noise(size, channels, height, width).sigmoid()
+
+    note = f"random images of {height}x{width}"
+    if not train:
+        return Samples(images, trains=False, notes=(note,))
+
+    def make(size: int) -> dict[str, Any]:
+        return {"img": images(size), **_truth(network, size, height, width)}
+
+    return Samples(make, trains=True, loss=yolo_loss, optimizer=_sgd, notes=(f"{note}, the network's own loss",))
+
+
+def _sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+
+
+def _truth(network: Any, size: int, height: int, width: int) -> dict[str, Any]:
+    """What the images show, in the form that the task's loss reads."""
+    head = network.model[-1]
+    kind = type(head).__name__
+    classes = int(getattr(head, "nc", 0)) or int(network.yaml.get("nc", 1000))
+    if kind == "Classify":
+        return {"cls": whole_numbers(classes, size)}
+    boxes = size * _BOXES
+    centres = 0.3 + 0.4 * noise(boxes, 2).sigmoid()
+    truth = {
+        "batch_idx": torch.arange(size).repeat_interleave(_BOXES).float(),
+        "cls": whole_numbers(classes, boxes, 1).float(),
+        "bboxes": torch.cat([centres, torch.full((boxes, 2), 0.2)], 1),
+    }
+    if kind.startswith("Segment"):
+        truth["masks"] = whole_numbers(_BOXES + 1, size, height // _MASK_RATIO, width // _MASK_RATIO).float()
+    if kind.startswith("Pose"):
+        points, values = head.kpt_shape
+        visible = torch.full((boxes, points, values - 2), 2.0)
+        truth["keypoints"] = torch.cat([centres[:, None].expand(-1, points, -1), visible], 2)
+    if kind.startswith("OBB"):
+        truth["bboxes"] = torch.cat([truth["bboxes"], torch.full((boxes, 1), 0.1)], 1)
+    return truth

@@ -1,0 +1,133 @@
+"""The batch of a model that came without data: as large as the machine steps through in well under a second.
+
+The estimate counts floating-point operations on tensors without contents. It computes nothing and needs no clock, so
+every trial of a session comes to the same batch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from advisor.machine.hardware import usable_cores
+from advisor.portable.calls import splitter
+from advisor.portable.nested import map_tensors, tensors_of
+from advisor.records import Mode, TargetSpec
+from advisor.target.hubs.contract import Samples
+
+# Largest batch by default: samples.
+LARGEST_BATCH = 32
+# Longest step that a batch is made for: seconds.
+_STEP_S = 0.3
+# Rate of a training step in float32: FLOP/s of one core, a cautious value for processors of the last ten years that
+# others use as well. More cores than these share memory bandwidth and add little.
+_CORE_FLOPS_PER_S = 12e9
+_MOST_CORES = 16
+# Work of one step on a GPU: FLOP. A data-centre GPU does it in 20 to 200 ms.
+_GPU_STEP_FLOPS = 4e12
+# A training step does the forward pass, and twice as much in the backward pass.
+_TRAIN_PASSES = 3
+# Batch of the count. Two: batch normalisation over single values refuses one sample in training.
+_COUNTED = 2
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """Samples, and the size of their batch. ``note`` says how it came about; empty where the person chose it."""
+
+    samples: Samples
+    size: int
+    note: str
+
+
+def sized(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> Sized:
+    """Choose how long samples are, and how many make a batch. ``--batch-size`` and ``--input`` come first."""
+    wanted = spec.batch_size or (spec.input_shape[0] if spec.input_shape else None) or samples.fixed_size
+    if wanted is not None and not samples.shorter:
+        return Sized(samples, wanted, "")
+    on_gpu = runs_on_gpu(spec)
+    work = _GPU_STEP_FLOPS if on_gpu else _STEP_S * _CORE_FLOPS_PER_S * min(usable_cores(), _MOST_CORES)
+    least = _COUNTED if mode is Mode.TRAIN and any(isinstance(m, _NORMS) for m in model.modules()) else 1
+    for choice in (samples, *samples.shorter):
+        flops = step_flops(model, choice, mode)
+        if work >= flops * least:
+            break
+    if wanted is not None:
+        return Sized(choice, wanted, "")
+    size = max(least, min(LARGEST_BATCH, _power_of_two(work / flops)))
+    machine = "this GPU" if on_gpu else "this CPU"
+    shorter = "" if choice is samples else "smaller than usual; --input SHAPE sets another size, "
+    note = f"a batch of {size} {choice.counts}, sized for {machine}: {shorter}--batch-size N another number"
+    return Sized(choice, size, note)
+
+
+def runs_on_gpu(spec: TargetSpec) -> bool:
+    """Whether batches are made for a GPU, as far as the options and the machine say."""
+    return (spec.sized_for or spec.device) != "cpu" and torch.cuda.is_available()
+
+
+def step_flops(model: nn.Module, samples: Samples, mode: Mode) -> float:
+    """Floating-point operations of one step with one sample, at least one. Estimated where they cannot be counted."""
+    batch = samples.make(_COUNTED)
+    passes = _TRAIN_PASSES if mode is Mode.TRAIN else 1
+    counted = counted_run(model, batch)
+    flops = counted[1] if counted and counted[1] else _by_parameters(model, batch)
+    return max(1.0, passes * flops / _COUNTED)
+
+
+def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
+    """What a forward pass returns on tensors without contents, and its operations; None where it cannot run so."""
+    try:
+        twin = without_contents(model)
+        split = splitter(model, with_target=False)(_on_meta(_without_masks(batch)))
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), FlopCounterMode(display=False) as counter:
+            output = twin(*split.args, **split.kwargs)
+        return output, counter.get_total_flops()
+    except Exception:  # a model may look at its values, and whatever code it has runs here
+        return None
+
+
+def without_contents(model: nn.Module) -> nn.Module:
+    """A copy of a model whose parameters and buffers have shapes and no memory."""
+    memo: dict[int, Any] = {}
+    for parameter in model.parameters():
+        empty = torch.empty_like(parameter, device="meta")
+        memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+    memo.update((id(buffer), torch.empty_like(buffer, device="meta")) for buffer in model.buffers())
+    return copy.deepcopy(model, memo)
+
+
+def _on_meta(batch: Any) -> Any:
+    return map_tensors(lambda tensor: tensor.to("meta"), batch)
+
+
+def _without_masks(batch: Any) -> Any:
+    """A batch without masks, whose values models look at; they change next to nothing of the work."""
+    if not isinstance(batch, Mapping):
+        return batch
+    return {name: value for name, value in batch.items() if not name.endswith("mask")}
+
+
+def _by_parameters(model: nn.Module, batch: Any) -> float:
+    """The operations if every parameter is used once for every position: two each."""
+    positions = max((_positions(tensor) for tensor in tensors_of(batch)), default=_COUNTED)
+    return 2.0 * positions * sum(parameter.numel() for parameter in model.parameters())
+
+
+def _positions(tensor: torch.Tensor) -> int:
+    """The positions at which a model works on an input: each token id; an image's patches of 16 by 16."""
+    if not tensor.is_floating_point():
+        return tensor.numel()
+    return max(tensor.shape[0] if tensor.dim() else 1, tensor.numel() // (3 * 16 * 16))
+
+
+def _power_of_two(value: float) -> int:
+    """The largest power of two that is not above a value, at least 1."""
+    return 1 << (max(1, int(value)).bit_length() - 1)

@@ -1,0 +1,163 @@
+"""Objects of other libraries as a person would have them in a file, and files of exported models."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+SIDE = 32
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, width, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, images):
+        return self.head(self.body(images))
+
+
+class Pair(nn.Module):
+    """Two inputs of one kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, image1, image2):
+        return self.net(image1) - self.net(image2)
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, tokens):
+        return self.head(self.layer(self.embedding(tokens)).mean(1))
+
+
+net, pair, words = Net(), Pair(), Words()
+
+
+def graph():
+    from torch_geometric.nn import GCN
+
+    return GCN(16, 32, 2, 7)
+
+
+def attention_on_graph():
+    from torch_geometric.nn import GAT
+
+    return GAT(12, 16, 2, 3)
+
+
+def _loader(batch=4):
+    from torch.utils.data import DataLoader, TensorDataset
+
+    return DataLoader(TensorDataset(torch.randn(16, 3, SIDE, SIDE), torch.randint(10, (16,))), batch)
+
+
+def _lit():
+    import lightning
+
+    class Lit(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = Net()
+
+        def training_step(self, batch, batch_idx):
+            images, labels = batch
+            loss = nn.functional.cross_entropy(self(images), labels)
+            self.log("loss", loss)
+            return {"loss": loss}
+
+        def forward(self, images):
+            return self.net(images)
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.AdamW(self.parameters())
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    class Data(lightning.LightningDataModule):
+        def setup(self, stage):
+            self.ready = stage
+
+        def train_dataloader(self):
+            assert self.ready == "fit"
+            return _loader()
+
+    class WithLoader(Lit):
+        def train_dataloader(self):
+            return _loader(8)
+
+        def configure_optimizers(self):
+            return {"optimizer": torch.optim.SGD(self.parameters(), lr=0.1)}
+
+    return Lit, Data, WithLoader
+
+
+def lightning_pair():
+    lit, data, _ = _lit()
+    return lit(), data()
+
+
+def lightning_alone():
+    return _lit()[2]
+
+
+def tiny_bert():
+    import transformers
+
+    return transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, vocab_size=99
+    )
+
+
+def bert_classifier():
+    import transformers
+
+    return transformers.BertForSequenceClassification(tiny_bert())
+
+
+def trainer(directory="/tmp"):
+    import transformers
+
+    samples = [{"input_ids": torch.arange(5, 13), "labels": torch.tensor(i % 2)} for i in range(16)]
+    arguments = transformers.TrainingArguments(
+        output_dir=directory, per_device_train_batch_size=4, report_to="none", use_cpu=True, bf16=True
+    )
+    return transformers.Trainer(bert_classifier(), arguments, train_dataset=samples)
+
+
+def lora():
+    import peft
+    import transformers
+
+    config = transformers.GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=99)
+    return peft.get_peft_model(transformers.GPT2LMHeadModel(config), peft.LoraConfig(target_modules=["c_attn"]))
+
+
+def yolo():
+    from ultralytics import YOLO
+
+    return YOLO("yolov8n.yaml")
+
+
+def write_exported(folder: Path) -> None:
+    """``net.pt2`` and ``net.ts`` in a folder."""
+    example = torch.randn(2, 3, SIDE, SIDE)
+    model = Net().eval()
+    batch = torch.export.Dim("batch", min=1, max=64)
+    torch.export.save(torch.export.export(model, (example,), dynamic_shapes=({0: batch},)), folder / "net.pt2")
+    torch.jit.trace(model, example).save(folder / "net.ts")
+
+
+if __name__ == "__main__":
+    write_exported(Path(sys.argv[1]))
