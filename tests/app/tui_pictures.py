@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tui_histories as histories
+from textual.widgets import Input
 from tui_fakes import make_app
 from tui_pilot import settle
 
@@ -54,6 +55,8 @@ def is_unchanged(snap_compare, name, size) -> bool:
         app.clear_notifications()
         await settle(pilot)
         app.query_one(GaugeStrip).reading = histories.READING if name in ("overview", "trials") else None
+        for entry in app.query(Input):
+            entry.cursor_blink = False  # a picture of a slow moment would be without it
         await pilot.press(*keys)
         await settle(pilot)
         app.clear_notifications()
