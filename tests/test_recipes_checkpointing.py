@@ -18,6 +18,7 @@ from torch import nn
 from advisor.figures.sweep import batch_size_within
 from advisor.portable.checkpointing import checkpoints_itself
 from advisor.portable.regions import compile_blocks
+from advisor.recipe.contract import torch_is_older
 from advisor.records import Block as TimedBlock
 from advisor.records import Candidate, Comparison, Mode, Numerics, Outcome, TrialRecord, TrialResult
 
@@ -280,6 +281,15 @@ def test_checkpointing_is_proposed_for_repeated_blocks():
     assert CATALOG.conflict({recipe.key: "budget-0.5", "compile.mode": "default"}) is None
 
 
+@pytest.fixture
+def versions_asked_anew():
+    """The installed version is asked for once a process."""
+    torch_is_older.cache_clear()
+    yield
+    torch_is_older.cache_clear()
+
+
+@pytest.mark.usefixtures("versions_asked_anew")
 @pytest.mark.parametrize(("installed", "refused"), [("2.6.0", True), ("2.9.1+cu128", True), ("2.10.0", False)])
 def test_checkpoints_in_a_captured_step_are_refused_where_pytorch_cannot_capture_them(monkeypatch, installed, refused):
     monkeypatch.setattr("advisor.recipe.contract.version", {"torch": installed}.get)
