@@ -33,6 +33,13 @@ def pytest_configure(config):
         config.add_cleanup(folder.cleanup)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Steps on tiny tensors in one thread: more of them only wait for one another, on a loaded machine for long."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
 @pytest.fixture(autouse=True)
 def no_accelerator_left():
     """Accelerate keeps its state for the process, and settings heed it."""

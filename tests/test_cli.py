@@ -29,18 +29,26 @@ def state(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def command(state, tmp_path):
+def command(state, tmp_path, monkeypatch, capsys):
+    """``perf-advisor`` in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = cli.main(arguments)
+        shown = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, shown.out, shown.err)
+
+    return run
+
+
+@pytest.fixture
+def program(state, tmp_path):
     """``perf-advisor`` in a process of its own, in an empty folder."""
 
     def run(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "advisor", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        command = [sys.executable, "-m", "advisor", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
 
     return run
 
@@ -92,8 +100,8 @@ def test_importing_the_command_is_quick():
 # --- streams and exit codes -----------------------------------------------------------------------------------
 
 
-def test_no_target_prints_short_help(command):
-    done = command()
+def test_no_target_prints_short_help(program):
+    done = program()
     assert (done.returncode, done.stderr) == (0, "")
     for words in ("perf-advisor demo", "recipes", "hardware", "sessions", "report", "export"):
         assert words in done.stdout
@@ -130,8 +138,8 @@ def test_a_bad_config_is_a_usage_error(command, tmp_path, text):
     assert len(done.stderr.splitlines()) == 2
 
 
-def test_the_module_and_the_version(command):
-    done = command("--version")
+def test_the_module_and_the_version(program):
+    done = program("--version")
     assert done.returncode == 0
     assert done.stdout.startswith("perf-advisor 0.")
 
@@ -182,10 +190,10 @@ def test_hardware_for_people_and_for_programs(command):
     assert found["gpus"] or found["gpu_note"]
 
 
-def test_a_terminal_that_cannot_show_a_character_shows_another(command, monkeypatch):
+def test_a_terminal_that_cannot_show_a_character_shows_another(program, monkeypatch):
     session_id = record(sample_history())
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    done = command("report", session_id)
+    done = program("report", session_id)
     assert done.returncode == 0, done.stderr
     assert "1.97x (1.96?1.98)" in done.stdout
 

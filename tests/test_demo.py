@@ -20,9 +20,17 @@ def temporary(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def full_folder(tmp_path_factory):
+    """The folder with all of its images, which take seconds to make."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("demo")))
+        yield demo.image_folder()
+
+
+@pytest.fixture(scope="module")
+def built(full_folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(full_folder.parent))
         torch.manual_seed(0)
         yield demo.build()
 
@@ -41,6 +49,7 @@ def test_it_is_a_workload_of_a_small_convolutional_network(built):
     assert 0 <= labels.min() <= labels.max() < 10
 
 
+@pytest.mark.process
 def test_it_learns(built):
     built.model.train()
     losses = []
@@ -53,9 +62,9 @@ def test_it_learns(built):
     assert sum(losses[-3:]) < 0.7 * sum(losses[:3])
 
 
-def test_the_folder_is_made_once(temporary):
-    folder = demo.image_folder()
-    assert folder.parent == temporary
+def test_the_folder_is_made_once(full_folder, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(full_folder.parent))
+    folder = full_folder
     assert folder.name == f"perf-advisor-demo-v1-{os.getuid()}"
     files = sorted(folder.rglob("*.jpg"))
     assert len(files) == 640
@@ -86,6 +95,7 @@ def test_a_failure_leaves_no_folder(temporary, monkeypatch):
     assert [path.name for path in temporary.iterdir() if path.is_dir()] == []
 
 
+@pytest.mark.process
 def test_processes_that_start_together_share_one_folder(temporary):
     script = (
         "from pathlib import Path\n"

@@ -162,6 +162,7 @@ def test_what_the_user_told_the_trainer_stays(tuned, tmp_path):
     assert trainer.precision == "64-true"
 
 
+@pytest.mark.process
 def test_checkpoints_of_lightning_go_both_ways(tuned, tmp_path, eager_backend, fresh_compiler):
     from advisor.lightning import TunedCallback
 
@@ -208,6 +209,7 @@ def trained_by_transformers(folder, callbacks=(), resume=None, **options):
     return trainer, model
 
 
+@pytest.mark.process
 def test_a_tuned_run_of_transformers_is_the_plain_one(tuned, tmp_path, eager_backend, fresh_compiler):
     pytest.importorskip("transformers")
     from advisor.transformers import TunedCallback
@@ -238,6 +240,7 @@ def test_what_training_arguments_have_a_name_for_is_left_to_them(tuned, tmp_path
         trained_by_transformers(tmp_path, [TunedCallback(path)], max_steps=1, **arguments(path))
 
 
+@pytest.mark.process
 def test_checkpoints_of_transformers_go_both_ways(tuned, tmp_path, eager_backend, fresh_compiler):
     pytest.importorskip("transformers")
     from advisor.transformers import TunedCallback

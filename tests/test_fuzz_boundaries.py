@@ -33,7 +33,7 @@ from advisor.records import TargetSpec
 from advisor.source.reading import read_sources
 from advisor.target.entrypoint import load_target
 
-EXAMPLES = pytest.mark.parametrize("examples", [500, pytest.param(20_000, marks=pytest.mark.fuzz)])
+EXAMPLES = pytest.mark.parametrize("examples", [200, pytest.param(20_000, marks=pytest.mark.fuzz)])
 ANYTHING = st.text(st.characters(exclude_categories=()), max_size=30)
 
 
@@ -43,7 +43,7 @@ def fuzz(examples, strategy, check):
         max_examples=examples,
         deadline=None,
         database=None,
-        derandomize=examples == 500,
+        derandomize=examples == 200,
         suppress_health_check=list(HealthCheck),
     )
     options_(given(strategy)(check))()

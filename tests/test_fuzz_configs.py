@@ -1,6 +1,6 @@
 """Many random inputs for what reads and patches configs: every failure is an AdvisorError of two lines.
 
-500 inputs each by default, 20,000 each with ``pytest -m fuzz``.
+200 inputs each by default, 20,000 each with ``pytest -m fuzz``.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ FEW = {
     "optimizer.implementation": "fused",
 }
 
-TIERS = [pytest.param(500, id="few"), pytest.param(20_000, id="many", marks=pytest.mark.fuzz)]
+TIERS = [pytest.param(200, id="few"), pytest.param(20_000, id="many", marks=pytest.mark.fuzz)]
 
 
 @st.composite

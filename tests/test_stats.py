@@ -5,9 +5,10 @@ import random
 from statistics import fmean, median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from advisor.figures import stats
 from advisor.figures.stats import (
     LARGEST_NOISE_FLOOR,
     SMALLEST_NOISE_FLOOR,
@@ -28,7 +29,13 @@ from advisor.figures.stats import (
 from advisor.records import Comparison, Verdict
 
 rates = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=20)
-quick = settings(max_examples=25, deadline=None)
+quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture
+def few_resamples(monkeypatch):
+    """Intervals of few bootstrap samples: as many do for what holds of any."""
+    monkeypatch.setattr(stats, "RESAMPLES", 100)
 
 
 def noisy(center, count, spread=0.02, seed=0):
@@ -39,6 +46,7 @@ def noisy(center, count, spread=0.02, seed=0):
 # --- intervals ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("few_resamples")
 @quick
 @given(rates, rates)
 def test_an_interval_contains_its_estimate_the_ratio_of_medians(new, old):
@@ -47,6 +55,7 @@ def test_an_interval_contains_its_estimate_the_ratio_of_medians(new, old):
     assert 0 < low <= estimate <= high
 
 
+@pytest.mark.usefixtures("few_resamples")
 @quick
 @given(st.lists(st.tuples(st.floats(1e-3, 1e6), st.floats(1e-3, 1e6)), min_size=1, max_size=20))
 def test_a_paired_interval_contains_its_estimate(pairs):
@@ -56,6 +65,7 @@ def test_a_paired_interval_contains_its_estimate(pairs):
     assert 0 < low <= estimate <= high
 
 
+@pytest.mark.usefixtures("few_resamples")
 @quick
 @given(rates, rates, st.sampled_from([0.001, 0.5, 3.0, 1000.0]))
 def test_an_interval_does_not_depend_on_the_unit(new, old, scale):
@@ -63,6 +73,7 @@ def test_an_interval_does_not_depend_on_the_unit(new, old, scale):
     assert scaled == pytest.approx(ratio_interval(new, old))
 
 
+@pytest.mark.usefixtures("few_resamples")
 @quick
 @given(rates, st.sampled_from([0.25, 2.0, 7.0]))
 def test_scaling_the_new_side_scales_the_whole_interval(values, scale):

@@ -285,6 +285,7 @@ print(counters["stats"]["unique_graphs"], counters["inductor"]["fxgraph_cache_mi
 """
 
 
+@pytest.mark.compile
 def test_a_bare_container_is_really_compiled(tmp_path):
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     command = [sys.executable, "-c", COMPILED]

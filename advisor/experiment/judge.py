@@ -223,10 +223,11 @@ class Judge:
 
     def measured_runs(self, settings: Mapping[str, Value]) -> tuple[TrialResult, ...]:
         """The runs of these settings that produced timings."""
-        key = Settings(settings)
-        if not key:
-            return self.baseline_runs
-        return tuple(run for run in self.runs.get(key, ()) if run.measured)
+        return self._measured.get(Settings(settings), ()) if settings else self.baseline_runs
+
+    @cached_property
+    def _measured(self) -> Mapping[Settings, tuple[TrialResult, ...]]:
+        return {settings: tuple(run for run in runs if run.measured) for settings, runs in self.runs.items()}
 
     def knows(self, settings: Mapping[str, Value]) -> bool:
         """Whether these settings were tried, also when they failed."""
@@ -235,11 +236,13 @@ class Judge:
 
     def result(self, settings: Mapping[str, Value]) -> TrialResult | None:
         """What is known of these settings, as one result: the largest peaks and the median energy of their runs."""
-        runs = self.measured_runs(settings)
-        if runs:
-            return _with_figures_of(runs, runs[0])
-        failed = self.runs.get(Settings(settings), ())
-        return failed[-1] if failed else None
+        return self._results.get(Settings(settings))
+
+    @cached_property
+    def _results(self) -> Mapping[Settings, TrialResult]:
+        known = {settings: self._measured[settings] or tried[-1:] for settings, tried in self.runs.items() if tried}
+        known[BASELINE] = self.baseline_runs
+        return {settings: _with_figures_of(runs, runs[0]) for settings, runs in known.items()}
 
     def proven(self, settings: Mapping[str, Value]) -> bool:
         """Whether these settings were measured in turn with the baseline."""

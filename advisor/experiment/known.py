@@ -77,9 +77,9 @@ class Evidence:
     cpu_step_ms: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Known:
-    """All that is known at one moment.
+    """All that is known at one moment; equal to itself alone.
 
     ``usual`` and ``compiles`` are the two leaps: the expert's stack without compiling, and what compiling it adds.
     ``stack`` is the best usable combination; where the person rejected a part of it, the rest, perhaps unmeasured.

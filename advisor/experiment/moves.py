@@ -5,6 +5,7 @@ Each function yields the moves of one kind. ``search.py`` takes the one that is 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 
@@ -20,12 +21,11 @@ from advisor.records import Candidate, Outcome, TrialResult, Verdict
 Moves = Iterator[Move]
 
 
-def moves(known: Known) -> Moves:
+@functools.lru_cache(maxsize=2)  # what is left to do is told of one state, and the next move taken from it
+def moves(known: Known) -> tuple[Move, ...]:
     """Everything that could be measured next; of moves that are worth as much the first is taken."""
-    for kind in (leaps, instruments, drops, swaps, adds, alones, repeats, turns):
-        for move in kind(known):
-            if not _compiles_too_long(known, move.settings):
-                yield move
+    kinds = (leaps, instruments, drops, swaps, adds, alones, repeats, turns)
+    return tuple(move for kind in kinds for move in kind(known) if not _compiles_too_long(known, move.settings))
 
 
 def _compiles_too_long(known: Known, settings: Settings) -> bool:

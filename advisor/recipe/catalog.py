@@ -87,7 +87,13 @@ class Catalog:
     def in_order(self, settings: Mapping[str, Value]) -> list[tuple[Recipe, Value]]:
         """Settings with their recipes, in the order in which they are applied: by stage, then by ``order``."""
         pairs = [(self.by_key(key), value) for key, value in settings.items()]
-        return sorted(pairs, key=lambda pair: (pair[0].stage, pair[0].order, pair[0].id))
+        return sorted(pairs, key=lambda pair: self._places[pair[0].key])
+
+    @functools.cached_property
+    def _places(self) -> Mapping[str, int]:
+        """The place of each key among all in the order in which settings are applied."""
+        ordered = sorted(self, key=lambda recipe: (recipe.stage, recipe.order, recipe.id))
+        return {recipe.key: place for place, recipe in enumerate(ordered)}
 
     def conflict(self, settings: Mapping[str, Value]) -> str | None:
         """Why these settings cannot be applied together, or None."""

@@ -31,6 +31,13 @@ class Settings(Mapping[str, Value]):
         checked = {_checked_key(key): _checked_value(key, value) for key, value in (values or {}).items()}
         self._values = dict(sorted(checked.items()))
 
+    @classmethod
+    def _of(cls, values: dict[str, Value]) -> Settings:
+        """Settings of values that were checked and are in order."""
+        settings = cls.__new__(cls)
+        settings._values = values
+        return settings
+
     def __getitem__(self, key: str) -> Value:
         return self._values[key]
 
@@ -44,6 +51,8 @@ class Settings(Mapping[str, Value]):
         return hash(tuple(self._values.items()))
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, Settings):
+            return self._values == other._values
         return isinstance(other, Mapping) and self._values == dict(other)
 
     def __repr__(self) -> str:
@@ -60,12 +69,12 @@ class Settings(Mapping[str, Value]):
         """These settings less one key; the same settings when it is absent."""
         if key not in self._values:
             return self
-        rest = Settings()
-        rest._values = {name: value for name, value in self._values.items() if name != key}
-        return rest
+        return self._of({name: value for name, value in self._values.items() if name != key})
 
     def merged(self, other: Mapping[str, Value]) -> Settings:
         """These settings overlaid with others; the others win."""
+        if isinstance(other, Settings):
+            return self._of(dict(sorted((self._values | other._values).items())))
         return Settings({**self._values, **other})
 
     def to_yaml(self) -> str:

@@ -50,17 +50,20 @@ def only_when_tuned(act):
     return body
 
 
+@pytest.mark.process
 def test_lanes_yield_every_row(run_in_lanes):
     rows = run_in_lanes(lambda run: {}, NOTHING, FIRST, SECOND, lanes=2)
     assert rows == [(case.name, "same", ()) for case in (NOTHING, FIRST, SECOND)]
 
 
+@pytest.mark.process
 def test_a_lane_that_dies_is_a_row_and_the_next_cases_run(run_in_lanes):
     first, *others = run_in_lanes(only_when_tuned(lambda: os._exit(3)), FIRST)
     assert first == (FIRST.name, "crashed", ("its process ended with exit code 3",))
     assert others == []
 
 
+@pytest.mark.process
 def test_a_lane_that_hangs_is_replaced(run_in_lanes):
     def hangs_in_one_case(run):
         if isinstance(run, TunedRun) and run._tuning.settings.get("step.zero_grad") == "zeros":
@@ -75,6 +78,7 @@ def test_a_lane_that_hangs_is_replaced(run_in_lanes):
     ]
 
 
+@pytest.mark.process
 def test_what_there_was_no_time_for_is_said(run_in_lanes):
     rows = run_in_lanes(only_when_tuned(lambda: time.sleep(60)), FIRST, SECOND, within_s=2.0)
     assert [(case, outcome) for case, outcome, _ in rows] == [(FIRST.name, "not run"), (SECOND.name, "not run")]
@@ -113,6 +117,7 @@ def test_rows_are_kept_as_they_come_and_summed_up(tmp_path):
     assert "- plain, captured (plain to tuned): different\n  - losses differ" in text
 
 
+@pytest.mark.process
 def test_the_command_goes_on_with_what_is_left(tmp_path):
     command = [sys.executable, "-m", "tests.loops", "--device", "cpu", "--lanes", "1", "--case", "zero_grad"]
     command += ["one_batch"]
