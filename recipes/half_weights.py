@@ -95,7 +95,7 @@ class HalfWeights(Recipe):
 
     def code(self, value: Value) -> str:
         return (
-            f"torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.{value})  # for weights of recurrent layers, in one piece\n"
+            f"torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.{value})  # for recurrent layers\n"
             f"model = model.to(torch.{value})\n"
             "if optimizer is not None and optimizer.state:\n"
             "    optimizer.load_state_dict(optimizer.state_dict())  # its state in the parameters' type\n"

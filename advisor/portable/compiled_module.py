@@ -21,8 +21,8 @@ LEFT_OUT: list[str] = []
 # The models whose gradients may lie in memory of graphs.
 MODELS_WITH_GRAPHS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 SECOND_DERIVATIVE = (
-    "compiled code cannot be differentiated twice (create_graph=True, as for a gradient penalty): leave out the settings "
-    "compile.*, or take that gradient through a part of the model that is not compiled"
+    "compiled code cannot be differentiated twice (create_graph=True, as for a gradient penalty): leave out the "
+    "settings compile.*, or take that gradient through a part of the model that is not compiled"
 )
 
 
@@ -128,9 +128,10 @@ def copy_gradients(addresses: set[int]) -> None:
     for model in list(MODELS_WITH_GRAPHS):
         for parameter in model.parameters():
             gradient = parameter.grad
-            if gradient is not None and gradient.layout is torch.strided:
-                if gradient.untyped_storage().data_ptr() in addresses:
-                    parameter.grad = gradient.clone()
+            if gradient is None or gradient.layout is not torch.strided:
+                continue
+            if gradient.untyped_storage().data_ptr() in addresses:
+                parameter.grad = gradient.clone()
 
 
 def refusing_second_derivatives(call: typing.Callable[..., typing.Any]) -> typing.Callable[..., typing.Any]:

@@ -16,7 +16,11 @@ def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any
     if plain_arguments == arguments:
         return compiled
     plain = torch.compile(call, **plain_arguments)
-    return lambda *args, **kwargs: (compiled if STEPS_WITH_GRAPHS[0] else plain)(*args, **kwargs)
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return compiled(*args, **kwargs) if STEPS_WITH_GRAPHS[0] else plain(*args, **kwargs)
+
+    return chosen
 
 
 def compiler_arguments(plan: StepPlan) -> dict[str, Any]:

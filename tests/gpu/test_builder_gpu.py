@@ -61,7 +61,7 @@ raise SystemExit(spoiled or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 def test_a_process_that_imports_the_compiler_can_still_fork_for_cuda():
     """In a process of its own: this one has used CUDA, and no fork of it can."""
-    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
 
