@@ -97,6 +97,13 @@ class CompileOptimizer(Recipe):
         return 1.05 if is_compiled(facts) else 0.95
 
     def apply(self, workload: Components, value: Value) -> None:
+        if value:
+            from advisor.portable.optimizer_steps import check_compilable
+            from advisor.recipe.rebuild import refusing
+
+            with refusing():
+                for optimizer in getattr(workload.optimizer, "optimizers", [workload.optimizer]):
+                    check_compilable(optimizer)
         workload.plan = replace(workload.plan, compile_optimizer=bool(value))
 
     def code(self, value: Value) -> str:

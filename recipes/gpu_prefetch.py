@@ -82,6 +82,12 @@ class GpuPrefetch(Recipe):
         return gain_from(facts.profile.share(Phase.HOST_TO_DEVICE)) if facts.profile else 1.05
 
     def apply(self, workload: Components, value: Value) -> None:
+        if value and workload.data is not None:
+            from advisor.portable.device_loader import refuse_fabric
+            from advisor.recipe.rebuild import refusing
+
+            with refusing():
+                refuse_fabric()
         workload.plan = replace(workload.plan, device_prefetch=bool(value))
 
     def code(self, value: Value) -> str:

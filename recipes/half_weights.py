@@ -84,6 +84,8 @@ class HalfWeights(Recipe):
         import torch
 
         _check_real(workload.model, str(value))
+        # Recurrent layers keep their weights in one piece for the types in this set; cuDNN runs them in bfloat16 too.
+        torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(getattr(torch, str(value)))
         workload.model = workload.model.to(getattr(torch, str(value)))
         optimizer = workload.optimizer
         if optimizer is not None and optimizer.state:
@@ -93,6 +95,7 @@ class HalfWeights(Recipe):
 
     def code(self, value: Value) -> str:
         return (
+            f"torch.backends.cudnn.CUDNN_TENSOR_DTYPES.add(torch.{value})  # for recurrent layers\n"
             f"model = model.to(torch.{value})\n"
             "if optimizer is not None and optimizer.state:\n"
             "    optimizer.load_state_dict(optimizer.state_dict())  # its state in the parameters' type\n"

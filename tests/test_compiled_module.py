@@ -18,7 +18,7 @@ from advisor.portable.compiled_module import (
     without_graphs,
 )
 from advisor.portable.plan import StepPlan
-from advisor.runtime.step import TrainStep
+from advisor.runtime.step import InferStep, TrainStep
 from advisor.runtime.tuning import Tuning
 
 GRAPHS = "triton.cudagraphs"
@@ -101,17 +101,66 @@ def test_a_step_replays_graphs_also_where_a_checkpoint_runs_again(modes_called, 
     assert modes_called == ["reduce-overhead"] * 2
 
 
-def test_gradients_of_parameters_that_another_optimizer_has_are_the_loops(modes_called, monkeypatch):
-    """A shared trunk: its gradients add up until its own optimizer clears them, in memory that no graph overwrites."""
+@pytest.fixture
+def graphs(monkeypatch):
+    """Graphs whose outputs lie at these addresses while they are in use: a stand-in, for a CPU has no CUDA graphs."""
+    addresses = set()
+    monkeypatch.setattr("advisor.portable.compiled_module.LEFT_OUT", [])
+    monkeypatch.setattr("advisor.portable.compiled_module.addresses_in_use", lambda device: set(addresses))
+    return addresses
+
+
+def test_gradients_of_parameters_that_another_optimizer_has_are_copied_before_graphs_overwrite_them(
+    modes_called, monkeypatch, graphs
+):
+    """A shared trunk: its gradients add up until its own optimizer clears them."""
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    trunk = model[0].weight
     step = graphed_step(monkeypatch, model, model[1].parameters(), lambda model, batch: model(batch).sum())
-    made = []
-    model[0].weight.register_post_accumulate_grad_hook(lambda parameter: made.append(parameter.grad.data_ptr()))
     step(torch.ones(1, 2))
-    assert model[0].weight.grad.data_ptr() != made[-1]
-    once = model[0].weight.grad.clone()
+    left, once = trunk.grad, trunk.grad.clone()
+    in_use = lambda device: {left.data_ptr()} if trunk.grad is left else set()  # noqa: E731
+    monkeypatch.setattr("advisor.portable.compiled_module.addresses_in_use", in_use)
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", left.zero_)
+    step.begin_graphs()
+    assert not left.any()
+    assert torch.equal(trunk.grad, once)
+
+
+def test_what_is_kept_beyond_its_step_ends_the_graphs_and_is_told_once(modes_called, monkeypatch, graphs):
+    model = nn.Linear(2, 1)
+    step = graphed_step(monkeypatch, model, model.parameters(), lambda model, batch: model(batch).sum())
     step(torch.ones(1, 2))
-    assert not torch.equal(model[0].weight.grad, once)
+    graphs.add(1)
+    with pytest.warns(UserWarning, match="left out from now on: something keeps an output"):
+        step(torch.ones(1, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(torch.ones(1, 2))
+    assert modes_called == ["reduce-overhead", "default", "default"]
+
+
+def test_a_hook_ends_the_graphs_of_inference_whose_outputs_hold_their_own(modes_called, monkeypatch, graphs):
+    monkeypatch.setattr("advisor.portable.steps.marks_steps", lambda plan: True)
+    model = nn.Linear(2, 1).eval()
+    compile_in_place(model, mode="reduce-overhead")
+    infer = InferStep(model, StepPlan(mode="infer", device="cpu", compile_mode="reduce-overhead"))
+    infer(torch.ones(1, 2))
+    model.register_forward_hook(lambda module, inputs, output: None)
+    with pytest.warns(UserWarning, match="left out from now on: a hook"):
+        infer(torch.ones(1, 2))
+    assert modes_called == ["reduce-overhead", "default"]
+
+
+def test_a_gradient_of_a_gradient_is_refused_in_a_sentence():
+    """PyTorch cannot differentiate compiled code twice; a plain backward pass goes on."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    compile_in_place(model, backend="aot_eager")
+    inputs = torch.ones(1, 2, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"cannot be differentiated twice.*leave out the settings compile"):
+        torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
+    model(inputs).sum().backward()
+    assert inputs.grad is not None
 
 
 def test_compiled_code_looks_at_parameters_anew():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.portable.device_loader import DeviceLoader
+from advisor.portable.device_loader import DeviceLoader, refuse_fabric
 from advisor.runtime.tuning import Tuning
 
 TEXT = (Path(__file__).parent.parent / "docs" / "integrations.md").read_text(encoding="utf-8")
@@ -169,3 +169,12 @@ def test_accelerate_shuffles_as_without_settings(settings, accelerate_first, rec
     assert labels(*steps) == labels(accelerator.prepare)
     told = [str(warning.message) for warning in recwarn if "left out: Accelerate" in str(warning.message)]
     assert len(told) == (0 if accelerate_first else 1)
+
+
+def test_fabric_which_takes_dataloaders_only_keeps_its_loader():
+    fabric_module = pytest.importorskip("lightning.fabric")
+    refuse_fabric()
+    fabric = fabric_module.Fabric(accelerator="cpu", devices=1)
+    with pytest.raises(ValueError, match=r"Fabric's setup_dataloaders\(\) takes nothing but a DataLoader"):
+        refuse_fabric()
+    fabric.setup_dataloaders(DataLoader(samples(), batch_size=2))

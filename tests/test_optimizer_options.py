@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from advisor.portable.optimizer_options import PlainState, TensorRates, mark_stepped, set_options
+from advisor.portable.optimizer_steps import check_compilable
 from advisor.portable.optimizers import make_state_small, use_layer_rates
 from advisor.recipe.rebuild import optimizer_implementation
 from advisor.runtime.tuning import Tuning
@@ -459,3 +460,15 @@ def test_a_step_that_ran_elsewhere_draws_no_warning_about_the_order():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         schedule.step()
+
+
+class OwnStep(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+def test_only_steps_of_torch_are_compiled():
+    weight = torch.nn.Parameter(torch.ones(2))
+    check_compilable(torch.optim.SGD([weight]))
+    with pytest.raises(ValueError, match="OwnStep has a step of its own, and only the steps of torch.optim"):
+        check_compilable(OwnStep([weight]))

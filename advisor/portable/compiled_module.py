@@ -1,8 +1,11 @@
 """A module compiled where it is: it keeps its identity, its class and the names in its state dict."""
 
 import contextlib
+import gc
+import sys
 import typing
 import warnings
+import weakref
 
 import torch
 
@@ -13,6 +16,14 @@ GRAPHS_OPTION = "triton.cudagraphs"
 NOTICES_TRAINING = "2.12"
 # How many steps that replay graphs are under way. Not by thread: the backward pass runs in threads of its own.
 STEPS_WITH_GRAPHS = [0]
+# Why graphs are left out for the rest of the process; empty while they are replayed.
+LEFT_OUT: list[str] = []
+# The models whose gradients may lie in memory of graphs.
+MODELS_WITH_GRAPHS: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+SECOND_DERIVATIVE = (
+    "compiled code cannot be differentiated twice (create_graph=True, as for a gradient penalty): leave out the "
+    "settings compile.*, or take that gradient through a part of the model that is not compiled"
+)
 
 
 def compile_in_place(module: torch.nn.Module, **options: typing.Any) -> None:
@@ -35,8 +46,8 @@ def compile_in_place(module: torch.nn.Module, **options: typing.Any) -> None:
         call = noticing_training(module, call)
     if hasattr(module, "generate"):
         call = unless_decoding(module, call)
-    if call is not compiled:
-        vars(call)["get_compiler_config"] = compiled.get_compiler_config
+    call = refusing_second_derivatives(call)
+    vars(call)["get_compiler_config"] = compiled.get_compiler_config
     module._compiled_call_impl = call
 
 
@@ -64,11 +75,92 @@ def without_graphs(options: dict[str, typing.Any]) -> dict[str, typing.Any]:
 @contextlib.contextmanager
 def replaying_graphs() -> typing.Iterator[None]:
     """Inside this context models that are compiled in place replay CUDA graphs, if their mode has any."""
-    STEPS_WITH_GRAPHS[0] += 1
+    count = 0 if LEFT_OUT else 1
+    STEPS_WITH_GRAPHS[0] += count
     try:
         yield
     finally:
-        STEPS_WITH_GRAPHS[0] -= 1
+        STEPS_WITH_GRAPHS[0] -= count
+
+
+def begin_step(device: torch.device, *, outputs_hold_graphs: bool = False) -> None:
+    """Tell the compiler's CUDA graphs that a step begins: its calls overwrite what those of the last step returned.
+
+    Gradients that nobody cleared, such as those of a trunk that another optimizer trains, are copied before. Where
+    something else is still in use, such as an output that a hook, the model or the loss keeps, no graph is replayed
+    from now on. That cannot be told where what the step returned still holds memory of its own backward pass
+    (``outputs_hold_graphs``).
+    """
+    if LEFT_OUT:
+        return
+    if in_use := addresses_in_use(device):
+        copy_gradients(in_use)
+        if not outputs_hold_graphs and addresses_in_use(device):
+            gc.collect()  # objects that refer to one another are in use until then
+            if addresses_in_use(device):
+                leave_graphs_out("something keeps an output of the compiled code beyond its step")
+                return
+    torch.compiler.cudagraph_mark_step_begin()
+
+
+def leave_graphs_out(reason: str) -> None:
+    """Replay no more CUDA graphs in this process, whose next replay would overwrite what is still in use."""
+    if not LEFT_OUT:
+        LEFT_OUT.append(reason)
+        warnings.warn(f"the CUDA graphs of compiled code are left out from now on: {reason}", stacklevel=5)
+
+
+def addresses_in_use(device: torch.device) -> set[int]:
+    """Where what the graphs of the last step returned is still in use; gradients among them."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None or device.type != "cuda":
+        return set()
+    number = torch.cuda.current_device() if device.index is None else device.index
+    manager = trees.get_manager(number, create_if_none_exists=False)
+    if manager is None or manager.current_node is None:
+        return set()
+    returned = [output for node in manager.current_node._path_from_root for output in node.outputs_weakrefs]
+    return {output.data_ptr() for output in returned if trees.is_live(output)}
+
+
+def copy_gradients(addresses: set[int]) -> None:
+    """Copy the gradients of models that lie at these addresses."""
+    for model in list(MODELS_WITH_GRAPHS):
+        for parameter in model.parameters():
+            gradient = parameter.grad
+            if gradient is None or gradient.layout is not torch.strided:
+                continue
+            if gradient.untyped_storage().data_ptr() in addresses:
+                parameter.grad = gradient.clone()
+
+
+def refusing_second_derivatives(call: typing.Callable[..., typing.Any]) -> typing.Callable[..., typing.Any]:
+    """The compiled call; a gradient that is to be differentiated again is refused before PyTorch fails at it."""
+
+    def checked(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        output = call(*args, **kwargs)
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            for tensor in outputs_in(output):
+                if tensor.grad_fn is not None:
+                    tensor.register_hook(refuse_second_derivative)
+        return output
+
+    return checked
+
+
+def refuse_second_derivative(_: torch.Tensor) -> None:
+    """A hook that raises RuntimeError where a gradient is computed so that it can be differentiated."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(SECOND_DERIVATIVE)
+
+
+def outputs_in(output: typing.Any) -> list[torch.Tensor]:
+    """The tensors that a model returns: one, or those of a tuple, a list or a mapping."""
+    if isinstance(output, torch.Tensor):
+        return [output]
+    if isinstance(output, dict):
+        output = list(output.values())
+    return [part for part in output if isinstance(part, torch.Tensor)] if isinstance(output, list | tuple) else []
 
 
 def graphs_in_steps(
@@ -80,7 +172,7 @@ def graphs_in_steps(
     def call(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
         if STEPS_WITH_GRAPHS[0]:
             return graphed(*args, **kwargs)
-        if not told and module.training and torch.is_grad_enabled():
+        if not told and not LEFT_OUT and module.training and torch.is_grad_enabled():
             told.append(True)
             warnings.warn(
                 f"the CUDA graphs of this compiled {type(module).__name__} are left out: they run in the step of "

@@ -5,12 +5,22 @@ from typing import Any
 
 import torch
 
+from advisor.portable.compiled_module import STEPS_WITH_GRAPHS, without_graphs
 from advisor.portable.plan import StepPlan
 
 
 def compiled_call(call: Callable[..., Any], plan: StepPlan) -> Callable[..., Any]:
-    """A function of the step, compiled as the plan says."""
-    return torch.compile(call, **compiler_arguments(plan))
+    """A function of the step, compiled as the plan says; it replays CUDA graphs in steps that do."""
+    arguments = compiler_arguments(plan)
+    compiled, plain_arguments = torch.compile(call, **arguments), without_graphs(arguments)
+    if plain_arguments == arguments:
+        return compiled
+    plain = torch.compile(call, **plain_arguments)
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return compiled(*args, **kwargs) if STEPS_WITH_GRAPHS[0] else plain(*args, **kwargs)
+
+    return chosen
 
 
 def compiler_arguments(plan: StepPlan) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """A loader whose batches arrive on the device, the next one copied while the present one is computed on."""
 
+import gc
 import sys
 import typing
 
@@ -120,3 +121,11 @@ def refuse_many_processes(loader: typing.Any) -> None:
             f"each of the {processes} processes of Accelerate would train on all samples, for it does not divide a "
             "loader whose batches arrive on the device: prepare the loader with Accelerate before applying the settings"
         )
+
+
+def refuse_fabric() -> None:
+    """Raise ValueError where Lightning Fabric is in use: it sets up objects of the class DataLoader only."""
+    for name in ("lightning.fabric", "lightning_fabric"):
+        fabric: typing.Any = getattr(sys.modules.get(name), "Fabric", None)
+        if fabric is not None and any(issubclass(type(one), fabric) for one in gc.get_objects()):
+            raise ValueError("Lightning Fabric's setup_dataloaders() takes nothing but a DataLoader")

@@ -25,6 +25,13 @@ def updates_without_host(optimizer: Any) -> bool:
     return torch_class(optimizer) is not None and all(map(on_device, optimizer.param_groups))
 
 
+def check_compilable(optimizer: Any) -> None:
+    """Raise ValueError for an optimizer whose step is not one of PyTorch's: the compiler may fail in it, or skip it."""
+    if optimizer is not None and torch_class(optimizer) is None:
+        name = type(optimizer).__name__
+        raise ValueError(f"{name} has a step of its own, and only the steps of torch.optim are known to compile")
+
+
 def compiled_step(optimizer: Any, device: torch.device) -> Callable[[], None]:
     """The optimizer's step, compiled. PyTorch tutorials, Compiling the optimizer with torch.compile.
 

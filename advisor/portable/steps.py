@@ -13,12 +13,19 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.portable.calls import splitter
 from advisor.portable.collector import Collector
-from advisor.portable.compiled_module import WITHOUT_GRAPHS, check_parameters_anew, replaying_graphs
+from advisor.portable.compiled_module import (
+    MODELS_WITH_GRAPHS,
+    WITHOUT_GRAPHS,
+    begin_step,
+    check_parameters_anew,
+    leave_graphs_out,
+    replaying_graphs,
+)
 from advisor.portable.compiling import compiled_call
 from advisor.portable.losses import default_loss, form_that_works, loss_in, takes_model
 from advisor.portable.nested import map_tensors, mover
 from advisor.portable.plan import StepPlan
-from advisor.portable.watching import REQUIRES_GRAD
+from advisor.portable.watching import REQUIRES_GRAD, is_installed
 
 CLIP_FOREACH = {"default": None, "foreach": True, "for-loop": False}
 ATTENTION = {
@@ -73,8 +80,8 @@ class TrainStep:
         self._graphs = replaying_graphs if self._marks_steps else nullcontext
         self._all_parameters = list(model.parameters()) if plan.compiles_with != "none" else []
         self._trained = self._trains()
-        own = set(map(id, self.parameters))
-        self._others = [p for p in self._all_parameters if id(p) not in own] if self._marks_steps else []
+        if self._marks_steps:
+            MODELS_WITH_GRAPHS.add(model)
         self._optimizer_step = optimizer_step
         self._collect = collector_of(plan)
         self._loss_sum: torch.Tensor | None = None
@@ -200,22 +207,19 @@ class TrainStep:
         return loss
 
     def _run(self, batch: Any) -> torch.Tensor:
-        if self._marks_steps:
-            torch.compiler.cudagraph_mark_step_begin()
         self.zero_grad()
+        self.begin_graphs()
         self._compile_anew_when_unfrozen()
         loss = self.loss(self.forward(batch), batch)
         self.backward(loss)
         self.update()
-        self._keep_other_gradients()
         # The next step overwrites a loss that a graph computed.
         return loss.detach().clone() if self._marks_steps else loss.detach()
 
-    def _keep_other_gradients(self) -> None:
-        """Copy the gradients that a graph made for parameters of another optimizer, which this one does not clear."""
-        for parameter in self._others:
-            if parameter.grad is not None:
-                parameter.grad = parameter.grad.clone()
+    def begin_graphs(self) -> None:
+        """Let the compiler's graphs overwrite what they returned in the last step, once its gradients are cleared."""
+        if self._marks_steps:
+            begin_step(self.device)
 
     def _trains(self) -> tuple[bool, ...]:
         return tuple(map(REQUIRES_GRAD, self._all_parameters))
@@ -258,6 +262,18 @@ class InferStep:
         self._marks_steps = marks_steps(plan)
         self._graphs = replaying_graphs if self._marks_steps else nullcontext
         self._collect = collector_of(plan)
+        if self._marks_steps:
+            MODELS_WITH_GRAPHS.add(model)
+        self._hooks = [hooks for part in model.modules() for hooks in (part._forward_hooks, part._forward_pre_hooks)]
+
+    def begin_graphs(self) -> None:
+        """Let the compiler's graphs overwrite what they returned in the last step, of which the caller has a copy."""
+        if not self._marks_steps:
+            return
+        hold_graphs = self.plan.runs_under == "grad"
+        if hold_graphs and any(not is_installed(hook) for hooks in self._hooks for hook in hooks.values()):
+            leave_graphs_out("a hook of a layer may keep an output beyond its step")
+        begin_step(self.device, outputs_hold_graphs=hold_graphs)
 
     def forward(self, batch: Any) -> Any:
         """The model's output."""
@@ -273,8 +289,7 @@ class InferStep:
 
     def run(self, batch: Any) -> Any:
         """A whole step on a batch that is on the device already."""
-        if self._marks_steps:
-            torch.compiler.cudagraph_mark_step_begin()
+        self.begin_graphs()
         output = self.forward(batch)
         if self._marks_steps:
             output = map_tensors(torch.clone, output)  # the next call overwrites the graph's own

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 
 import pytest
-import torch
 
 from advisor.records import Mode, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner
-from advisor.trial import builder
 
 pytestmark = pytest.mark.gpu
 
@@ -49,12 +48,21 @@ def test_the_target_is_built_once_though_the_compiler_is_imported_beside_a_trial
     assert (tmp_path / "builds").read_text() == "built "
 
 
+FORKS = """
+import os, torch
+from advisor.trial import builder
+spoiled = not builder._import_compiler() or torch.cuda.is_initialized()
+child = os.fork()
+if child == 0:
+    os._exit(int(torch.ones(2, device="cuda").sum().item() != 2))
+raise SystemExit(spoiled or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
 def test_a_process_that_imports_the_compiler_can_still_fork_for_cuda():
-    child = os.fork()
-    if child == 0:
-        spoiled = not builder._import_compiler() or torch.cuda.is_initialized()
-        os._exit(int(spoiled))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    """In a process of its own: this one has used CUDA, and no fork of it can."""
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # Takes more than half of the GPU's memory in its first step, and keeps it.

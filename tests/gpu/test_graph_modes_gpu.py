@@ -137,3 +137,72 @@ def test_a_shared_trunk_with_two_optimizers():
     plain, expected = trained({})
     torch.testing.assert_close(losses, expected, **CLOSE)
     assert_same(model, plain)
+
+
+def test_two_models_whose_steps_train_through_each_other():
+    """The gradients that a step leaves in the other model lie in a graph's memory until its own step clears them."""
+
+    def trained(settings):
+        torch.manual_seed(0)
+        one, other = nn.Linear(8, 8).to(CUDA), nn.Linear(8, 4).to(CUDA)
+        first, second = (torch.optim.SGD(model.parameters(), lr=0.1) for model in (one, other))
+        tuning = Tuning(settings)
+        one, other, first, second = tuning.prepare(one, other, first, second)
+
+        def loss(model, batch):
+            return nn.functional.cross_entropy(other(one(batch[0])), batch[1])
+
+        steps = [tuning.train_step(one, first, loss), tuning.train_step(other, second, loss)]
+        return one, other, [step(batch) for batch in batches(8) for step in steps]
+
+    *models, losses = trained({"compile.mode": "reduce-overhead"})
+    *plain, expected = trained({})
+    torch.testing.assert_close(losses, expected, **CLOSE)
+    for model, written in zip(models, plain, strict=True):
+        assert_same(model, written)
+
+
+@pytest.fixture
+def graphs_are_replayed(monkeypatch):
+    """As in a new process."""
+    monkeypatch.setattr("advisor.portable.compiled_module.LEFT_OUT", [])
+
+
+@pytest.mark.usefixtures("graphs_are_replayed")
+def test_outputs_that_the_loss_keeps_are_not_overwritten():
+    tuning, model, optimizer = parts({"compile.mode": "reduce-overhead"})
+    _, plain, plain_optimizer = parts({})
+    kept, expected = [], []
+
+    def keeping(places):
+        def loss(output, target):
+            places.append(output.detach())
+            return nn.functional.cross_entropy(output, target)
+
+        return loss
+
+    step = tuning.train_step(model, optimizer, keeping(kept))
+    criterion = keeping(expected)
+    with warnings.catch_warnings(record=True) as told:
+        for inputs, labels in batches(8):
+            step((inputs, labels))
+            plain_optimizer.zero_grad()
+            criterion(plain(inputs), labels).backward()
+            plain_optimizer.step()
+    assert sum("left out from now on: something keeps" in str(warning.message) for warning in told) == 1
+    torch.testing.assert_close(kept, expected, **CLOSE)
+    assert_same(model, plain)
+
+
+@pytest.mark.usefixtures("graphs_are_replayed")
+@pytest.mark.parametrize("grad", ["grad", "inference_mode"])
+def test_features_that_a_hook_keeps_are_not_overwritten(grad):
+    model, seen = net().eval(), []
+    expected = [model[0](inputs).detach() for inputs, _ in batches(6)]
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(output.detach().clone()))
+    infer = Tuning({"compile.mode": "reduce-overhead", "infer.grad": grad}).infer(model)
+    with warnings.catch_warnings(record=True) as told:
+        for inputs, _ in batches(6):
+            infer(inputs)
+    assert sum("left out from now on" in str(warning.message) for warning in told) == 1
+    torch.testing.assert_close(seen, expected, **CLOSE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -141,6 +142,19 @@ def test_half_weights_infer_close_in_half_the_bytes(effect, value):
     output = model(inputs.to(getattr(torch, value)))
     assert output.dtype is getattr(torch, value)
     assert 0 < distance(output, expected) < CLOSE[value]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_in_half_precision_keep_their_weights_in_one_piece(effect, kind):
+    torch.manual_seed(0)
+    model = kind(8, 12, num_layers=2, batch_first=True, bidirectional=True).cuda().eval()
+    inputs = torch.randn(4, 6, 8, device="cuda")
+    with torch.no_grad():
+        expected = model(inputs)[0]
+    model = effect("half_weights", "bfloat16", model)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(model(inputs.bfloat16())[0].float(), expected, rtol=0.05, atol=0.02)
 
 
 @pytest.mark.parametrize("graphed", [False, True])

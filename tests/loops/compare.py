@@ -15,6 +15,8 @@ _OPTIONS = 1e-6
 # A tensor's share of the mean movement below which it is measured by that share: what hardly moves is all rounding.
 _LEAST_MOVEMENT = 0.1
 _TINY = 1e-12
+# What a scheduler keeps of the losses that it is given (ReduceLROnPlateau): as far apart as losses may be.
+_MEASURED = "best"
 _Tensors = Mapping[Any, torch.Tensor]
 _States = Mapping[int, Mapping[str, Any]]
 
@@ -112,7 +114,9 @@ def _of_models(
     common = [key for key in old if key in new]
     tensors = [key for key in common if isinstance(old[key], torch.Tensor)]
     for key in common:
-        if key not in tensors and not _same_option(old[key], new[key]):
+        if key == _MEASURED and isinstance(old[key], float) and isinstance(new[key], float):
+            yield from _beyond(f"losses of {name}.{key}", _options_apart([old[key]], [new[key]]), tolerance.losses)
+        elif key not in tensors and not _same_option(old[key], new[key]):
             yield Difference(f"{name}: {key} is {new[key]!r:.80} instead of {old[key]!r:.80}")
         elif key in tensors and not _same_kind(old[key], new[key]) and tolerance.movement is not None:
             yield Difference(f"{name}: {key} is {_kind(new[key])} instead of {_kind(old[key])}")

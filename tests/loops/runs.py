@@ -27,11 +27,18 @@ Note = float | int | bool | str | torch.Tensor | list[float]
 class Arithmetic:
     """What a plain loop computes in by hand: the type of autocast in its steps, the precision of float32 products.
 
-    Both are settings too. Plain and tuned run share them, so that loops are compared and not roundings.
+    Both are settings too. Plain and tuned run share them, so that loops are compared and not roundings. ``layout`` is
+    the memory format of the models' weights: other kernels compute in another, and some round where others do not.
     """
 
     autocast: str = "none"
     products: str = "highest"
+    layout: str = "contiguous_format"
+
+    @property
+    def rounds(self) -> bool:
+        """Whether products are rounded to fewer bits than float32 has."""
+        return self.autocast != "none" or self.products != "highest"
 
     def set_products(self) -> None:
         """Set the process's flags for float32 products; those of convolutions as well."""
@@ -94,6 +101,8 @@ class Run:
         for item in objects:
             if isinstance(item, nn.Module):
                 self.notebook.keep_start(item)
+                if self.arithmetic.layout != "contiguous_format":
+                    item.to(memory_format=getattr(torch, self.arithmetic.layout))
         return objects[0] if len(objects) == 1 else objects
 
     def train_step(

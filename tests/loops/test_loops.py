@@ -141,6 +141,16 @@ def test_a_frozen_learning_rate_is_seen(one_cycle):
     assert any("rates" in str(difference) for difference in differences(one_cycle, tuned, _NONE_ALLOWED))
 
 
+@pytest.mark.parametrize(
+    ("best", "said"), [(1.3 + 1e-5, ""), (1.4, "losses of scheduler.best"), (True, "scheduler: best is True")]
+)
+def test_the_best_loss_of_a_scheduler_is_a_loss(best, said):
+    plain, tuned = (Record(states={"scheduler": {"best": value, "factor": 0.3}}) for value in (1.3, best))
+    found = " ".join(map(str, differences(plain, tuned, Tolerance(1e-4, 1e-3, 1e-3, 2e-2))))
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
 def test_another_warning_is_a_difference(one_cycle):
     tuned = Record(one_cycle.notes, one_cycle.states, one_cycle.starts, frozenset({"UserWarning: order"}))
     assert [str(difference) for difference in differences(one_cycle, tuned, _NONE_ALLOWED)] == [

@@ -72,9 +72,8 @@ def run_in_phases(step: TrainStep | InferStep, feed: Feed, run: RunPhase) -> Non
     """One step of the timed loop in its phases, each of them run by ``run``."""
     batch = run(Phase.DATA_WAIT, feed.next)
     moved = run(Phase.HOST_TO_DEVICE, lambda: step.to_device(batch))
-    if step._marks_steps:
-        torch.compiler.cudagraph_mark_step_begin()
     if isinstance(step, InferStep):
+        step.begin_graphs()
         run(Phase.FORWARD, lambda: step.forward(moved))
     else:
         _train_in_phases(step, moved, run)
@@ -82,6 +81,7 @@ def run_in_phases(step: TrainStep | InferStep, feed: Feed, run: RunPhase) -> Non
 
 def _train_in_phases(step: TrainStep, batch: Any, run: RunPhase) -> None:
     run(Phase.ZERO_GRAD, step.zero_grad)
+    step.begin_graphs()
     output = run(Phase.FORWARD, lambda: step.forward(batch))
     loss = run(Phase.LOSS, lambda: step.loss(output, batch))
     run(Phase.BACKWARD, lambda: step.backward(loss))
