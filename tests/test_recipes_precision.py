@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from advisor.recipes.float8 import _is_large
 from facts import cpu_facts, gpu_facts, host, profile_facts
 from proposals import proposed, reason
 from torch import nn
@@ -20,7 +21,6 @@ from advisor.export.python_file import python_source
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
-from advisor.recipes.float8 import _is_large
 from advisor.records import Hardware, Mode, Numerics
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.batches import copy_into, mover
