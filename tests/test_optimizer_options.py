@@ -465,5 +465,5 @@ def test_a_step_that_ran_elsewhere_draws_no_warning_about_the_order():
 def test_only_steps_of_torch_are_compiled():
     weight = torch.nn.Parameter(torch.ones(2))
     check_compilable(torch.optim.SGD([weight]))
-    with pytest.raises(ValueError, match="OwnStep has a step of its own"):
+    with pytest.raises(ValueError, match="OwnStep has a step of its own, and only the steps"):
         check_compilable(OwnStep([weight]))
