@@ -136,7 +136,7 @@ def test_the_first_trial_gets_what_is_left_of_a_short_budget_but_a_grace_at_leas
     budgets = [Budget(total_s, clock) for total_s in (1.0, 60.0, 90.0, 200.0, 600.0)]
     assert [budget.first_timeout_s for budget in budgets] == [20, 60.5, 90.5, 120, 120]
     clock.now += 50
-    assert [budget.first_timeout_s for budget in budgets] == [20, 20, 40.5, 120, 120]
+    assert [budget.first_timeout_s for budget in budgets] == [8, 10.5, 40.5, 120, 120]
 
 
 def test_once_the_baseline_is_known_the_next_trial_is_expected_to_take_as_long(clock):

@@ -608,3 +608,26 @@ def test_our_own_source_is_read():
     readings = [read_file(path) for folder in ("advisor", "recipes") for path in (root / folder).rglob("*.py")]
     assert len(readings) > 50
     assert not [reading.problem for reading in readings if reading.problem]
+
+
+LONG_STEP = "    loss = model(x)\n    loss.backward()\n    optimizer.step()\n    total += loss.item()\n"
+LONG_FUNCTION = "def f{0}(x):\n    f{1}(x)\n    loss = model(x)\n    loss.backward()\n    print(loss.item())\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("for x in loader:\n" + LONG_STEP * 800, 800),
+        ("".join(LONG_FUNCTION.format(i, i + 1) for i in range(400)) + "for x in loader:\n    f0(x)\n", 400),
+        (LONG_FUNCTION.format("", "") * 150 + "for x in loader:\n    f(x)\n", 150),
+    ],
+    ids=["steps in a loop", "functions that call one another", "functions of one name"],
+)
+def test_long_programs_are_read(text, found):
+    assert len(habits_in(text)) == found
+
+
+def test_a_program_that_would_take_minutes_is_left_unread(tmp_path):
+    (tmp_path / "train.py").write_text("for x in loader:\n" + ("    if bad(x):\n        continue\n" + LONG_STEP) * 4000)
+    reading = read_file(tmp_path / "train.py", "train.py")
+    assert reading.problem == "train.py has too many conditions and calls to be read for habits"

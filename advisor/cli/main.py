@@ -5,6 +5,7 @@ Importing this module loads neither torch nor rich nor textual; each command loa
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _guarded(arguments)
         streams = Streams.taken()
         code = _guarded(sys.argv[1:])
+        gc.freeze()  # what a process leaves is not worth looking through while a person waits for its end
         if problem := streams.problem():
             _complain(f"standard output cannot be written: {problem}.", "Make room for it, or send it elsewhere.")
             return code or 2

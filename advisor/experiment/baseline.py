@@ -46,9 +46,12 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
     spec = bench.spec("baseline", {}, kind=TrialKind.BASELINE, at_least_s=ENERGY_S)
     spec = replace(spec, timeout_s=bench.budget.first_timeout_s)
     result = bench.run(spec)
-    if result.outcome in (Outcome.FAILED, Outcome.CRASHED) and not bench.builds_anew:
-        # What fails in a fork may run in a process of its own; what fails there too is the target's fault.
-        bench.build_anew(f"its first run failed in a process that was forked after building: {result.reason}")
+    forked = not bench.builds_anew
+    if result.outcome is Outcome.CRASHED or (result.outcome is Outcome.FAILED and forked):
+        # What fails in a fork may run in a process of its own; what fails there too is the target's fault. One that
+        # was killed from outside is started again either way.
+        if forked:
+            bench.build_anew(f"its first run failed in a process that was forked after building: {result.reason}")
         result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     if not result.measured or bench.inspected is None:
         raise TargetError(_problem(result), result.hint or "Mend the target and try again.", result.details)

@@ -138,14 +138,16 @@ class Bench:
         self._emit(TrialActivity("baseline", "building the model, once for all trials"))
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
         patience_s = max(_LEAST_BUILD_PATIENCE_S, _BUILD_SHARE * self.budget.total_s)
-        self.builds_anew = self.runner.build_once(request.target, request.seed, log_path, patience_s)
+        within_s = self.budget.build_within_s
+        self.builds_anew = self.runner.build_once(request.target, request.seed, log_path, patience_s, within_s)
         self.budget.build_s = self.budget.spent_s - started
         if self.runner.cancelled:
             raise SessionCancelledError
         if self.builds_anew == TOO_LONG and self.budget.left_s < patience_s:
             minutes = math.ceil(_BUDGET_PER_BUILD * patience_s / 60)
+            waited_s = min(patience_s, within_s)
             raise TargetError(
-                f"building the model takes more than {patience_s:.0f} s, and the budget leaves no time to try again.",
+                f"building the model takes more than {waited_s:.0f} s, and the budget leaves no time to try again.",
                 f"Mend what hangs, or give it time with --budget {minutes}m.",
                 last_stack(log_path),
             )

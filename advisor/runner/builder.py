@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import signal
 import time
@@ -91,11 +92,13 @@ class Builder:
         """The id of its process, once it has one."""
         return self._process.pid
 
-    def build(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
+    def build(self, timeout_s: float, cancelled: Callable[[], bool], within_s: float = math.inf) -> str:
         """Start the process, and wait until the target is built and a fork of it has been tried.
 
-        ``timeout_s`` is for building alone. Returns why no trial can be forked from it; empty when they can.
+        ``timeout_s`` is for building alone, ``within_s`` for the process's start too.
+        Returns why no trial can be forked from it; empty when they can.
         """
+        until = time.monotonic() + within_s
         atexit.register(self.close)  # multiprocessing waits at exit for a process that nobody has ended
         try:
             fork_server.start(self._process, cancelled)
@@ -103,10 +106,12 @@ class Builder:
             return f"the process that builds the model did not start: {error}"
         finally:
             self._theirs.close()
-        return self._wait(timeout_s, cancelled)
+        now = time.monotonic()
+        # An import that took all of it leaves building a little.
+        until = min(now + timeout_s + _TRIES_FORKS_WITHIN_S, max(until, now + _TRIES_FORKS_WITHIN_S))
+        return self._wait(until, cancelled)
 
-    def _wait(self, timeout_s: float, cancelled: Callable[[], bool]) -> str:
-        until = time.monotonic() + timeout_s + _TRIES_FORKS_WITHIN_S
+    def _wait(self, until: float, cancelled: Callable[[], bool]) -> str:
         with contextlib.suppress(EOFError, OSError):
             while time.monotonic() < until and not cancelled():
                 ready = self._inbox.next(_LOOK_EVERY_S)

@@ -7,6 +7,7 @@ so that its DataLoader and compile workers die with it. Whatever happens in it b
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
@@ -43,6 +44,8 @@ from advisor.runner.fork_server import CONTEXT
 from advisor.runner.interpreter import Interpreter, Interpreters
 
 _GRACE_S = 5.0
+# The system waits for 24 days at most in one call. Seconds.
+_LONGEST_WAIT_S = 3600.0
 _HINTS = {
     Outcome.TIMED_OUT: "Give it more time with --budget, or mend what hangs.",
     Outcome.OUT_OF_MEMORY: "Try a smaller batch size.",
@@ -67,15 +70,18 @@ class Runner:
         """Start the fork server. Must come before an app takes the terminal; returns before torch is imported."""
         fork_server.prepare()
 
-    def build_once(self, target: TargetSpec, seed: int, log_path: str, timeout_s: float) -> str:
+    def build_once(
+        self, target: TargetSpec, seed: int, log_path: str, timeout_s: float, within_s: float = math.inf
+    ) -> str:
         """Build a target in a process from which later trials of it are forked.
 
+        ``timeout_s`` is for building alone, ``within_s`` for the process's start too.
         Returns why that cannot be done, or an empty text; then each trial builds the target for itself.
         """
         self.forget_build()
         builder = Builder(target, seed, log_path)
         with log_files.bounded(log_path):
-            problem = builder.build(timeout_s, lambda: self.cancelled)
+            problem = builder.build(timeout_s, lambda: self.cancelled, within_s)
         if problem:
             builder.close()
         else:
@@ -189,6 +195,7 @@ class Trial:
         self._result: TrialResult | None = None
         self._deadline = 0.0
         self._activity = ""
+        self._kills_before = whereabouts.out_of_memory_kills()
 
     @property
     def pid(self) -> int | None:
@@ -321,7 +328,7 @@ class Trial:
         if self._cancelled or self._connection is None or self._process is None:
             self._result = self._ended(Outcome.CANCELLED, "cancelled")
             return None
-        left_s = self._deadline - time.monotonic()
+        left_s = min(self._deadline - time.monotonic(), _LONGEST_WAIT_S)
         watched: list[Connection | int] = [self._connection, self._wake_reader, self._process.sentinel]
         ready = wait(watched, timeout=max(0.0, left_s))
         if self._connection in ready:
@@ -330,7 +337,7 @@ class Trial:
             self._result = self._ended(Outcome.CANCELLED, "cancelled")
         elif ready:
             self._result = self._death()
-        else:
+        elif time.monotonic() >= self._deadline:
             self._result = self._time_out()
         return None
 
@@ -365,11 +372,17 @@ class Trial:
         self._process.join(_GRACE_S)
         code = self._process.exitcode
         if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            outcome = Outcome.OUT_OF_MEMORY if -code == signal.SIGKILL else Outcome.CRASHED
-            killed = " (the system kills a process that takes too much memory)" if -code == signal.SIGKILL else ""
-            return self._ended(outcome, f"the trial process was ended by {name}{killed}")
+            return self._killed(signal.Signals(-code))
         return self._ended(Outcome.CRASHED, f"the trial process ended with exit code {code}")
+
+    def _killed(self, number: signal.Signals) -> TrialResult:
+        """The process ended by a signal. The system sends SIGKILL for want of memory, and counts how often."""
+        ended = f"the trial process was ended by {number.name}"
+        if number is not signal.SIGKILL:
+            return self._ended(Outcome.CRASHED, ended)
+        if self._kills_before is not None and whereabouts.out_of_memory_kills() == self._kills_before:
+            return self._ended(Outcome.CRASHED, f"{ended} (by a person or another program: there was memory left)")
+        return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} (the system kills a process that takes too much memory)")
 
     def _time_out(self) -> TrialResult:
         where, stopped = self._where(), whereabouts.stands_still(self.pid)

@@ -27,6 +27,15 @@ def stands_still(pid: int | None) -> bool:
     return False
 
 
+def out_of_memory_kills() -> int | None:
+    """How many processes the kernel has killed for want of memory since it started; None where it does not tell."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
+
+
 def ask(pid: int, log_path: str) -> str:
     """The innermost calls that a process is in, by asking it; empty for one that cannot tell."""
     if stands_still(pid):

@@ -45,6 +45,7 @@ class Flow:
         self._program = program
         self.kinds: dict[ast.AST, Kind] = {}
         self.losses: dict[ast.AST, frozenset[str]] = {}
+        self._backward = _by_scope(program)
         self.made: dict[ast.AST, ast.AST] = {}
         self._env: dict[str, Kind] = {}
         self._made_at: dict[str, ast.AST] = {}
@@ -70,9 +71,7 @@ class Flow:
         return self._env
 
     def _losses_of(self, scope: ast.AST) -> frozenset[str]:
-        program = self._program
-        backward = [call for call in program.calls if is_backward(call) and program.scope(call) is scope]
-        return frozenset(name for call in backward for name in _loss_names(program, call))
+        return frozenset(name for call in self._backward.get(scope, ()) for name in _loss_names(self._program, call))
 
     def _parameters(self, function: Function) -> dict[str, Kind]:
         """A module's inputs lie where the module does; of other parameters nothing is known."""
@@ -283,3 +282,11 @@ def _roots(program: Program, node: ast.expr) -> Iterator[str]:
             yield from _roots(program, scaled)
         case ast.Call(func=ast.Attribute(attr="mean" | "sum", value=value)):
             yield from _roots(program, value)
+
+
+def _by_scope(program: Program) -> dict[ast.AST, list[ast.Call]]:
+    """The backward passes of each scope."""
+    found: dict[ast.AST, list[ast.Call]] = {}
+    for call in filter(is_backward, program.calls):
+        found.setdefault(program.scope(call), []).append(call)
+    return found

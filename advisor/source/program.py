@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+from advisor.source.branches import Branch, Branches, is_main_guard
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
 _LOADER_NAME = re.compile(r"(^|[._])(data_?)?loaders?$", re.IGNORECASE)
 _BACKWARD = frozenset({"backward", "manual_backward"})
-# A loop that breaks off ran every step until then; one that continues skips the rest of this step alone.
-_DIVERTS = (ast.Continue, ast.Return)
 _ROUNDS = 4
 # Names that methods of optimizers, models and many others have: only `self.step()` is then known to be the file's own.
 _COMMON_NAMES = frozenset({"step", "backward", "update", "run", "forward", "train", "fit", "eval"})
@@ -24,14 +24,18 @@ class Program:
         self.tree = tree
         self.nodes = list(ast.walk(tree))
         self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
+        self._branches = Branches(self.parents)
+        self._owners: dict[ast.Call, Loop | Function | None] = {}
         self.aliases = _aliases(self.nodes)
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+        self._calls_by_name = _by_last_name(self.calls, self.called)
         self.functions = [node for node in self.nodes if isinstance(node, Function)]
         self.models = self._models()
         self.loaders = self._loaders()
         self.modules = self._modules()
-        self.anchors = self._anchors()
-        self.regions = {region for region, _ in self.anchors} | set(self._step_methods())
+        self._anchored_in: dict[ast.AST, frozenset[frozenset[Branch]]] = {}
+        self._anchors_of = self._anchors()
+        self.regions = set(self._anchors_of) | set(self._step_methods())
 
     # --- names -------------------------------------------------------------------------------------------------
 
@@ -57,10 +61,7 @@ class Program:
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
         """Each ancestor with its child on the way to the node, from the inside out."""
-        child = node
-        while (parent := self.parents.get(child)) is not None:
-            yield parent, child
-            child = parent
+        return self._branches.above(node)
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function (or the module) whose body a node is in."""
@@ -92,22 +93,25 @@ class Program:
         region = self.region(node)
         if region is None:
             return False
-        own = self.branches(node, region)
-        anchored = [self.branches(anchor, region) for owner, anchor in self.anchors if owner is region]
-        return any(own <= branches for branches in anchored or [frozenset()])
+        own, anchored = self.branches(node, region), self._anchored(region)
+        self._branches.spend(len(own) * len(anchored))
+        return any(own <= branches for branches in anchored)
 
-    def branches(self, node: ast.AST, root: ast.AST) -> frozenset[tuple[ast.AST, str]]:
+    def _anchored(self, region: ast.AST) -> frozenset[frozenset[Branch]]:
+        """The conditions of each backward pass of a region; none for a region without one."""
+        known = self._anchored_in.get(region)
+        if known is None:
+            anchored = frozenset(self.branches(anchor, region) for anchor in self._anchors_of.get(region, ()))
+            known = self._anchored_in[region] = anchored or frozenset({frozenset()})
+        return known
+
+    def branches(self, node: ast.AST, root: ast.AST) -> frozenset[Branch]:
         """The conditions between a node and ``root`` that decide whether it runs."""
-        found: set[tuple[ast.AST, str]] = set()
-        for parent, child in self.above(node):
-            found.update(_condition(parent, child))
-            if parent is root:
-                break
-        return frozenset(found)
+        return self._branches.between(node, root)
 
     def conditional(self, node: ast.AST) -> bool:
         """Whether a node runs under a condition in its function or module; being the main program is none."""
-        return any(not _is_main_guard(decider) for decider, _ in self.branches(node, self.scope(node)))
+        return any(not is_main_guard(decider) for decider, _ in self.branches(node, self.scope(node)))
 
     def in_test(self, node: ast.AST) -> bool:
         """Whether a node is in a function that tests something."""
@@ -163,29 +167,34 @@ class Program:
                 if isinstance(member, Function) and member.name in ("forward", "training_step"):
                     yield member
 
-    def _anchors(self) -> list[tuple[ast.AST, ast.Call]]:
-        """Backward passes with the loop or function that runs once for each.
+    def _anchors(self) -> dict[ast.AST, list[ast.Call]]:
+        """Backward passes by the loop or function that runs once for each.
 
         A function that holds one outside of any loop is a step of whoever calls it in a loop.
         """
-        anchors: list[tuple[ast.AST, ast.Call]] = []
+        anchors: dict[ast.AST, list[ast.Call]] = {}
         left = [call for call in self.calls if is_backward(call)]
-        seen = set(left)
+        seen, looped = set(left), self._looped() if left else set()
         while left:
             call = left.pop()
             owner = self._owner(call)
             if isinstance(owner, Function):
-                if not self._looped(owner, {owner}):
+                if owner not in looped:
                     continue
                 callers = [caller for caller in self._callers(owner) if caller not in seen]
                 seen.update(callers)
                 left += callers
             if owner is not None:
-                anchors.append((owner, call))
+                anchors.setdefault(owner, []).append(call)
         return anchors
 
     def _owner(self, call: ast.Call) -> Loop | Function | None:
         """The innermost loop around a call in its function, else the function, else None."""
+        if call not in self._owners:
+            self._owners[call] = self._owner_of(call)
+        return self._owners[call]
+
+    def _owner_of(self, call: ast.Call) -> Loop | Function | None:
         for parent, child in self.above(call):
             if isinstance(parent, Loop) and child in parent.body:
                 return parent
@@ -195,20 +204,29 @@ class Program:
                 return None
         return None
 
-    def _looped(self, function: Function, seen: set[Function]) -> bool:
-        """Whether a function is called in a loop of this file, by itself or through others."""
-        for call in self._callers(function):
-            owner = self._owner(call)
-            if isinstance(owner, Loop):
-                return True
-            if isinstance(owner, Function) and owner not in seen and self._looped(owner, seen | {owner}):
-                return True
-        return False
+    def _looped(self) -> set[Function]:
+        """The functions that are called in a loop of this file, by themselves or through others."""
+        called_by: dict[Function, set[Function]] = {}
+        left: list[Function] = []
+        for function in self.functions:
+            for owner in {self._owner(call) for call in self._callers(function)}:
+                if isinstance(owner, Loop):
+                    left.append(function)
+                elif owner is not None:
+                    called_by.setdefault(owner, set()).add(function)
+        looped = set(left)
+        while left:
+            new = called_by.get(left.pop(), set()) - looped
+            looped |= new
+            left += new
+        return looped
 
     def _callers(self, function: Function) -> list[ast.Call]:
         """The calls of a function: by its bare name, or as a method, where the name is not one that others have too."""
         is_method = isinstance(self.parents.get(function), ast.ClassDef)
-        return [call for call in self.calls if _calls(self.called(call), function.name, is_method=is_method)]
+        named = self._calls_by_name.get(function.name, ())
+        self._branches.spend(len(named))
+        return [call for call in named if _calls(self.called(call), function.name, is_method=is_method)]
 
 
 def _aliases(nodes: Sequence[ast.AST]) -> dict[str, str]:
@@ -223,6 +241,13 @@ def _aliases(nodes: Sequence[ast.AST]) -> dict[str, str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return found
+
+
+def _by_last_name(calls: Sequence[ast.Call], called: Callable[[ast.Call], str]) -> dict[str, list[ast.Call]]:
+    found: dict[str, list[ast.Call]] = {}
+    for call in calls:
+        found.setdefault(called(call).rpartition(".")[2], []).append(call)
     return found
 
 
@@ -246,34 +271,3 @@ def _calls(called: str, name: str, *, is_method: bool) -> bool:
 def is_backward(call: ast.Call) -> bool:
     """Whether a call runs a backward pass."""
     return isinstance(call.func, ast.Attribute) and call.func.attr in _BACKWARD
-
-
-def _condition(parent: ast.AST, child: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """What decides whether ``child`` runs when ``parent`` does."""
-    match parent:
-        case ast.If() | ast.IfExp():
-            if child is not parent.test:
-                body = parent.body if isinstance(parent.body, list) else [parent.body]
-                yield parent, "then" if child in body else "else"
-        case ast.BoolOp(values=[_, *rest]) if child in rest:
-            yield parent, "and"
-        case ast.ExceptHandler() | ast.match_case():
-            yield parent, "case"
-    for block in (getattr(parent, field, None) for field in ("body", "orelse", "finalbody")):
-        if isinstance(block, list) and child in block:
-            for earlier in block[: block.index(child)]:
-                if isinstance(earlier, ast.If) and any(_diverts(part) for part in (earlier.body, earlier.orelse)):
-                    yield earlier, "guard"
-
-
-def _diverts(block: Sequence[ast.stmt]) -> bool:
-    return bool(block) and isinstance(block[-1], _DIVERTS)
-
-
-def _is_main_guard(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.If)
-        and isinstance(node.test, ast.Compare)
-        and isinstance(node.test.left, ast.Name)
-        and node.test.left.id == "__name__"
-    )

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from advisor.files.paths import PACKAGE, is_file
 from advisor.records import Finding
+from advisor.source.branches import TooMuchError
 from advisor.source.habits import habits_of
 
 _LARGEST_BYTES = 1_000_000
@@ -116,6 +117,8 @@ def _judged(tree: ast.Module, text: str, shown: str) -> Reading:
         return Reading(shown, _findings(tree, text, shown))
     except RecursionError:
         return Reading(shown, problem=f"{shown} is nested too deeply to be read for habits")
+    except TooMuchError:
+        return Reading(shown, problem=f"{shown} has too many conditions and calls to be read for habits")
     except Exception as error:  # our own bug: a session is worth having without the findings of one file
         return Reading(shown, problem=f"{shown} could not be read for habits: {type(error).__name__}: {error}")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -358,10 +359,17 @@ def test_leaving_the_process_is_a_crash(trial):
     assert (result.outcome, result.reason) == (Outcome.CRASHED, "the trial process ended with exit code 3")
 
 
-def test_being_killed_reads_as_out_of_memory(trial):
+@pytest.mark.parametrize("kills", [itertools.repeat(3), itertools.count(3), itertools.repeat(None)])
+def test_being_killed_is_for_want_of_memory_where_the_kernel_says_so(trial, monkeypatch, kills):
+    monkeypatch.setattr("advisor.runner.whereabouts.out_of_memory_kills", lambda: next(kills))
     result, _ = trial(building("os.kill(os.getpid(), 9)"))
-    assert result.outcome is Outcome.OUT_OF_MEMORY
+    by_another = next(kills) == 3
+    assert result.outcome is (Outcome.CRASHED if by_another else Outcome.OUT_OF_MEMORY)
     assert "SIGKILL" in result.reason
+
+
+def test_a_time_limit_of_years_is_waited_for(trial):
+    assert trial(TINY_TARGET, timeout_s=1e10)[0].measured
 
 
 SLEEPING = """
