@@ -14,8 +14,8 @@ from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
-from advisor.records import Comparison, Numerics, NumericsResult, ParetoPoint
-from advisor.report.pareto import BASELINE, STACK, front_of, least_memory, measured_points, pareto_front
+from advisor.records import Comparison, Numerics, NumericsResult, ParetoPoint, Verdict
+from advisor.report.pareto import BASELINE, STACK, _width, front_of, least_memory, measured_points, pareto_front
 
 
 def point(speedup, peak_bytes, *, name="x"):
@@ -259,3 +259,8 @@ def test_a_session_that_measured_little():
     assert measured_points(SessionState()) == front_of(SessionState()) == ()
     assert names(front_of(SessionState.of(cancelled_history()))) == [BASELINE]
     assert names(front_of(SessionState.of(cpu_history()))) == [STACK]
+
+
+@pytest.mark.parametrize("interval", [(0.0, 1.2), (-1.0, 1.2), (1.2, 0.0), (float("nan"), 1.2)])
+def test_an_interval_of_a_damaged_journal_is_the_widest(interval):
+    assert _width(Comparison(1.1, *interval, Verdict.FASTER)) == float("inf")

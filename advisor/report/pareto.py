@@ -87,7 +87,8 @@ def _lowest(point: ParetoPoint) -> float:
 
 
 def _width(comparison: Comparison) -> float:
-    return math.log(comparison.ci_high / comparison.ci_low)
+    low, high = comparison.ci_low, comparison.ci_high
+    return math.log(high / low) if 0 < low <= high else math.inf  # a damaged journal may say anything
 
 
 def front_of(state: SessionState) -> tuple[ParetoPoint, ...]:
