@@ -22,7 +22,7 @@ from advisor.runtime.step import make_step
 
 HERE = Path(__file__).parent
 # Values that do something to the workload below, beside those of all recipes.
-MORE_VALUES = {"checkpointing": ["blocks"], "optimizer_memory": ["adafactor"], "pad_dims": [2]}
+MORE_VALUES = {"checkpointing": ["blocks"], "optimizer_memory": ["adafactor"], "pad_dims": [2], "threads": [2]}
 # What does nothing to objects or the process, so that there is nothing to compare here; what starts a process anew; and
 # what needs a GPU, or another package. Their code is run where these tests say, beside what the setting does.
 OWN_TESTS = {

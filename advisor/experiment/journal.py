@@ -24,6 +24,7 @@ from advisor.experiment.events import Event, Held, ProgressMade, TrialActivity
 from advisor.experiment.kept_config import from_json, to_json
 from advisor.experiment.request import Request
 from advisor.files.state_folder import make_private, state_folder
+from advisor.recipe.settings import Settings
 from advisor.records.secrets import arguments_without_secrets, without_secrets
 
 SCHEMA = 1
@@ -279,10 +280,25 @@ def _event(line: bytes, folder: Path) -> Event | None:
     """
     try:
         entry = json.loads(line)
+        _check_keys(entry["data"])
         event: Event = msgspec.convert(_with_own_files(entry["data"], folder), _EVENTS[entry["event"]])
-    except _UNREADABLE:
+    except (*_UNREADABLE, UsageError):
         return None
     return event
+
+
+def _check_keys(value: Any) -> None:
+    """Raise UsageError where settings have a key that no setting can have: a report would stumble over it."""
+    if isinstance(value, list):
+        for inner in value:
+            _check_keys(inner)
+    elif isinstance(value, dict):
+        if isinstance(settings := value.get("settings"), dict):
+            Settings(settings)
+        if "recipe" in value and isinstance(key := value.get("key"), str):  # a candidate
+            Settings({key: True})
+        for inner in value.values():
+            _check_keys(inner)
 
 
 def _with_own_files(value: Any, folder: Path) -> Any:
