@@ -261,6 +261,14 @@ def test_a_session_that_measured_little():
     assert names(front_of(SessionState.of(cpu_history()))) == [STACK]
 
 
+def test_behind_a_faster_point_the_confirmed_still_counts():
+    stack = known(3.0, 2.95, 3.05, 1, "stack", confirmed=True)
+    proven, doubtful = known(3.5, 3.4, 5.2, 1, "proven"), known(4.0, 2.7, 4.1, 2, "doubtful")
+    assert names(pareto_front([stack, proven, doubtful])) == ["proven"]
+    sure = known(4.0, 3.6, 4.1, 2, "sure")
+    assert names(pareto_front([stack, proven, sure])) == ["proven", "sure"]
+
+
 @pytest.mark.parametrize("interval", [(0.0, 1.2), (-1.0, 1.2), (1.2, 0.0), (float("nan"), 1.2)])
 def test_an_interval_of_a_damaged_journal_is_the_widest(interval):
     assert _width(Comparison(1.1, *interval, Verdict.FASTER)) == float("inf")

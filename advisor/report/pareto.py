@@ -52,12 +52,13 @@ def pareto_front(
     better-known one a point is faster only when its whole interval is, and the better-known one stays in front of it.
     """
     front: list[ParetoPoint] = []
-    chosen: list[ParetoPoint] = []  # those of the front, and those whose place one of them took
+    seen: list[ParetoPoint] = []
     smallest_bytes = 0  # of the points that the last one of the front stands for
     for point in sorted(points, key=_by_size):
-        if not all(_is_choice_beside(point, smaller, noise_floor) for smaller in chosen):
+        known_faster = all(_lowest(point) > other.speedup for other in seen if _is_better_known(other, point))
+        seen.append(point)
+        if not (known_faster and all(_is_choice_beside(point, smaller, noise_floor) for smaller in front)):
             continue
-        chosen.append(point)
         if front and point.peak_reserved_bytes <= (1 + saving_floor) * smallest_bytes:
             front[-1] = point
         else:
