@@ -139,7 +139,9 @@ def refusing_second_derivatives(call: typing.Callable[..., typing.Any]) -> typin
 
     def checked(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
         output = call(*args, **kwargs)
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        # torch.func computes every gradient so that it could be differentiated: nobody knows whether it will be.
+        in_func = torch._C._functorch.peek_interpreter_stack() is not None
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling() and not in_func:
             for tensor in outputs_in(output):
                 if tensor.grad_fn is not None:
                     tensor.register_hook(refuse_second_derivative)

@@ -504,8 +504,8 @@ def test_options_are_given_to_the_compiler_by_the_runtime_and_the_exported_file(
     settings = settings | ({} if scope == "model" else {"compile.scope": scope})
     loss = nn.functional.cross_entropy
     make_step(applied(own_blocks(), settings), loss)
-    # A model compiled with graphs is also compiled without, for calls outside of a step.
-    forms = [options, {**options, GRAPHS: False}] if GRAPHS in options and scope == "model" else [options]
+    # What is compiled with graphs is also compiled without, for when they are left out.
+    forms = [options, {**options, GRAPHS: False}] if GRAPHS in options else [options]
     assert asked == [{"options": one, "dynamic": None} for one in forms]
     asked.clear()
 
