@@ -32,6 +32,7 @@ from advisor.cli.values import (
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.process.interrupts import INTERRUPTS
 from advisor.records import Mode, Numerics, Objective, TargetSpec
 from advisor.records.outputs import Outputs
 
@@ -61,7 +62,8 @@ class Measure:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
         _check_key_map(self.outputs)
         request, past = self.wanted()
-        if not self.headless and sys.stdin.isatty() and sys.stdout.isatty():
+        opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
+        if opens and not self.headless and sys.stdin.isatty() and sys.stdout.isatty():
             from advisor.tui.launch import run_app
 
             return run_app(request, self.outputs, past)
