@@ -46,7 +46,7 @@ def state():
 def test_a_file_in_the_folder_is_a_format_everywhere(state, tmp_path, monkeypatch):
     (tmp_path / "made_up_csv.py").write_text(CSV, encoding="utf-8")
     monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
-    every = tuple(formats._discovered())
+    every = formats.discovered()
     monkeypatch.setattr(formats, "FORMATS", every)
     monkeypatch.setattr("advisor.tui.launch.FORMATS", every)
     assert ".md, .html or .csv" in " ".join(measure_parser("").format_help().split())
@@ -63,7 +63,7 @@ def test_a_file_without_a_format_is_named(tmp_path, monkeypatch):
     (tmp_path / "made_up_empty.py").write_text("", encoding="utf-8")
     monkeypatch.setattr(formats, "__path__", [str(tmp_path)])
     with pytest.raises(TypeError, match=r"formats/made_up_empty\.py: FORMAT"):
-        list(formats._discovered())
+        formats.discovered()
 
 
 def test_ids_are_the_files_names_and_places_differ():

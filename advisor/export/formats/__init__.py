@@ -10,7 +10,7 @@ from advisor.export.format import Format
 from advisor.records.outputs import Outputs
 
 
-def _discovered() -> Iterator[Format]:
+def _all_formats() -> Iterator[Format]:
     for module in pkgutil.iter_modules(__path__):
         found = getattr(import_module(f"{__name__}.{module.name}"), "FORMAT", None)
         if not isinstance(found, Format):
@@ -18,8 +18,12 @@ def _discovered() -> Iterator[Format]:
         yield found
 
 
-# All formats, in the order of the app's list.
-FORMATS: tuple[Format, ...] = tuple(sorted(_discovered(), key=lambda each: each.order))
+def discovered() -> tuple[Format, ...]:
+    """All formats of the folder, in the order of the app's list. Raises TypeError for a file that defines none."""
+    return tuple(sorted(_all_formats(), key=lambda each: each.order))
+
+
+FORMATS = discovered()
 
 
 def format_of(format_id: str) -> Format:
