@@ -179,7 +179,9 @@ def python_text(state: SessionState, settings: dict[str, Value], catalog: Catalo
     """The Python file: the settings as plain PyTorch."""
     from advisor.export.python_file import python_source
 
-    return python_source(catalog, settings, state.facts.workload.mode if state.facts else Mode.TRAIN)
+    workload = state.facts.workload if state.facts else None
+    mode = workload.mode if workload else Mode.TRAIN
+    return python_source(catalog, settings, mode, own_step=bool(workload and workload.own_step))
 
 
 def patched_config(state: SessionState, outputs: Outputs, catalog: Catalog, path: Path) -> ExportedConfig:
