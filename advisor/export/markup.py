@@ -6,8 +6,9 @@ import html
 import re
 from collections.abc import Sequence
 
+from advisor.export import svg
 from advisor.figures.formatting import format_percent
-from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Share, Table
+from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Picture, Share, Table
 
 
 def markdown(document: Document) -> str:
@@ -28,8 +29,8 @@ def page(document: Document) -> str:
         blocks = "\n".join(_html_block(block) for block in section.blocks)
         parts.append(f"<section>\n<h2>{html.escape(section.title)}</h2>\n{blocks}\n</section>")
     parts.append(f"<footer>{html.escape(document.footer)}</footer>")
-    filled = {"@title@": title, "@body@": "\n".join(parts)}
-    return re.sub("@(title|body)@", lambda match: filled[match[0]], _PAGE)
+    filled = {"@title@": title, "@body@": "\n".join(parts), "@style@": svg.STYLE}
+    return re.sub("@(title|body|style)@", lambda match: filled[match[0]], _PAGE)
 
 
 # --- Markdown -------------------------------------------------------------------------------------------------
@@ -46,6 +47,8 @@ def _markdown_block(block: Block) -> list[str]:
             return [f"{fence}{language}", *text.rstrip("\n").split("\n"), fence]
         case Table():
             return _markdown_table(block)
+        case Picture(chart):
+            return [f"**{_markdown(chart.title)}.** {_markdown(chart.words)}"]
 
 
 def _markdown_table(table: Table) -> list[str]:
@@ -96,6 +99,8 @@ def _html_block(block: Block) -> str:
             return f"<pre>{html.escape(text)}</pre>"
         case Table():
             return _html_table(block)
+        case Picture(chart):
+            return svg.figure(chart)
 
 
 def _html_table(table: Table) -> str:
@@ -138,6 +143,7 @@ body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; color: var(
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 0 0 .4rem; }
 .summary { font-size: 1.15rem; border-left: .25rem solid var(--mark); padding-left: .9rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
@@ -150,7 +156,7 @@ pre { padding: .8rem 1rem; overflow-x: auto; }
 .bar { display: inline-block; width: 8rem; height: .6rem; background: var(--soft); border-radius: .2rem; }
 .bar i { display: block; height: 100%; background: var(--mark); border-radius: .2rem; }
 footer { margin-top: 3rem; color: var(--dim); font-size: .88rem; }
-</style>
+@style@</style>
 </head>
 <body>
 @body@
