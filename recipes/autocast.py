@@ -54,7 +54,7 @@ class Autocast(Recipe):
         if "float32" not in workload.parameter_dtypes:
             return Skip("the parameters are not in float32, so there is nothing to cast down")
         if facts.on_cuda:
-            return _for_gpu(workload.capability or (0, 0))
+            return _for_gpu(workload.capability or (0, 0), scaled=not workload.own_step)
         features = set(facts.hardware.host.cpu_features)
         if not features & {"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"}:
             return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
@@ -103,10 +103,11 @@ class Autocast(Recipe):
         return {"bfloat16": 2.0**-8, "float16": 2.0**-11}.get(str(value), 0.0)
 
 
-def _for_gpu(capability: tuple[int, int]) -> Sequence[Value] | Skip:
+def _for_gpu(capability: tuple[int, int], *, scaled: bool) -> Sequence[Value] | Skip:
+    """``scaled``: a gradient scaler can be put into the step."""
     if capability >= (8, 0):
-        return ["bfloat16", "float16"]
+        return ["bfloat16", "float16"] if scaled else ["bfloat16"]
     if capability >= (7, 0):
-        return ["float16"]
+        return ["float16"] if scaled else Skip("float16 needs a gradient scaler inside the step, which is your own")
     have = ".".join(map(str, capability))
     return Skip(f"compute capability {have} has no half-precision tensor cores (7.0 and later have)")

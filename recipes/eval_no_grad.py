@@ -52,6 +52,7 @@ class EvalNoGrad(Recipe):
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    inside_step = True
     habit = True
     # Expected speed-up: It touches no training step (tests/gpu/RESULTS.md).
     gain = 1.0

@@ -54,6 +54,7 @@ class HostSync(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    inside_step = True
     habit = True
     # Expected speed-up: It switches nothing (tests/gpu/RESULTS.md).
     gain = 1.0

@@ -13,7 +13,8 @@ from sample_session import detailed_history, sample_request
 
 from advisor.experiment.state import SessionState
 from advisor.export import svg
-from advisor.export.text_report import html_report, markdown_report
+from advisor.export.formats.html import html_report
+from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.report.charts import (

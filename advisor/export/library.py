@@ -25,6 +25,7 @@ STEP_MODULES = (
     "steps",
     "watching",
     "graphed",
+    "own_step",
 )
 # Of these, what recipes show as code of their own.
 SHOWN_BY_RECIPES = (

@@ -362,6 +362,8 @@ def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:
         if "cuda" in recipe.devices:
             return Skip("needs a CUDA GPU; this session runs on the CPU")
         return Skip("applies to the CPU only; this session runs on a CUDA GPU")
+    if facts.workload.own_step and recipe.inside_step:
+        return Skip("the step is your own, and this changes what happens inside it: write it there yourself")
     return None
 
 

@@ -75,6 +75,7 @@ class Components:
     """What a recipe may change: the objects, and the plan of how a step runs.
 
     ``data`` is a DataLoader, one batch, a callable ``batch_size -> batch``, or None when only the model is known.
+    ``own_step`` is a step that the user wrote, None where the step is made of these parts.
     """
 
     model: Any
@@ -82,6 +83,7 @@ class Components:
     data: Any
     plan: StepPlan
     batch_size: int | None = None
+    own_step: Any = None
 
     @property
     def has_loader(self) -> bool:
@@ -104,6 +106,7 @@ class Recipe(ABC):
     ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
     ``phases``: the phases of a step that it can shorten, when it touches no other:
     they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
+    ``inside_step``: it changes what happens between the parts of a step, which a step of the user's own hides.
     ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
@@ -127,6 +130,7 @@ class Recipe(ABC):
     habit: ClassVar[bool] = False
     times_kernels: ClassVar[bool] = False
     saves_memory: ClassVar[bool] = False
+    inside_step: ClassVar[bool] = False
     partners: ClassVar[frozenset[str]] = frozenset()
     usual: ClassVar[frozenset[Value]] = frozenset()
     replacement_margin: ClassVar[float] = 1.0

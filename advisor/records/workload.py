@@ -67,6 +67,7 @@ class WorkloadFacts:
     ``biased_conv_norm_pairs`` counts convolutions whose bias a norm cancels, ``conv_norm_pairs`` batch norms that could
     be folded (looked for in inference only); where neither could be looked for, ``norm_pairs_problem`` says why.
     ``paddable_outputs`` has, for a multiple, how many layers could be padded to it, and the outputs of the widest.
+    ``own_step``: the user wrote the step, and what happens inside it is not known.
     """
 
     mode: Mode
@@ -106,6 +107,7 @@ class WorkloadFacts:
     conv_norm_pairs: int = 0
     norm_pairs_problem: str = ""
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()
+    own_step: bool = False
 
     @property
     def device_type(self) -> str:

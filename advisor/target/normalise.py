@@ -18,11 +18,13 @@ from advisor.runtime.compilation import as_written, compiled_as
 from advisor.runtime.loop import Loop
 from advisor.runtime.loss import describe_loss
 from advisor.target.adapters import understood, with_samples
+from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
+from advisor.target.own_step import HINT, mode_of_step, optimizers_of, with_own_step
 from advisor.target.sizing import LARGEST_BATCH
 from advisor.target.workload import Workload
 
-_NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad")
+_NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
 _ALIASES = {"batch": "data", "loader": "data", "dataloader": "data", "criterion": "loss"}
 _SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
 _DEFAULT_LEARNING_RATE = 1e-3
@@ -36,6 +38,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         workload = with_samples(workload, spec)
     if isinstance(workload, Adapted):
         notes.extend(workload.notes)
+    workload.data = batches_in_data(workload.data, notes)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
     loop = Loop(
@@ -49,9 +52,12 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         current=dict(workload.current),
         notes=notes,
         clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
-        hint=workload.hint if isinstance(workload, Adapted) else "",
+        hint=HINT if workload.step else workload.hint if isinstance(workload, Adapted) else "",
+        step=workload.step,
     )
-    if mode is Mode.TRAIN:
+    if loop.step is not None:
+        loop.optimizer = optimizers_of(workload)
+    elif mode is Mode.TRAIN:
         loop.optimizer = _optimizer(workload, notes)
     loop.loss_text = _loss_text(loop)
     return loop
@@ -87,13 +93,15 @@ def _as_written(workload: Workload, notes: list[str]) -> Workload:
 def _from_mapping(value: Mapping[str, Any]) -> Workload:
     named = {_ALIASES.get(str(key), str(key)): item for key, item in value.items()}
     unknown = [name for name in named if name not in _NAMES]
-    if "model" not in named or unknown:
+    if unknown or not ("model" in named or "step" in named):
         problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
         raise TargetError(f"the target returned a dict {problem}.", f"Its keys may be: {', '.join(_NAMES)}.")
     return Workload(**named)
 
 
 def _checked(workload: Workload) -> Workload:
+    if workload.step is not None or workload.models is not None or workload.optimizers is not None:
+        workload = with_own_step(workload)
     if isinstance(workload.model, type):
         name = workload.model.__name__
         raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
@@ -146,6 +154,8 @@ def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:
 
 def _mode(workload: Workload, data: Any, spec: TargetSpec) -> Mode:
     """The command line's, else the workload's, else train when there is something to train against."""
+    if workload.step is not None:
+        return mode_of_step(workload, spec)
     if spec.mode is not None:
         return spec.mode
     if workload.mode is not None:
@@ -182,6 +192,8 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
 
 
 def _loss_text(loop: Loop) -> str:
+    if loop.step is not None:
+        return "inside your own step"
     if loop.loss is not None:
         return describe_loss(loop.loss)
     if loop.mode is Mode.INFER:

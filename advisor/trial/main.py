@@ -249,7 +249,7 @@ class Trial:
     def _components(self, loop: Loop, device: torch.device) -> Components:
         plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
         data = loop.make_batch or loop.data
-        components = Components(loop.model, loop.optimizer, data, plan, loop.batch_size)
+        components = loop.components(plan, data)
         apply_settings(self.catalog, components, {**loop.current, **self.spec.settings})
         if loop.make_batch is not None:
             resized = components.batch_size != loop.batch_size and components.batch_size is not None

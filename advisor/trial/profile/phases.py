@@ -12,7 +12,7 @@ import torch
 from advisor.machine.device import backend_of
 from advisor.portable.graphed import GraphedStep
 from advisor.records import Phase
-from advisor.runtime.step import InferStep, TrainStep
+from advisor.runtime.step import InferStep, OwnStep, TrainStep
 from advisor.trial.measurement.feed import Feed
 
 _MOST_STEPS = 20
@@ -91,7 +91,7 @@ def run_in_phases(step: TrainStep | InferStep, feed: Feed, run: RunPhase) -> Non
     moved = run(Phase.HOST_TO_DEVICE, lambda: step.to_device(batch))
     if isinstance(step, InferStep):
         step.begin_graphs()
-        run(Phase.FORWARD, lambda: step.forward(moved))
+        run(Phase.OWN_STEP if isinstance(step, OwnStep) else Phase.FORWARD, lambda: step.forward(moved))
     else:
         _train_in_phases(step, moved, run)
 
