@@ -84,6 +84,7 @@ def test_the_sections_in_their_order(text):
     assert re.findall(r"^## (.*)$", text, re.M) == [
         "The settings together",
         "Recommendations, best first",
+        "Pictures",
         "Speed against memory",
         "Batch sizes",
         "Found in your source",
