@@ -13,8 +13,8 @@ from facts import cpu_facts, profile_facts
 from made_up import Speed, failed, result_at
 from real_session import Run
 
-from advisor.records import Activity, Block, BlockDone, Inspected, Outcome, Profiled, Ready, TrialKind, TrialResult
 from advisor.recipe.settings import Settings
+from advisor.records import Activity, Block, BlockDone, Inspected, Outcome, Profiled, Ready, TrialKind, TrialResult
 
 # Seconds of a trial that starts, applies its settings and measures.
 TRIAL_S = 1.5

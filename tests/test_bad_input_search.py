@@ -9,6 +9,7 @@ from fake_trials import FakeRun, FakeTrials
 from made_up import failed, result_at
 from planted import pauses_removed, plant, plant_removers
 
+from advisor.cli import main as cli
 from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.recipe.settings import Settings
@@ -115,7 +116,7 @@ def test_a_target_that_takes_longer_to_build_than_the_budget_is_built_once_and_n
         assert "measurably" not in advice
 
 
-@pytest.mark.parametrize(("budget_s", "told"), [(5.0, "measured once"), (20.0, "confirmed in turns")])
+@pytest.mark.parametrize(("budget_s", "told"), [(8.0, "measured once"), (20.0, "confirmed in turns")])
 def test_seconds_are_enough_for_the_leap(tmp_path, budget_s, told):
     run = planted(tmp_path, "nothing", pauses_removed, budget_s=budget_s).run()
     ended_well(run)
@@ -133,6 +134,21 @@ def test_a_recipe_that_hangs_takes_no_more_than_its_part(tmp_path):
     assert run.state.trials["hanging=true"].result.outcome is Outcome.TIMED_OUT
     assert run.state.trials["hanging=true"].result.wall_s < 60.0
     assert run.state.stack.confirmed
+
+
+@pytest.mark.usefixtures("compilers")
+def test_a_compilation_that_hangs_does_not_take_the_time_of_all_others(tmp_path):
+    hung = failed("no result (compiling)", Outcome.TIMED_OUT)
+    plant_removers(tmp_path / "recipes", usual=True, first="EXACT", second="EXACT")
+    recipes = (str(tmp_path / "recipes"),)
+    speed = with_fault("compile.mode", lambda _: hung)
+    run = FakeRun(tmp_path, speed, only=("first", "second", "compile"), recipe_folders=recipes, budget_s=60.0).run()
+    ended_well(run)
+    compiled = Settings({**BEST, "compile.mode": "default"})
+    assert run.started.index(f"stack: {Settings(BEST)}") < run.started.index(f"stack: {compiled}")
+    told = [text for text in warnings(run) if text.startswith("there was too little time for these together: ")]
+    assert told[0] == f"there was too little time for these together: {compiled}: no result (compiling)"
+    assert not run.state.trials["compile=default"].result.measured
 
 
 def test_memory_that_runs_out_in_the_stack_leaves_the_best_so_far(tmp_path):
@@ -171,3 +187,21 @@ def test_a_baseline_that_fails_when_it_is_measured_again_is_told(tmp_path):
     (warning,) = warnings(run)
     assert warning.startswith("your own settings failed when they were measured again: the port is taken")
     assert "let the target be built and run any number of times" in warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong", "what_to_do"),
+    [
+        (("--only", "zero_gard"), "--only: there is no recipe 'zero_gard'.", "Did you mean zero_grad"),
+        (("--only", "threads", "--skip", "threads"), "--only and --skip both name threads.", "Leave it out"),
+        (("--budget", "0s"), "--budget: '0s' is not a duration.", "Write a positive one such as 90s"),
+        (("--memory-limit", "0GiB"), "--memory-limit: '0GiB' is not a size.", "Write a number and its unit"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_in_two_lines(capsys, arguments, wrong, what_to_do):
+    assert cli.main(["target.py:build", "--headless", "--device", "cpu", *arguments]) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    first, second = shown.err.splitlines()
+    assert first == f"perf-advisor: {wrong}"
+    assert second.startswith(what_to_do)
