@@ -199,7 +199,9 @@ def test_leaving_the_process(load):
     error = failure(load, "import sys\ndef build():\n    sys.exit(2)\n")
     assert error.message == "build in mine called sys.exit(2)."
     assert "__main__" in error.hint
-    assert failure(load, "import sys\nsys.exit()\n", "mine.py").message == "importing mine.py called sys.exit(None)."
+    assert (
+        failure(load, "import sys\nsys.exit()\n", "mine.py:build").message == "importing mine.py called sys.exit(None)."
+    )
 
 
 PARSES = """

@@ -151,3 +151,14 @@ def gpus_of(text: str) -> int:
 def alternatives(words: Sequence[str]) -> str:
     """Words joined as a choice: ``a, b or c``."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+_ENDS_OWN = "--"  # what follows is the target's own sys.argv
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The command line's own arguments, and those of the target: all that follows the first ``--``."""
+    if _ENDS_OWN not in arguments:
+        return list(arguments), ()
+    end = list(arguments).index(_ENDS_OWN)
+    return list(arguments[:end]), tuple(arguments[end + 1 :])

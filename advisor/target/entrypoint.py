@@ -27,6 +27,8 @@ from advisor.records import TargetSpec
 from advisor.runtime.loop import Loop
 from advisor.target.adapters import named
 from advisor.target.normalise import normalise
+from advisor.target.scripts.importing import refusing_to_train
+from advisor.target.scripts.run import is_script, script_workload
 
 T = TypeVar("T")
 
@@ -52,6 +54,8 @@ def _value(spec: TargetSpec) -> Any:
         return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec))
     module_name, attribute = parse_target(spec.target)
     sys.argv = [_script(module_name, spec.directory), *spec.arguments]
+    if is_script(spec.target, spec.directory, DEFAULT_ATTRIBUTE):
+        return in_user_code(f"running {spec.target}", lambda: script_workload(spec.target, spec.directory))
     module = _import(module_name, spec.directory)
     found = _attribute(module, module_name, attribute)
     return in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, attribute))
@@ -76,6 +80,11 @@ def parse_target(target: str) -> tuple[str, str]:
     module, separator, attribute = target.rpartition(":")
     if not separator:
         module, attribute = target, DEFAULT_ATTRIBUTE
+    if module.endswith(".ipynb"):
+        raise TargetError(
+            f"{module} is a notebook.",
+            "In it, type `advisor.tune(build)`; or `jupyter nbconvert --to script` it, and give the .py file.",
+        )
     if not module or not attribute:
         raise TargetError(
             f"{target!r} is not a target.",
@@ -134,9 +143,10 @@ def user_frames(error: BaseException) -> str:
 def _import(module: str, directory: str) -> ModuleType:
     if directory not in sys.path:
         sys.path.insert(0, directory)
-    if _is_file(module):
-        return _import_file(Path(directory, module), module)
-    return in_user_code(f"importing {module}", lambda: _import_module(module))
+    with refusing_to_train(module):
+        if _is_file(module):
+            return _import_file(Path(directory, module), module)
+        return in_user_code(f"importing {module}", lambda: _import_module(module))
 
 
 def _import_module(module: str) -> ModuleType:
