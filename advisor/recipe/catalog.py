@@ -234,11 +234,14 @@ def _builtin_package() -> ModuleType:
 
 def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, _Source]]:
     for folder in folders:
-        root = Path(folder)
-        if not root.is_dir():
-            raise UsageError(f"the recipe folder {folder} does not exist.", "Give --recipes a folder of .py files.")
-        for path in sorted(root.glob("[!_]*.py")):
-            yield str(path), _Source(path=path)
+        try:
+            paths = sorted(Path(folder).iterdir())
+        except OSError as error:
+            reason = f"the recipe folder {folder} cannot be read: {error.strerror}."
+            raise UsageError(reason, "Give --recipes a folder of .py files.") from error
+        for path in paths:
+            if path.suffix == ".py" and not path.name.startswith("_"):
+                yield str(path), _Source(path=path)
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         yield f"entry point {entry.name}", _Source(module=entry.value.partition(":")[0])
 
