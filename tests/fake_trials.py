@@ -14,7 +14,18 @@ from made_up import Speed, failed, result_at
 from real_session import Run
 
 from advisor.recipe.settings import Settings
-from advisor.records import Activity, Block, BlockDone, Inspected, Outcome, Profiled, Ready, TrialKind, TrialResult
+from advisor.records import (
+    Activity,
+    Block,
+    BlockDone,
+    Facts,
+    Inspected,
+    Outcome,
+    Profiled,
+    Ready,
+    TrialKind,
+    TrialResult,
+)
 
 # Seconds of a trial that starts, applies its settings and measures.
 TRIAL_S = 1.5
@@ -37,11 +48,11 @@ class NoInterpreters:
 class FakeTrials:
     """The runner, which is the clock of its sessions too: only trials take time.
 
-    ``builds_anew`` is why the target cannot be built once, ``build_s`` and ``trial_s`` are what either takes.
+    ``facts`` are the workload's; ``build_s`` and ``trial_s`` are what building it and a trial take.
     """
 
-    def __init__(self, speed: Speed, *, trial_s=TRIAL_S, build_s=0.5, builds_anew=""):
-        self.speed, self.trial_s, self.build_s, self.builds_anew = speed, trial_s, build_s, builds_anew
+    def __init__(self, speed: Speed, *, facts: Facts | None = None, trial_s=TRIAL_S, build_s=0.5):
+        self.speed, self.facts, self.trial_s, self.build_s = speed, facts or cpu_facts(), trial_s, build_s
         self.now_s = 0.0
         self.cancelled = self._skipped = False
         self.interpreters = NoInterpreters()
@@ -51,7 +62,7 @@ class FakeTrials:
 
     def build_once(self, target, seed, log_path, timeout_s, within_s=0.0):
         self.now_s += self.build_s
-        return self.builds_anew
+        return ""
 
     def forget_build(self):
         pass
@@ -115,8 +126,10 @@ class FakeTrial:
     def _warm_up(self) -> TrialResult | None:
         """What the trial tells before it measures; its result where it ends there."""
         if self._spec.kind.inspects:
-            facts = cpu_facts()
+            facts = self._trials.facts
             self._listen(Inspected(facts.workload, facts.versions))
+            if facts.profile is not None:
+                self._listen(Profiled(facts.profile))
         self._listen(Activity("warming up"))
         late = self._answer.outcome is Outcome.TIMED_OUT
         self._trials.now_s += self._spec.timeout_s if late else self._trials.trial_s
@@ -126,7 +139,7 @@ class FakeTrial:
 
     def _measure(self) -> TrialResult:
         if self._spec.kind is TrialKind.PROFILE:
-            self._listen(Profiled(profile_facts()))
+            self._listen(Profiled(self._trials.facts.profile or profile_facts()))
         self._listen(Activity("measuring"))
         return CANCELLED if self._trials.ended else replace(self._answer, wall_s=self._trials.trial_s)
 

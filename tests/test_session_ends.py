@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fake_trials import FakeRun
+from facts import cpu_facts, loader_facts, profile_facts
+from fake_trials import FakeRun, FakeTrials
 from made_up import MIB, result_at
 from planted import pauses_removed, plant, plant_removers
 
@@ -11,7 +12,8 @@ from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.experiment.journal import open_session
 from advisor.experiment.state import SessionState
-from advisor.records import Objective, Verdict
+from advisor.figures.formatting import format_worth
+from advisor.records import Bottleneck, Objective, Verdict
 
 THREE = ("first", "second", "third")
 STACK = {f"planted.{recipe_id}": True for recipe_id in THREE}
@@ -101,6 +103,19 @@ def test_a_baseline_whose_loss_is_not_finite_is_pointed_out(tmp_path):
     warnings = [event.text for event in run.posted(events.Said) if event.severity == "warning"]
     assert any("not finite" in warning for warning in warnings)
     assert run.state.stack_settings == {}
+
+
+def test_what_one_has_is_measured_off_where_a_ladder_has_ended(tmp_path):
+    """Workers that read ahead are what two of them gain: more gain nothing."""
+    loader = loader_facts(num_workers=2)
+    current = {"data.num_workers": 2}
+    facts = cpu_facts(loader=loader, profile=profile_facts(bottleneck=Bottleneck.INPUT), current=current)
+    trials = FakeTrials(lambda settings: 0.5 if settings.get("data.num_workers") == 0 else 1.0, facts=facts)
+    run = FakeRun(tmp_path, trials.speed, trials=trials, only=("num_workers",), budget_s=60.0).run()
+    (off,) = [record for record in run.state.trials.values() if record.candidate.already_on]
+    assert off.candidate.value == 0
+    assert off.comparison.speedup == pytest.approx(0.5)
+    assert format_worth(off).startswith("already on, worth ")
 
 
 # --- other objectives, and the memory limit -------------------------------------------------------------------

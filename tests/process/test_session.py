@@ -16,7 +16,6 @@ from advisor.experiment.journal import open_session
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
-from advisor.figures.formatting import format_worth
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Numerics, Objective, Outcome, Verdict
 
@@ -266,34 +265,6 @@ def test_a_target_that_fails_ends_the_session(tmp_path, text, message):
     run.session.rework()
     run.session.retry("zero_grad=zeros")
     assert isinstance(run.told[-1], events.SessionFinished)
-
-
-WAITING_TARGET = """
-import time
-import torch
-from torch import nn
-
-class Samples(torch.utils.data.Dataset):
-    def __len__(self):
-        return 8_000  # no epoch ends while it is timed: the next would start its workers anew
-
-    def __getitem__(self, index):
-        time.sleep(0.004)
-        return torch.ones(4), index % 2
-
-def build():
-    model = nn.Linear(4, 2)
-    loader = torch.utils.data.DataLoader(Samples(), batch_size=8, num_workers=2)
-    return model, loader, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
-"""
-
-
-def test_what_one_has_is_measured_off_where_a_ladder_has_ended(tmp_path):
-    run = Run(tmp_path, WAITING_TARGET, only=("num_workers",), budget_s=40.0).run()
-    (off,) = [record for record in run.state.trials.values() if record.candidate.already_on]
-    assert off.candidate.value == 0
-    assert off.comparison.speedup < 1
-    assert format_worth(off).startswith("already on, worth ")
 
 
 # --- memory as the objective -----------------------------------------------------------------------------------
