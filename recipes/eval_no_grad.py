@@ -49,6 +49,7 @@ class EvalNoGrad(Recipe):
     title = "Gradients off for validation"
     key = "loop.eval_grad"
     default = "no_grad"
+    values = _MODES
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.STEP
@@ -66,9 +67,6 @@ class EvalNoGrad(Recipe):
         if not rows:
             return Skip("a validation step is timed in the baseline's profile, and it could not be run there")
         return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(map(_figures, rows))}")
-
-    def accepts(self, value: Value) -> bool:
-        return value in _MODES
 
     def apply(self, workload: Components, value: Value) -> None:
         # In inference the recipe inference_mode has the say over the same field.

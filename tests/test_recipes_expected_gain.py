@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from facts import LINEAR, adamw_facts, gpu_facts, loader_facts, profile_facts
 from proposals import CATALOG, proposed, reason
-from test_recipes import FACTS, RECIPES, VALUES
+from test_recipes import FACTS, RECIPES
 
 from advisor.recipe.catalog import GAIN_LIMITS, UNKNOWN_GAIN, Catalog
 from advisor.records import Bottleneck, Mode, Numerics, OperatorRow
@@ -38,7 +38,7 @@ def gain(recipe_id, value, facts, **beside):
 def test_a_figure_is_a_believable_factor(recipe):
     low, high = GAIN_LIMITS
     for name, facts in all_facts():
-        for value in VALUES[recipe.id]:
+        for value in recipe.examples:
             figure = recipe.expected_gain(facts, value)
             assert math.isfinite(figure), (name, value)
             assert low < figure <= high, (name, value)

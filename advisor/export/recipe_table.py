@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from advisor.errors import UsageError
 from advisor.export.files import write_atomically
 from advisor.files.config_file import read_text
-from advisor.recipe import Recipe
+from advisor.recipe import Recipe, WholeNumbers
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Mode
+from advisor.records import Mode, text_of
 
 BEGIN = "<!-- recipes: made by `python -m advisor.export.recipe_table README.md` -->"
 END = "<!-- /recipes -->"
-_COLUMNS = ("recipe", "what", "setting", "loop", "device", "numerics")
+_COLUMNS = ("recipe", "what", "setting", "values", "loop", "device", "numerics")
 _LOOPS = {Mode.TRAIN: "training", Mode.INFER: "inference"}
 _DEVICES = {"cuda": "GPU", "cpu": "CPU"}
 
@@ -39,10 +39,17 @@ def _row(recipe: Recipe) -> Sequence[str]:
         f"`{recipe.id}`",
         recipe.title,
         f"`{recipe.key}`",
+        _values(recipe),
         _joined(_LOOPS[mode] for mode in Mode if mode in recipe.modes),
         _joined(shown for device, shown in _DEVICES.items() if device in recipe.devices),
         numerics_text(recipe, _LOOPS),
     )
+
+
+def _values(recipe: Recipe) -> str:
+    if isinstance(recipe.values, WholeNumbers):
+        return f"{recipe.values.least}, {recipe.values.least + 1}, …"
+    return _joined(text_of(value) for value in recipe.values)
 
 
 def numerics_text(recipe: Recipe, loops: Mapping[Mode, str]) -> str:
