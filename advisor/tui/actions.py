@@ -148,6 +148,15 @@ ACTIONS = (
         "reject",
     ),
     Action(
+        "advice.toggle",
+        "v",
+        "Check",
+        "Put the recipe into the stack, or take it out: what its check box says, the other way round",
+        ("advice",),
+        "toggle",
+        footer=False,
+    ),
+    Action(
         "advice.undo",
         "u",
         "Undo",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import shlex
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import advisor
 from advisor.cli.checks import check_recipes, outputs_of
 from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders, add_reports
+from advisor.cli.terminal import shows_the_app
 from advisor.cli.values import (
     bytes_of,
     choice_of,
@@ -59,7 +59,7 @@ class Measure:
         _check_key_map(self.outputs)
         request, past = self.wanted()
         opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
-        if opens and not self.headless and sys.stdin.isatty() and sys.stdout.isatty():
+        if opens and not self.headless and shows_the_app():
             from advisor.tui.launch import run_app
 
             return run_app(request, self.outputs, past)

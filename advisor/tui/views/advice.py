@@ -28,6 +28,7 @@ from advisor.tui.views.advice_text import (
     card_text,
     effect_facts,
     front_text,
+    is_checked,
     list_entry,
     nothing_helped,
     title_text,
@@ -210,6 +211,7 @@ class AdviceView(View):
         return {
             **handlers_of(self._decide),
             "retry": self.retry,
+            "toggle": self.toggle,
             "plot": self.next_picture,
             "copy": self.copy,
         }
@@ -221,7 +223,7 @@ class AdviceView(View):
             return bool(self._pictures())
         if item is None or (name == "retry" and self.context.recorded):
             return False
-        if name == "accept":  # another value than the one that is accepted may be wanted
+        if name in ("accept", "toggle"):  # another value than the one that is accepted may be wanted
             return self.context.state.can_decide(item.record.candidate.recipe)
         return name not in DECISIONS or can_decide(self.context.state, item.record.candidate, name)
 
@@ -234,6 +236,18 @@ class AdviceView(View):
             self._ask_for_value(self.chosen, values)
         else:
             self._send(Decided(recipe, decision))
+
+    def toggle(self) -> None:
+        """Turn the check box round; a consent that has changed nothing yet is taken back."""
+        item = self.chosen
+        if item is None:
+            return
+        recipe = item.record.candidate.recipe
+        decision = self.context.decisions.get(recipe)
+        if decision is Decision.ACCEPTED and not item.in_stack:
+            self.post_message(Decided(recipe, None))
+        else:
+            self._decide(Decision.REJECTED if is_checked(item, decision) else Decision.ACCEPTED)
 
     def _send(self, message: Decided) -> None:
         """Ask for a decision, and go on to the next recommendation that has none."""
