@@ -98,6 +98,11 @@ def measure_parser(about: str) -> Parser:
     parser.add_argument("--version", action="version", version=f"perf-advisor {advisor.__version__}")
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
     parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output, without the app")
+    parser.add_argument(
+        "--events",
+        action="store_true",
+        help="with --json -: a line of JSON for each event; the report is the last",
+    )
     parser.option(
         "--export", metavar="FILE", help="write the settings that won: YAML, .py, or with --config your file patched"
     )
