@@ -5,6 +5,7 @@ import functools
 import random
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -142,6 +143,34 @@ def test_a_try_finds_the_form_and_changes_nothing(loss, form):
     assert torch.equal(torch.get_rng_state(), generators[0])
     assert random.getstate() == generators[1]
     assert step.model.training
+
+
+class Remembering(nn.Module):
+    """Keeps what it saw in an attribute, in a buffer that it replaces, and draws with NumPy."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.hidden, self.calls = None, 0
+        self.register_buffer("memory", torch.zeros(3))
+
+    def forward(self, x):
+        self.calls += 1
+        output = numpy.random.uniform(0.5, 1) * self.layer(x) + self.memory
+        self.memory = self.hidden = output.detach().mean(0)
+        return output
+
+
+def test_a_try_undoes_what_a_model_remembers():
+    torch.manual_seed(0)
+    model = Remembering()
+    step = TrainStep(model, torch.optim.SGD(model.parameters()), OF_MODEL[0], StepPlan(mode=Mode.TRAIN, device="cpu"))
+    numpy.random.seed(0)
+    before = numpy.random.get_state()[1].copy()
+    assert step.settle_loss(BATCH)
+    assert (model.hidden, model.calls) == (None, 0)
+    assert torch.equal(model.memory, torch.zeros(3))
+    assert (numpy.random.get_state()[1] == before).all()
 
 
 def test_steps_are_the_same_whether_names_or_a_try_told_the_form():

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from facts import profile_facts
+from graph_stand_in import RecordedGraph
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -22,6 +23,7 @@ from torch.profiler import record_function
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.machine.hardware import inspect_hardware
+from advisor.portable.graphed import GraphedStep
 from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Mode, Profile
 from advisor.runtime.step import InferStep, TrainStep
@@ -31,7 +33,7 @@ from advisor.trial.profile import ceilings
 from advisor.trial.profile.bottleneck import judge
 from advisor.trial.profile.clock_check import check_clocks
 from advisor.trial.profile.float32 import convolutions_in_tf32, float32_products, products_in_tf32
-from advisor.trial.profile.phases import measure_phases
+from advisor.trial.profile.phases import CAPTURED, measure_parts, measure_phases
 from advisor.trial.profile.profiler import count_work, profile_step
 from advisor.trial.profile.recording import (
     ROWS,
@@ -126,6 +128,18 @@ def test_long_steps_are_timed_less_often(limit_s, steps):
     step = InferStep(Slow(), StepPlan(mode=Mode.INFER, device="cpu"))
     measure_phases(step, Feed(torch.ones(2)), limit_s=limit_s)
     assert len(taken) <= steps
+
+
+def test_a_captured_step_has_no_parts_but_its_replay():
+    graphed = GraphedStep(train_step(), graph=RecordedGraph())
+    feed = quick_feed()
+    for _ in range(6):
+        graphed(feed.next())
+    assert graphed.captured
+    parts = measure_parts(graphed, feed, limit_s=0.0)
+    assert list(parts) == ["data wait", CAPTURED]
+    assert parts[CAPTURED] > 0
+    assert list(measure_parts(train_step(), quick_feed(), limit_s=0.0)) == PHASES
 
 
 def test_what_the_loop_does_after_the_update_is_done_but_is_no_phase():

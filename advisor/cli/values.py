@@ -12,8 +12,6 @@ from typing import TypeVar
 from advisor.errors import UsageError
 from advisor.files.paths import is_file, is_folder
 
-REPORT_SUFFIXES = (".md", ".html")
-TRACE_SUFFIXES = (".json", ".json.gz")
 _E = TypeVar("_E", bound=StrEnum)
 
 
@@ -124,24 +122,17 @@ def choice_of(kind: type[_E]) -> Callable[[str], _E]:
     return parse_choice
 
 
-def report_path_of(text: str) -> str:
-    """A path that ends in .md or .html. Raises UsageError for another suffix."""
-    if Path(text).suffix.lower() not in REPORT_SUFFIXES:
-        raise UsageError(
-            f"{text!r} is not a report that can be written.",
-            f"Name a file that ends in {' or '.join(REPORT_SUFFIXES)}.",
-        )
-    return text
+def path_of(noun: str, suffixes: Sequence[str]) -> Callable[[str], str]:
+    """A parser for the path of a file, which raises UsageError for one with none of these endings."""
 
+    def parse_path(text: str) -> str:
+        if not text.lower().endswith(tuple(suffixes)):
+            raise UsageError(
+                f"{text!r} is not a {noun} that can be written.", f"Name a file that ends in {alternatives(suffixes)}."
+            )
+        return text
 
-def trace_path_of(text: str) -> str:
-    """A path that ends in .json or .json.gz. Raises UsageError for another suffix."""
-    if not text.lower().endswith(TRACE_SUFFIXES):
-        raise UsageError(
-            f"{text!r} is not a trace that can be written.",
-            f"Name a file that ends in {' or '.join(TRACE_SUFFIXES)}.",
-        )
-    return text
+    return parse_path
 
 
 def folder_of(text: str) -> str:

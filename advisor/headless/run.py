@@ -15,7 +15,8 @@ from advisor.experiment.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import Exported, limit_s, may_be_verified
-from advisor.export.outputs import Written, json_text, write_outputs
+from advisor.export.json_report import json_text
+from advisor.export.outputs import Written, write_outputs
 from advisor.figures.formatting import format_seconds
 from advisor.headless.event_stream import EventStream
 from advisor.headless.progress import HeadlessReporter

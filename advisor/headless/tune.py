@@ -16,14 +16,17 @@ from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
-from advisor.export.outputs import python_text, report_text, settings_to_export, yaml_text
+from advisor.export.format import Found
+from advisor.export.formats import format_for
 from advisor.files.scratch import SCRATCH
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import open_session
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective, TargetSpec, Value
+from advisor.records.outputs import Outputs
 from advisor.records.pickled import SUFFIX
+from advisor.report.conclusions import settings_to_export
 
 _BAR_CELLS = 24
 _FRAME_PX = 640
@@ -99,8 +102,7 @@ class Tuned:
 
     def report(self, path: str | Path | None = None) -> str:
         """The report as Markdown; with a path it is written there, as HTML where that ends in .html."""
-        as_html = path is not None and Path(path).suffix == ".html"
-        text = report_text(self._state, self._request, self._catalog, html=as_html)
+        text = self._content("--report", str(path or "report.md"))
         if path is not None:
             write_atomically(str(path), text)
         return text
@@ -113,12 +115,14 @@ class Tuned:
 
     def save(self, path: str | Path) -> None:
         """Write the settings: a YAML file for ``advisor.load``, or where it ends in .py a module of plain PyTorch."""
-        settings = dict(self.settings)
-        if Path(path).suffix == ".py":
-            text = python_text(self._state, settings, self._catalog)
-        else:
-            text = yaml_text(self._state, settings, self._request)
-        write_atomically(str(path), text)
+        write_atomically(str(path), self._content("--export", str(path)))
+
+    def _content(self, option: str, path: str) -> str:
+        """The file that this option of the command line would write to this path."""
+        outputs = Outputs()
+        found = Found(self._state, self._request, outputs, self._catalog)
+        [file] = format_for(option, path, outputs).files(found, path)
+        return str(file.content())
 
     def __repr__(self) -> str:
         if self.speedup is None:
@@ -128,7 +132,7 @@ class Tuned:
 
     def _repr_html_(self) -> str:
         """The whole report in a frame of its own: its styles and the notebook's leave each other alone."""
-        page = report_text(self._state, self._request, self._catalog, html=True)
+        page = self._content("--report", "report.html")
         style = f"width:100%;height:{_FRAME_PX}px;border:0"
         return f'<iframe title="perf-advisor" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
 

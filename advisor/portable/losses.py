@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -139,24 +140,41 @@ def loss_in(value: Any) -> torch.Tensor:
 
 @contextlib.contextmanager
 def undone(model: torch.nn.Module) -> Iterator[None]:
-    """Give the model its gradients, mode and buffers back on leaving, and the generators their states."""
+    """Give the model its gradients, buffers and attributes back on leaving, and the generators their states.
+
+    Attributes are what its modules keep from call to call: their mode, a hidden state, a buffer that is replaced.
+    """
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    modes = [(module, module.training) for module in model.modules()]
-    pythons_generator = random.getstate()
+    owners = [part for module in model.modules() for part in (vars(module), vars(module).get("_buffers"))]
+    attributes = [(owner, dict(owner)) for owner in owners if isinstance(owner, dict)]
     devices = {tensor.device for tensor, _ in (*gradients, *buffers) if tensor.device.type == "cuda"}
     try:
-        with torch.random.fork_rng(devices=list(devices)), torch.compiler.set_stance("force_eager"):
+        with same_draws(list(devices)), torch.compiler.set_stance("force_eager"):
             yield
     finally:
-        random.setstate(pythons_generator)
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        for module, training in modes:
-            module.training = training
+        for owner, before in attributes:
+            owner.clear()
+            owner.update(before)
         with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
+@contextlib.contextmanager
+def same_draws(devices: list[torch.device]) -> Iterator[None]:
+    """Give the random generators their states back on leaving: Python's, NumPy's and PyTorch's."""
+    numpy = sys.modules.get("numpy")
+    states = random.getstate(), numpy.random.get_state() if numpy else None
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(states[0])
+        if numpy:
+            numpy.random.set_state(states[1])
 
 
 def parameters_of_loss(loss: Callable[..., Any]) -> list[inspect.Parameter]:

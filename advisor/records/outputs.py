@@ -34,3 +34,14 @@ class Outputs:
     def json_to_stdout(self) -> bool:
         """Whether standard output belongs to the JSON report."""
         return self.json_path == STANDARD_OUTPUT
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files to write, by the option that names each."""
+        named = {
+            "--json": self.json_path,
+            "--export": self.export_path,
+            "--report": self.report_path,
+            "--trace": self.trace_path,
+        }
+        return {option: path for option, path in named.items() if path is not None}

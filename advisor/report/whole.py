@@ -24,7 +24,7 @@ from advisor.report.conclusions import (
     tried,
     untried,
 )
-from advisor.report.document import Bullets, Document, Inline, Section, Table
+from advisor.report.document import Bullets, Document, Inline, Picture, Section, Table
 from advisor.report.evidence import (
     baseline_blocks,
     caveats,
@@ -38,6 +38,7 @@ from advisor.report.evidence import (
 from advisor.report.habits import habit_rows
 from advisor.report.method import method
 from advisor.report.pareto import pareto_section
+from advisor.report.pictures import pictures
 from advisor.report.trials import habits_table, source, trials, untried_table
 from advisor.report.verdict import verdict
 
@@ -68,6 +69,8 @@ def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     if state.recommendations:
         table, *reasons = recommendations(state)
         yield Section(_RANKED[state.goal.objective], (table, *reasons), brief=(table,))
+    if drawn := tuple(map(Picture, pictures(state))):
+        yield Section("Pictures", drawn, brief=())
     yield from pareto_section(state)
     yield from sweep_section(state, batch_advice(state, catalog))
     if state.source_files:

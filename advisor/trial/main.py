@@ -73,6 +73,7 @@ from advisor.trial.measurement.warmup import WarmUp, warm_up
 from advisor.trial.profile.clock_check import check_clocks
 from advisor.trial.profile.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
 from advisor.trial.profile.habits import stop_debugging, with_habits
+from advisor.trial.profile.phases import measure_parts
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.reference import reference_result
 from advisor.trial.verify import verified_result
@@ -216,6 +217,8 @@ class Trial:
             self._profile(step, feed, clock, blocks)
         elif self.spec.kind is TrialKind.BASELINE and components.has_loader:
             self._look_at_the_input(step, feed, blocks)
+        elif self.spec.times_phases:
+            result = replace(result, phases=measure_parts(step, feed, limit_s=_PHASES_LIMIT_S))
         return replace(result, measuring_s=comparing_s + time.perf_counter() - measuring)
 
     def _of_another_loop(self, loop: Loop, device: torch.device) -> TrialResult:

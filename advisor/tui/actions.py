@@ -195,8 +195,8 @@ ACTIONS = (
         "advice.plot",
         "p",
         "Plot",
-        "Speed against memory of all that was measured, with the front",
-        ("advice",),
+        "The next picture: speed against memory, batch sizes; in the profile the roofline and the step times",
+        ("profile", "advice"),
         "plot",
     ),
     Action(

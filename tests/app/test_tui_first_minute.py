@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import tui_histories as histories
 from tui_fakes import PYTHON
@@ -11,12 +9,9 @@ from tui_pilot import drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.records import Mode, Verification
-from advisor.tui.exporting import ExportFormat
+from advisor.records import Verification
 from advisor.tui.views.next_steps import next_steps
 from advisor.tui.views.plan_text import plan_text
-
-SETTINGS = ExportFormat("settings", "Settings YAML", "tuned.yaml")
 
 
 def test_the_plan_marks_what_is_done_what_runs_and_what_comes():
@@ -73,11 +68,6 @@ async def test_the_export_view_says_what_to_do_next_with_the_real_name():
 def test_a_verified_export_and_inference_are_told():
     state = SessionState.of(histories.whole())
     state.apply(events.ExportVerified(Verification("here/tuned.yaml", 1.9, 26.3, 13.8, 1.97)))
-    assert next_steps(SETTINGS, "tuned.yaml", state, "demo").plain.startswith("✓ verified: 1.9x in a plain loop")
+    assert next_steps("tuned.yaml", (), state.verification).plain.startswith("✓ verified: 1.9x in a plain loop")
     state.apply(events.ExportVerified(Verification("here/tuned.yaml", problem="it fails")))
-    assert next_steps(SETTINGS, "tuned.yaml", state, "demo").plain.startswith("! not verified: it fails")
-    workload = replace(state.facts.workload, mode=Mode.INFER)
-    state.apply(events.FactsFound(replace(state.facts, workload=workload)))
-    assert "tuning.infer(model)" in next_steps(SETTINGS, "", state, "demo").plain
-    python = replace(SETTINGS, id="python", default_name="mine.py")
-    assert "from mine import prepare, infer_step" in next_steps(python, "", state, "demo").plain
+    assert next_steps("tuned.yaml", ("load it",), state.verification).plain == "! not verified: it fails\n2  load it"

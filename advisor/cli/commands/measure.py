@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import advisor
 from advisor.cli.checks import check_recipes, outputs_of
-from advisor.cli.parser import Parser, add_config_kind, add_recipe_folders
+from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders, add_reports
 from advisor.cli.values import (
     bytes_of,
     choice_of,
@@ -22,17 +22,16 @@ from advisor.cli.values import (
     gpus_of,
     key_map_of,
     names_of,
-    report_path_of,
     script_of,
     seconds_of,
     shape_of,
     share_of,
     split_arguments,
-    trace_path_of,
 )
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.process.interrupts import INTERRUPTS
 from advisor.records import Mode, Numerics, Objective, TargetSpec
 from advisor.records.outputs import Outputs
 
@@ -59,7 +58,8 @@ class Measure:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
         _check_key_map(self.outputs)
         request, past = self.wanted()
-        if not self.headless and sys.stdin.isatty() and sys.stdout.isatty():
+        opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
+        if opens and not self.headless and sys.stdin.isatty() and sys.stdout.isatty():
             from advisor.tui.launch import run_app
 
             return run_app(request, self.outputs, past)
@@ -97,14 +97,11 @@ def measure_parser(about: str) -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"perf-advisor {advisor.__version__}")
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
-    parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output, without the app")
+    add_export(parser)
     parser.add_argument(
         "--events",
         action="store_true",
         help="with --json -: a line of JSON for each event; the report is the last",
-    )
-    parser.option(
-        "--export", metavar="FILE", help="write the settings that won: YAML, .py, or with --config your file patched"
     )
     parser.add_argument(
         "--no-verify",
@@ -121,10 +118,7 @@ def measure_parser(about: str) -> Parser:
         help="where your config holds a setting, as in data.num_workers=loader.workers",
     )
     add_config_kind(parser)
-    parser.option("--report", metavar="FILE", read=report_path_of, help="write the report, .md or .html")
-    parser.option(
-        "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
-    )
+    add_reports(parser)
     parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (the default), 1h")
     parser.option(
         "--objective",
