@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from advisor.cli.commands import compare, export, hardware, init, measure, opening, recipes, report, sessions
+from advisor.cli.commands import check, compare, export, hardware, init, measure, opening, recipes, report, sessions
 
 
 class Invocation(Protocol):
@@ -29,6 +29,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Invocation]] = {
     "report": report.parse,
     "export": export.parse,
     "init": init.parse,
+    "check": check.parse,
 }
 
 ABOUT = """\
@@ -48,7 +49,8 @@ and writes the settings that won.
   perf-advisor compare A B             what changed between two of them
   perf-advisor report [SESSION]        show or write the report of one
   perf-advisor export [SESSION]        write the settings that one found
-  perf-advisor init train.py           write a build() to complete from what a script does"""
+  perf-advisor init train.py           write a build() to complete from what a script does
+  perf-advisor check tuned.yaml TARGET measure exported settings again; 4 if not worth it"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,17 @@ def share_of(text: str) -> float:
     return share
 
 
+def factor_of(text: str) -> float:
+    """A factor above 0, such as ``0.95``. Raises UsageError."""
+    try:
+        factor = float(text.removesuffix("x"))
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise UsageError(f"{text!r} is not a factor.", "Give a number above 0, such as 0.95 or 1.2.")
+    return factor
+
+
 def shape_of(text: str) -> tuple[int, ...]:
     """The sizes in ``64x3x224x224``. Raises UsageError unless each is a positive whole number."""
     parts = re.split(r"[x,]", text.strip().lower())

@@ -206,7 +206,7 @@ class Session:
             self._warn(f"{lost} of the journal cannot be read; what stood there is measured again where it is needed")
         for recipe, decision in self.decisions().items():
             self._post(events.Decided(recipe, decision))  # in the journal already
-        self._emit(events.GoalSet(self.request.goal))
+        self._emit(events.GoalSet(self.request.goal, self._journal.session_id))
 
     def _read_source(self) -> tuple[Finding, ...]:
         """Read the user's files for habits, which the trials then price; nothing in them changes a setting."""

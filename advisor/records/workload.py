@@ -253,6 +253,11 @@ class Profile:
     host_made_tensors: int | None = None
     called: tuple[str, ...] = ()
 
+    @property
+    def kind_of_step(self) -> str:
+        """The bottleneck as what such a step is called; ``not clear`` where it was looked for in vain, else empty."""
+        return self.bottleneck.kind_of_step if self.bottleneck else "not clear" if self.evidence else ""
+
     def share(self, *phases: str) -> float:
         """The share of the instrumented step that these phases take, 0 to 1."""
         total = sum(self.phases.values())

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import pickle
 import sys
 import sysconfig
 import traceback
@@ -24,6 +25,7 @@ from advisor.errors import TargetError
 from advisor.files.paths import PACKAGE, is_file
 from advisor.process.printed import Printed
 from advisor.records import TargetSpec
+from advisor.records.pickled import SUFFIX
 from advisor.runtime.loop import Loop
 from advisor.target.adapters import named
 from advisor.target.normalise import normalise
@@ -52,6 +54,8 @@ def _value(spec: TargetSpec) -> Any:
     if by_name is not None:
         adapter, name = by_name
         return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec))
+    if spec.target.endswith(SUFFIX):
+        return in_user_code("reading the workload", lambda: _handed_over(spec))
     module_name, attribute = parse_target(spec.target)
     sys.argv = [_script(module_name, spec.directory), *spec.arguments]
     if is_script(spec.target, spec.directory, DEFAULT_ATTRIBUTE):
@@ -59,6 +63,13 @@ def _value(spec: TargetSpec) -> Any:
     module = _import(module_name, spec.directory)
     found = _attribute(module, module_name, attribute)
     return in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, attribute))
+
+
+def _handed_over(spec: TargetSpec) -> Any:
+    """The workload that ``advisor.tune`` was called with, from the file that it wrote for this process."""
+    sys.path.insert(0, spec.directory)
+    found = pickle.loads(Path(spec.target).read_bytes())  # noqa: S301 - of the same user and session
+    return _build(found, spec, getattr(found, "__name__", "the workload"))
 
 
 def _script(module: str, directory: str) -> str:

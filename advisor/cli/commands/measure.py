@@ -99,6 +99,11 @@ def measure_parser(about: str) -> Parser:
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
     add_export(parser)
     parser.add_argument(
+        "--events",
+        action="store_true",
+        help="with --json -: a line of JSON for each event; the report is the last",
+    )
+    parser.add_argument(
         "--no-verify",
         action="store_true",
         help="do not time a plain loop with the exported file (up to 60 s)",
