@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -52,6 +53,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         hint=workload.hint if isinstance(workload, Adapted) else "",
     )
     if mode is Mode.TRAIN:
+        _check_called_with_two(workload.loss)
         loop.optimizer = _optimizer(workload, notes)
     loop.loss_text = _loss_text(loop)
     return loop
@@ -99,6 +101,9 @@ def _checked(workload: Workload) -> Workload:
         raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
     if not isinstance(workload.model, nn.Module):
         raise TargetError(f"the target's model is {_kind(workload.model)}, not an nn.Module.", f"Return {_SHAPES}.")
+    if isinstance(workload.loss, type) and issubclass(workload.loss, nn.Module):
+        name = workload.loss.__name__
+        raise TargetError(f"the target's loss is the class {name}, not an instance.", f"Return {name}().")
     if workload.loss is not None and not callable(workload.loss):
         raise TargetError(
             f"the target's loss is {_kind(workload.loss)}, not a function.",
@@ -110,6 +115,21 @@ def _checked(workload: Workload) -> Workload:
     if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or clip <= 0):
         raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
     return workload
+
+
+def _check_called_with_two(loss: Any) -> None:
+    """Raise TargetError for a loss that cannot be called as ``loss(output, target)`` or ``loss(model, batch)``."""
+    try:
+        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
+    except (TypeError, ValueError):  # none given, or without a signature
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TargetError(
+            f"the target's loss takes ({', '.join(signature.parameters)}), and it is called with two arguments.",
+            "Give loss(model, batch), which may call the model as it likes, or loss(output, target).",
+        ) from error
 
 
 def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
@@ -171,6 +191,9 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(parameters, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
     if isinstance(given, torch.optim.Optimizer):
+        updated = {id(parameter) for group in given.param_groups for parameter in group["params"]}
+        if updated.isdisjoint(map(id, parameters)):
+            notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
         return given
     made = given(parameters) if callable(given) else given
     if not isinstance(made, torch.optim.Optimizer):

@@ -264,6 +264,8 @@ class Trial:
         except Exception as error:
             if not self.spec.kind.inspects:
                 raise
+            if isinstance(error, LossError):
+                raise TargetError(error.message, error.hint) from error
             raise TargetError(
                 f"the first step failed: {one_line(error)}",
                 hint or _FITTING_BATCH,
