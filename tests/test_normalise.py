@@ -327,6 +327,8 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ((Net(), batch(), lambda model, x, y: 0), "loss takes (model, x, y)", "loss(model, batch)"),
         ((Net(), batch(), nn.TripletMarginLoss()), "loss takes (anchor, positive, negative)", "loss(model, batch)"),
         ((Net(), "images"), "data is a str and holds no tensor", "DataLoader"),
+        ((Net(), TensorDataset(torch.ones(2))), "data is a TensorDataset, a dataset without", "DataLoader(dataset"),
+        ((nn.Sequential(nn.LazyLinear(3)), batch()), "without a size yet: LazyLinear", "Call the model on a batch"),
         ((Net(), lambda size: None), "returned is nothing (None) and holds no tensor", "batch_size -> batch"),
         ((Net(), batch(), None, 3), "optimizer is an int", "torch.optim.Optimizer"),
         ((Net(), batch(), None, lambda parameters: 3), "optimizer is an int", "torch.optim.Optimizer"),

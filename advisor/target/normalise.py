@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import TargetError
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
@@ -101,6 +102,12 @@ def _checked(workload: Workload) -> Workload:
         raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
     if not isinstance(workload.model, nn.Module):
         raise TargetError(f"the target's model is {_kind(workload.model)}, not an nn.Module.", f"Return {_SHAPES}.")
+    lazy = [type(part).__name__ for part in workload.model.modules() if any(map(is_lazy, _own_tensors(part)))]
+    if lazy:
+        raise TargetError(
+            f"the target's model has layers without a size yet: {', '.join(dict.fromkeys(lazy))}.",
+            "Call the model on a batch in the target, before you make the optimizer: that gives them their sizes.",
+        )
     if isinstance(workload.loss, type) and issubclass(workload.loss, nn.Module):
         name = workload.loss.__name__
         raise TargetError(f"the target's loss is the class {name}, not an instance.", f"Return {name}().")
@@ -115,6 +122,11 @@ def _checked(workload: Workload) -> Workload:
     if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or clip <= 0):
         raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
     return workload
+
+
+def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
+    """The parameters and buffers that a module has itself."""
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
 
 
 def _check_called_with_two(loss: Any) -> None:
@@ -147,6 +159,10 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
 
 
 def _checked_batch(batch: Any, what: str) -> Any:
+    if isinstance(batch, Dataset):
+        raise TargetError(
+            f"{what} is {_kind(batch)}, a dataset without a loader.", "Give DataLoader(dataset, batch_size=...)."
+        )
     if next(tensors_of(batch), None) is None:
         raise TargetError(
             f"{what} is {_kind(batch)} and holds no tensor.",
