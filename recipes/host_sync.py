@@ -61,9 +61,9 @@ class HostSync(Recipe):
     gain = 1.0
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if facts.profile is None:
+        if facts.instrumented is None:
             return NEEDS_PROFILE
-        places = facts.profile.sync_places
+        places = facts.instrumented.sync_places
         if places is None:
             return Skip(
                 "the baseline's profile did not look for them: the step failed in PyTorch's synchronisation mode"

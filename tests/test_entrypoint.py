@@ -266,6 +266,12 @@ def test_a_value_of_a_wrong_shape(load, returned, message):
     assert failure(load, f"def build():\n    return {returned}\n").message.startswith(f"the target returned {message}")
 
 
+@pytest.mark.parametrize("said", entrypoint._NO_GPU)
+def test_code_that_wants_a_gpu_where_there_is_none_is_told_who_moves_things(load, said):
+    error = failure(load, f"def build(): raise RuntimeError('{said}: ...')")
+    assert "leave .cuda() out" in error.hint
+
+
 def test_a_failure_in_a_data_function_shows_its_frames(load):
     error = failure(
         load, "import torch\ndef batch(size):\n    return 1 / 0\ndef build():\n    return torch.nn.ReLU(), batch\n"

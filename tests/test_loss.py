@@ -226,11 +226,21 @@ def test_a_loss_that_works_in_no_form_says_what_is_wrong_and_what_to_do(loss, co
     [
         lambda loss: (loss, {"accuracy": 0.5}),
         lambda loss: (loss, torch.ones(())),
+        lambda loss: (loss, 2 * loss),
+        lambda loss: [loss, torch.ones(())],
         lambda loss: (torch.ones(4, 3), loss),
         lambda loss: {"loss": loss, "logits": torch.ones(4, 3)},
         lambda loss: SimpleNamespace(loss=loss),
     ],
-    ids=["with metrics", "with a number", "behind the output", "in a mapping", "in an object"],
+    ids=[
+        "with metrics",
+        "with a number",
+        "with its parts",
+        "with a number in a list",
+        "behind the output",
+        "in a mapping",
+        "in an object",
+    ],
 )
 def test_the_loss_is_found_in_what_a_loss_function_returns(wrap):
     def named(model, batch):
@@ -252,6 +262,7 @@ def test_the_loss_is_found_in_what_a_loss_function_returns(wrap):
             lambda loss: (torch.ones(2), loss, loss),
             "returns a tuple with several numbers, of which any could be the loss",
         ),
+        (lambda loss: [loss, 2 * loss], "returns a list with several numbers, of which any could be the loss"),
         (lambda loss: loss.item(), "returns float, not a tensor"),
     ],
 )

@@ -99,13 +99,15 @@ def number_in(value: Any) -> torch.Tensor | None:
     """The loss in what a loss function returns; None when it holds none, or several that could be it.
 
     That is one number, the ``loss`` of a mapping or an object (Hugging Face), or the one in a tuple: its first element
-    where that is a number, as in ``(loss, metrics)``, else the only element that is.
+    where that is a number, as in ``(loss, metrics)``, else the only element that is. In a list of several that have
+    gradients, as of a model that is supervised at several depths, none is more the loss than the others.
     """
     if isinstance(value, Mapping):
         value = value.get("loss")
     elif isinstance(value, tuple | list):
         numbers = [part for part in value if is_number(part)]
-        value = numbers[0] if numbers and (len(numbers) == 1 or numbers[0] is value[0]) else None
+        alike = isinstance(value, list) and sum(number.requires_grad for number in numbers) > 1
+        value = numbers[0] if numbers and not alike and (len(numbers) == 1 or numbers[0] is value[0]) else None
     elif not isinstance(value, torch.Tensor):
         value = getattr(value, "loss", None)
     return value if is_number(value) else None

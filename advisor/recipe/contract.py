@@ -161,8 +161,9 @@ class Recipe(ABC):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         """The values worth trying here, or the reason why there are none. The present value may be among them.
 
-        ``facts.profile`` is None before the instrumented pass. A recipe then proposes what the workload's structure
-        alone makes sensible; one that needs the profile skips with ``NEEDS_PROFILE`` and is asked again later.
+        ``facts.profile`` is None at first, then perhaps the phases alone; ``facts.instrumented`` is None until the
+        instrumented pass. A recipe then proposes what the workload's structure alone makes sensible; one that needs
+        that pass skips with ``NEEDS_PROFILE`` and is asked again later.
         """
 
     def apply(self, workload: Components, value: Value) -> None:
@@ -303,7 +304,7 @@ def unless_computed(facts: Facts, *families: str, reason: str) -> Skip | None:
     """
     if facts.computes(*families):
         return None
-    return Skip(reason if facts.profile else f"{reason}, as far as is known before the instrumented pass")
+    return Skip(reason if facts.instrumented else f"{reason}, as far as is known before the instrumented pass")
 
 
 def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:

@@ -40,6 +40,8 @@ _FRAMES_SHOWN = 3
 _NAMES_SHOWN = 20
 _USAGE_CODE = 2
 _LONGEST_SAID = 300
+# What PyTorch says where the driver or its own build for CUDA is missing.
+_NO_GPU = ("Found no NVIDIA driver", "Torch not compiled with CUDA enabled", "No CUDA GPUs are available")
 
 
 def load_target(spec: TargetSpec) -> Loop:
@@ -116,7 +118,7 @@ def in_user_code(what: str, call: Callable[[], T]) -> T:
     except BaseException as error:
         raise TargetError(
             f"{what} failed: {one_line(error)}",
-            "Fix the lines below, then run again.",
+            hint_for(error, "Fix the lines below, then run again."),
             user_frames(error),
         ) from error
 
@@ -130,6 +132,13 @@ def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
     if error.code == _USAGE_CODE and said:  # as argparse and click do
         hint = "Give the target its own arguments after --, as in `perf-advisor train.py:build -- --lr 0.1`."
     return TargetError(message, hint, "\n".join(filter(None, (printed.rstrip(), user_frames(error)))))
+
+
+def hint_for(error: BaseException, usual: str) -> str:
+    """What to do about an error in the user's code: ``usual``, unless the code wants a GPU that is missing."""
+    if any(text in str(error) for text in _NO_GPU):
+        return "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
+    return usual
 
 
 def one_line(error: BaseException) -> str:

@@ -55,7 +55,7 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.loss import LossError
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.source.prints import imported_sources
-from advisor.target.entrypoint import load_target, one_line, user_frames
+from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement.clock import StepClock, batch_samples, block_steps, measure
 from advisor.trial.measurement.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
@@ -274,9 +274,11 @@ class Trial:
         except Exception as error:
             if not self.spec.kind.inspects:
                 raise
+            if isinstance(error, LossError):
+                raise TargetError(error.message, error.hint) from error
             raise TargetError(
                 f"the first step failed: {one_line(error)}",
-                hint or _FITTING_BATCH,
+                hint_for(error, hint or _FITTING_BATCH),
                 user_frames(error),
             ) from error
 
