@@ -22,7 +22,8 @@ from sample_session import (
 from advisor.experiment.events import GoalSet, Ranked, SessionFailed, StackMeasured, TrialMeasured
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
-from advisor.export.text_report import html_report, markdown_report
+from advisor.export.formats.html import html_report
+from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Comparison, GpuReadings, Mode, Objective, Verdict
 from advisor.report.evidence import gpu_sentence
@@ -83,6 +84,8 @@ def test_the_sections_in_their_order(text):
     assert re.findall(r"^## (.*)$", text, re.M) == [
         "The settings together",
         "Recommendations, best first",
+        "The code of these settings",
+        "Pictures",
         "Speed against memory",
         "Batch sizes",
         "Found in your source",
@@ -93,6 +96,7 @@ def test_the_sections_in_their_order(text):
         "Habits, way by way",
         "Not tried",
         "Hardware and versions",
+        "To reproduce it",
         "How the numbers were made",
     ]
     assert "torch | 2.11.0+cu130" in text

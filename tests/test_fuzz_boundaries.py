@@ -9,7 +9,6 @@ import itertools
 import json
 import random
 import sys
-from functools import partial
 
 import msgspec
 import pytest
@@ -25,7 +24,9 @@ from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.journal import SCHEMA, open_session, sessions_folder
 from advisor.experiment.state import SessionState
-from advisor.export.outputs import json_text, report_text
+from advisor.export.formats.html import html_report
+from advisor.export.formats.markdown import markdown_report
+from advisor.export.json_report import json_text
 from advisor.figures.formatting import CONTROLS
 from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
@@ -168,7 +169,7 @@ def summary(state, request, catalog):
     return out.getvalue()
 
 
-SHOWN = [summary, json_text, partial(report_text, html=False), partial(report_text, html=True)]
+SHOWN = [summary, json_text, markdown_report, html_report]
 
 
 @EXAMPLES

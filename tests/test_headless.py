@@ -31,7 +31,7 @@ from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
-from advisor.export.outputs import settings_to_export, write_outputs
+from advisor.export.outputs import write_outputs
 from advisor.headless.effects import trial_effect
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import run_headless
@@ -39,6 +39,7 @@ from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult, Verification
 from advisor.records.outputs import Outputs
+from advisor.report.conclusions import settings_to_export
 
 
 def progress_of(history):

@@ -18,9 +18,10 @@ from advisor.experiment.journal import Journal, open_session
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
+from advisor.export.formats.html import html_report
+from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.export.python_file import python_source
-from advisor.export.text_report import html_report, markdown_report
 from advisor.figures.formatting import MISSING
 from advisor.headless.summary import print_summary
 from advisor.portable.plan import StepPlan
@@ -514,7 +515,6 @@ raise RuntimeError("nobody runs this")
 
 
 @pytest.mark.process
-@pytest.mark.timed
 def test_a_session_reads_the_source_and_prices_the_habits(tmp_path, monkeypatch):
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_worth
+from advisor.figures.formatting import format_pending, format_worth
 from advisor.figures.roof import ceiling_of, dtype_under, roof_share
 from advisor.figures.sweep import SweepPoint, sweep_points
 from advisor.recipe.catalog import Catalog
@@ -41,6 +41,25 @@ def stack_helps(state: SessionState) -> bool:
     """Whether there is a stack that was measured to be better than the baseline by the session's goal."""
     stack, by = state.stack, state.yardstick
     return bool(stack and stack.settings and by and by.worth(stack.result, stack.comparison))
+
+
+def settings_to_export(state: SessionState) -> dict[str, Value]:
+    """The settings that won: those of the measured stack less what was rejected; none when there is no such stack."""
+    stack = state.stack
+    return state.stack_settings if stack and (stack.result.measured or stack.pending) else {}
+
+
+def export_remark(state: SessionState) -> str:
+    """The end of the sentence about exported settings that promise less than a person expects; else empty."""
+    if state.stack and state.stack.pending:
+        return f": {format_pending(state.stack)}"
+    if settings_to_export(state):
+        return "" if stack_helps(state) else f", though together they {state.goal.not_better(2)}"
+    if state.finished is None or state.finished.cancelled:
+        return ", without settings: the session ended before any were measured together"
+    if not candidates_tried(state):
+        return ", without settings: no candidate was tried"
+    return f", without settings: nothing that was measured together {state.goal.better()}"
 
 
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:

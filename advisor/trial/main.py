@@ -55,7 +55,7 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.loss import LossError
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.source.prints import imported_sources
-from advisor.target.entrypoint import load_target, one_line, user_frames
+from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement.clock import StepClock, batch_samples, block_steps, measure
 from advisor.trial.measurement.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
@@ -73,6 +73,7 @@ from advisor.trial.measurement.warmup import WarmUp, warm_up
 from advisor.trial.profile.clock_check import check_clocks
 from advisor.trial.profile.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
 from advisor.trial.profile.habits import stop_debugging, with_habits
+from advisor.trial.profile.phases import measure_parts
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.reference import reference_result
 from advisor.trial.verify import verified_result
@@ -223,6 +224,8 @@ class Trial:
             self._profile(step, feed, clock, blocks)
         elif self.spec.kind is TrialKind.BASELINE and components.has_loader:
             self._look_at_the_input(step, feed, blocks)
+        elif self.spec.times_phases:
+            result = replace(result, phases=measure_parts(step, feed, limit_s=_PHASES_LIMIT_S))
         return replace(result, measuring_s=comparing_s + time.perf_counter() - measuring)
 
     def _of_another_loop(self, loop: Loop, device: torch.device) -> TrialResult:
@@ -253,7 +256,7 @@ class Trial:
     def _components(self, loop: Loop, device: torch.device) -> Components:
         plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
         data = loop.make_batch or loop.data
-        components = Components(loop.model, loop.optimizer, data, plan, loop.batch_size)
+        components = loop.components(plan, data)
         apply_settings(self.catalog, components, {**loop.current, **self.spec.settings})
         if loop.make_batch is not None:
             resized = components.batch_size != loop.batch_size and components.batch_size is not None
@@ -271,9 +274,11 @@ class Trial:
         except Exception as error:
             if not self.spec.kind.inspects:
                 raise
+            if isinstance(error, LossError):
+                raise TargetError(error.message, error.hint) from error
             raise TargetError(
                 f"the first step failed: {one_line(error)}",
-                hint or _FITTING_BATCH,
+                hint_for(error, hint or _FITTING_BATCH),
                 user_frames(error),
             ) from error
 

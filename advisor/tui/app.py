@@ -355,7 +355,7 @@ class AdvisorApp(App[AppResult]):
         from advisor.tui.screens import QuitScreen
 
         working = self.context.control is not None and bool(self._jobs.running)
-        if not working or self._stopping or self.context.state.failure or len(self.screen_stack) > 1:
+        if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
         can_finish = self.steering.can("finish") is True
