@@ -243,6 +243,7 @@ def _refused(folder: Path, arguments: list[str], environment: Mapping[str, str] 
     assert done.returncode in (2, 3), done.stderr
     assert "a bug" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("perf-advisor: ")]
+    assert "cannot be" in line or "Permission denied" in line
     return Met(line.removeprefix("perf-advisor: "))
 
 
