@@ -235,7 +235,7 @@ class Copy:
         os.dup2(quiet, 2)
         first = First()
         files = [f"tests/test_{name}.py" for name in PARTS[part].tests]
-        options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-p", "no:randomly"]
+        options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
         code = pytest.main([*options, "-m", "not (process or compile or app)", *files], plugins=[first])
         told.write_text(first.failed or ("" if code == 0 else f"pytest ended with {int(code)}"))
         return 0
