@@ -186,7 +186,7 @@ def test_ten_seconds_are_enough_for_the_leap(tmp_path):
     run = planted(tmp_path, "nothing", "pass", budget_s=10.0).run()
     ended_well(run)
     assert run.order[1] == f"stack: {Settings(BEST)}"
-    told = "confirmed in turns" if run.state.stack.confirmed else "measured once"
+    told = "confirmed in turn" if run.state.stack.confirmed else "measured once"
     assert told in verdict(run.state)
 
 

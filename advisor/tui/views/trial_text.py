@@ -18,13 +18,11 @@ from advisor.figures.formatting import (
 from advisor.recipe.catalog import Catalog
 from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report.conclusions import shown_by
-from advisor.report.figures import MEASURED_ONCE, own_figures, verdict_shown
+from advisor.report.figures import IN_TURN, MEASURED_ONCE, own_figures, verdict_shown
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import DIM, memory_against, own_effect, ratio
 from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s
-
-IN_TURN = "in turn with the baseline"
 
 
 def selection_text(key: str, state: SessionState, catalog: Catalog | None = None) -> Content:
