@@ -17,7 +17,7 @@ _MEASURED_IN_PEACE = 1.1
 
 
 def judge(measured: Profile) -> tuple[Bottleneck, str]:
-    """What the step is bound by, and the evidence in one sentence without its full stop."""
+    """The step's bottleneck, and the evidence in one sentence without its full stop."""
     waiting, copying = measured.share(Phase.DATA_WAIT), measured.share(Phase.HOST_TO_DEVICE)
     if _starves(measured, waiting + copying):
         if copying > waiting and measured.host_to_device_bytes:
