@@ -55,8 +55,11 @@ class Autocast(Recipe):
         if "float32" not in workload.parameter_dtypes:
             return Skip("the parameters are not in float32, so there is nothing to cast down")
         if facts.on_cuda:
+            scaled = not workload.own_step  # float16 needs a gradient scaler inside the step
             types = [name for name in ("bfloat16", "float16") if workload.multiplies_in(name)]
-            return lacks_units(facts, "float16") or types
+            usable = [name for name in types if scaled or name != "float16"]
+            none = Skip("float16 needs a gradient scaler inside the step, which is your own")
+            return lacks_units(facts, "float16") or usable or none
         features = set(facts.hardware.host.cpu_features)
         if not features & {"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"}:
             return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")

@@ -61,7 +61,9 @@ class Compile(Recipe):
     partners = frozenset({"autocast", "channels_last", "compile_scope", "step_graph"})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        modes = _CUDA_MODES if facts.on_cuda else _CPU_MODES
+        modes: tuple[str, ...] = _CUDA_MODES if facts.on_cuda else _CPU_MODES
+        if facts.workload.own_step:  # nothing tells their graphs where a step of the user's own begins
+            modes = tuple(mode for mode in modes if mode not in ("reduce-overhead", "max-autotune"))
         scope = facts.current("compile.scope", "model")
         # What is compiled with any other scope is compiled in the mode `default` unless another is set.
         return missing_compiler(facts) or [mode for mode in modes if scope == "model" or mode != "default"]

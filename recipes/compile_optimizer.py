@@ -74,6 +74,7 @@ class CompileOptimizer(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.CLOSE
     stage = Stage.STEP
+    inside_step = True
     expensive = True
     phases = frozenset({Phase.OPTIMIZER})
 

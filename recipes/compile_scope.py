@@ -105,4 +105,5 @@ def _loss_counts(facts: Facts) -> bool:
     Before the profile tells its share, it is assumed to count.
     """
     profile = facts.profile
-    return facts.workload.mode is Mode.TRAIN and (profile is None or profile.share(Phase.LOSS) >= _LEAST_SHARE)
+    sees_loss = facts.workload.mode is Mode.TRAIN and not facts.workload.own_step
+    return sees_loss and (profile is None or profile.share(Phase.LOSS) >= _LEAST_SHARE)

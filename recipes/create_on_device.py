@@ -55,9 +55,9 @@ class CreateOnDevice(Recipe):
     gain = 1.1
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if facts.profile is None:
+        if facts.instrumented is None:
             return NEEDS_PROFILE
-        made = facts.profile.host_made_tensors
+        made = facts.instrumented.host_made_tensors
         if made is None:
             return Skip("the profile could not follow the step's operators, so it saw no tensor made on the host")
         if not made:

@@ -61,6 +61,7 @@ class EmptyCache(Recipe):
     devices = CUDA
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    inside_step = True
     habit = True
     # Expected speed-up: 0.95x on an encoder (tests/gpu/RESULTS.md).
     gain = 0.95

@@ -62,6 +62,7 @@ class GradAccumulation(Recipe):
     phases = frozenset({Phase.OPTIMIZER, Phase.ZERO_GRAD})
     numerics = Numerics.CHANGED
     stage = Stage.STEP
+    inside_step = True
     ladder = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

@@ -48,6 +48,7 @@ class GradClip(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.CLOSE
     stage = Stage.STEP
+    inside_step = True
     phases = frozenset({Phase.OPTIMIZER})
     # Expected speed-up: for-loop 0.99x on a GPU; the default is foreach already (tests/gpu/RESULTS.md).
     gains: ClassVar[Mapping[Value, float]] = {"foreach": 1.01, "for-loop": 0.97}

@@ -55,14 +55,15 @@ class HostSync(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    inside_step = True
     habit = True
     # Expected speed-up: It switches nothing (tests/gpu/RESULTS.md).
     gain = 1.0
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if facts.profile is None:
+        if facts.instrumented is None:
             return NEEDS_PROFILE
-        places = facts.profile.sync_places
+        places = facts.instrumented.sync_places
         if places is None:
             return Skip(
                 "the baseline's profile did not look for them: the step failed in PyTorch's synchronisation mode"

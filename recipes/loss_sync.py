@@ -67,6 +67,7 @@ class LossSync(Recipe):
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    inside_step = True
     habit = True
     # Expected speed-up: Both 1.00x on an encoder; a host-bound step waits (tests/gpu/RESULTS.md).
     gains: ClassVar[Mapping[Value, float]] = {"every_step": 0.99, "accumulated": 1.0}

@@ -97,6 +97,7 @@ class StepGraph(Recipe):
     usual = frozenset({True})
     numerics = Numerics.CLOSE
     stage = Stage.STEP
+    inside_step = True
     keeps_code = True  # the graph records the kernels that there are
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:

@@ -56,6 +56,7 @@ class ZeroGrad(Recipe):
     attacks = frozenset({Bottleneck.MEMORY})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    inside_step = True
     saves_memory = True
     habit = True
     # Expected speed-up: zeros 0.98x, by hand 1.00x (tests/gpu/RESULTS.md).

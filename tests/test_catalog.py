@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import importlib.metadata
+import os
 import re
 import sys
 
@@ -121,8 +123,17 @@ def test_files_of_one_name_in_two_folders_do_not_meet(tmp_path):
 
 
 def test_a_missing_folder_is_an_error(tmp_path):
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
         load_catalog([str(tmp_path / "missing")])
+
+
+def test_a_folder_that_one_may_not_enter_is_an_error(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)  # root may enter every folder
+    with pytest.raises(UsageError, match="cannot be read: Permission denied"):
+        load_catalog([str(tmp_path)])
 
 
 def test_a_file_is_no_folder(tmp_path):

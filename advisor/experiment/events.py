@@ -30,9 +30,10 @@ from advisor.records import (
 
 @dataclass(frozen=True, slots=True)
 class GoalSet:
-    """The session's goal: its first event."""
+    """The session's goal: its first event. ``session_id`` is empty in older journals."""
 
     goal: Goal
+    session_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

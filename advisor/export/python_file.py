@@ -29,8 +29,10 @@ _GUARDS = {
 }
 
 
-def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | str) -> str:
+def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | str, *, own_step: bool = False) -> str:
     """Python source with ``prepare(model, optimizer, loader)`` and ``train_step`` or ``infer_step``, by ``mode``.
+
+    With ``own_step`` it has ``own_step(step, model)`` in place of these.
 
     ``prepare`` runs the recipes' own code in the order of their stages. The step is the code that trials run, word for
     word, with the plan as data.
@@ -45,7 +47,8 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     chosen = [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
     plan = _plan(chosen, mode)
     wrapper = _device_loader(chosen, plan)
-    step = [templates.STEP_PLAN, _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan)]
+    made = _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan)
+    step = [templates.STEP_PLAN, templates.OWN_STEP if own_step else made]
     others = [pair for pair in chosen if pair[0].stage is not Stage.DATA]
     codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
     library = library_for([_prepare(others, plan, wrapper, {}), *codes.values(), *step])
@@ -56,7 +59,9 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     constants = dict.fromkeys(text for parts in data.values() for text in parts.constants)
     definitions = dict.fromkeys(text for parts in data.values() for text in parts.definitions)
     imports += [text for parts in data.values() for text in parts.imports]
-    head = "\n\n".join(filter(None, [_header(chosen, mode, imports), "\n".join(constants), plan_data]))
+    head = "\n\n".join(
+        filter(None, [_header(chosen, _usage(mode, own_step=own_step), imports), "\n".join(constants), plan_data])
+    )
     prepare = _prepare(chosen, plan, wrapper, data)
     whole = [head, *definitions, prepare, *reversed(step), f"{templates.LIBRARY.strip()}\n\n\n{library.text}"]
     return "\n\n\n".join(part.strip("\n") for part in whole) + "\n"
@@ -98,9 +103,14 @@ def _data_parts(codes: Mapping[str, str], file: str, prepare: str) -> dict[str, 
 # --- the head of the file -------------------------------------------------------------------------------------
 
 
-def _header(chosen: list[tuple[Recipe, Value]], mode: Mode, imports: list[str]) -> str:
+def _usage(mode: Mode, *, own_step: bool) -> str:
+    if own_step:
+        return templates.OWN_STEP_USAGE
+    return templates.TRAIN_USAGE if mode is Mode.TRAIN else templates.INFER_USAGE
+
+
+def _header(chosen: list[tuple[Recipe, Value]], usage: str, imports: list[str]) -> str:
     lines = [format_setting(recipe.key, value) for recipe, value in sorted(chosen, key=lambda pair: pair[0].key)]
-    usage = templates.TRAIN_USAGE if mode is Mode.TRAIN else templates.INFER_USAGE
     text = templates.HEADER.substitute(
         version=advisor.__version__,
         packages=_packages(chosen),

@@ -240,11 +240,14 @@ def _builtin_package() -> ModuleType:
 
 def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, _Source]]:
     for folder in folders:
-        root = Path(folder)
-        if not root.is_dir():
-            raise UsageError(f"the recipe folder {folder} does not exist.", "Give --recipes a folder of .py files.")
-        for path in sorted(root.glob("[!_]*.py")):
-            yield str(path), _Source(path=path)
+        try:
+            paths = sorted(Path(folder).iterdir())
+        except OSError as error:
+            reason = f"the recipe folder {folder} cannot be read: {error.strerror}."
+            raise UsageError(reason, "Give --recipes a folder of .py files.") from error
+        for path in paths:
+            if path.suffix == ".py" and not path.name.startswith("_"):
+                yield str(path), _Source(path=path)
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         yield f"entry point {entry.name}", _Source(module=entry.value.partition(":")[0])
 
@@ -388,6 +391,8 @@ def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:
         if "cuda" in recipe.devices:
             return Skip("needs a CUDA GPU; this session runs on the CPU")
         return Skip("applies to the CPU only; this session runs on a CUDA GPU")
+    if facts.workload.own_step and recipe.inside_step:
+        return Skip("the step is your own, and this changes what happens inside it: write it there yourself")
     return None
 
 

@@ -68,6 +68,7 @@ class Components:
     """The parts of a workload that a recipe may change: the objects, and the plan of how a step runs.
 
     ``data`` is a DataLoader, one batch, a callable ``batch_size -> batch``, or None when only the model is known.
+    ``own_step`` is a step that the user wrote, None where the step is made of these parts.
     """
 
     model: Any
@@ -75,6 +76,7 @@ class Components:
     data: Any
     plan: StepPlan
     batch_size: int | None = None
+    own_step: Any = None
 
     @property
     def has_loader(self) -> bool:
@@ -113,6 +115,7 @@ class Recipe(ABC):
     ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
     ``phases``: the phases of a step that it can shorten, when it touches no other:
     they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
+    ``inside_step``: it changes what happens between the parts of a step, which a step of the user's own hides.
     ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
@@ -139,6 +142,7 @@ class Recipe(ABC):
     habit: ClassVar[bool] = False
     times_kernels: ClassVar[bool] = False
     saves_memory: ClassVar[bool] = False
+    inside_step: ClassVar[bool] = False
     partners: ClassVar[frozenset[str]] = frozenset()
     usual: ClassVar[frozenset[Value]] = frozenset()
     replacement_margin: ClassVar[float] = 1.0
@@ -157,8 +161,9 @@ class Recipe(ABC):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         """The values worth trying here, or the reason why there are none. The present value may be among them.
 
-        ``facts.profile`` is None before the instrumented pass. A recipe then proposes what the workload's structure
-        alone makes sensible; one that needs the profile skips with ``NEEDS_PROFILE`` and is asked again later.
+        ``facts.profile`` is None at first, then perhaps the phases alone; ``facts.instrumented`` is None until the
+        instrumented pass. A recipe then proposes what the workload's structure alone makes sensible; one that needs
+        that pass skips with ``NEEDS_PROFILE`` and is asked again later.
         """
 
     def apply(self, workload: Components, value: Value) -> None:
@@ -318,7 +323,7 @@ def unless_computed(facts: Facts, *families: str, reason: str) -> Skip | None:
     """
     if facts.computes(*families):
         return None
-    return Skip(reason if facts.profile else f"{reason}, as far as is known before the instrumented pass")
+    return Skip(reason if facts.instrumented else f"{reason}, as far as is known before the instrumented pass")
 
 
 def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:

@@ -112,6 +112,7 @@ class Phase(StrEnum):
     LOSS = "loss"
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
+    OWN_STEP = "your own step"
 
 
 class Objective(StrEnum):

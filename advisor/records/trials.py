@@ -88,6 +88,7 @@ class TrialSpec:
     ``seed`` fixes the model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout).
     ``environment`` are variables that must be set before the interpreter starts: such a trial gets a fresh one.
     ``export_path``: the exported file that a trial verifies; empty for the loop that it is compared with.
+    ``times_phases``: it times the parts of a step once the blocks are timed.
     """
 
     trial_id: str
@@ -104,6 +105,7 @@ class TrialSpec:
     kind: TrialKind = TrialKind.CANDIDATE
     environment: dict[str, str] = field(default_factory=dict)
     export_path: str = ""
+    times_phases: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,8 @@ class TrialResult:
     ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
     the updates that a gradient scaler skipped in the probe. ``energy_j_per_sample`` is what the whole GPU took while
     the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first batches of a
-    loader were; None where one batch is used again and again.
+    loader were; None where one batch is used again and again. ``phases`` are ms per part of a step, each waited for;
+    empty where nobody asked for them.
     """
 
     outcome: Outcome
@@ -186,6 +189,7 @@ class TrialResult:
     gpu: GpuReadings | None = None
     log_path: str = ""
     data: DataPrint | None = None
+    phases: dict[str, float] = field(default_factory=dict)
 
     @property
     def measured(self) -> bool:

@@ -23,7 +23,7 @@ from advisor.report.conclusions import (
     tried,
     untried,
 )
-from advisor.report.document import Bullets, Document, Inline, Section, Table
+from advisor.report.document import Bullets, Document, Inline, Picture, Section, Table
 from advisor.report.evidence import (
     baseline_blocks,
     caveats,
@@ -37,6 +37,8 @@ from advisor.report.evidence import (
 from advisor.report.habits import habit_rows
 from advisor.report.method import method
 from advisor.report.pareto import pareto_section
+from advisor.report.pictures import pictures
+from advisor.report.reproduce import code_section, reproduce_section
 from advisor.report.trials import habits_table, source, trials, untried_table
 from advisor.report.verdict import verdict
 
@@ -60,6 +62,9 @@ def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     if state.recommendations:
         table, *reasons = recommendations(state)
         yield Section(f"Recommendations, {state.goal.words.ranked}", (table, *reasons), brief=(table,))
+    yield from code_section(state, catalog)
+    if drawn := tuple(map(Picture, pictures(state))):
+        yield Section("Pictures", drawn, brief=())
     yield from pareto_section(state)
     yield from sweep_section(state, batch_advice(state, catalog))
     if state.source_files:
@@ -97,6 +102,7 @@ def _background(state: SessionState, request: Request) -> Iterator[Section]:
     """What a summary leaves out: the machine, and how the numbers were made."""
     if state.hardware:
         yield Section("Hardware and versions", (_hardware(state.hardware, state.facts),))
+        yield reproduce_section(state, request)
     if state.baseline:
         yield Section("How the numbers were made", (Bullets(tuple(method(state, request))),))
 

@@ -347,7 +347,7 @@ class AdvisorApp(App[AppResult]):
         from advisor.tui.screens import QuitScreen
 
         working = self.context.control is not None and bool(self._jobs.running)
-        if not working or self._stopping or self.context.state.failure or len(self.screen_stack) > 1:
+        if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
         can_finish = self.steering.can("finish") is True
@@ -370,13 +370,16 @@ class AdvisorApp(App[AppResult]):
             self._jobs.clear()
             await self._stop_session()
         self._take_events()
-        recorded = self.context.recorded
-        result = result_of_recorded(self._session_id) if recorded else result_of(self.context.state, self._session_id)
+        result = self.result()
         self.exit(replace(result, then=self._then), return_code=result.exit_code)
 
+    def result(self) -> AppResult:
+        """Return what to say after the app has closed, or where it never opened."""
+        recorded = self.context.recorded
+        return result_of_recorded(self._session_id) if recorded else result_of(self.context.state, self._session_id)
+
     def leave_soon(self) -> None:
-        """Leave at once, for a signal: safe in its handler, and before the app has begun."""
-        # Nobody may be there to answer a question.
+        """Leave for a signal; nobody may be there to be asked. Safe in its handler, and before the app has begun."""
         leave_from_outside(lambda: self._alive, lambda: self.call_later(self.action_quit_at_once))
 
     async def _stop_session(self) -> None:

@@ -58,17 +58,26 @@ def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> 
 
 
 def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
-    """Run the app, write what was asked for, and go on with the session that the person chose to see next."""
-    with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(app.leave_soon):
+    """Run the app, write what was asked for, and go on with the session that the person chose to see next.
+
+    After a signal that came before the app could open there is nothing to show: it stays closed.
+    """
+    with INTERRUPTS.handled():
         started = time.monotonic()
-        result = app.run()
+        result = app.result() if INTERRUPTS.asked else _shown(app)
         if result is None:
             raise AdvisorError("the app ended without a word.", "This is a bug of ours: please report it.")
         state = app.context.state
         if state.finished is None and state.failure is None:  # it was not waited for any longer
             state.apply(SessionFinished(True, time.monotonic() - started))
-        code = _farewell(state, request, outputs, result)
+        with INTERRUPTS.obeyed_by():
+            code = _farewell(state, request, outputs, result)
     return _go_on_with(result.then) if result.then else code
+
+
+def _shown(app: AdvisorApp) -> AppResult | None:
+    with INTERRUPTS.obeyed_by(app.leave_soon):
+        return app.run()
 
 
 def _go_on_with(then: Then) -> int:

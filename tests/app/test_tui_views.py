@@ -26,6 +26,7 @@ from advisor.records import (
     Profile,
     SyncPlace,
 )
+from advisor.report.charts import Part, Stacked
 from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_sentence
 from advisor.report.figures import ceiling_figures, gpu_sentence, step_figures
@@ -280,10 +281,11 @@ async def test_keys_that_need_a_profile_are_dimmed_without_one() -> None:
 
 
 def test_a_cpu_profile_has_no_column_for_a_gpu() -> None:
-    assert [line.plain.split() for line in legend({"forward": 3.0, "backward": 1.0}, {}, 76)] == [
-        ["■", "forward", "3.00", "ms", "75", "%", "■", "backward", "1.00", "ms", "25", "%"]
+    step = Stacked("before", "4.00 ms", (Part("forward", "F", 3.0, ""), Part("backward", "B", 1.0, "")))
+    assert [line.plain.split() for line in legend(step, {}, 76)] == [
+        ["F", "forward", "3.00", "ms", "75", "%", "B", "backward", "1.00", "ms", "25", "%"]
     ]
-    headed = legend({"forward": 3.0, "backward": 1.0}, {"forward": 2.5}, 76)
+    headed = legend(step, {"forward": 2.5}, 76)
     assert headed[0].plain.split() == ["step", "share", "GPU"] * 2
     assert "2.50 ms" in headed[1].plain
     assert "–" in headed[1].plain

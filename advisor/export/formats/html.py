@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from advisor.export import svg
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import format_percent, printable
 from advisor.records.outputs import Outputs
-from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Share, Table
+from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Picture, Share, Table
 
 if TYPE_CHECKING:
     from advisor.experiment.request import Request
@@ -53,8 +54,8 @@ def _page(document: Document) -> str:
         blocks = "\n".join(_html_block(block) for block in section.blocks)
         parts.append(f"<section>\n<h2>{html.escape(section.title)}</h2>\n{blocks}\n</section>")
     parts.append(f"<footer>{html.escape(document.footer)}</footer>")
-    filled = {"@title@": title, "@body@": "\n".join(parts)}
-    return re.sub("@(title|body)@", lambda match: filled[match[0]], _PAGE)
+    filled = {"@title@": title, "@body@": "\n".join(parts), "@style@": svg.STYLE}
+    return re.sub("@(title|body|style)@", lambda match: filled[match[0]], _PAGE)
 
 
 def _html_block(block: Block) -> str:
@@ -67,6 +68,8 @@ def _html_block(block: Block) -> str:
             return f"<pre>{html.escape(text)}</pre>"
         case Table():
             return _html_table(block)
+        case Picture(chart):
+            return svg.figure(chart)
 
 
 def _html_table(table: Table) -> str:
@@ -109,6 +112,7 @@ body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; color: var(
   font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 0 0 .4rem; }
 .summary { font-size: 1.15rem; border-left: .25rem solid var(--mark); padding-left: .9rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
@@ -121,7 +125,7 @@ pre { padding: .8rem 1rem; overflow-x: auto; }
 .bar { display: inline-block; width: 8rem; height: .6rem; background: var(--soft); border-radius: .2rem; }
 .bar i { display: block; height: 100%; background: var(--mark); border-radius: .2rem; }
 footer { margin-top: 3rem; color: var(--dim); font-size: .88rem; }
-</style>
+@style@</style>
 </head>
 <body>
 @body@

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from advisor.export.format import File, Format, Found, Offer
 from advisor.figures.formatting import format_percent, printable
 from advisor.records.outputs import Outputs
-from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Share, Table
+from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Picture, Share, Table
 
 if TYPE_CHECKING:
     from advisor.experiment.request import Request
@@ -65,6 +65,8 @@ def _markdown_block(block: Block) -> list[str]:
             return [f"{fence}{language}", *text.rstrip("\n").split("\n"), fence]
         case Table():
             return _markdown_table(block)
+        case Picture(chart):
+            return [f"**{_markdown(chart.title)}.** {_markdown(chart.words)}"]
 
 
 def _markdown_table(table: Table) -> list[str]:

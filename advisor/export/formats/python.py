@@ -39,18 +39,23 @@ class PythonFile(Format):
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         """Import it."""
-        step = "infer_step" if _mode(found) is Mode.INFER else "train_step"
+        made = "infer_step" if _mode(found) is Mode.INFER else "train_step"
+        step = "own_step" if _has_own_step(found) else made
         return f"in your script: from {Path(name).stem} import prepare, {step}", "it needs no perf-advisor"
 
 
 def _source(found: Found) -> str:
     from advisor.export.python_file import python_source
 
-    return python_source(found.catalog, found.settings, _mode(found))
+    return python_source(found.catalog, found.settings, _mode(found), own_step=_has_own_step(found))
 
 
 def _mode(found: Found) -> Mode:
     return found.state.facts.workload.mode if found.state.facts else Mode.TRAIN
+
+
+def _has_own_step(found: Found) -> bool:
+    return bool(found.state.facts and found.state.facts.workload.own_step)
 
 
 FORMAT = PythonFile()

@@ -85,16 +85,26 @@ def _word(name: str, value: Value) -> str:
 def list_entry(
     item: Recommendation, decision: Decision | None, by: Yardstick | None, *, wide: bool, value: Value | None = None
 ) -> Content:
-    """Two lines of the list: rank, mark, title; then the effect and what was decided, as a mark when not ``wide``.
+    """Two lines of the list: rank, mark, title; then a check box, the effect and what was decided.
 
-    ``value`` is the one that was accepted, where it was one of several.
+    That is a mark when not ``wide``. ``value`` is the one that was accepted, where it was one of several.
     """
     record = item.record
     first = Content.assemble((f"{item.rank:>2} ", DIM), mark(record), " ", (item.title, "bold"))
     badge = _badge(item, decision, value)
     effect = own_effect(record, by, short=True)
-    second = Content.assemble("     ", effect, "  ", badge if wide else badge[:1])
+    second = Content.assemble("  ", check_box(item, decision), " ", effect, "  ", badge if wide else badge[:1])
     return first + Content("\n") + second
+
+
+def is_checked(item: Recommendation, decision: Decision | None) -> bool:
+    """Whether a recommendation is in the stack, or will be: accepted, or in it and not rejected."""
+    return decision is Decision.ACCEPTED or (item.in_stack and decision is not Decision.REJECTED)
+
+
+def check_box(item: Recommendation, decision: Decision | None) -> Content:
+    """``☑`` for what the stack holds, ``☐`` for what it does not."""
+    return Content.styled("☑", "$success") if is_checked(item, decision) else Content.styled("☐", DIM)
 
 
 def _badge(item: Recommendation, decision: Decision | None, value: Value | None = None) -> Content:
