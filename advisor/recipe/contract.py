@@ -100,7 +100,7 @@ class Recipe(ABC):
     """One optimization. Class attributes describe it; the module docstring explains it.
 
     ``values``: all that the setting may be; a switch, whose default is a bool, need not say it. Settings files are
-    checked against them, tests try each, and the README's table lists them.
+    checked against them, tests try each, and the table of recipes lists them.
     ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
     the exported Python file says it in its plan.
     ``compiles``: every value but the default has the model compiled.
