@@ -13,7 +13,7 @@ from advisor.cli.commands import check, compare, export, hardware, init, measure
 
 
 class Invocation(Protocol):
-    """What a command line asks for."""
+    """The parsed command line."""
 
     def run(self) -> int:
         """Do it and return the exit code. Raises AdvisorError."""
@@ -64,7 +64,7 @@ class ShowHelp:
 
 
 def parse(arguments: Sequence[str]) -> Invocation:
-    """What a command line asks for. Raises UsageError for a mistake; ``--help`` and ``--version`` exit."""
+    """The parsed command line. Raises UsageError for a mistake; ``--help`` and ``--version`` exit."""
     if not arguments:
         return ShowHelp()
     first, *rest = arguments

@@ -150,7 +150,7 @@ def script_of(text: str) -> str:
 
 
 def gpus_of(text: str) -> int:
-    """How many GPUs to measure on; one for now. Raises UsageError for more."""
+    """The number of GPUs to measure on; one for now. Raises UsageError for more."""
     gpus = count_of(text)
     if gpus > 1:
         raise UsageError(

@@ -17,7 +17,7 @@ _MEASURED_IN_PEACE = 1.1
 
 
 def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
-    """What the step is bound by, None where it is far from every roof, and the evidence in one sentence."""
+    """The step's bottleneck, None where it is far from every roof, and the evidence in one sentence."""
     waiting, copying = measured.share(Phase.DATA_WAIT), measured.share(Phase.HOST_TO_DEVICE)
     if _starves(measured, waiting + copying):
         if copying > waiting and measured.host_to_device_bytes:
