@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     BUG = 1
     USAGE = 2
     TARGET = 3
+    NOT_WORTH_IT = 4
     INTERRUPTED = 130
 
 

@@ -27,9 +27,8 @@ precision and AMP. NVIDIA, Train With Mixed Precision.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from advisor.recipe import Components, Recipe, Stage, is_host_bound
+from advisor.recipe import Recipe, Stage, is_host_bound
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
 
 
@@ -40,6 +39,8 @@ class Autocast(Recipe):
     title = "Automatic mixed precision"
     key = "precision.autocast"
     default = "none"
+    values = ("none", "bfloat16", "float16")
+    plan_field = "autocast"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     partners = frozenset({"channels_last", "compile", "step_graph"})
     usual = frozenset({"bfloat16"})
@@ -60,9 +61,6 @@ class Autocast(Recipe):
             return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
         return ["bfloat16"]
 
-    def accepts(self, value: Value) -> bool:
-        return value in ("none", "bfloat16", "float16")
-
     def is_usual(self, value: Value, mode: Mode) -> bool:
         # Inference keeps no float32 copy of the weights for: half_weights casts them once, and not in each pass.
         return value in self.usual and mode is Mode.TRAIN
@@ -76,9 +74,6 @@ class Autocast(Recipe):
             return 1.4
         gain = 1.1 if is_host_bound(facts) else 1.5
         return gain if value == "bfloat16" or facts.workload.mode is Mode.INFER else 0.95 * gain
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, autocast=str(value))
 
     def code(self, value: Value) -> str:
         if value == "none":

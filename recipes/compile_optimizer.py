@@ -68,6 +68,7 @@ class CompileOptimizer(Recipe):
     title = "Compiled optimizer step"
     key = "compile.optimizer"
     default = False
+    plan_field = "compile_optimizer"
     modes = TRAINING
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})

@@ -49,6 +49,8 @@ class HalfWeights(Recipe):
     title = "Half-precision weights"
     key = "precision.weights"
     default = "float32"
+    values = ("float32", *_ROUNDING)
+    plan_field = "input_dtype"
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
     partners = frozenset({"channels_last", "compile", "step_graph", "sdpa", "fused_optimizer"})
     usual = frozenset({"bfloat16"})
@@ -70,9 +72,6 @@ class HalfWeights(Recipe):
         if not _FAST_ON_CPU & set(facts.hardware.host.cpu_features):
             return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
         return ["bfloat16"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("float32", *_ROUNDING)
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 1.38x at batch 128, 0.61x at batch 1 without a captured step; 1.40x on a CPU.

@@ -58,6 +58,7 @@ class Tf32(Recipe):
     title = "Precision of float32 products"
     key = "precision.float32_matmul"
     default = "highest"
+    values = ("highest", "high", "medium")
     attacks = frozenset({Bottleneck.COMPUTE})
     partners = frozenset({"channels_last", "compile", "step_graph"})
     usual = frozenset({"high"})
@@ -75,9 +76,6 @@ class Tf32(Recipe):
         if facts.current("precision.autocast", "none") != "none":
             return Skip("autocast takes the products out of float32 already")
         return ["high", "medium"] if facts.on_cuda else ["medium"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("highest", "high", "medium")
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         if value == self.default or runs_in_half(facts) or (value == "high" and not facts.on_cuda):

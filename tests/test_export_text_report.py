@@ -84,6 +84,7 @@ def test_the_sections_in_their_order(text):
     assert re.findall(r"^## (.*)$", text, re.M) == [
         "The settings together",
         "Recommendations, best first",
+        "The code of these settings",
         "Pictures",
         "Speed against memory",
         "Batch sizes",
@@ -95,6 +96,7 @@ def test_the_sections_in_their_order(text):
         "Habits, way by way",
         "Not tried",
         "Hardware and versions",
+        "To reproduce it",
         "How the numbers were made",
     ]
     assert "torch | 2.11.0+cu130" in text

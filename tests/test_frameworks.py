@@ -123,6 +123,7 @@ def assert_same(model, other, **tolerances):
         torch.testing.assert_close(have, want, **tolerances)
 
 
+@pytest.mark.process
 def test_a_tuned_fit_of_lightning_is_the_plain_one(tuned, tmp_path, eager_backend, fresh_compiler):
     from advisor.lightning import TunedCallback
 
@@ -134,6 +135,7 @@ def test_a_tuned_fit_of_lightning_is_the_plain_one(tuned, tmp_path, eager_backen
     assert counters["frames"]["ok"] == 2  # the body and the head
 
 
+@pytest.mark.process
 def test_lightning_gets_what_it_can_be_told_and_the_rest_in_one_warning(tuned, tmp_path, eager_backend, fresh_compiler):
     from advisor.lightning import TunedCallback
 
@@ -150,6 +152,7 @@ def test_lightning_gets_what_it_can_be_told_and_the_rest_in_one_warning(tuned, t
     assert_same(module, expected, rtol=0.1, atol=0.03)
 
 
+@pytest.mark.process
 def test_what_the_user_told_the_trainer_stays(tuned, tmp_path):
     from advisor.lightning import TunedCallback
 
@@ -222,6 +225,7 @@ def test_a_tuned_run_of_transformers_is_the_plain_one(tuned, tmp_path, eager_bac
     assert counters["frames"]["ok"] > 0
 
 
+@pytest.mark.process
 def test_what_training_arguments_have_a_name_for_is_left_to_them(tuned, tmp_path):
     pytest.importorskip("transformers")
     from advisor.transformers import TunedCallback, arguments

@@ -471,6 +471,7 @@ def test_few_cores_are_read_of_many(monkeypatch):
 # --- what becomes of it ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_a_real_trial_on_the_cpu_has_no_gpu_and_no_energy(tmp_path):
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
     spec = TrialSpec(

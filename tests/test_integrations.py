@@ -18,7 +18,7 @@ TEXT = (Path(__file__).parent.parent / "docs" / "integrations.md").read_text(enc
 BLOCKS = dict(re.findall(r"^```python (\w+)\n(.*?)^```$", TEXT, re.M | re.S))
 TUNED = "compile.mode: default\noptimizer.implementation: foreach\n"
 
-pytestmark = pytest.mark.usefixtures("eager_backend", "fresh_compiler")
+pytestmark = [pytest.mark.compile, pytest.mark.usefixtures("eager_backend", "fresh_compiler")]
 
 
 def samples():

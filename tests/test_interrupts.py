@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -15,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from on_a_terminal import OnATerminal
 from planted import TINY_TARGET
 
 from advisor.process import interrupts
@@ -123,33 +122,18 @@ def ended_by(number, folder, asks):
     """A session in the app on a terminal, which gets a signal once ``asks`` says so of what is shown and of the time
     since it takes signals.
 
-    Returns its exit code, all that it showed, and the seconds that it took to switch the terminal back and to end.
+    Returns its exit code, all that it showed, and the seconds that it took to switch the terminal back or to end.
     """
     (folder / "target.py").write_text(TINY_TARGET, encoding="utf-8")
     outputs = ["--json", "out.json", "--report", "out.md", "--export", "tuned.yaml"]
     command = [sys.executable, "-m", "advisor", "target.py", "--device", "cpu", *outputs]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(folder)
-        os.execve(command[0], command, {**os.environ, "PERF_ADVISOR_STATE": str(folder / "s"), "TERM": "xterm"})
-    shown, asked_at, restored_s, until, taken_at = b"", 0.0, SOON_S, time.monotonic() + SOON_S, 0.0
-    while time.monotonic() < until:
-        taken_at = taken_at or (time.monotonic() if takes_signals(pid) else 0.0)
-        if not asked_at and taken_at and asks(shown, time.monotonic() - taken_at):
-            asked_at = time.monotonic()
-            os.kill(pid, number)
-        if not select.select([terminal], [], [], 0.02)[0]:
-            continue
-        try:
-            shown += os.read(terminal, 65536)
-        except OSError:
-            break
-        if asked_at and restored_s == SOON_S and b"\x1b[?1049l" in shown:
-            restored_s = time.monotonic() - asked_at
-    else:
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status), shown, restored_s
+    with OnATerminal(command, folder, {"PERF_ADVISOR_STATE": str(folder / "s"), "OMP_NUM_THREADS": "1"}) as app:
+        app.wait_for(lambda: takes_signals(app.process.pid))
+        taken_at = time.monotonic()
+        app.wait_for(lambda: asks(app.shown, time.monotonic() - taken_at))
+        app.process.send_signal(number)
+        restored_s = app.wait_for(lambda: b"\x1b[?1049l" in app.shown)
+        return app.ended(), app.shown, restored_s
 
 
 def takes_signals(pid):

@@ -168,6 +168,7 @@ def shuffled(**options):
     return DataLoader(Numbers(), batch_size=8, shuffle=True, **options)
 
 
+@pytest.mark.process
 @both_ways
 @pytest.mark.parametrize("generator", [None, 1])
 def test_workers_that_live_on_shuffle_every_epoch_as_before(change, generator):
@@ -180,11 +181,13 @@ def test_workers_that_live_on_shuffle_every_epoch_as_before(change, generator):
     assert first_samples(kept) == expected
 
 
+@pytest.mark.process
 def test_a_loader_that_lived_on_already_goes_on_as_it_did():
     options = {"num_workers": 1, "persistent_workers": True}
     assert first_samples(applied("prefetch", 4, shuffled(**options))) == first_samples(shuffled(**options))
 
 
+@pytest.mark.process
 def test_such_a_loader_is_freed_with_its_last_user_and_can_be_pickled():
     loader = applied("num_workers", 1, shuffled())
     again = pickle.loads(pickle.dumps(loader))
@@ -379,6 +382,7 @@ def test_one_worker_of_a_stream_yields_it_in_its_order():
     assert [batch.tolist() for batch in changed] == [batch.tolist() for batch in loader]
 
 
+@pytest.mark.process
 @both_ways
 def test_several_workers_of_a_divided_stream_yield_each_sample_once(change):
     changed = change("num_workers", 2, DataLoader(Divided(), batch_size=3))
@@ -448,6 +452,7 @@ def of_pyg():
     return loader([data(x=torch.full((2, 3), float(i)), edge_index=edges) for i in range(12)], batch_size=4)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("make", [of_accelerate, of_timm, of_pyg])
 def test_loaders_of_frameworks_are_kept(make):
     loader = make()

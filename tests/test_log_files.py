@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from planted import TINY_TARGET
 
 from advisor.records import Outcome, TargetSpec, TrialSpec
@@ -45,6 +46,7 @@ def trial(tmp_path, then=""):
     return TrialSpec("t", target, {}, measure_s=0.1, warmup_limit_s=0.2, timeout_s=120.0, log_path=log)
 
 
+@pytest.mark.process
 def test_a_target_that_prints_without_end_fills_no_disk(tmp_path):
     result = Runner().run(trial(tmp_path), lambda message: None)
     assert result.outcome is Outcome.MEASURED, result.reason
@@ -55,6 +57,7 @@ def test_a_target_that_prints_without_end_fills_no_disk(tmp_path):
     assert (tmp_path / "trial.log").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.process
 def test_its_last_words_are_told_though_the_middle_was_cut_out(tmp_path):
     result = Runner().run(trial(tmp_path, "    sys.exit('the learning rate is missing')\n"), lambda message: None)
     assert result.outcome is Outcome.FAILED

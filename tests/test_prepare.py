@@ -470,6 +470,7 @@ def with_adapters(prepare=lambda *objects: objects):
     return peft.get_peft_model_state_dict(model), model
 
 
+@pytest.mark.process
 def test_adapters_train_and_merge_as_in_a_plain_loop(eager_backend, fresh_compiler):
     expected, plain = with_adapters()
     settings = {"compile.mode": "default", "memory.activation_checkpointing": "blocks", "model.pad_to_multiple": 3}

@@ -26,6 +26,7 @@ from advisor.machine.hardware import inspect_hardware
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Mode, Profile
+from advisor.report.evidence import bound_sentence
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
@@ -671,6 +672,11 @@ TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 
         (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "731 kernels"),
         (profile(device_busy_share=0.99), Bottleneck.COMPUTE, "50 % of this machine's float32"),
         (profile(), Bottleneck.COMPUTE, "50 %"),
+        (
+            profile(flops_per_step=10**10, moved_bytes_per_step=4 * 10**9, copy_bytes_per_s=4e12),
+            None,
+            "1 % of what a copy in memory reaches",
+        ),
         (profile(flops_per_step=10**10), Bottleneck.MEMORY, "reaches 0 %"),
         (profile(flops_per_step=None), Bottleneck.MEMORY, "an unknown share"),
         (profile(flops_per_step=0), Bottleneck.MEMORY, "multiplies no matrices"),
@@ -681,8 +687,8 @@ TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 
         ),
         (
             profile(flops_per_step=10**10, moved_bytes_per_step=10**10, copy_bytes_per_s=4e12),
-            Bottleneck.MEMORY,
-            "2 % of what a copy reaches: far from both, so",
+            None,
+            "probably the overhead of many small operators",
         ),
         (
             profile(flops_per_step=0, moved_bytes_per_step=8 * 10**11, copy_bytes_per_s=4e12),
@@ -704,3 +710,11 @@ def test_what_a_step_is_bound_by(measured, bottleneck, evidence):
     found, text = judge(measured)
     assert found is bottleneck
     assert evidence in text
+
+
+def test_a_step_that_is_far_from_every_roof_is_not_called_bound_by_anything():
+    measured = profile(flops_per_step=10**10, moved_bytes_per_step=4 * 10**9, copy_bytes_per_s=4e12)
+    bottleneck, evidence = judge(measured)
+    told = bound_sentence(replace(measured, bottleneck=bottleneck, evidence=evidence))
+    assert told.startswith("What limits the step is not clear: probably the overhead of many small operators")
+    assert bound_sentence(measured) == ""

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from advisor.portable.plan import StepPlan
 from advisor.recipe import CUDA, Components, Recipe
+from advisor.recipe.catalog import Proposals
 from advisor.records import Facts, Hardware, Mode, TargetSpec
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.loader import loop_loader
@@ -365,32 +366,39 @@ def test_the_workload_itself_runs(name, mode):
     assert [text for text in problems if text and not plain(text)] == []
 
 
-@each_workload
-@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
-def test_a_recipe_proposes_what_runs_or_says_why_not(name, mode):
+def proposals_of(name: str, mode: Mode) -> Iterator[tuple[Recipe, Facts, Proposals]]:
+    """What each recipe of a mode proposes for a workload; recipes that need a GPU see it on one."""
     with _as_it_was():
         facts = facts_of(name, mode)
-    bad_reasons = [
-        f"{recipe.id}: {reason}"
-        for recipe in CATALOG
-        if mode in recipe.modes
-        for reason in reasons_of(recipe, name, on_a_gpu(facts) if recipe.devices == CUDA else facts)
-        if not plain(reason)
-    ]
-    assert bad_reasons == []
+    for recipe in CATALOG:
+        if mode in recipe.modes:
+            seen = on_a_gpu(facts) if recipe.devices == CUDA else facts
+            yield recipe, seen, CATALOG.propose(seen, only=[recipe.id])
 
 
-def reasons_of(recipe: Recipe, name: str, facts: Facts) -> Iterator[str]:
-    """All that a person is told of a recipe: why it has no values, why it has some, and why one cannot run."""
-    proposals = CATALOG.propose(facts, only=[recipe.id])
-    if not proposals.candidates:
-        yield proposals.skipped[recipe.id]
-    for candidate in proposals.candidates:
-        yield CATALOG.why(recipe.id, facts, candidate.value)
-        if recipe.expensive or recipe.package or (recipe.ladder and candidate != proposals.candidates[0]):
-            continue
-        with _as_it_was():
-            yield from filter(None, [refusal(name, facts.workload.mode, {candidate.key: candidate.value})])
+@each_workload
+def test_a_recipe_says_why_it_proposes_a_value_or_none(name, mode):
+    reasons = {}
+    for recipe, facts, proposals in proposals_of(name, mode):
+        for candidate in proposals.candidates:
+            reasons[candidate.name] = CATALOG.why(recipe.id, facts, candidate.value)
+        if not proposals.candidates:
+            reasons[recipe.id] = proposals.skipped[recipe.id]
+    assert {who: reason for who, reason in reasons.items() if not plain(reason)} == {}
+
+
+@pytest.mark.process
+@each_workload
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")
+def test_what_a_recipe_proposes_runs_or_says_why_not(name, mode):
+    refusals = {}
+    for recipe, _, proposals in proposals_of(name, mode):
+        for candidate in proposals.candidates:
+            if recipe.expensive or recipe.package or (recipe.ladder and candidate != proposals.candidates[0]):
+                continue
+            with _as_it_was():
+                refusals[candidate.name] = refusal(name, mode, {candidate.key: candidate.value})
+    assert {who: reason for who, reason in refusals.items() if reason and not plain(reason)} == {}
 
 
 @pytest.mark.parametrize(

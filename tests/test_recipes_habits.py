@@ -515,7 +515,6 @@ raise RuntimeError("nobody runs this")
 
 
 @pytest.mark.process
-@pytest.mark.timed
 def test_a_session_reads_the_source_and_prices_the_habits(tmp_path, monkeypatch):
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")

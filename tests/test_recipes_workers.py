@@ -34,6 +34,7 @@ def test_workers_get_their_options(change):
     assert change("worker_context", "default", loader).multiprocessing_context is None
 
 
+@pytest.mark.process
 @both_ways
 @every_loader
 def test_every_kind_of_loader_yields_the_same_samples(change, kind):

@@ -220,6 +220,7 @@ def test_a_file_that_changes_is_noticed_once(tmp_path):
 LOCAL = TINY_TARGET.replace("def build():\n", "def build():\n    import local_net\n")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("built_once", [True, False])
 def test_a_session_knows_the_modules_it_measured_and_says_when_one_changes(tmp_path, built_once):
     write("WIDTH = 16\n", "local_net.py")
@@ -237,6 +238,7 @@ def test_a_session_knows_the_modules_it_measured_and_says_when_one_changes(tmp_p
         taken_up("--resume")
 
 
+@pytest.mark.process
 def test_a_refused_baseline_leaves_the_record_as_it_was(tmp_path):
     """The model has become another one without any file of the user's: by the environment, say."""
     with short_trials():

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 from facts import gpu_facts
+from fake_trials import FakeRun
 from made_up import CATALOG
-from planted import THREE_PAUSES_TARGET, plant_removers
-from real_session import Run, short_trials
+from planted import pauses_removed, plant_removers
 
 from advisor.experiment import events
 from advisor.experiment.budget import Budget
@@ -85,17 +85,16 @@ def test_the_state_knows_which_value_was_accepted():
 # --- sessions -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def quick_sessions(real_sessions):
-    with short_trials():
-        yield
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
 
 
 def session_of(folder, **options):
     plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT", third="EXACT")
     recipes = (str(folder / "recipes"),)
     only = ("first", "second", "third")
-    return Run(folder, THREE_PAUSES_TARGET, only=only, recipe_folders=recipes, **{"budget_s": 60.0, **options})
+    return FakeRun(folder, pauses_removed, only=only, recipe_folders=recipes, **{"budget_s": 60.0, **options})
 
 
 def starts(matches):
@@ -106,9 +105,6 @@ def measuring(name):
     return lambda event: isinstance(event, events.TrialActivity) and event.name == name and event.text == "warming up"
 
 
-@pytest.mark.process
-@pytest.mark.timed
-@pytest.mark.usefixtures("quick_sessions")
 def test_a_session_obeys(tmp_path):
     """Its control is skipped, it is paused, given more time, ended early, and searches on when it is asked to."""
     run = session_of(tmp_path)
@@ -142,9 +138,6 @@ def test_a_session_obeys(tmp_path):
     assert sum(isinstance(event, events.SessionFinished) for event in run.told) == 1
 
 
-@pytest.mark.process
-@pytest.mark.timed
-@pytest.mark.usefixtures("quick_sessions")
 def test_going_on_with_a_complete_session_never_spoils_its_record(tmp_path):
     run = session_of(tmp_path, budget_s=12.0).run()
     run.journal.close()

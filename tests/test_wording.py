@@ -26,6 +26,7 @@ def test_numerics_that_nobody_could_compare_have_no_class():
     ("steps", "words"),
     [
         (0, "no start-up cost"),
+        (1, "the slower start is made up for after 1 step"),
         (1200, "the slower start is made up for after 1,200 steps"),
         (None, "starts more slowly, and its steps are no faster"),
     ],

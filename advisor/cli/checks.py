@@ -65,7 +65,10 @@ def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outpu
         trace_path=getattr(options, "trace", None),
         config_kind=getattr(options, "config_kind", None),
         verify=not getattr(options, "no_verify", False),
+        streams_events=getattr(options, "events", False),
     )
+    if outputs.streams_events and not outputs.json_to_stdout:
+        raise UsageError("--events writes to standard output, where no report goes.", "Write --json - --events.")
     check_outputs(outputs)
     return outputs
 

@@ -52,6 +52,17 @@ def share_of(text: str) -> float:
     return share
 
 
+def factor_of(text: str) -> float:
+    """A factor above 0, such as ``0.95``. Raises UsageError."""
+    try:
+        factor = float(text.removesuffix("x"))
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise UsageError(f"{text!r} is not a factor.", "Give a number above 0, such as 0.95 or 1.2.")
+    return factor
+
+
 def shape_of(text: str) -> tuple[int, ...]:
     """The sizes in ``64x3x224x224``. Raises UsageError unless each is a positive whole number."""
     parts = re.split(r"[x,]", text.strip().lower())
@@ -151,3 +162,14 @@ def gpus_of(text: str) -> int:
 def alternatives(words: Sequence[str]) -> str:
     """Words joined as a choice: ``a, b or c``."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+_ENDS_OWN = "--"  # what follows is the target's own sys.argv
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The command line's own arguments, and those of the target: all that follows the first ``--``."""
+    if _ENDS_OWN not in arguments:
+        return list(arguments), ()
+    end = list(arguments).index(_ENDS_OWN)
+    return list(arguments[:end]), tuple(arguments[end + 1 :])

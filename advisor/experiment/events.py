@@ -30,9 +30,10 @@ from advisor.records import (
 
 @dataclass(frozen=True, slots=True)
 class GoalSet:
-    """What the session optimises, and within what: its first word."""
+    """What the session optimises, and within what: its first word. ``session_id`` is empty in older journals."""
 
     goal: Goal
+    session_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

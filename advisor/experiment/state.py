@@ -36,6 +36,7 @@ class SessionState:
     """
 
     goal: Goal = field(default_factory=Goal)
+    session_id: str = ""
     hardware: Hardware | None = None
     facts: Facts | None = None
     source_files: tuple[str, ...] = ()
@@ -94,6 +95,7 @@ class SessionState:
     @apply.register
     def _(self, event: events.GoalSet) -> None:
         self.goal = event.goal
+        self.session_id = event.session_id
 
     @apply.register
     def _(self, event: events.HardwareFound) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -75,15 +76,18 @@ def without_library(code: str) -> str:
     return code.lstrip("\n")
 
 
-def definitions_in(module: str) -> Iterator[Definition]:
+@functools.cache
+def definitions_in(module: str) -> tuple[Definition, ...]:
     """The statements of a portable module, without its docstring and without imports from this package."""
     text = module_text(module)
     lines = text.splitlines()
+    found: list[Definition] = []
     for node in ast.parse(text).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from _imports(node)
+            found += _imports(node)
         elif not isinstance(node, ast.Expr):
-            yield _definition(node, lines)
+            found.append(_definition(node, lines))
+    return tuple(found)
 
 
 def _imports(node: ast.Import | ast.ImportFrom) -> Iterator[Definition]:

@@ -23,42 +23,9 @@ from advisor.records import Mode, Value
 # What exists only inside a step; statements of a recipe's code that read these belong to the loop, not to prepare().
 _LOOP_NAMES = frozenset({"inputs", "targets", "output", "loss", "batch"})
 _TRANSFORMS = "data.transforms_on_device"
-_COMPILE = (
-    "compile.mode",
-    "compile.scope",
-    "compile.dynamic",
-    "compile.freezing",
-    "compile.autotune",
-    "compile.combo_kernels",
-)
 _GUARDS = {
     Stage.OPTIMIZER: "if optimizer is not None:",
     Stage.DATA: "if isinstance(loader, torch.utils.data.DataLoader):",
-}
-_PLAN_FIELDS = {
-    "precision.autocast": "autocast",
-    "step.zero_grad": "zero_grad",
-    "infer.grad": "grad_mode",
-    "compile.mode": "compile_mode",
-    "compile.scope": "compile_scope",
-    "compile.dynamic": "compile_dynamic",
-    "compile.freezing": "freezing",
-    "compile.autotune": "compile_autotune",
-    "compile.combo_kernels": "combo_kernels",
-    "compile.optimizer": "compile_optimizer",
-    "step.clip_grad": "clip_grad",
-    "step.cuda_graph": "cuda_graph",
-    "step.create_on_device": "create_on_device",
-    "step.accumulate": "accumulate",
-    "data.pin_memory": "non_blocking",
-    "data.non_blocking": "non_blocking",
-    "data.device_prefetch": "device_prefetch",
-    "model.memory_format": "memory_format",
-    "precision.weights": "input_dtype",
-    "attention.backend": "attention_backend",
-    "loop.loss_item": "loss_item",
-    "loop.empty_cache": "empty_cache",
-    "host.gc": "collector",
 }
 
 
@@ -102,7 +69,7 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
 
 def _plan(chosen: list[tuple[Recipe, Value]], mode: Mode) -> StepPlan:
     """How the settings make a step run. The device is the model's, found when the file runs."""
-    values = {_PLAN_FIELDS[recipe.key]: value for recipe, value in chosen if recipe.key in _PLAN_FIELDS}
+    values = {recipe.plan_field: value for recipe, value in chosen if recipe.plan_field}
     if values.get("memory_format") == "contiguous":
         del values["memory_format"]
     return StepPlan(mode=mode, device="cuda", **values)  # type: ignore[arg-type]
@@ -179,16 +146,16 @@ def _imported(chosen: list[tuple[Recipe, Value]], imports: list[str]) -> str:
 def _prepare(
     chosen: list[tuple[Recipe, Value]], plan: StepPlan, wrapper: str, data: Mapping[str, top_level.Parts]
 ) -> str:
-    pairs = [(recipe, value) for recipe, value in chosen if recipe.key not in _COMPILE]
+    pairs = [(recipe, value) for recipe, value in chosen if not recipe.compiles]
     blocks = [block for recipe, value in pairs for block in _prepared(recipe, value, data.get(recipe.key))]
-    blocks += _compiled([(recipe, value) for recipe, value in chosen if recipe.key in _COMPILE], plan)
+    blocks += _compiled([(recipe, value) for recipe, value in chosen if recipe.compiles], plan)
     if wrapper:
         blocks.append(wrapper)
     if plan.compile_optimizer or (plan.cuda_graph and plan.mode == Mode.TRAIN):
         blocks.append(templates.CAPTURABLE.strip("\n"))
     if plan.attention_backend != "auto" and plan.compiles_with != "none":
         blocks.insert(0, templates.TELL_ATTENTION_APART.strip("\n"))
-    if any(recipe.key in _COMPILE for recipe, _ in chosen):
+    if any(recipe.compiles for recipe, _ in chosen):
         blocks.insert(0, templates.AS_WRITTEN.strip("\n"))
     if any("device" in block for block in blocks):
         blocks.insert(0, "device = next(model.parameters()).device")
@@ -219,7 +186,7 @@ def _prepared(recipe: Recipe, value: Value, parts: top_level.Parts | None) -> It
     """A recipe's part of prepare(): its code, or what is not at the top, under a comment that says what it is."""
     label = f"# {_label(recipe, value)}"
     if recipe.stage is Stage.STEP:
-        if recipe.key not in _PLAN_FIELDS:
+        if not recipe.plan_field:
             code = textwrap.indent(recipe.code(value).strip(), "#     ", lambda _: True)
             yield f"{label}\n# This is for you to put into the loop:\n{code}"
         return

@@ -283,7 +283,9 @@ def format_repayment(steps: int | None) -> str:
     """When a slower start has been made up for, as a phrase."""
     if steps is None:
         return "starts more slowly, and its steps are no faster"
-    return f"the slower start is made up for after {format_count(steps)} steps" if steps else "no start-up cost"
+    if not steps:
+        return "no start-up cost"
+    return f"the slower start is made up for after {format_count(steps)} step{'s' if steps > 1 else ''}"
 
 
 def format_break_even(steps: int | None) -> str:

@@ -127,8 +127,8 @@ class HeadlessReporter:
             yield _workload_line(event.facts)
             yield from event.facts.workload.notes
         profile = event.facts.profile
-        if profile and profile.bottleneck:
-            yield f"{profile.bottleneck.kind_of_step}: {profile.evidence}"
+        if profile and profile.kind_of_step:
+            yield f"{profile.kind_of_step}: {profile.evidence}"
 
     @_lines.register
     def _(self, event: events.BaselineMeasured) -> Iterable[str]:

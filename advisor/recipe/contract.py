@@ -14,7 +14,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
@@ -43,15 +43,8 @@ _FEW_PARAMETERS = 5_000_000
 # Largest share of a step that a gain is computed from. Unitless; it bounds the gain to ten times.
 _MOST_OF_A_STEP = 0.9
 
-# Settings that each have the model compiled, and their values that do not.
-NOT_COMPILED: Mapping[str, Value] = {
-    "compile.mode": "none",
-    "compile.scope": "model",
-    "compile.dynamic": "auto",
-    "compile.freezing": False,
-    "compile.autotune": "default",
-    "compile.combo_kernels": False,
-}
+# The keys of all recipes with ``compiles`` that have been imported, and their values that do not compile.
+NOT_COMPILED: dict[str, Value] = {}
 
 
 class Stage(IntEnum):
@@ -92,9 +85,25 @@ class Components:
         return loaders is not None and isinstance(self.data, loaders.DataLoader)
 
 
+@dataclass(frozen=True, slots=True)
+class WholeNumbers:
+    """The values of a numeric setting: all whole numbers from ``least`` on. ``such_as`` are those that tests try."""
+
+    least: int
+    such_as: tuple[int, ...]
+
+    def __contains__(self, value: Value) -> bool:
+        return type(value) is int and value >= self.least
+
+
 class Recipe(ABC):
     """One optimization. Class attributes describe it; the module docstring explains it.
 
+    ``values``: all that the setting may be; a switch, whose default is a bool, need not say it. Settings files are
+    checked against them, tests try each, and the README's table lists them.
+    ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
+    the exported Python file says it in its plan.
+    ``compiles``: every value but the default has the model compiled.
     ``ladder``: the values are tried in order until one is no better than those before it.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
@@ -118,6 +127,9 @@ class Recipe(ABC):
     title: ClassVar[str]
     key: ClassVar[str]
     default: ClassVar[Value]
+    values: ClassVar[tuple[Value, ...] | WholeNumbers] = ()
+    plan_field: ClassVar[str] = ""
+    compiles: ClassVar[bool] = False
     modes: ClassVar[frozenset[Mode]] = BOTH_MODES
     devices: ClassVar[frozenset[str]] = ANY_DEVICE
     attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
@@ -138,17 +150,26 @@ class Recipe(ABC):
     gain: ClassVar[float | None] = None
     gains: ClassVar[Mapping[Value, float]] = {}
 
+    def __init_subclass__(cls) -> None:
+        default = getattr(cls, "default", None)
+        if isinstance(default, bool) and not cls.values:
+            cls.values = (default, not default)
+        if cls.compiles:
+            NOT_COMPILED[cls.key] = cls.default
+
     @abstractmethod
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         """The values worth trying here, or the reason why there are none. The present value may be among them.
 
-        ``facts.profile`` is None before the instrumented pass. A recipe then proposes what the workload's structure
-        alone makes sensible; one that needs the profile skips with ``NEEDS_PROFILE`` and is asked again later.
+        ``facts.profile`` is None at first, then perhaps the phases alone; ``facts.instrumented`` is None until the
+        instrumented pass. A recipe then proposes what the workload's structure alone makes sensible; one that needs
+        that pass skips with ``NEEDS_PROFILE`` and is asked again later.
         """
 
-    @abstractmethod
     def apply(self, workload: Components, value: Value) -> None:
         """Put ``value`` into effect on the objects, the plan, or the process's global flags."""
+        field: dict[str, Any] = {self.plan_field: value}
+        workload.plan = replace(workload.plan, **field)
 
     @abstractmethod
     def code(self, value: Value) -> str:
@@ -156,7 +177,16 @@ class Recipe(ABC):
 
     def accepts(self, value: Value) -> bool:
         """Whether ``value`` can be a value of this setting at all (checked when a settings file is read)."""
-        return isinstance(value, type(self.default))
+        if not self.values:  # another project's recipe, written before there were values
+            return isinstance(value, type(self.default))
+        if isinstance(self.values, WholeNumbers):
+            return value in self.values
+        return any(type(value) is type(one) and value == one for one in self.values)
+
+    @property
+    def examples(self) -> tuple[Value, ...]:
+        """All values of the setting; of a numeric one, some."""
+        return self.values.such_as if isinstance(self.values, WholeNumbers) else self.values
 
     def is_usual(self, value: Value, mode: Mode) -> bool:
         """Whether ``value`` is one of the usual ones in this kind of loop."""
@@ -274,7 +304,7 @@ def unless_computed(facts: Facts, *families: str, reason: str) -> Skip | None:
     """
     if facts.computes(*families):
         return None
-    return Skip(reason if facts.profile else f"{reason}, as far as is known before the instrumented pass")
+    return Skip(reason if facts.instrumented else f"{reason}, as far as is known before the instrumented pass")
 
 
 def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:

@@ -17,6 +17,7 @@ class Outputs:
     ``key_map`` names, for a setting's key, the dotted path of the entry in the user's config that holds it.
     ``trace_path`` is for the profile's Chrome trace, gzipped when it ends in .gz. ``config_kind`` is the program that
     reads the config; None when its keys tell. ``verify``: the export is applied to the target and timed.
+    ``streams_events``: standard output gets each event as a line of JSON, and the report as the last.
     """
 
     json_path: str | None = None
@@ -27,6 +28,7 @@ class Outputs:
     trace_path: str | None = None
     config_kind: ConfigKind | None = None
     verify: bool = True
+    streams_events: bool = False
 
     @property
     def json_to_stdout(self) -> bool:

@@ -224,7 +224,7 @@ class Profile:
     same thing; ``sync_places`` is None where nobody looked (there is no device that the host could wait for).
     ``host_made_tensors`` are those that the model and the loss make on the host in a step and copy to the device.
     ``called`` names what a step's operators compute, as ``WorkloadFacts.families`` does for modules, and
-    ``batched_product``.
+    ``batched_product``. ``phases_alone``: nothing but the phases was timed, before the pass itself.
     """
 
     step_ms: float
@@ -252,6 +252,12 @@ class Profile:
     sync_places: tuple[SyncPlace, ...] | None = None
     host_made_tensors: int | None = None
     called: tuple[str, ...] = ()
+    phases_alone: bool = False
+
+    @property
+    def kind_of_step(self) -> str:
+        """The bottleneck as what such a step is called; ``not clear`` where it was looked for in vain, else empty."""
+        return self.bottleneck.kind_of_step if self.bottleneck else "not clear" if self.evidence else ""
 
     def share(self, *phases: str) -> float:
         """The share of the instrumented step that these phases take, 0 to 1."""
@@ -302,6 +308,11 @@ class Facts:
         """Whether a step computes one of these kinds of things: by a module of the model, or by calling a function."""
         called = self.profile.called if self.profile else ()
         return self.workload.has(*families) or any(family in called for family in families)
+
+    @property
+    def instrumented(self) -> Profile | None:
+        """The profile, once the instrumented pass was made; None while its phases alone are known."""
+        return None if self.profile is None or self.profile.phases_alone else self.profile
 
     @property
     def on_cuda(self) -> bool:

@@ -39,6 +39,7 @@ from advisor.report.habits import habit_rows
 from advisor.report.method import method
 from advisor.report.pareto import pareto_section
 from advisor.report.pictures import pictures
+from advisor.report.reproduce import code_section, reproduce_section
 from advisor.report.trials import habits_table, source, trials, untried_table
 from advisor.report.verdict import verdict
 
@@ -69,6 +70,7 @@ def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     if state.recommendations:
         table, *reasons = recommendations(state)
         yield Section(_RANKED[state.goal.objective], (table, *reasons), brief=(table,))
+    yield from code_section(state, catalog)
     if drawn := tuple(map(Picture, pictures(state))):
         yield Section("Pictures", drawn, brief=())
     yield from pareto_section(state)
@@ -108,6 +110,7 @@ def _background(state: SessionState, request: Request) -> Iterator[Section]:
     """What a summary leaves out: the machine, and how the numbers were made."""
     if state.hardware:
         yield Section("Hardware and versions", (_hardware(state.hardware, state.facts),))
+        yield reproduce_section(state, request)
     if state.baseline:
         yield Section("How the numbers were made", (Bullets(tuple(method(state, request))),))
 

@@ -69,4 +69,4 @@ def _read_ahead(iterator: Iterator[Any]) -> list[Any]:
 
 
 def _name(data: Any) -> str:
-    return type(data).__name__
+    return getattr(data, "made_by", type(data).__name__)

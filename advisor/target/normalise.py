@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import TargetError
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
@@ -58,6 +60,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
     if loop.step is not None:
         loop.optimizer = optimizers_of(workload)
     elif mode is Mode.TRAIN:
+        _check_called_with_two(workload.loss)
         loop.optimizer = _optimizer(workload, notes)
     loop.loss_text = _loss_text(loop)
     return loop
@@ -107,6 +110,15 @@ def _checked(workload: Workload) -> Workload:
         raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
     if not isinstance(workload.model, nn.Module):
         raise TargetError(f"the target's model is {_kind(workload.model)}, not an nn.Module.", f"Return {_SHAPES}.")
+    lazy = [type(part).__name__ for part in workload.model.modules() if any(map(is_lazy, _own_tensors(part)))]
+    if lazy:
+        raise TargetError(
+            f"the target's model has layers without a size yet: {', '.join(dict.fromkeys(lazy))}.",
+            "Call the model on a batch in the target, before you make the optimizer: that gives them their sizes.",
+        )
+    if isinstance(workload.loss, type) and issubclass(workload.loss, nn.Module):
+        name = workload.loss.__name__
+        raise TargetError(f"the target's loss is the class {name}, not an instance.", f"Return {name}().")
     if workload.loss is not None and not callable(workload.loss):
         raise TargetError(
             f"the target's loss is {_kind(workload.loss)}, not a function.",
@@ -118,6 +130,26 @@ def _checked(workload: Workload) -> Workload:
     if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or clip <= 0):
         raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
     return workload
+
+
+def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
+    """The parameters and buffers that a module has itself."""
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+
+
+def _check_called_with_two(loss: Any) -> None:
+    """Raise TargetError for a loss that cannot be called as ``loss(output, target)`` or ``loss(model, batch)``."""
+    try:
+        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
+    except (TypeError, ValueError):  # none given, or without a signature
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TargetError(
+            f"the target's loss takes ({', '.join(signature.parameters)}), and it is called with two arguments.",
+            "Give loss(model, batch), which may call the model as it likes, or loss(output, target).",
+        ) from error
 
 
 def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
@@ -135,6 +167,10 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
 
 
 def _checked_batch(batch: Any, what: str) -> Any:
+    if isinstance(batch, Dataset):
+        raise TargetError(
+            f"{what} is {_kind(batch)}, a dataset without a loader.", "Give DataLoader(dataset, batch_size=...)."
+        )
     if next(tensors_of(batch), None) is None:
         raise TargetError(
             f"{what} is {_kind(batch)} and holds no tensor.",
@@ -181,6 +217,9 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(parameters, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
     if isinstance(given, torch.optim.Optimizer):
+        updated = {id(parameter) for group in given.param_groups for parameter in group["params"]}
+        if updated.isdisjoint(map(id, parameters)):
+            notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
         return given
     made = given(parameters) if callable(given) else given
     if not isinstance(made, torch.optim.Optimizer):

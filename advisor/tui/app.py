@@ -388,8 +388,7 @@ class AdvisorApp(App[AppResult]):
         return result_of_recorded(self._session_id) if recorded else result_of(self.context.state, self._session_id)
 
     def leave_soon(self) -> None:
-        """Leave at once, for a signal: safe in its handler, and before the app has begun."""
-        # Nobody may be there to answer a question.
+        """Leave for a signal; nobody may be there to be asked. Safe in its handler, and before the app has begun."""
         leave_from_outside(lambda: self._alive, lambda: self.call_later(self.action_quit_at_once))
 
     async def _stop_session(self) -> None:

@@ -84,7 +84,6 @@ _BESIDE: Mapping[str, Mapping[str, Value]] = {
     "data.device_prefetch": {"data.pin_memory": True},
     "precision.bf16_reduction": {"precision.autocast": "bfloat16"},
 }
-_COMPILES = frozenset(key for key in VALUES if key.startswith("compile."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ class Case:
     @property
     def compiles(self) -> bool:
         """Whether something is compiled, which takes seconds."""
-        return any(key in _COMPILES for key in self.settings)
+        return any(CATALOG.by_key(key).expensive for key in self.settings)
 
     @property
     def starts_workers(self) -> bool:

@@ -14,7 +14,6 @@ from advisor.errors import ExitCode
 GRACE_S = 15.0  # generous: the machine may be loaded
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("body", ["while True: pass", "os.kill(os.getpid(), signal.SIGSTOP)"], ids=["loops", "stops"])
 def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch, body):
     monkeypatch.setattr("advisor.experiment.bench._LEAST_BUILD_PATIENCE_S", 1.0)
@@ -33,7 +32,6 @@ def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch
     assert not run.started
 
 
-@pytest.mark.timed
 def test_a_first_step_that_never_ends_has_the_grace_of_the_first_baseline(real_sessions, tmp_path, monkeypatch):
     monkeypatch.setattr("advisor.experiment.budget._FIRST_GRACE_S", 3.0)
     text = TINY_TARGET.replace("        return 1.0 * x", "        import os, signal\n        os.kill(os.getpid(), 19)")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,6 @@ from advisor.experiment.journal import open_session
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
-from advisor.figures.formatting import format_worth
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Numerics, Objective, Outcome, Verdict
 
@@ -225,6 +222,17 @@ def test_decisions_are_kept_and_taken_back(finished):
     assert finished.session.decisions() == {}
 
 
+def test_the_stack_follows_a_decision_and_its_undoing(finished):
+    before = finished.state.stack
+    finished.session.decide("quicker", Decision.REJECTED)
+    finished.session.rework()
+    assert finished.state.stack_settings == {key: True for key in STACK if key != "planted.quicker"}
+    assert finished.state.stack.confirmed
+    finished.session.decide("quicker", None)
+    finished.session.rework()
+    assert finished.state.stack == before
+
+
 def test_a_retry_measures_one_candidate_again(finished):
     before = len(finished.started)
     finished.session.retry("wrong=true")
@@ -259,129 +267,16 @@ def test_a_target_that_fails_ends_the_session(tmp_path, text, message):
     assert isinstance(run.told[-1], events.SessionFinished)
 
 
-def wait_for_trial(run, after):
-    """Wait until a trial has been started behind the first event of a kind."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        kinds = [type(event) for event in list(run.told)]
-        if after in kinds and events.TrialStarted in kinds[kinds.index(after) :]:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"no trial was started after {after.__name__}")
-
-
-@pytest.mark.parametrize("after", [events.StageStarted, events.TrialMeasured])
-def test_a_session_is_cancelled_during_a_trial(tmp_path, recipes, after):
-    run = Run(tmp_path, SLOW_TARGET, only=PLANTED, recipe_folders=recipes)
-    thread = threading.Thread(target=run.run)
-    thread.start()
-    wait_for_trial(run, after)
-    asked = time.monotonic()
-    run.session.cancel()
-    thread.join(30)
-    assert time.monotonic() - asked < 3
-    assert run.told[-1].cancelled
-    assert run.session.exit_code == ExitCode.INTERRUPTED
-    assert not run.posted(events.SessionFailed)
-    past = open_session(run.journal.session_id)
-    assert past.events[-1] == run.told[-1]
-    measured = {f"{recipe}=true" for recipe in USUAL} if after is events.TrialMeasured else set()
-    assert set(SessionState.of(past.events).trials) == measured
-
-
-def test_a_session_resumes_behind_a_cut_line(finished, recipes, tmp_path):
-    lines = finished.journal.path.read_text().splitlines(keepends=True)
-    measured = [place for place, line in enumerate(lines) if '"TrialMeasured"' in line]
-    names = [event.record.candidate.name for event in finished.posted(events.TrialMeasured)]  # in the journal's order
-    fifth = next(place for place in range(len(names)) if len(set(names[: place + 1])) == 5)
-    kept = "".join(lines[: measured[fifth] + 1])  # those of the leap, the control, and one that was tried alone
-    path = finished.journal.path.with_name("19990101-000000.jsonl")
-    path.write_text(kept + lines[measured[fifth] + 1][:25], encoding="utf-8")
-    past = open_session("1999")
-    before = {event.name for event in past.events if isinstance(event, events.TrialStarted)} - {"baseline"}
-    assert len(before) > 2
-    run = Run(tmp_path, SLOW_TARGET, past=past, only=PLANTED, recipe_folders=recipes).run()
-    assert not run.posted(events.SessionFailed)
-    assert not before & set(run.started)
-    assert set(run.state.trials) == set(finished.state.trials)
-    assert run.state.stack_settings == STACK
-    whole = SessionState.of(open_session("1999").events)
-    assert whole.trials == run.state.trials
-    assert whole.finished is not None
-
-
-def test_nothing_at_all_to_try(tmp_path):
-    run = Run(tmp_path, TINY_TARGET, only=("step_graph",)).run()
-    assert run.session.exit_code == ExitCode.OK
-    assert run.state.planned == ()
-    assert run.state.stack_settings == {}
-    [told] = [said.text for said in run.posted(events.Said) if said.text.startswith("there is nothing to try")]
-    assert told == (
-        "there is nothing to try of what --only names (step_graph: needs a CUDA GPU; this session runs on the CPU): "
-        "name others, or leave --only out"
-    )
-
-
-def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):
-    run = Run(tmp_path, TINY_TARGET, only=("zero_grad",), budget_s=0.5).run()
-    assert run.session.exit_code == ExitCode.OK
-    assert run.state.planned
-    for candidate in run.state.planned:
-        record = run.state.trials[candidate.name]
-        assert record.verdict is Verdict.SKIPPED
-        assert "--budget" in record.result.reason
-
-
-def test_a_baseline_whose_loss_is_not_finite_is_pointed_out(tmp_path):
-    text = TINY_TARGET.replace("nn.CrossEntropyLoss()", "lambda output, target: output.sum() * float('nan')")
-    assert text != TINY_TARGET
-    run = Run(tmp_path, text, only=("zero_grad",), budget_s=5.0).run()
-    warnings = [event.text for event in run.posted(events.Said) if event.severity == "warning"]
-    assert any("not finite" in warning for warning in warnings)
-    assert run.state.stack_settings == {}
-
-
-WAITING_TARGET = """
-import time
-import torch
-from torch import nn
-
-class Samples(torch.utils.data.Dataset):
-    def __len__(self):
-        return 8_000  # no epoch ends while it is timed: the next would start its workers anew
-
-    def __getitem__(self, index):
-        time.sleep(0.004)
-        return torch.ones(4), index % 2
-
-def build():
-    model = nn.Linear(4, 2)
-    loader = torch.utils.data.DataLoader(Samples(), batch_size=8, num_workers=2)
-    return model, loader, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
-"""
-
-
-def test_what_one_has_is_measured_off_where_a_ladder_has_ended(tmp_path):
-    run = Run(tmp_path, WAITING_TARGET, only=("num_workers",), budget_s=40.0).run()
-    (off,) = [record for record in run.state.trials.values() if record.candidate.already_on]
-    assert off.candidate.value == 0
-    assert off.comparison.speedup < 1
-    assert format_worth(off).startswith("already on, worth ")
-
-
-# --- other objectives, and the memory limit -------------------------------------------------------------------
-
-
-def heavy(folder, *recipe_ids, **options):
-    for recipe_id, apply in MEMORY.items():
-        plant(folder / "recipes", recipe_id, apply=apply)
-    recipes = (str(folder / "recipes"),)
-    return Run(folder, HEAVY_TARGET, only=recipe_ids, recipe_folders=recipes, **{"budget_s": 12.0, **options}).run()
+# --- memory as the objective -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def saving(tmp_path_factory):
-    return heavy(tmp_path_factory.mktemp("saving"), "lighter", "crawling", objective=Objective.MEMORY, budget_s=25.0)
+    folder = tmp_path_factory.mktemp("saving")
+    for recipe_id, apply in MEMORY.items():
+        plant(folder / "recipes", recipe_id, apply=apply)
+    options = {"only": tuple(MEMORY), "recipe_folders": (str(folder / "recipes"),), "budget_s": 25.0}
+    return Run(folder, HEAVY_TARGET, objective=Objective.MEMORY, **options).run()
 
 
 def test_with_memory_as_the_objective_the_stack_is_what_saves_it_and_keeps_the_speed(saving):
@@ -406,35 +301,3 @@ def test_the_goal_is_in_the_journal(saving):
     past = SessionState.of(open_session(saving.journal.session_id).events)
     assert past.goal == saving.request.goal == Goal(Objective.MEMORY)
     assert past.combinations == saving.state.combinations
-
-
-def test_a_memory_limit_below_the_baseline_is_met_first(tmp_path, saving):
-    baseline, lighter = saving.state.baseline.result, saving.state.trials["lighter=true"].result
-    limit = (baseline.peak_reserved_bytes + lighter.peak_reserved_bytes) // 2
-    run = heavy(tmp_path, "crawling", memory_limit_bytes=limit)
-    assert run.state.stack_settings == {"planted.crawling": True}
-    assert run.state.stack.comparison.verdict is Verdict.SLOWER
-    assert run.state.stack.result.peak_reserved_bytes <= limit
-    assert [item.record.candidate.recipe for item in run.state.recommendations] == ["crawling"]
-    assert not [said for said in run.posted(events.Said) if "memory limit" in said.text]
-
-
-def test_a_memory_limit_that_nothing_meets_is_told_with_what_came_nearest(tmp_path):
-    run = heavy(tmp_path, "lighter", memory_limit_bytes=2**20)
-    assert run.session.exit_code == ExitCode.OK
-    assert run.state.stack_settings == {}
-    assert run.state.recommendations == ()
-    (warning,) = [said.text for said in run.posted(events.Said) if "stays within the memory limit" in said.text]
-    assert "limit of 1.00 MiB: the least was" in warning
-    assert "planted.lighter: true" in warning
-    assert "--memory-limit" in warning
-    assert run.state.trials["lighter=true"].result.measured
-
-
-def test_energy_without_a_counter_is_refused_at_once_in_two_lines(tmp_path):
-    run = Run(tmp_path, TINY_TARGET, objective=Objective.ENERGY).run()
-    (failure,) = run.posted(events.SessionFailed)
-    assert "no energy counter" in failure.message
-    assert "throughput" in failure.hint
-    assert failure.exit_code == run.session.exit_code == ExitCode.USAGE
-    assert not run.posted(events.TrialStarted)

@@ -19,7 +19,7 @@ from advisor.recipe.settings import Settings
 from advisor.records import BlockDone, Outcome, TargetSpec, TrialResult
 from advisor.runner.trials import Runner
 
-pytestmark = [pytest.mark.timed, pytest.mark.usefixtures("real_sessions")]
+pytestmark = pytest.mark.usefixtures("real_sessions")
 SETTINGS = Settings({"control.noop": True})
 FAILS = Settings({"planted.raising": True})
 # By the clock of the budget; far longer than was asked for, as where a block holds whole epochs.

@@ -26,6 +26,7 @@ from advisor.cli.values import (
     seconds_of,
     shape_of,
     share_of,
+    split_arguments,
 )
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
@@ -36,9 +37,6 @@ from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
     from advisor.experiment.journal import PastSession
-
-
-_ENDS_OWN = "--"  # what follows is the target's own sys.argv
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +93,16 @@ def measure_parser(about: str) -> Parser:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="module:attr, path/file.py:attr, timm:NAME, hf:NAME, torchvision:NAME, or demo",
+        help="module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo",
     )
     parser.add_argument("--version", action="version", version=f"perf-advisor {advisor.__version__}")
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
     add_export(parser)
+    parser.add_argument(
+        "--events",
+        action="store_true",
+        help="with --json -: a line of JSON for each event; the report is the last",
+    )
     parser.add_argument(
         "--no-verify",
         action="store_true",
@@ -184,7 +187,7 @@ _OF_THE_REQUEST = (
 def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Measure:
     """What a command line that begins with no command asks for. ``about`` is what its help begins with."""
     parser = measure_parser(about)
-    own, targets = _split(arguments)
+    own, targets = split_arguments(arguments)
     options = parser.parse(own)
     target, resume = _target_and_resume(options.target or None, options.resume, commands)
     if target is None:
@@ -205,14 +208,6 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         budget_s=options.budget,
         anew=options.anew,
     )
-
-
-def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The command line's own arguments, and those of the target: all that follows the first ``--``."""
-    if _ENDS_OWN not in arguments:
-        return list(arguments), ()
-    end = list(arguments).index(_ENDS_OWN)
-    return list(arguments[:end]), tuple(arguments[end + 1 :])
 
 
 def _target_and_resume(

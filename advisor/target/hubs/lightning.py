@@ -17,7 +17,7 @@ _PAIR = 2
 
 
 class Lightning(Adapter):
-    """LightningModules, and pairs of one and its DataModule."""
+    """LightningModules, and pairs of one and its DataModule or DataLoader."""
 
     package = "lightning"
 
@@ -31,7 +31,7 @@ class Lightning(Adapter):
         )
         if not isinstance(module, pytorch.LightningModule):
             return None
-        if data is not None and not isinstance(data, pytorch.LightningDataModule):
+        if data is not None and not isinstance(data, pytorch.LightningDataModule | DataLoader):
             return None
         return _workload(module, data, spec)
 
@@ -55,7 +55,7 @@ def _instance(kind: type) -> Any:
 
 
 def _workload(module: Any, data: Any, spec: TargetSpec) -> Any:
-    loader = _loader(module, data)
+    loader = data if isinstance(data, DataLoader) else _loader(module, data)
     if loader is None:
         return module if module.example_input_array is not None or spec.input_shape else _no_data(module)
     if spec.mode is Mode.INFER:

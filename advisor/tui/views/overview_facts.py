@@ -190,9 +190,9 @@ def baseline_facts(baseline: BaselineRecord | None, facts: Facts | None) -> list
 def bound_facts(facts: Facts | None) -> list[Fact]:
     """The bottleneck with its evidence."""
     profile = facts.profile if facts else None
-    if profile is None or profile.bottleneck is None:
+    if profile is None or not profile.kind_of_step:
         return []
-    return [("Limit", Content.assemble((profile.bottleneck.kind_of_step, "bold $accent"), "  ", profile.evidence))]
+    return [("Limit", Content.assemble((profile.kind_of_step, "bold $accent"), "  ", profile.evidence))]
 
 
 def _spread(baseline: BaselineRecord) -> list[Fact]:

@@ -99,9 +99,9 @@ class ProfileView(View):
 
     def _show_verdict(self, profile: Profile | None) -> None:
         verdict = self.query_one("#verdict", Static)
-        verdict.display = profile is not None and profile.bottleneck is not None
-        if profile and profile.bottleneck:
-            name = profile.bottleneck.kind_of_step.capitalize()
+        verdict.display = profile is not None and bool(profile.kind_of_step)
+        if profile and profile.kind_of_step:
+            name = profile.kind_of_step.capitalize()
             show_text(verdict, Content.assemble((name, "bold $accent"), ": ", (profile.evidence, DIM)))
 
     @on(OperatorTable.Drawn)

@@ -1,13 +1,10 @@
-"""What the person accepts and rejects steers a session: real ones, on a model whose slow parts recipes take out."""
+"""What the person accepts and rejects steers a session, on fake trials of a model whose slow parts recipes take out."""
 
 from __future__ import annotations
 
-import threading
-import time
-
 import pytest
-from planted import THREE_PAUSES_TARGET, plant, plant_removers
-from real_session import Run, short_trials
+from fake_trials import FakeRun
+from planted import pauses_removed, plant, plant_removers
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -16,22 +13,21 @@ from advisor.experiment.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Verdict
 
-pytestmark = pytest.mark.timed
-
 FIRST, SECOND, THIRD = "planted.first", "planted.second", "planted.third"
 ALL = {FIRST: True, SECOND: True, THIRD: True}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _short_trials(real_sessions):
-    with short_trials():
+def _own_state(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERF_ADVISOR_STATE", str(tmp_path_factory.mktemp("state")))
         yield
 
 
-def session_of(folder, *, only=("first", "second", "third"), third="EXACT", **options):
+def session_of(folder, *, only=("first", "second", "third"), third="EXACT", speed=pauses_removed, **options):
     plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT", third=third)
     recipes = (str(folder / "recipes"),)
-    return Run(folder, THREE_PAUSES_TARGET, only=only, recipe_folders=recipes, **{"budget_s": 55.0, **options})
+    return FakeRun(folder, speed, only=only, recipe_folders=recipes, **{"budget_s": 60.0, **options})
 
 
 def decided(run, matches, recipe, decision):
@@ -82,18 +78,15 @@ def test_what_is_rejected_leaves_the_stack_and_the_rest_is_measured_next(tmp_pat
     assert run.state.stack.dropped == {FIRST: "you rejected it", SECOND: "you rejected it"}
 
 
-# So much slower that no noise lets it into the stack.
-WAITS = """
-import time
-workload.model[3].register_forward_pre_hook(lambda *_: time.sleep(0.03))
-"""
+def slowed_by_values(settings):
+    return pauses_removed(settings) * (0.5 if "planted.values" in settings else 1.0)
 
 
 def test_waiting_candidates_follow_decisions_in_their_turn(tmp_path):
     """One recipe's values wait while it is rejected; one that needs consent is tried first once it has it."""
-    values = plant(tmp_path / "recipes", "values", candidates="return [1, 2]", apply=WAITS)
+    values = plant(tmp_path / "recipes", "values", candidates="return [1, 2]")
     values.write_text(f"{values.read_text()}\n    def accepts(self, value):\n        return value in (1, 2)\n")
-    run = session_of(tmp_path, only=("second", "third", "values"), third="CHANGED")
+    run = session_of(tmp_path, only=("second", "third", "values"), third="CHANGED", speed=slowed_by_values)
     decided(run, lambda event: isinstance(event, events.TrialsPlanned), "third", Decision.ACCEPTED)
     decided(run, told_of("values=1"), "values", Decision.REJECTED)
     decided(run, confirmed, "values", None)
@@ -167,30 +160,23 @@ def test_rejecting_all_that_is_in_the_stack_leaves_none(undone):
     assert not undone.state.stack.pending
 
 
-def in_background(work):
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
-def wait_for_a_trial(run, since):
-    deadline = time.monotonic() + 30
-    while not started(run.told[since:]):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def at_next_trial(run, act):
+    """Have something done while the next trial runs."""
+    run.when(lambda event: isinstance(event, events.TrialStarted), act)
 
 
 def test_a_decision_ends_a_rework_that_does_not_know_of_it(undone):
     since = len(undone.told)
     undone.session.decide("third", Decision.ACCEPTED)
     undone.session.decide("second", Decision.REJECTED)
-    thread = in_background(undone.session.rework)
-    wait_for_a_trial(undone, since)
-    undone.session.decide("second", None)
-    asked = time.monotonic()
-    undone.session.decide("first", Decision.REJECTED)
-    thread.join(30)
-    assert time.monotonic() - asked < 2
+
+    def change_ones_mind():
+        undone.session.decide("second", None)
+        undone.session.decide("first", Decision.REJECTED)
+
+    at_next_trial(undone, change_ones_mind)
+    undone.session.rework()
+    assert len(started(undone.told[since:])) == 1
     undone.session.rework()
     assert undone.state.stack.settings == {SECOND: True, THIRD: True}
     assert undone.state.stack.confirmed
@@ -200,11 +186,9 @@ def test_a_rework_can_be_stopped_and_the_session_stays(undone):
     since = len(undone.told)
     undone.session.decide("second", Decision.REJECTED)
     undone.session.decide("third", Decision.ACCEPTED)
-    thread = in_background(undone.session.rework)
-    wait_for_a_trial(undone, since)
-    undone.session.stop()
-    thread.join(30)
-    assert not thread.is_alive()
+    at_next_trial(undone, undone.session.stop)
+    undone.session.rework()
+    assert len(started(undone.told[since:])) == 1
     assert not any(isinstance(event, (events.SessionFinished, events.SessionFailed)) for event in undone.told[since:])
     assert undone.state.stack.settings == {FIRST: True}
     undone.session.stop()  # there is nothing to stop
@@ -221,8 +205,7 @@ def test_decisions_are_in_the_journal_and_a_resumed_session_follows_them(finishe
     assert SessionState.of(past.events).decisions == {"first": Decision.REJECTED, "third": Decision.ACCEPTED}
     assert SessionState.of(past.events).stack.pending
     recipes = past.request.recipe_folders
-    run = Run(tmp_path, THREE_PAUSES_TARGET, past=past, recipe_folders=recipes, only=past.request.only, budget_s=30.0)
-    run.run()
+    run = FakeRun(tmp_path, pauses_removed, past=past, recipe_folders=recipes, only=past.request.only).run()
     assert run.state.decisions == {"first": Decision.REJECTED, "third": Decision.ACCEPTED}
     assert run.state.stack.settings == {SECOND: True, THIRD: True}
     assert run.state.stack.confirmed

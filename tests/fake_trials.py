@@ -1,0 +1,152 @@
+"""Trials without processes: a function says how fast settings are, and a clock of their own moves on.
+
+``FakeTrials`` has the interface of :class:`advisor.runner.trials.Runner` as far as sessions use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from facts import cpu_facts, profile_facts
+from made_up import Speed, failed, result_at
+from real_session import Run
+
+from advisor.recipe.settings import Settings
+from advisor.records import (
+    Activity,
+    Block,
+    BlockDone,
+    Facts,
+    Inspected,
+    Outcome,
+    Profiled,
+    Ready,
+    TrialKind,
+    TrialResult,
+)
+
+# Seconds of a trial that starts, applies its settings and measures.
+TRIAL_S = 1.5
+CANCELLED = TrialResult(Outcome.CANCELLED, "cancelled")
+
+
+class NoInterpreters:
+    """No trial here needs an interpreter of its own."""
+
+    def has(self, environment):
+        return False
+
+    def close(self):
+        pass
+
+    def __bool__(self):
+        return False
+
+
+class FakeTrials:
+    """The runner, which is the clock of its sessions too: only trials take time.
+
+    ``facts`` are the workload's; ``build_s`` and ``trial_s`` are what building it and a trial take.
+    """
+
+    def __init__(self, speed: Speed, *, facts: Facts | None = None, trial_s=TRIAL_S, build_s=0.5):
+        self.speed, self.facts, self.trial_s, self.build_s = speed, facts or cpu_facts(), trial_s, build_s
+        self.now_s = 0.0
+        self.cancelled = self._skipped = False
+        self.interpreters = NoInterpreters()
+
+    def __call__(self):
+        return self.now_s
+
+    def build_once(self, target, seed, log_path, timeout_s, within_s=0.0):
+        self.now_s += self.build_s
+        return ""
+
+    def forget_build(self):
+        pass
+
+    def cancel(self):
+        self.cancelled = True
+
+    def skip(self):
+        self._skipped = True
+
+    def resume(self):
+        self.cancelled = False
+
+    def run(self, spec, listen):
+        with self.open(spec, listen) as trial:
+            return trial.result()
+
+    @contextmanager
+    def open(self, spec, listen) -> Iterator[FakeTrial]:
+        self._skipped = False
+        yield FakeTrial(self, spec, listen)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the running trial was skipped, or all of them were cancelled."""
+        return self.cancelled or self._skipped
+
+
+class FakeTrial:
+    """One trial: it warms up, and is measured as a whole or block by block."""
+
+    def __init__(self, trials: FakeTrials, spec, listen):
+        self._trials, self._spec, self._listen = trials, spec, listen
+        speed = trials.speed(Settings(spec.settings))
+        if not isinstance(speed, TrialResult):
+            speed = failed(speed) if isinstance(speed, str) else result_at(speed)
+        self._answer = speed
+
+    def result(self) -> TrialResult:
+        return self._warm_up() or self._measure()
+
+    def wait_ready(self) -> TrialResult | None:
+        ended = self._warm_up()
+        if ended is None:
+            self._listen(Ready())
+        return ended
+
+    def measure_block(self, seconds):
+        if self._trials.ended:
+            return CANCELLED
+        self._trials.now_s += seconds
+        first = self._answer.blocks[0]
+        steps = max(1, round(seconds * first.steps / first.seconds))
+        done = BlockDone(Block(steps, steps * first.samples // first.steps, steps * first.seconds / first.steps))
+        self._listen(done)
+        return done
+
+    def finish(self) -> TrialResult:
+        return self._answer
+
+    def _warm_up(self) -> TrialResult | None:
+        """What the trial tells before it measures; its result where it ends there."""
+        if self._spec.kind.inspects:
+            facts = self._trials.facts
+            self._listen(Inspected(facts.workload, facts.versions))
+            if facts.profile is not None:
+                self._listen(Profiled(facts.profile))
+        self._listen(Activity("warming up"))
+        late = self._answer.outcome is Outcome.TIMED_OUT
+        self._trials.now_s += self._spec.timeout_s if late else self._trials.trial_s
+        if self._trials.ended:
+            return CANCELLED
+        return None if self._answer.measured else replace(self._answer, wall_s=self._trials.trial_s)
+
+    def _measure(self) -> TrialResult:
+        if self._spec.kind is TrialKind.PROFILE:
+            self._listen(Profiled(self._trials.facts.profile or profile_facts()))
+        self._listen(Activity("measuring"))
+        return CANCELLED if self._trials.ended else replace(self._answer, wall_s=self._trials.trial_s)
+
+
+class FakeRun(Run):
+    """A whole session on fake trials: what they are is for ``speed`` to say."""
+
+    def __init__(self, folder, speed: Speed, *, past=None, trials=None, **options):
+        self.trials = trials or FakeTrials(speed)
+        super().__init__(folder, "", past=past, runner=self.trials, clock=self.trials, **options)

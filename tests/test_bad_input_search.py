@@ -1,0 +1,207 @@
+"""Sessions on what goes wrong, on fake trials: each ends in time, says what is wrong, and keeps the best so far."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fake_trials import FakeRun, FakeTrials
+from made_up import failed, result_at
+from planted import pauses_removed, plant, plant_removers
+
+from advisor.cli import main as cli
+from advisor.errors import ExitCode
+from advisor.experiment import events
+from advisor.recipe.settings import Settings
+from advisor.records import Outcome, Verdict
+from advisor.report.verdict import verdict
+from advisor.tui.views.advice_text import nothing_helped
+
+BEST = {"planted.first": True, "planted.second": True}
+LATE_S = 2.0  # a session ends that soon after its budget
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
+
+
+def planted(folder, recipe_id, speed, *, expensive=False, usual=False, **options):
+    """A session with two recipes that an expert would use, `first` and `second`, and this one."""
+    plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT")
+    plant(folder / "recipes", recipe_id, stage="OPTIMIZER", expensive=expensive, usual=usual)
+    recipes = (str(folder / "recipes"),)
+    return FakeRun(folder, speed, only=("first", "second", recipe_id), recipe_folders=recipes, **options)
+
+
+def with_fault(key, fault):
+    """Trials whose speed is that of the pauses taken out, but where a setting does something else."""
+
+    def speed(settings):
+        return fault(pauses_removed(settings)) if key in settings else pauses_removed(settings)
+
+    return speed
+
+
+def ended_well(run):
+    """The session ended well and in time, with what helps in its stack."""
+    assert run.session.exit_code == ExitCode.OK, run.posted(events.SessionFailed)
+    assert run.state.stack_settings == BEST
+    assert run.state.finished.session_s <= run.request.budget_s + LATE_S
+
+
+def warnings(run):
+    return [event.text for event in run.posted(events.Said) if event.severity == "warning"]
+
+
+NOT_FINITE = failed("the loss became nan at step 1 of 5", Outcome.NON_FINITE)
+
+
+@pytest.mark.parametrize(
+    ("recipe_id", "fault", "told"),
+    [
+        ("raising", lambda _: "RuntimeError: no such trick", "together these fail: {stack}: RuntimeError: no such"),
+        ("not_finite", lambda _: NOT_FINITE, "together these fail: {stack}: the loss became nan at step 1 of 5"),
+        (
+            "wrong",
+            lambda speedup: replace(result_at(speedup), losses=(9.0, 9.0)),
+            "together these cannot be used: {stack}: the numerics are changed",
+        ),
+    ],
+)
+def test_a_part_of_the_leap_that_fails_is_left_out_and_named(tmp_path, recipe_id, fault, told):
+    run = planted(tmp_path, recipe_id, with_fault(f"planted.{recipe_id}", fault), usual=True, budget_s=60.0).run()
+    ended_well(run)
+    whole = Settings({**BEST, f"planted.{recipe_id}": True})
+    assert run.order[1] == f"stack: {whole}"
+    assert f"stack: {Settings(BEST)}" in run.started
+    assert any(text.startswith(told.format(stack=whole)) for text in warnings(run)), warnings(run)
+    assert run.state.stack.comparison.verdict is Verdict.FASTER
+
+
+def test_when_every_part_of_the_leap_fails_alone_too_that_is_said_plainly(tmp_path):
+    for recipe in ("one", "two"):
+        plant(tmp_path / "recipes", recipe, usual=True)
+    fails = lambda settings: "RuntimeError: no such trick" if any("planted" in key for key in settings) else 1.0  # noqa: E731
+    run = FakeRun(tmp_path, fails, only=("one", "two"), recipe_folders=(str(tmp_path / "recipes"),), budget_s=60.0)
+    run.run()
+    assert not run.posted(events.SessionFailed)
+    assert [run.state.trials[f"{recipe}=true"].verdict for recipe in ("one", "two")] == [Verdict.FAILED] * 2
+    assert run.state.stack.settings == {}
+    assert verdict(run.state).startswith("Each of 2 candidates tried for Net training")
+    assert "failed" in verdict(run.state)
+
+
+def test_a_first_step_that_is_ten_times_slower_is_a_cost_and_no_fault(tmp_path):
+    slow_start = with_fault("planted.slow_start", lambda speedup: result_at(speedup, warmup_s=1.0, warmup_steps=1))
+    run = planted(tmp_path, "slow_start", slow_start, usual=True)
+    run.run_until(lambda event: isinstance(event, events.StackMeasured))
+    stack = run.state.stack
+    assert stack.settings == {**BEST, "planted.slow_start": True}
+    assert stack.comparison.speedup == pytest.approx(31 / 11)
+    saved_s = 0.1 - 0.1 * 11 / 31
+    assert stack.break_even_steps == pytest.approx(1.0 / saved_s, abs=2)
+
+
+def test_a_target_that_takes_longer_to_build_than_the_budget_is_built_once_and_nothing_is_denied(tmp_path):
+    trials = FakeTrials(pauses_removed, build_s=4.0)
+    run = FakeRun(tmp_path, pauses_removed, trials=trials, only=("zero_grad",), budget_s=3.0).run()
+    assert run.session.exit_code == ExitCode.OK
+    assert run.order == ["baseline"]
+    assert {record.verdict for record in run.state.trials.values()} == {Verdict.SKIPPED}
+    (warning,) = warnings(run)
+    assert "left no time to try anything" in warning
+    for advice in (verdict(run.state), nothing_helped(run.state)):
+        assert advice.startswith("No candidate was tried")
+        assert "measurably" not in advice
+
+
+@pytest.mark.parametrize(("budget_s", "told"), [(8.0, "measured once"), (20.0, "confirmed in turns")])
+def test_seconds_are_enough_for_the_leap(tmp_path, budget_s, told):
+    run = planted(tmp_path, "nothing", pauses_removed, budget_s=budget_s).run()
+    ended_well(run)
+    assert run.order[1] == f"stack: {Settings(BEST)}"
+    assert told in verdict(run.state)
+
+
+def test_a_recipe_that_hangs_takes_no_more_than_its_part(tmp_path):
+    """Some times what a trial takes and half a minute more."""
+    hung = failed("no result (applying the settings)", Outcome.TIMED_OUT)
+    run = planted(tmp_path, "hanging", with_fault("planted.hanging", lambda _: hung), budget_s=200.0).run()
+    ended_well(run)
+    started = next(event for event in run.posted(events.TrialStarted) if event.name == "hanging=true")
+    assert started.expected_s < 5.0
+    assert run.state.trials["hanging=true"].result.outcome is Outcome.TIMED_OUT
+    assert run.state.trials["hanging=true"].result.wall_s < 60.0
+    assert run.state.stack.confirmed
+
+
+@pytest.mark.usefixtures("compilers")
+def test_a_compilation_that_hangs_does_not_take_the_time_of_all_others(tmp_path):
+    hung = failed("no result (compiling)", Outcome.TIMED_OUT)
+    plant_removers(tmp_path / "recipes", usual=True, first="EXACT", second="EXACT")
+    recipes = (str(tmp_path / "recipes"),)
+    speed = with_fault("compile.mode", lambda _: hung)
+    run = FakeRun(tmp_path, speed, only=("first", "second", "compile"), recipe_folders=recipes, budget_s=60.0).run()
+    ended_well(run)
+    compiled = Settings({**BEST, "compile.mode": "default"})
+    assert run.started.index(f"stack: {Settings(BEST)}") < run.started.index(f"stack: {compiled}")
+    told = [text for text in warnings(run) if text.startswith("there was too little time for these together: ")]
+    assert told[0] == f"there was too little time for these together: {compiled}: no result (compiling)"
+    assert not run.state.trials["compile=default"].result.measured
+
+
+def test_memory_that_runs_out_in_the_stack_leaves_the_best_so_far(tmp_path):
+    no_memory = failed("can't allocate memory: you tried to allocate 1 EiB", Outcome.OUT_OF_MEMORY)
+
+    def speed(settings):
+        if "planted.greedy" not in settings:
+            return pauses_removed(settings)
+        return 1.5 if len(settings) == 1 else no_memory
+
+    run = planted(tmp_path, "greedy", speed, budget_s=60.0).run()
+    ended_well(run)
+    assert run.state.trials["greedy=true"].verdict is Verdict.FASTER
+    told = run.state.stack.dropped["planted.greedy"]
+    assert told.startswith("together with the others it fails: can't allocate memory: you tried to allocate")
+
+
+def test_a_baseline_that_fails_when_it_is_measured_again_is_told(tmp_path):
+    """A target that can be built once only, say: what takes turns with the baseline builds for itself."""
+
+    class BuiltOnce(FakeTrials):
+        def open(self, spec, listen):
+            if spec.trial_id.startswith("baseline, beside"):
+                self.speed = lambda settings: pauses_removed(settings) if settings else "the port is taken"
+            return super().open(spec, listen)
+
+    trials = BuiltOnce(pauses_removed)
+    plant_removers(tmp_path / "recipes", usual=True, first="EXACT", second="EXACT")
+    recipes = (str(tmp_path / "recipes"),)
+    run = FakeRun(
+        tmp_path, pauses_removed, trials=trials, only=("first", "second"), recipe_folders=recipes, budget_s=60.0
+    ).run()
+    ended_well(run)
+    assert not run.state.stack.confirmed
+    assert run.started.count("stack, confirmed") == 1
+    (warning,) = warnings(run)
+    assert warning.startswith("your own settings failed when they were measured again: the port is taken")
+    assert "let the target be built and run any number of times" in warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong", "what_to_do"),
+    [
+        (("--only", "zero_gard"), "--only: there is no recipe 'zero_gard'.", "Did you mean zero_grad"),
+        (("--only", "threads", "--skip", "threads"), "--only and --skip both name threads.", "Leave it out"),
+        (("--budget", "0s"), "--budget: '0s' is not a duration.", "Write a positive one such as 90s"),
+        (("--memory-limit", "0GiB"), "--memory-limit: '0GiB' is not a size.", "Write a number and its unit"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_in_two_lines(capsys, arguments, wrong, what_to_do):
+    assert cli.main(["target.py:build", "--headless", "--device", "cpu", *arguments]) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    first, second = shown.err.splitlines()
+    assert first == f"perf-advisor: {wrong}"
+    assert second.startswith(what_to_do)

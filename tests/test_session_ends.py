@@ -1,0 +1,171 @@
+"""Sessions that end early, are resumed or have another goal, on fake trials."""
+
+from __future__ import annotations
+
+import pytest
+from facts import cpu_facts, loader_facts, profile_facts
+from fake_trials import FakeRun, FakeTrials
+from made_up import MIB, result_at
+from planted import pauses_removed, plant, plant_removers
+
+from advisor.errors import ExitCode
+from advisor.experiment import events
+from advisor.experiment.journal import open_session
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import format_worth
+from advisor.records import Bottleneck, Objective, Verdict
+
+THREE = ("first", "second", "third")
+STACK = {f"planted.{recipe_id}": True for recipe_id in THREE}
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path, monkeypatch):
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
+
+
+def session_of(folder, **options):
+    plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT", third="EXACT")
+    recipes = (str(folder / "recipes"),)
+    return FakeRun(folder, pauses_removed, only=THREE, recipe_folders=recipes, **{"budget_s": 60.0, **options})
+
+
+def trial_behind(kind):
+    """Matches the first trial that starts behind an event of a kind."""
+    seen = []
+
+    def matches(event):
+        seen.append(type(event))
+        return kind in seen and isinstance(event, events.TrialStarted)
+
+    return matches
+
+
+# --- sessions that end early ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after", [events.StageStarted, events.TrialMeasured])
+def test_a_session_is_cancelled_during_a_trial(tmp_path, after):
+    run = session_of(tmp_path).run_until(trial_behind(after))
+    assert run.told[-1].cancelled
+    assert run.session.exit_code == ExitCode.INTERRUPTED
+    assert not run.posted(events.SessionFailed)
+    past = open_session(run.journal.session_id)
+    assert past.events[-1] == run.told[-1]
+    measured = {f"{recipe_id}=true" for recipe_id in THREE} if after is events.TrialMeasured else set()
+    assert set(SessionState.of(past.events).trials) == measured
+
+
+def test_a_session_resumes_behind_a_cut_line(tmp_path):
+    whole = session_of(tmp_path).run()
+    lines = whole.journal.path.read_text().splitlines(keepends=True)
+    measured = [place for place, line in enumerate(lines) if '"TrialMeasured"' in line]
+    kept = "".join(lines[: measured[3] + 1])  # those of the leap and the control
+    path = whole.journal.path.with_name("19990101-000000.jsonl")
+    path.write_text(kept + lines[measured[3] + 1][:25], encoding="utf-8")
+    past = open_session("1999")
+    before = {event.name for event in past.events if isinstance(event, events.TrialStarted)} - {"baseline"}
+    assert len(before) > 1
+    run = session_of(tmp_path, past=past).run()
+    assert not run.posted(events.SessionFailed)
+    assert not before & set(run.started)
+    assert set(run.state.trials) == set(whole.state.trials)
+    assert run.state.stack_settings == STACK
+    told = SessionState.of(open_session("1999").events)
+    assert told.trials == run.state.trials
+    assert told.finished is not None
+
+
+def test_nothing_at_all_to_try(tmp_path):
+    run = FakeRun(tmp_path, pauses_removed, only=("step_graph",)).run()
+    assert run.session.exit_code == ExitCode.OK
+    assert run.state.planned == ()
+    assert run.state.stack_settings == {}
+    [told] = [said.text for said in run.posted(events.Said) if said.text.startswith("there is nothing to try")]
+    assert told == (
+        "there is nothing to try of what --only names (step_graph: needs a CUDA GPU; this session runs on the CPU): "
+        "name others, or leave --only out"
+    )
+
+
+def test_a_budget_that_is_too_small_skips_with_the_reason(tmp_path):
+    run = FakeRun(tmp_path, pauses_removed, only=("zero_grad",), budget_s=0.5).run()
+    assert run.session.exit_code == ExitCode.OK
+    assert run.state.planned
+    for candidate in run.state.planned:
+        record = run.state.trials[candidate.name]
+        assert record.verdict is Verdict.SKIPPED
+        assert "--budget" in record.result.reason
+
+
+def test_a_baseline_whose_loss_is_not_finite_is_pointed_out(tmp_path):
+    run = FakeRun(tmp_path, lambda _: result_at(1.0, losses=(float("nan"),)), only=("zero_grad",)).run()
+    warnings = [event.text for event in run.posted(events.Said) if event.severity == "warning"]
+    assert any("not finite" in warning for warning in warnings)
+    assert run.state.stack_settings == {}
+
+
+def test_what_one_has_is_measured_off_where_a_ladder_has_ended(tmp_path):
+    """Workers that read ahead are what two of them gain: more gain nothing."""
+    loader = loader_facts(num_workers=2)
+    current = {"data.num_workers": 2}
+    facts = cpu_facts(loader=loader, profile=profile_facts(bottleneck=Bottleneck.INPUT), current=current)
+    trials = FakeTrials(lambda settings: 0.5 if settings.get("data.num_workers") == 0 else 1.0, facts=facts)
+    run = FakeRun(tmp_path, trials.speed, trials=trials, only=("num_workers",), budget_s=60.0).run()
+    (off,) = [record for record in run.state.trials.values() if record.candidate.already_on]
+    assert off.candidate.value == 0
+    assert off.comparison.speedup == pytest.approx(0.5)
+    assert format_worth(off).startswith("already on, worth ")
+
+
+# --- other objectives, and the memory limit -------------------------------------------------------------------
+
+
+def heavy(folder, *recipe_ids, **options):
+    """A session in which `lighter` takes half the memory, and `crawling` a tenth of it at a quarter of the speed."""
+
+    def speed(settings):
+        if "planted.crawling" in settings:
+            return result_at(0.25, memory=0.1)
+        return result_at(1.0, memory=0.5 if "planted.lighter" in settings else 1.0)
+
+    for recipe_id in ("lighter", "crawling"):
+        plant(folder / "recipes", recipe_id)
+    recipes = (str(folder / "recipes"),)
+    return FakeRun(folder, speed, only=recipe_ids, recipe_folders=recipes, budget_s=60.0, **options).run()
+
+
+def test_with_memory_as_the_objective_the_stack_is_what_saves_it_and_keeps_the_speed(tmp_path):
+    run = heavy(tmp_path, "lighter", "crawling", objective=Objective.MEMORY)
+    assert run.state.stack_settings == {"planted.lighter": True}
+    assert run.state.stack.confirmed
+    assert [item.record.candidate.recipe for item in run.state.recommendations] == ["lighter"]
+
+
+def test_a_memory_limit_below_the_baseline_is_met_first(tmp_path):
+    run = heavy(tmp_path, "crawling", memory_limit_bytes=500 * MIB)
+    assert run.state.stack_settings == {"planted.crawling": True}
+    assert run.state.stack.comparison.verdict is Verdict.SLOWER
+    assert [item.record.candidate.recipe for item in run.state.recommendations] == ["crawling"]
+    assert not [said for said in run.posted(events.Said) if "memory limit" in said.text]
+
+
+def test_a_memory_limit_that_nothing_meets_is_told_with_what_came_nearest(tmp_path):
+    run = heavy(tmp_path, "lighter", memory_limit_bytes=MIB)
+    assert run.session.exit_code == ExitCode.OK
+    assert run.state.stack_settings == {}
+    assert run.state.recommendations == ()
+    (warning,) = [said.text for said in run.posted(events.Said) if "stays within the memory limit" in said.text]
+    assert "limit of 1.00 MiB: the least was" in warning
+    assert "planted.lighter: true" in warning
+    assert "--memory-limit" in warning
+    assert run.state.trials["lighter=true"].result.measured
+
+
+def test_energy_without_a_counter_is_refused_at_once_in_two_lines(tmp_path):
+    run = FakeRun(tmp_path, pauses_removed, objective=Objective.ENERGY).run()
+    (failure,) = run.posted(events.SessionFailed)
+    assert "no energy counter" in failure.message
+    assert "throughput" in failure.hint
+    assert failure.exit_code == run.session.exit_code == ExitCode.USAGE
+    assert not run.posted(events.TrialStarted)
