@@ -234,7 +234,8 @@ def _defined_in(module: ModuleType, wanted: str) -> str:
 
 
 def _is_from(value: Any, module: ModuleType) -> bool:
-    return getattr(value, "__module__", module.__name__) == module.__name__ or not callable(value)
+    made_there = isinstance(value, nn.Module) or not callable(value)
+    return made_there or getattr(value, "__module__", module.__name__) == module.__name__
 
 
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:
