@@ -124,6 +124,14 @@ class Objective(StrEnum):
     ENERGY = "energy"
 
 
+class Shell(StrEnum):
+    """A shell whose completion there is a script for."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
 class ConfigKind(StrEnum):
     """The program that a config is for: each has its own words for a setting."""
 

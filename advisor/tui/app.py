@@ -37,7 +37,7 @@ from advisor.tui.recorded import Recorded
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
 from advisor.tui.sessions import pick_comparison, pick_session
 from advisor.tui.steering import Steering
-from advisor.tui.theme import ADVISOR_THEME
+from advisor.tui.theme import ADVISOR_THEME, THEMES
 from advisor.tui.toasts import Toast, toast_for
 from advisor.tui.views import view_class
 from advisor.tui.views.base import View
@@ -98,7 +98,8 @@ class AdvisorApp(App[AppResult]):
         self.decider = Decider(self.context, self._jobs, self._tell, lambda: self._alive, rework_delay_s)
         self._stopping = False
         self._then: Then | None = None
-        self.register_theme(ADVISOR_THEME)
+        for theme in THEMES:
+            self.register_theme(theme)
         self.theme = ADVISOR_THEME.name
 
     # --- the session's side: any thread ----------------------------------------------------------------------

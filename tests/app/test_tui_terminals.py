@@ -19,6 +19,7 @@ from tui_pilot import drive, screen_text, settle
 from advisor.experiment import events
 from advisor.records import Outcome
 from advisor.tui.actions import VIEWS
+from advisor.tui.theme import THEMES
 from advisor.tui.widgets.log_tail import LogTail
 
 TINY = (40, 10)
@@ -79,6 +80,21 @@ async def test_sixteen_colours_are_enough() -> None:
     await drive(histories.whole(), check, toasts=False)
 
 
+def _luminance(colour: str) -> float:
+    """The relative luminance of WCAG 2."""
+    parts = [channel / 255 for channel in Color.parse(colour).rgb]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=[theme.name for theme in THEMES])
+@pytest.mark.parametrize("name", ["foreground", "primary", "secondary", "accent", "success", "warning", "error"])
+def test_coloured_text_can_be_read_on_its_ground(theme, name) -> None:
+    for ground in (theme.background, theme.surface):
+        dark, light = sorted((_luminance(getattr(theme, name)), _luminance(ground)))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG 2, level AA
+
+
 def _simulated(colour: str, kind: str) -> tuple[float, float, float]:
     """A colour as a person without red or green cones sees it (Viénot, Brettel and Mollon 1999), linear RGB."""
     red, green, blue = ((channel / 255) ** 2.2 for channel in Color.parse(colour).rgb)
@@ -90,7 +106,7 @@ def _simulated(colour: str, kind: str) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize("kind", ["protanopia", "deuteranopia"])
-@pytest.mark.parametrize("theme", ["advisor", "textual-light"])
+@pytest.mark.parametrize("theme", [theme.name for theme in THEMES])
 async def test_verdicts_that_look_alike_to_the_colour_blind_have_signs(theme, kind) -> None:
     """Faster and slower differ in brightness or blue too; all verdicts differ in their signs."""
     from advisor.tui.text import MARKS
