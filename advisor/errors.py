@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What ``perf-advisor`` returns to the shell."""
+    """The exit codes of ``perf-advisor``."""
 
     OK = 0
     BUG = 1

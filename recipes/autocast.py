@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import Recipe, Stage, is_host_bound
+from advisor.recipe import Recipe, Stage, is_host_bound, lacks_units
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
 
 
@@ -55,7 +55,11 @@ class Autocast(Recipe):
         if "float32" not in workload.parameter_dtypes:
             return Skip("the parameters are not in float32, so there is nothing to cast down")
         if facts.on_cuda:
-            return _for_gpu(workload.capability or (0, 0), scaled=not workload.own_step)
+            scaled = not workload.own_step  # float16 needs a gradient scaler inside the step
+            types = [name for name in ("bfloat16", "float16") if workload.multiplies_in(name)]
+            usable = [name for name in types if scaled or name != "float16"]
+            none = Skip("float16 needs a gradient scaler inside the step, which is your own")
+            return lacks_units(facts, "float16") or usable or none
         features = set(facts.hardware.host.cpu_features)
         if not features & {"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"}:
             return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
@@ -96,13 +100,3 @@ class Autocast(Recipe):
 
     def rounding(self, value: Value) -> float:
         return {"bfloat16": 2.0**-8, "float16": 2.0**-11}.get(str(value), 0.0)
-
-
-def _for_gpu(capability: tuple[int, int], *, scaled: bool) -> Sequence[Value] | Skip:
-    """``scaled``: a gradient scaler can be put into the step."""
-    if capability >= (8, 0):
-        return ["bfloat16", "float16"] if scaled else ["bfloat16"]
-    if capability >= (7, 0):
-        return ["float16"] if scaled else Skip("float16 needs a gradient scaler inside the step, which is your own")
-    have = ".".join(map(str, capability))
-    return Skip(f"compute capability {have} has no half-precision tensor cores (7.0 and later have)")

@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from advisor.recipe import Components, Recipe, Stage, is_host_bound
+from advisor.recipe import Components, Recipe, Stage, is_host_bound, lacks_units
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
 
 _ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -68,7 +68,10 @@ class HalfWeights(Recipe):
         if autocast != "none":
             return Skip(f"{_CASTS_ALREADY.format(autocast)}; switch it off to compare the two")
         if facts.on_cuda:
-            return _for_gpu(workload.capability or (0, 0), workload.mode)
+            types = [name for name in ("bfloat16", "float16") if workload.multiplies_in(name)]
+            if workload.mode is Mode.TRAIN:
+                return lacks_units(facts, "bfloat16") or types[:1]
+            return lacks_units(facts, "float16") or types
         if not _FAST_ON_CPU & set(facts.hardware.host.cpu_features):
             return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
         return ["bfloat16"]
@@ -115,17 +118,6 @@ class HalfWeights(Recipe):
 
 
 _CASTS_ALREADY = "precision.autocast: {} casts the products to half precision already"
-
-
-def _for_gpu(capability: tuple[int, int], mode: Mode) -> Sequence[Value] | Skip:
-    if capability >= (8, 0):
-        return ["bfloat16"] if mode is Mode.TRAIN else ["bfloat16", "float16"]
-    have = ".".join(map(str, capability))
-    if mode is Mode.TRAIN:
-        return Skip(f"compute capability {have} has no bfloat16 units (8.0 and later have)")
-    if capability >= (7, 0):
-        return ["float16"]
-    return Skip(f"compute capability {have} has no half-precision tensor cores (7.0 and later have)")
 
 
 def _check_real(model: Any, dtype: str) -> None:

@@ -117,7 +117,7 @@ def _has_int4(facts: Facts) -> bool:
     """Whether the int4 product can run: in bfloat16, on a GPU that has it, for inputs in whole groups."""
     workload = facts.workload
     suits = any(inputs % _INT4_GROUP == 0 for inputs, _, _ in workload.linear_shapes)
-    capable = facts.on_cuda and (workload.capability or (0, 0)) >= (8, 0)
+    capable = facts.on_cuda and workload.multiplies_in("bfloat16")
     return suits and capable and workload.parameter_dtypes == ("bfloat16",)
 
 

@@ -36,10 +36,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from advisor.portable import source
-from advisor.recipe import CUDA, Components, Recipe, Stage, WholeNumbers, runs_in_half
+from advisor.recipe import CUDA, Components, Recipe, Stage, WholeNumbers, lacks_units, runs_in_half
 from advisor.records import Bottleneck, Facts, Numerics, OptimizerFacts, Skip, Value
 
-_TENSOR_CORES = (7, 0)
 # Optimizers of torch.optim whose update depends on a tensor's shape or mean, which rows of zeros change.
 _READ_SHAPES = frozenset({"Adafactor", "Muon"})
 _OTHER_LAYERS: dict[str, str] = {
@@ -64,9 +63,8 @@ class PadDims(Recipe):
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         workload = facts.workload
-        if (workload.capability or (0, 0)) < _TENSOR_CORES:
-            have = ".".join(map(str, workload.capability or (0, 0)))
-            return Skip(f"compute capability {have} has no tensor cores, which the multiples are for")
+        if lacking := lacks_units(facts, "float16", "tensor cores, which the multiples are for"):
+            return lacking
         if problem := _optimizer_problem(workload.optimizer):
             return Skip(problem)
         multiples = [multiple for multiple, _, _ in workload.paddable_outputs]

@@ -73,8 +73,7 @@ class Sdpa(Recipe):
             return nothing
         if not facts.on_cuda:
             return ["flash", "math"]
-        capability = facts.workload.capability or (0, 0)
-        if _in_half(facts) and capability >= (8, 0):
+        if _in_half(facts) and facts.workload.multiplies_in("bfloat16"):
             return ["flash", "cudnn", "efficient", "math"]
         return ["efficient", "math"]
 

@@ -72,6 +72,17 @@ def test_code_that_was_compiled_before_is_expected_from_the_cache(clock):
     assert budget.compile_s == 30.0
 
 
+def test_the_longest_first_compilation_is_what_the_next_one_is_expected_to_take(clock):
+    budget = Budget(300.0, clock)
+    assert budget.compile_s is None
+    budget.saw(30.0, DEFAULT, cost=1)
+    budget.saw(120.0, TUNED, cost=2)
+    budget.saw(90.0, DEFAULT, cost=1)
+    assert budget.compile_s == 60.0
+    other = Settings({"compile.mode": "reduce-overhead"})
+    assert budget.expected_s(other, cost=1) == 60.0
+
+
 def test_what_finds_its_code_in_the_cache_still_takes_as_long_as_an_ordinary_trial(clock):
     budget = Budget(300.0, clock)
     budget.saw(10.0, PLAIN)

@@ -97,4 +97,15 @@ def test_a_target_is_measured(tmp_path, monkeypatch, settings, capsys):
         ["check", settings, "mine.py:build", "--min-speedup", "0.1", "--budget", "60s", "--device", "cpu"]
     ).run()
     assert code == ExitCode.OK
-    assert "still worth it" in capsys.readouterr().out
+    assert "0.1x is asked for: still worth it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("tuned", "said"), [(150.0, "still worth it"), (99.0, "does not rule that out"), (50.0, "no longer worth it")]
+)
+def test_what_is_said(settings, tuned, said, monkeypatch, capsys):
+    runner = FakeRunner(100.0, tuned)
+    runner.prepare = lambda: None
+    monkeypatch.setattr("advisor.runner.trials.Runner", type("R", (), {"prepare": int, "__new__": lambda _: runner}))
+    parse(["check", settings, "t:build"]).run()
+    assert said in capsys.readouterr().out

@@ -143,6 +143,11 @@ def test_the_nearest_name_comes_first(load):
     assert failure(load, "def a(): ...\ndef builder(): ...\n").hint == "It defines: builder, a."
 
 
+def test_a_model_in_the_file_is_among_what_it_defines(load):
+    text = "from torch import nn\ndef train(): ...\nmodel = nn.Linear(1, 1)\n"
+    assert failure(load, text, "mine:modle").hint == "It defines: model, train."
+
+
 # --- what its code does ---------------------------------------------------------------------------------------
 
 

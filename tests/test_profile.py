@@ -677,6 +677,11 @@ TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 
             None,
             "1 % of what a copy in memory reaches",
         ),
+        (
+            profile(flops_per_step=18 * 10**10, moved_bytes_per_step=4 * 10**9, copy_bytes_per_s=4e12),
+            None,
+            "the step reaches 9 % of the float32 matrix-product rate",
+        ),
         (profile(flops_per_step=10**10), Bottleneck.MEMORY, "reaches 0 %"),
         (profile(flops_per_step=None), Bottleneck.MEMORY, "an unknown share"),
         (profile(flops_per_step=0), Bottleneck.MEMORY, "multiplies no matrices"),

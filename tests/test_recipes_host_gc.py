@@ -31,6 +31,7 @@ def _collector_as_it_was():
     gc.unfreeze()
     with state_put_back():
         yield
+    gc.freeze()  # as conftest.py left it
 
 
 @pytest.fixture

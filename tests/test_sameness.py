@@ -6,6 +6,7 @@ import json
 import os
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
+from pprint import pformat
 
 import pytest
 from hypothesis import given, settings
@@ -65,6 +66,11 @@ def write(text, name="c.yaml"):
     return name
 
 
+def in_order(value):
+    """The text of a value: as its repr, but sets are sorted."""
+    return pformat(value, width=1, sort_dicts=False)
+
+
 # --- the config is kept without loss --------------------------------------------------------------------------
 
 
@@ -72,9 +78,7 @@ def test_the_types_of_a_config_survive_a_session():
     config = read_config(write(ODD))
     recorded(config=config)
     kept = open_session().request.target.config
-    assert not differences(config, kept)  # their repr may differ: a set has no order
-    assert {key: type(value) for key, value in kept.items()} == {key: type(value) for key, value in config.items()}
-    assert kept["kinds"] == {"a", "b"}
+    assert in_order(kept) == in_order(config)
     assert kept["labels"][0] == "cat"
     assert kept["at"] == datetime(2024, 1, 2, 2, 4, 5, tzinfo=UTC)
 

@@ -4,11 +4,11 @@ import math
 import string
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
+from advisor.files.config_file import dumped
 from advisor.recipe.settings import SECTION, Settings, read_text
 
 word = st.text(string.ascii_lowercase + string.digits + "_", max_size=8)
@@ -32,7 +32,7 @@ def test_yaml_gives_the_same_settings_back(settings):
 
 @given(settings_of_any_kind)
 def test_a_section_of_a_config_gives_the_same_settings(settings):
-    config = yaml.safe_dump({"epochs": 3, SECTION: dict(settings), "data": {"folder": "images"}})
+    config = dumped({"epochs": 3, SECTION: dict(settings), "data": {"folder": "images"}})
     assert typed(Settings.from_yaml(config)) == typed(settings)
 
 
@@ -173,3 +173,18 @@ def test_settings_cannot_be_changed():
 def test_settings_as_a_person_reads_them():
     assert str(Settings({"step.cuda_graph": True, "a.b": 2})) == "a.b: 2, step.cuda_graph: true"
     assert str(Settings()) == "none"
+
+
+def test_tables_of_a_toml_section_are_keys_with_dots():
+    text = '[perf_advisor]\nprecision.autocast = "bfloat16"\n[perf_advisor.compile]\nmode = "default"\n'
+    assert dict(Settings.from_yaml(text, "pyproject.toml")) == {
+        "compile.mode": "default",
+        "precision.autocast": "bfloat16",
+    }
+
+
+def test_a_key_that_is_none_among_settings_is_named():
+    with pytest.raises(UsageError, match="'epochs' is not a setting key"):
+        Settings.from_yaml("precision.autocast: bfloat16\nepochs: 3\n", "tuned.yaml")
+    with pytest.raises(UsageError, match="holds no settings"):
+        Settings.from_yaml("epochs: 3\n", "train.yaml")

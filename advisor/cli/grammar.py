@@ -9,11 +9,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from advisor.cli.commands import check, compare, export, hardware, init, measure, opening, recipes, report, sessions
+from advisor.cli.commands import (
+    check,
+    compare,
+    completion,
+    export,
+    hardware,
+    init,
+    measure,
+    opening,
+    recipes,
+    report,
+    sessions,
+    topics,
+)
 
 
 class Invocation(Protocol):
-    """What a command line asks for."""
+    """The parsed command line."""
 
     def run(self) -> int:
         """Do it and return the exit code. Raises AdvisorError."""
@@ -30,6 +43,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Invocation]] = {
     "export": export.parse,
     "init": init.parse,
     "check": check.parse,
+    "completion": completion.parse,
+    "help": topics.parse,
 }
 
 ABOUT = """\
@@ -50,7 +65,9 @@ and writes the settings that won.
   perf-advisor report [SESSION]        show or write the report of one
   perf-advisor export [SESSION]        write the settings that one found
   perf-advisor init train.py           write a build() to complete from what a script does
-  perf-advisor check tuned.yaml TARGET measure exported settings again; 4 if not worth it"""
+  perf-advisor check tuned.yaml TARGET measure exported settings again; 4 if not worth it
+  perf-advisor completion bash         a script for your shell: bash, zsh or fish
+  perf-advisor help [TOPIC]            the options by topic"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +81,7 @@ class ShowHelp:
 
 
 def parse(arguments: Sequence[str]) -> Invocation:
-    """What a command line asks for. Raises UsageError for a mistake; ``--help`` and ``--version`` exit."""
+    """The parsed command line. Raises UsageError for a mistake; ``--help`` and ``--version`` exit."""
     if not arguments:
         return ShowHelp()
     first, *rest = arguments

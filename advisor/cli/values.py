@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from advisor.errors import UsageError
-from advisor.files.paths import is_file, is_folder
+from advisor.files.paths import is_file, is_folder, no_file
 
 _E = TypeVar("_E", bound=StrEnum)
 
@@ -145,12 +145,12 @@ def folder_of(text: str) -> str:
 def script_of(text: str) -> str:
     """An existing file, as an absolute path. Raises UsageError where there is none."""
     if not is_file(text):
-        raise UsageError(f"there is no file {text}.", "Name the script that trains, .py or .ipynb.")
+        raise UsageError(no_file(text), "Name the script that trains, .py or .ipynb.")
     return str(Path(text).resolve())
 
 
 def gpus_of(text: str) -> int:
-    """How many GPUs to measure on; one for now. Raises UsageError for more."""
+    """The number of GPUs to measure on; one for now. Raises UsageError for more."""
     gpus = count_of(text)
     if gpus > 1:
         raise UsageError(

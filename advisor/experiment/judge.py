@@ -157,7 +157,7 @@ class Judge:
 
     @cached_property
     def process_spread(self) -> ProcessSpread:
-        """How far processes of the same settings lie apart here, the control's and the baseline's above all."""
+        """The spread of processes of the same settings, the control's and the baseline's above all."""
         nulls = [run for run in (*self.baseline_runs, *self.controls) if run.measured]
         others = [self.measured_runs(settings) for settings in self.runs if settings and not _is_captured(settings)]
         groups = [[speed(run)[1] for run in group] for group in (nulls, *others)]
@@ -171,7 +171,7 @@ class Judge:
         return process_spread([[speed(run)[1] for run in group] for group in runs], prior=prior)
 
     def spread_of(self, settings: Mapping[str, Value]) -> ProcessSpread:
-        """How far processes of these settings lie apart."""
+        """The spread of processes of these settings."""
         return self._captured_spread if _is_captured(settings) else self.process_spread
 
     @property
@@ -217,7 +217,7 @@ class Judge:
 
     @cached_property
     def yardstick(self) -> Yardstick:
-        """What results are held against by the session's goal."""
+        """The yardstick of the session's goal."""
         return Yardstick(self.goal, self.baseline_record())
 
     # --- what is known of settings --------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class Session:
                 self._runner.cancel()
 
     def decisions(self) -> dict[str, Decision]:
-        """What the person said so far."""
+        """The person's decisions so far."""
         return self._decisions.all()
 
     def rework(self) -> None:

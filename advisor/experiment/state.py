@@ -29,7 +29,7 @@ from advisor.records import (
 
 @dataclass
 class SessionState:
-    """What is known so far. Changed only by :meth:`apply`, in the thread that owns it.
+    """The state of a session. Changed only by :meth:`apply`, in the thread that owns it.
 
     ``stack`` and ``recommendations`` follow the person's decisions at once: what was rejected is out of the stack,
     which then has no figures until the rest has been measured (``StackRecord.pending``).
@@ -54,7 +54,6 @@ class SessionState:
     decisions: dict[str, Decision] = field(default_factory=dict)
     accepted_values: dict[str, Value] = field(default_factory=dict)
     running: str = ""
-    running_log: str = ""
     expected_s: float | None = None
     held: bool = False
     activity: str = ""
@@ -123,7 +122,7 @@ class SessionState:
 
     @apply.register
     def _(self, event: events.TrialStarted) -> None:
-        self.running, self.running_log, self.activity = event.name, event.log_path, "starting"
+        self.running, self.activity = event.name, "starting"
         self.expected_s = event.expected_s
         self.logs[event.name] = event.log_path
 

@@ -37,7 +37,7 @@ def may_be_side_by_side(facts: Facts, old: TrialResult, new: TrialResult) -> boo
 
 
 def turns_s(bench: Bench, settings: Mapping[str, Value], *, side_by_side: bool) -> float:
-    """What the fewest turns are expected to take, in seconds."""
+    """The expected time of the fewest turns, in seconds."""
     pair_s = bench.expected_s(settings) + bench.expected_s({})
     return pair_s + (2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s if side_by_side else 0.0)
 

@@ -222,7 +222,7 @@ def _gain(record: TrialRecord | StackRecord, by: Yardstick | None) -> Json | Non
 
 
 def _effect(record: TrialRecord | StackRecord | None) -> Json:
-    """What applying settings did, with the same fields for a trial and the stack."""
+    """The effect of settings, with the same fields for a trial and the stack."""
     return {
         "step_ms": record.step_ms if record else None,
         "samples_per_s": record.samples_per_s if record else None,

@@ -50,7 +50,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What a file takes: import statements, and the text of the definitions."""
+    """The parts that a file takes over: import statements, and the text of the definitions."""
 
     imports: tuple[str, ...]
     text: str

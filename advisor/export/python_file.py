@@ -122,13 +122,13 @@ def _header(chosen: list[tuple[Recipe, Value]], usage: str, imports: list[str]) 
 
 
 def _packages(chosen: list[tuple[Recipe, Value]]) -> str:
-    """What the file needs installed."""
+    """The packages that the file needs."""
     extra = sorted({recipe.package for recipe, value in chosen if recipe.package and value != recipe.default})
     return " and ".join(["torch", *extra]) if extra else "torch and nothing else"
 
 
 def _imported(chosen: list[tuple[Recipe, Value]], imports: list[str]) -> str:
-    """What the file imports; before torch, what must be in the environment when torch is imported."""
+    """The file's imports; before torch, what must be in the environment when torch is imported."""
     standard, others = top_level.import_blocks(imports)
     environment = [
         f"# {_label(recipe, value)}\n{recipe.code(value).strip()}"

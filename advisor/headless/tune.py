@@ -26,7 +26,7 @@ from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective, TargetSpec, Value
 from advisor.records.outputs import Outputs
 from advisor.records.pickled import SUFFIX
-from advisor.report.conclusions import settings_to_export
+from advisor.report.conclusions import settings_to_export, stack_helps
 
 _BAR_CELLS = 24
 _FRAME_PX = 640
@@ -81,7 +81,8 @@ def tune(
 class Tuned:
     """What a session found. In a notebook it shows its report.
 
-    ``settings`` are those that won together: empty where nothing did.
+    ``settings`` are those that won together: empty where nothing did. Those that win nothing measurable may be among
+    them, as in an export; ``speedup`` is None then.
     """
 
     def __init__(self, state: SessionState, request: Request) -> None:
@@ -96,9 +97,9 @@ class Tuned:
 
     @property
     def speedup(self) -> float | None:
-        """Samples per second with the settings over those without; None where nothing won."""
+        """Samples per second with the settings over those without; None where they are not measurably better."""
         stack = self._state.stack
-        return stack.comparison.speedup if self.settings and stack and stack.comparison else None
+        return stack.comparison.speedup if stack_helps(self._state) and stack and stack.comparison else None
 
     def report(self, path: str | Path | None = None) -> str:
         """The report as Markdown; with a path it is written there, as HTML where that ends in .html."""
@@ -126,7 +127,7 @@ class Tuned:
 
     def __repr__(self) -> str:
         if self.speedup is None:
-            return "Tuned(no settings that are faster together were found)"
+            return "Tuned(no settings that are measurably better together were found)"
         named = ", ".join(f"{key}: {value}" for key, value in self.settings.items())
         return f"Tuned({self.speedup:.2f}x with {named})"
 

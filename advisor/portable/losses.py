@@ -119,7 +119,7 @@ def is_number(value: Any) -> bool:
 
 
 def returned(value: Any) -> str:
-    """What a loss function returned in place of a number, as a person reads it."""
+    """A description of a loss function's result that is no number."""
     if isinstance(value, torch.Tensor):
         return f"{value.numel()} numbers, not one"
     if isinstance(value, Mapping):

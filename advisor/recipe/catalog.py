@@ -39,7 +39,7 @@ _ID = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What the catalogue proposes for a workload: candidates in its order, and a reason for every other recipe."""
+    """The catalogue's proposals for a workload: candidates in its order, and a reason for every other recipe."""
 
     candidates: tuple[Candidate, ...]
     skipped: dict[str, str]
@@ -97,7 +97,7 @@ class Catalog:
         return {recipe.key: place for place, recipe in enumerate(ordered)}
 
     def conflict(self, settings: Mapping[str, Value]) -> str | None:
-        """Why these settings cannot be applied together, or None."""
+        """The conflict between these settings, or None."""
         for recipe, value in self.in_order(settings):
             others = Settings(settings).without(recipe.key)
             try:
@@ -117,7 +117,7 @@ class Catalog:
         return wanted
 
     def cost(self, settings: Mapping[str, Value]) -> float:
-        """How long a trial's compilation takes relative to the usual one; 0 when nothing is compiled."""
+        """The duration of a trial's compilation relative to the usual one; 0 when nothing is compiled."""
         costs = [_cost(recipe, value) for recipe, value in self.in_order(settings) if recipe.expensive]
         return max(costs, default=0.0)
 
@@ -160,14 +160,14 @@ class Catalog:
         return _within(gains[0] / gains[1])
 
     def why(self, recipe_id: str, facts: Facts, value: Value) -> str:
-        """Why a value may help on this workload, in the recipe's words; empty when it cannot say."""
+        """The reason to try a value on this workload, in the recipe's words; empty when it cannot say."""
         try:
             return self[recipe_id].why(facts, value)
         except Exception:  # as above: a recommendation is worth having without its explanation
             return ""
 
     def after(self, facts: Facts, record: TrialRecord) -> str:
-        """What a trial has shown besides its speed, in its recipe's words; empty when there is nothing to say."""
+        """The findings of a trial besides its speed, in its recipe's words; empty when there is nothing to say."""
         try:
             return self[record.candidate.recipe].after(facts, record) if record.result.measured else ""
         except Exception:  # as above

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, TrialRecord, Value, text_of
+from advisor.records.matrix_units import NVIDIA_SINCE
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
 BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})
@@ -53,11 +54,10 @@ class Stage(IntEnum):
     ENVIRONMENT = 0
     GLOBAL = 1
     MODEL = 2
-    PARALLEL = 3
-    OPTIMIZER = 4
-    DATA = 5
-    COMPILE = 6
-    STEP = 7
+    OPTIMIZER = 3
+    DATA = 4
+    COMPILE = 5
+    STEP = 6
 
 
 _KEEP_THE_CODE = frozenset({Stage.OPTIMIZER, Stage.DATA})
@@ -65,7 +65,7 @@ _KEEP_THE_CODE = frozenset({Stage.OPTIMIZER, Stage.DATA})
 
 @dataclass(slots=True)
 class Components:
-    """What a recipe may change: the objects, and the plan of how a step runs.
+    """The parts of a workload that a recipe may change: the objects, and the plan of how a step runs.
 
     ``data`` is a DataLoader, one batch, a callable ``batch_size -> batch``, or None when only the model is known.
     ``own_step`` is a step that the user wrote, None where the step is made of these parts.
@@ -100,7 +100,7 @@ class Recipe(ABC):
     """One optimization. Class attributes describe it; the module docstring explains it.
 
     ``values``: all that the setting may be; a switch, whose default is a bool, need not say it. Settings files are
-    checked against them, tests try each, and the README's table lists them.
+    checked against them, tests try each, and the table of recipes lists them.
     ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
     the exported Python file says it in its plan.
     ``compiles``: every value but the default has the model compiled.
@@ -217,7 +217,7 @@ class Recipe(ABC):
         return self.stage in _KEEP_THE_CODE
 
     def cost(self, value: Value) -> float:
-        """How long an expensive recipe's trial takes, relative to its usual value."""
+        """The duration of an expensive recipe's trial, relative to its usual value."""
         return 1.0
 
     def implies(self, value: Value) -> Mapping[str, Value]:
@@ -225,7 +225,7 @@ class Recipe(ABC):
         return {}
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
-        """Why ``value`` cannot be combined with these other settings, or None."""
+        """The conflict of ``value`` with these other settings, or None."""
         return None
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
@@ -251,12 +251,31 @@ class Recipe(ABC):
         return card_section(self, "Why it helps").partition("\n\n")[0].replace("\n", " ")
 
     def after(self, facts: Facts, record: TrialRecord) -> str:
-        """What a trial of this recipe has shown besides its speed, in sentences for the advice; empty for nothing."""
+        """The findings of a trial of this recipe besides its speed, in sentences for the advice; empty for nothing."""
         return ""
 
     def describe(self, value: Value) -> str:
         """The setting as a person reads it."""
         return f"{self.key}: {text_of(value)}"
+
+
+_UNITS = {
+    "float16": "half-precision tensor cores",
+    "bfloat16": "bfloat16 units",
+    "tf32": "TensorFloat-32",
+    "float8": "float8 tensor cores",
+}
+
+
+def lacks_units(facts: Facts, number_type: str, units: str = "") -> Skip | None:
+    """Skip where the GPU has no matrix units for a type; ``units`` is what they are called."""
+    workload, named = facts.workload, units or _UNITS[number_type]
+    if workload.multiplies_in(number_type):
+        return None
+    if workload.capability is None:
+        return Skip(f"the {workload.device_name} has no {named}")
+    have, since = (".".join(map(str, numbers)) for numbers in (workload.capability, NVIDIA_SINCE[number_type]))
+    return Skip(f"compute capability {have} has no {named} ({since} and later have)")
 
 
 def is_host_bound(facts: Facts) -> bool:

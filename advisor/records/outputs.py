@@ -1,4 +1,4 @@
-"""What a session is asked to write."""
+"""The files that a session is asked to write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from a session's state, for whoever shows it: shares of the roof, the sweep, what was and was not tried.
+"""Conclusions from a session's state, for every renderer: shares of the roof, the sweep, what was and was not tried.
 
 Pure functions of the state; the words are in ``formatting`` and in the reports.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.figures.formatting import format_pending, format_worth
+from advisor.figures.formatting import format_worth
 from advisor.figures.roof import ceiling_of, dtype_under, roof_share
 from advisor.figures.sweep import SweepPoint, sweep_points
 from advisor.recipe.catalog import Catalog
@@ -47,19 +47,6 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
     """The settings that won: those of the measured stack less what was rejected; none when there is no such stack."""
     stack = state.stack
     return state.stack_settings if stack and (stack.result.measured or stack.pending) else {}
-
-
-def export_remark(state: SessionState) -> str:
-    """The end of the sentence about exported settings that promise less than a person expects; else empty."""
-    if state.stack and state.stack.pending:
-        return f": {format_pending(state.stack)}"
-    if settings_to_export(state):
-        return "" if stack_helps(state) else f", though together they {state.goal.not_better(2)}"
-    if state.finished is None or state.finished.cancelled:
-        return ", without settings: the session ended before any were measured together"
-    if not candidates_tried(state):
-        return ", without settings: no candidate was tried"
-    return f", without settings: nothing that was measured together {state.goal.better()}"
 
 
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:
@@ -113,7 +100,7 @@ def candidates_tried(state: SessionState) -> list[TrialRecord]:
 
 
 def untried(state: SessionState) -> list[Untried]:
-    """What was not tried, by reason: single candidates first, for which a larger budget is often enough."""
+    """Untried recipes and candidates by reason: single candidates first, for which a larger budget is often enough."""
     left_out = [record for record in state.trials.values() if record.result.outcome is Outcome.SKIPPED]
     reasons = dict.fromkeys([*(record.result.reason for record in left_out), *state.skipped.values()])
     return [
@@ -138,7 +125,7 @@ def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
 
 
 def shown_by(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> tuple[str, ...]:
-    """What a trial has shown besides its speed: what a setting that is on is worth, and what its recipe concludes.
+    """The findings of a trial besides its speed: what a setting that is on is worth, and what its recipe concludes.
 
     Each without a full stop at its end.
     """

@@ -15,7 +15,6 @@ from advisor.recipe.catalog import Catalog
 from advisor.records import (
     Facts,
     Hardware,
-    Objective,
     TrialRecord,
 )
 from advisor.report.advice import batch_advice, recommendations, stack_blocks
@@ -43,13 +42,6 @@ from advisor.report.reproduce import code_section, reproduce_section
 from advisor.report.trials import habits_table, source, trials, untried_table
 from advisor.report.verdict import verdict
 
-_RANKED = {
-    Objective.THROUGHPUT: "Recommendations, best first",
-    Objective.LATENCY: "Recommendations, the shortest step first",
-    Objective.MEMORY: "Recommendations, the smallest memory first",
-    Objective.ENERGY: "Recommendations, the least energy first",
-}
-
 
 def document_of(state: SessionState, request: Request, catalog: Catalog) -> Document:
     """The report of a session, also of one that has not ended."""
@@ -62,14 +54,14 @@ def document_of(state: SessionState, request: Request, catalog: Catalog) -> Docu
 
 
 def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    """What a reader decides by comes first, what it rests on later. A summary shows what is brief of them."""
+    """The sections of the report, what a reader decides by first. A summary shows what is brief of them."""
     if warnings := tuple(caveats(state)):
         yield Section("Read this first", (Bullets(warnings),), warns=True)
     if state.stack and (state.stack.settings or state.stack.dropped):
         yield Section("The settings together", tuple(stack_blocks(state, state.stack)))
     if state.recommendations:
         table, *reasons = recommendations(state)
-        yield Section(_RANKED[state.goal.objective], (table, *reasons), brief=(table,))
+        yield Section(f"Recommendations, {state.goal.words.ranked}", (table, *reasons), brief=(table,))
     yield from code_section(state, catalog)
     if drawn := tuple(map(Picture, pictures(state))):
         yield Section("Pictures", drawn, brief=())

@@ -33,7 +33,7 @@ Step = Callable[[Any], torch.Tensor]
 
 
 def finish_components(components: Components) -> None:
-    """What follows from the plan for the objects: compile the model, make the optimizer capturable."""
+    """Finish the objects as the plan says: compile the model, make the optimizer capturable."""
     plan = components.plan
     if plan.compiles_with != "none":
         if plan.attention_backend != "auto":

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.files.paths import PACKAGE, is_file
+from advisor.files.paths import PACKAGE, is_file, no_file
 from advisor.process.printed import Printed
 from advisor.records import TargetSpec
 from advisor.records.pickled import SUFFIX
@@ -183,7 +183,7 @@ def _import_module(module: str) -> ModuleType:
 
 def _import_file(path: Path, shown: str) -> ModuleType:
     if not is_file(path):
-        raise TargetError(f"there is no file {shown}.", "Check the path; it is taken from the working directory.")
+        raise TargetError(no_file(path, shown), "Check the path; it is taken from the working directory.")
     path = path.resolve()
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
@@ -234,7 +234,8 @@ def _defined_in(module: ModuleType, wanted: str) -> str:
 
 
 def _is_from(value: Any, module: ModuleType) -> bool:
-    return getattr(value, "__module__", module.__name__) == module.__name__ or not callable(value)
+    made_there = isinstance(value, nn.Module) or not callable(value)
+    return made_there or getattr(value, "__module__", module.__name__) == module.__name__
 
 
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:

@@ -61,6 +61,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         device_name=own.name,
         device_uuid=own.uuid,
         capability=own.capability,
+        matrix_types=own.matrix_types,
         device_memory_bytes=own.memory_bytes,
         model=_name_of(loop.model),
         parameters=sum(p.numel() for p in parameters),

@@ -39,12 +39,8 @@ from advisor.tui.sessions import pick_comparison, pick_session
 from advisor.tui.steering import Steering
 from advisor.tui.theme import ADVISOR_THEME, THEMES
 from advisor.tui.toasts import Toast, toast_for
-from advisor.tui.views.advice import AdviceView
+from advisor.tui.views import view_class
 from advisor.tui.views.base import View
-from advisor.tui.views.export import ExportView
-from advisor.tui.views.overview import OverviewView
-from advisor.tui.views.profile import ProfileView
-from advisor.tui.views.trials import TrialsView
 from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.nav import NavBar, NavTab
@@ -126,11 +122,7 @@ class AdvisorApp(App[AppResult]):
         yield NavBar(self.context.request.target.target, self.context.recorded)
         yield GaugeStrip(self._read_gauges, self.context.recorded)
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
-            yield OverviewView(self.context)
-            yield ProfileView(self.context)
-            yield TrialsView(self.context)
-            yield AdviceView(self.context)
-            yield ExportView(self.context)
+            yield from (view_class(view.id)(self.context) for view in VIEWS)
         yield StatusBar()
         yield KeyFooter()
 

@@ -48,7 +48,8 @@ class Check:
         else:
             interval = f"{found.speedup:.2f}x ({found.ci_low:.2f}-{found.ci_high:.2f})"
             steps = f"{format_ms(found.plain_step_ms)} a step without, {format_ms(found.tuned_step_ms)} with"
-            verdict = "still worth it" if worth else "no longer worth it"
+            reached = "still worth it" if found.speedup >= self.min_speedup else "the interval does not rule that out"
+            verdict = reached if worth else "no longer worth it"
             print(f"{self.path}: {interval}, {steps}; at least {self.min_speedup:g}x is asked for: {verdict}")
         return ExitCode.OK if worth else ExitCode.NOT_WORTH_IT
 

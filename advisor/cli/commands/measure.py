@@ -185,7 +185,7 @@ _OF_THE_REQUEST = (
 
 
 def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Measure:
-    """What a command line that begins with no command asks for. ``about`` is what its help begins with."""
+    """The session that a command line without a command asks for. ``about`` is what its help begins with."""
     parser = measure_parser(about)
     own, targets = split_arguments(arguments)
     options = parser.parse(own)

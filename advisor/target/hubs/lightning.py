@@ -19,6 +19,7 @@ _PAIR = 2
 class Lightning(Adapter):
     """LightningModules, and pairs of one and its DataModule or DataLoader."""
 
+    order = 40
     package = "lightning"
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
@@ -39,6 +40,7 @@ class Lightning(Adapter):
 class PytorchLightning(Lightning):
     """The same under the library's older name."""
 
+    order = 50
     package = "pytorch_lightning"
 
 

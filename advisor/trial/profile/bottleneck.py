@@ -17,7 +17,7 @@ _MEASURED_IN_PEACE = 1.1
 
 
 def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
-    """What the step is bound by, None where it is far from every roof, and the evidence in one sentence."""
+    """The step's bottleneck, None where it is far from every roof, and the evidence in one sentence."""
     waiting, copying = measured.share(Phase.DATA_WAIT), measured.share(Phase.HOST_TO_DEVICE)
     if _starves(measured, waiting + copying):
         if copying > waiting and measured.host_to_device_bytes:
@@ -68,10 +68,10 @@ def _copy_evidence(measured: Profile, copying: float) -> str:
 def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
     """Which of its two roofs a busy device is nearer to: arithmetic or moving bytes."""
     share, moved = step_roof_share(measured), step_copy_share(measured)
-    if share is not None and (share >= _COMPUTE_BOUND_SHARE or (moved is not None and share > moved)):
-        return Bottleneck.COMPUTE, _arithmetic_evidence(measured, share)
     if max(share or 0.0, 1.0 if moved is None else moved) < _FAR_SHARE:
         return None, _far_from_both(measured, share or 0.0, moved or 0.0)
+    if share is not None and (share >= _COMPUTE_BOUND_SHARE or (moved is not None and share > moved)):
+        return Bottleneck.COMPUTE, _arithmetic_evidence(measured, share)
     return Bottleneck.MEMORY, f"{_little_arithmetic(measured, share)}{_traffic(measured, moved)}"
 
 

@@ -35,8 +35,9 @@ from advisor.records import (
     Verdict,
     text_of,
 )
-from advisor.report.conclusions import candidates_tried, count_untried, shown_by
-from advisor.report.figures import own_figures, verdict_shown
+from advisor.report.conclusions import count_untried, shown_by
+from advisor.report.figures import IN_TURN, own_figures, verdict_shown
+from advisor.report.no_result import Cause, no_result
 from advisor.report.pareto import front_of
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, mark, memory_against, own_effect, ratio
@@ -48,11 +49,10 @@ def nothing_helped(state: SessionState) -> str:
     """What there is to say at the end of a session that recommends nothing."""
     if state.stack and state.stack.settings:
         return "No setting is recommended alone. View 3 shows the stack, which is measured as one; view 5 exports it."
-    if not candidates_tried(state):
-        return "No candidate was tried: R tries them, for as long again. View 3 says why not."
-    missed = count_untried(state)
-    rest = f" {missed} more could not be tried: R tries them, for as long again." if missed else ""
-    return f"Nothing that was tried {state.goal.better()}.{rest} View 3 shows each attempt."
+    missed, found = count_untried(state), no_result(state)
+    more = "more " if found.cause is not Cause.NOT_TRIED else ""
+    rest = f" {missed} {more}could not be tried: R tries them, for as long again." if missed else ""
+    return f"{found.sentence}{rest} View 3 shows each attempt."
 
 
 def front_text(state: SessionState) -> Content:
@@ -193,7 +193,7 @@ def _how(record: TrialRecord) -> list[Fact]:
     if comparison is None:
         return []
     alone: list[Fact] = [("Alone", ratio(comparison))] if record.contribution else []
-    how = "in turn with the baseline" if comparison.paired or record.confirmed else "one trial"
+    how = IN_TURN if comparison.paired or record.confirmed else "one trial"
     return [*alone, ("", Content.styled(f"{how}, noise {format_noise(comparison.noise_floor)}", DIM))]
 
 

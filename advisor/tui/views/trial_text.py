@@ -22,7 +22,7 @@ from advisor.figures.formatting import (
 from advisor.recipe.catalog import Catalog
 from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report.conclusions import shown_by
-from advisor.report.figures import MEASURED_ONCE, own_figures, verdict_shown
+from advisor.report.figures import IN_TURN, MEASURED_ONCE, own_figures, verdict_shown
 from advisor.report.pictures import block_times
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import DIM, memory_against, own_effect, ratio, sparkline
@@ -31,7 +31,6 @@ from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_
 
 # The widest line of step times, in cells.
 _SPARK = 24
-IN_TURN = "in turn with the baseline"
 
 
 def selection_text(key: str, state: SessionState, catalog: Catalog | None = None) -> Content:
