@@ -82,7 +82,13 @@ class Terminal:
 
     def __init__(self, command: list[str], folder: str) -> None:
         self.started = time.monotonic()
-        environment = {**os.environ, "TERM": "xterm-256color", "PERF_ADVISOR_STATE": str(Path(folder, "state"))}
+        environment = {
+            **os.environ,
+            "TERM": "xterm-256color",
+            "PERF_ADVISOR_STATE": str(Path(folder, "state")),
+            "PYTHONPYCACHEPREFIX": str(Path(folder, "bytecode")),  # as an installed package has it
+        }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self.pid, self.file = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
@@ -140,21 +146,25 @@ def first_paint(command: list[str], folder: str) -> Row:
         terminal = Terminal(command, folder)
         terminal.read_until(b"Overview")
         painted_s = time.monotonic() - terminal.started
+        spent_s = sum(psutil.Process(terminal.pid).cpu_times()[:2])
         terminal.drain(1.0)
         terminal.close()
-    return Row("first paint", f"{painted_s:.2f} s", f"{FIRST_PAINT_S} s", painted_s <= FIRST_PAINT_S)
+    shown = f"{painted_s:.2f} s, {spent_s:.2f} s of them on a core"
+    return Row("first paint", shown, f"{FIRST_PAINT_S} s", painted_s <= FIRST_PAINT_S)
 
 
 def answers(terminal: Terminal, keys: int) -> Row:
     """From a key to its painted answer, while trials run."""
-    taken = []
+    taken, process = [], psutil.Process(terminal.pid)
+    before = sum(process.cpu_times()[:2])
     for turn in range(keys):
         key, wanted = list(VIEWS.items())[(turn + 1) % len(VIEWS)]
         terminal.drain(0.05 + 0.013 * (turn % 7))  # not in step with anything that the app does
         terminal.press(key)
         taken.append(terminal.read_until(wanted))
     worst_s = statistics.quantiles(taken, n=100, method="inclusive")[98]
-    shown = f"{1e3 * worst_s:.0f} ms (median {1e3 * statistics.median(taken):.0f} ms, {keys} keys)"
+    each_ms = 1e3 * (sum(process.cpu_times()[:2]) - before) / keys
+    shown = f"{1e3 * worst_s:.0f} ms (median {1e3 * statistics.median(taken):.0f} ms, {each_ms:.0f} ms on a core each)"
     return Row("key to painted answer, 99th percentile", shown, f"{1e3 * KEY_S:.0f} ms", worst_s <= KEY_S)
 
 
