@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from advisor.headless.tune import Tuned
     from advisor.runtime.tuning import Tuning
     from advisor.target.workload import Workload
 
 __version__ = "0.1.0"
-__all__ = ["Workload", "__version__", "load"]
+__all__ = ["Workload", "__version__", "load", "tune"]
 
 
 def load(path: str | Path) -> Tuning:
@@ -26,6 +27,19 @@ def load(path: str | Path) -> Tuning:
     from advisor.runtime.tuning import Tuning
 
     return Tuning.from_file(path)
+
+
+def tune(workload: Any, budget: str | float = 300.0, **options: Any) -> Tuned:
+    """Measure a workload and return what was found: ``settings``, ``report()``, ``apply(...)``, ``save(path)``.
+
+    ``workload`` is a ``build`` function, all that one may return, or a target as on the command line. ``budget`` is a
+    time such as ``"2m"``, or seconds. ``options``: ``objective``, ``allow``, ``mode``, ``device``, ``batch_size``,
+    ``only``, ``skip`` as on the command line, and ``progress=False`` for no bar. Raises ``advisor.errors.AdvisorError``
+    when the workload cannot be measured.
+    """
+    from advisor.headless.tune import tune as tuned
+
+    return tuned(workload, budget, **options)
 
 
 def __getattr__(name: str) -> Any:

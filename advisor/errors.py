@@ -7,12 +7,13 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What ``perf-advisor`` returns to the shell."""
+    """The exit codes of ``perf-advisor``."""
 
     OK = 0
     BUG = 1
     USAGE = 2
     TARGET = 3
+    NOT_WORTH_IT = 4
     INTERRUPTED = 130
 
 

@@ -40,6 +40,7 @@ class Affinity(Recipe):
     title = "Processor affinity"
     key = "cpu.affinity"
     default = "all"
+    values = ("all", "physical", "node")
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
@@ -57,9 +58,6 @@ class Affinity(Recipe):
         if host.numa_nodes > 1:
             values.append("node")
         return values or Skip("one NUMA node with one hardware thread per usable core leaves nothing to choose")
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("all", "physical", "node")
 
     def apply(self, workload: Components, value: Value) -> None:
         import torch

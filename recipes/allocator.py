@@ -53,6 +53,7 @@ class Allocator(Recipe):
     title = "Caching allocator"
     key = "memory.allocator"
     default = "default"
+    values = tuple(_CONFIGURATIONS)
     devices = CUDA
     numerics = Numerics.EXACT
     stage = Stage.ENVIRONMENT
@@ -70,9 +71,6 @@ class Allocator(Recipe):
                 "there is no fragmentation to cure"
             )
         return [value for value in _CONFIGURATIONS if value != self.default]
-
-    def accepts(self, value: Value) -> bool:
-        return value in _CONFIGURATIONS
 
     def environment(self, value: Value) -> Mapping[str, str]:
         return {_VARIABLE: _CONFIGURATIONS[value]}

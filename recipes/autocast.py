@@ -27,9 +27,8 @@ precision and AMP. NVIDIA, Train With Mixed Precision.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from advisor.recipe import Components, Recipe, Stage, is_host_bound
+from advisor.recipe import Recipe, Stage, is_host_bound, lacks_units
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
 
 
@@ -40,6 +39,8 @@ class Autocast(Recipe):
     title = "Automatic mixed precision"
     key = "precision.autocast"
     default = "none"
+    values = ("none", "bfloat16", "float16")
+    plan_field = "autocast"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     partners = frozenset({"channels_last", "compile", "step_graph"})
     usual = frozenset({"bfloat16"})
@@ -54,14 +55,15 @@ class Autocast(Recipe):
         if "float32" not in workload.parameter_dtypes:
             return Skip("the parameters are not in float32, so there is nothing to cast down")
         if facts.on_cuda:
-            return _for_gpu(workload.capability or (0, 0))
+            scaled = not workload.own_step  # float16 needs a gradient scaler inside the step
+            types = [name for name in ("bfloat16", "float16") if workload.multiplies_in(name)]
+            usable = [name for name in types if scaled or name != "float16"]
+            none = Skip("float16 needs a gradient scaler inside the step, which is your own")
+            return lacks_units(facts, "float16") or usable or none
         features = set(facts.hardware.host.cpu_features)
         if not features & {"avx512_bf16", "amx_bf16", "asimdbf16", "bf16"}:
             return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
         return ["bfloat16"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("none", "bfloat16", "float16")
 
     def is_usual(self, value: Value, mode: Mode) -> bool:
         # Inference keeps no float32 copy of the weights for: half_weights casts them once, and not in each pass.
@@ -76,9 +78,6 @@ class Autocast(Recipe):
             return 1.4
         gain = 1.1 if is_host_bound(facts) else 1.5
         return gain if value == "bfloat16" or facts.workload.mode is Mode.INFER else 0.95 * gain
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, autocast=str(value))
 
     def code(self, value: Value) -> str:
         if value == "none":
@@ -101,12 +100,3 @@ class Autocast(Recipe):
 
     def rounding(self, value: Value) -> float:
         return {"bfloat16": 2.0**-8, "float16": 2.0**-11}.get(str(value), 0.0)
-
-
-def _for_gpu(capability: tuple[int, int]) -> Sequence[Value] | Skip:
-    if capability >= (8, 0):
-        return ["bfloat16", "float16"]
-    if capability >= (7, 0):
-        return ["float16"]
-    have = ".".join(map(str, capability))
-    return Skip(f"compute capability {have} has no half-precision tensor cores (7.0 and later have)")

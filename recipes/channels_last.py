@@ -42,6 +42,8 @@ class ChannelsLast(Recipe):
     title = "Channels-last memory format"
     key = "model.memory_format"
     default = "contiguous"
+    values = ("contiguous", "channels_last", "channels_last_3d")
+    plan_field = "memory_format"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile", "cudnn_benchmark"})
     usual = frozenset({"channels_last", "channels_last_3d"})
@@ -55,9 +57,6 @@ class ChannelsLast(Recipe):
         if images and volumes:
             return Skip("the model has 2-D and 3-D convolutions, and converting it as a whole takes one format only")
         return ["channels_last"] if images else ["channels_last_3d"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("contiguous", "channels_last", "channels_last_3d")
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 1.24x to 1.43x on an H200, nothing on small models there; 1.03x and 1.15x on a CPU.

@@ -52,6 +52,7 @@ class Checkpointing(Recipe):
     title = "Activation checkpointing"
     key = "memory.activation_checkpointing"
     default = "none"
+    values = ("none", "blocks", "budget-0.5")
     modes = TRAINING
     numerics = Numerics.EXACT
     stage = Stage.MODEL

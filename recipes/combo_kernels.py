@@ -27,12 +27,11 @@ PyTorch source, torch/_inductor/config.py (`combo_kernels`), and torch/_inductor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from advisor.machine.toolchain import missing_compiler
 from advisor.portable import compile_source
 from advisor.portable.plan import COMBO_KERNELS
-from advisor.recipe import CUDA, Components, Recipe, Stage, gain_of_compiling, torch_is_older
+from advisor.recipe import CUDA, Recipe, Stage, gain_of_compiling, torch_is_older
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 # First version of PyTorch whose option is tried here; before it combined kernels lacked most kinds of operations.
@@ -46,6 +45,8 @@ class ComboKernels(Recipe):
     title = "Combined small kernels"
     key = "compile.combo_kernels"
     default = False
+    plan_field = "combo_kernels"
+    compiles = True
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
@@ -61,9 +62,6 @@ class ComboKernels(Recipe):
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # No measurement yet: the figure of a small gain.
         return 1.02 * gain_of_compiling(facts, but=self.key) if value else 1.0
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, combo_kernels=bool(value))
 
     def code(self, value: Value) -> str:
         return compile_source(extras=COMBO_KERNELS) if value else "# the compiler generates each kernel by itself\n"

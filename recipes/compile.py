@@ -35,10 +35,9 @@ Compilation, ASPLOS 2024.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from advisor.machine.toolchain import missing_compiler
-from advisor.recipe import NOT_COMPILED, Components, Recipe, Stage, gain_of_compiling, is_host_bound
+from advisor.recipe import NOT_COMPILED, Recipe, Stage, gain_of_compiling, is_host_bound
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _CPU_MODES = ("default", "max-autotune-no-cudagraphs")
@@ -52,6 +51,9 @@ class Compile(Recipe):
     title = "torch.compile"
     key = "compile.mode"
     default = "none"
+    values = ("none", *_CUDA_MODES)
+    plan_field = "compile_mode"
+    compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
     stage = Stage.COMPILE
@@ -59,13 +61,12 @@ class Compile(Recipe):
     partners = frozenset({"autocast", "channels_last", "compile_scope", "step_graph"})
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        modes = _CUDA_MODES if facts.on_cuda else _CPU_MODES
+        modes: tuple[str, ...] = _CUDA_MODES if facts.on_cuda else _CPU_MODES
+        if facts.workload.own_step:  # nothing tells their graphs where a step of the user's own begins
+            modes = tuple(mode for mode in modes if mode not in ("reduce-overhead", "max-autotune"))
         scope = facts.current("compile.scope", "model")
         # What is compiled with any other scope is compiled in the mode `default` unless another is set.
         return missing_compiler(facts) or [mode for mode in modes if scope == "model" or mode != "default"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("none", *_CUDA_MODES)
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # Modes with graphs of their own gain from them where the host is the limit and the step is not captured.
@@ -74,9 +75,6 @@ class Compile(Recipe):
         autotuned = 1.05 if str(value).startswith("max-autotune") and facts.on_cuda else 1.0
         replayed = 1.3 if value in ("reduce-overhead", "max-autotune") and is_host_bound(facts) else 1.0
         return gain_of_compiling(facts, but=self.key) * autotuned * replayed
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, compile_mode=str(value))
 
     def code(self, value: Value) -> str:
         if value == "none":

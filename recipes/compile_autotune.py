@@ -28,12 +28,11 @@ PyTorch documentation, torch.compile, options of torch._inductor (`max_autotune_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from advisor.machine.toolchain import missing_compiler
 from advisor.portable import compile_source
 from advisor.portable.plan import AUTOTUNED_MATMULS
-from advisor.recipe import CUDA, Components, Recipe, Stage, gain_of_compiling, unless_computed
+from advisor.recipe import CUDA, Recipe, Stage, gain_of_compiling, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _NO_PRODUCT = "the step computes no linear, attention or recurrent layer and no matrix product to choose a kernel for"
@@ -46,6 +45,9 @@ class CompileAutotune(Recipe):
     title = "Autotuned matrix products"
     key = "compile.autotune"
     default = "default"
+    values = ("default", "matmuls")
+    plan_field = "compile_autotune"
+    compiles = True
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE})
     numerics = Numerics.CLOSE
@@ -60,15 +62,9 @@ class CompileAutotune(Recipe):
             return Skip("the mode max-autotune times the kernels of matrix products already")
         return missing_compiler(facts) or ["matmuls"]
 
-    def accepts(self, value: Value) -> bool:
-        return value in ("default", "matmuls")
-
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # GPT-2 on an H200: 1.06x together with a padded vocabulary; nothing in its expert's stack (1.00x).
         return 1.0 if value == self.default else 1.03 * gain_of_compiling(facts, but=self.key)
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, compile_autotune=str(value))
 
     def code(self, value: Value) -> str:
         if value == self.default:

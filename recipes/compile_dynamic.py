@@ -28,11 +28,10 @@ PyTorch documentation, torch.compile (`dynamic`), and Dynamic shapes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from advisor.machine.toolchain import missing_compiler
 from advisor.portable import compile_source
-from advisor.recipe import Components, Recipe, Stage, gain_of_compiling
+from advisor.recipe import Recipe, Stage, gain_of_compiling
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -43,6 +42,9 @@ class CompileDynamic(Recipe):
     title = "Dynamic shapes in torch.compile"
     key = "compile.dynamic"
     default = "auto"
+    values = ("auto", True, False)
+    plan_field = "compile_dynamic"
+    compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
     stage = Stage.COMPILE
@@ -54,17 +56,11 @@ class CompileDynamic(Recipe):
             return Skip("every batch that was looked at has the same shapes")
         return missing_compiler(facts) or [True, False]
 
-    def accepts(self, value: Value) -> bool:
-        return value == "auto" or isinstance(value, bool)
-
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: true 1.09x on lengths that vary; false compiles for each length.
         if value == self.default:
             return 1.0
         return gain_of_compiling(facts, but=self.key) * (1.09 if value else 0.5)
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, compile_dynamic=value if isinstance(value, bool) else "auto")
 
     def code(self, value: Value) -> str:
         if not isinstance(value, bool):

@@ -68,11 +68,13 @@ class CompileOptimizer(Recipe):
     title = "Compiled optimizer step"
     key = "compile.optimizer"
     default = False
+    plan_field = "compile_optimizer"
     modes = TRAINING
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.CLOSE
     stage = Stage.STEP
+    inside_step = True
     expensive = True
     phases = frozenset({Phase.OPTIMIZER})
 

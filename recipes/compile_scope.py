@@ -33,12 +33,11 @@ documentation, torch.nn.Module.compile.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from advisor.figures.formatting import format_percent
 from advisor.machine.toolchain import missing_compiler
 from advisor.portable import compile_source
-from advisor.recipe import Components, Recipe, Stage, gain_of_compiling
+from advisor.recipe import Recipe, Stage, gain_of_compiling
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
 
 # The share is measured: of a small encoder on an H200 it was less than 0.5 % in one session and 0.9 % in another, and a
@@ -58,6 +57,9 @@ class CompileScope(Recipe):
     title = "What is compiled"
     key = "compile.scope"
     default = "model"
+    values = ("model", "regional", "with_loss")
+    plan_field = "compile_scope"
+    compiles = True
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
     stage = Stage.COMPILE
@@ -75,17 +77,11 @@ class CompileScope(Recipe):
             return Skip(_CONVOLVES.format(blocks[0][0]))
         return Skip("the model repeats no block of layers that could be compiled by itself")
 
-    def accepts(self, value: Value) -> bool:
-        return value in ("model", "regional", "with_loss")
-
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: with_loss 10.31x and regional 9.36x in the same session; alone each also compiles.
         if value == self.default:
             return 1.0
         return gain_of_compiling(facts, but=self.key) * (1.05 if value == "with_loss" else 0.97)
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, compile_scope=str(value))
 
     def code(self, value: Value) -> str:
         return "# torch.compile takes the whole model\n" if value == "model" else compile_source(scope=str(value))
@@ -109,4 +105,5 @@ def _loss_counts(facts: Facts) -> bool:
     Before the profile tells its share, it is assumed to count.
     """
     profile = facts.profile
-    return facts.workload.mode is Mode.TRAIN and (profile is None or profile.share(Phase.LOSS) >= _LEAST_SHARE)
+    sees_loss = facts.workload.mode is Mode.TRAIN and not facts.workload.own_step
+    return sees_loss and (profile is None or profile.share(Phase.LOSS) >= _LEAST_SHARE)

@@ -29,11 +29,10 @@ backend, weight prepacking and constant folding.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from advisor.machine.toolchain import missing_compiler
 from advisor.portable import FREEZING, compile_source
-from advisor.recipe import CPU, INFERENCE, Components, Recipe, Stage, gain_of_compiling, unless_computed
+from advisor.recipe import CPU, INFERENCE, Recipe, Stage, gain_of_compiling, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _NOTHING_TO_PACK = "the step computes no convolution or linear layer whose weights could be packed"
@@ -46,6 +45,8 @@ class CpuFreeze(Recipe):
     title = "Frozen parameters"
     key = "compile.freezing"
     default = False
+    plan_field = "freezing"
+    compiles = True
     modes = INFERENCE
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY, Bottleneck.LAUNCH})
@@ -62,9 +63,6 @@ class CpuFreeze(Recipe):
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 1.63x on a served network, of which compiling alone gives a part.
         return 1.15 * gain_of_compiling(facts, but=self.key) if value else 1.0
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, freezing=bool(value))
 
     def code(self, value: Value) -> str:
         if not value:

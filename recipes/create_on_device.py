@@ -31,9 +31,8 @@ Guide, Create tensors directly on the target device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from advisor.recipe import CUDA, NEEDS_PROFILE, Components, Recipe, Stage
+from advisor.recipe import CUDA, NEEDS_PROFILE, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 
@@ -44,6 +43,7 @@ class CreateOnDevice(Recipe):
     title = "Tensors created where they are used"
     key = "step.create_on_device"
     default = False
+    plan_field = "create_on_device"
     devices = CUDA
     attacks = frozenset({Bottleneck.COPY, Bottleneck.LAUNCH})
     partners = frozenset({"step_graph"})
@@ -55,17 +55,14 @@ class CreateOnDevice(Recipe):
     gain = 1.1
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if facts.profile is None:
+        if facts.instrumented is None:
             return NEEDS_PROFILE
-        made = facts.profile.host_made_tensors
+        made = facts.instrumented.host_made_tensors
         if made is None:
             return Skip("the profile could not follow the step's operators, so it saw no tensor made on the host")
         if not made:
             return Skip("the step copies no tensor to the GPU that it made on the host itself")
         return [True]
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, create_on_device=bool(value))
 
     def code(self, value: Value) -> str:
         if not value:

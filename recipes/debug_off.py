@@ -57,6 +57,7 @@ class DebugOff(Recipe):
     title = "Debugging aids left on"
     key = "debug.switches"
     default = "none"
+    values = tuple(_CODE)
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.GLOBAL
@@ -73,9 +74,6 @@ class DebugOff(Recipe):
         records = facts.workload.mode is Mode.TRAIN or facts.current("infer.grad", "grad") == "grad"
         anomaly = ["anomaly"] if records else []  # it works through autograd: without recording it does nothing
         return [*anomaly, "profiler", *(["nvtx"] if facts.on_cuda else [])]
-
-    def accepts(self, value: Value) -> bool:
-        return value in _CODE
 
     def apply(self, workload: Components, value: Value) -> None:
         import torch

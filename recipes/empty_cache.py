@@ -30,9 +30,8 @@ PyTorch documentation, CUDA semantics, Memory management; torch.cuda.empty_cache
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from advisor.recipe import CUDA, TRAINING, Components, Recipe, Stage
+from advisor.recipe import CUDA, TRAINING, Recipe, Stage
 from advisor.records import Facts, Numerics, Skip, Value
 
 _STEP = """\
@@ -56,10 +55,13 @@ class EmptyCache(Recipe):
     title = "Emptying the CUDA cache at every step"
     key = "loop.empty_cache"
     default = "never"
+    values = tuple(_CODE)
+    plan_field = "empty_cache"
     modes = TRAINING
     devices = CUDA
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    inside_step = True
     habit = True
     # Expected speed-up: 0.95x on an encoder (tests/gpu/RESULTS.md).
     gain = 0.95
@@ -68,12 +70,6 @@ class EmptyCache(Recipe):
         # The one batch of a workload without a loader serves every step: nobody can delete it.
         deletable = facts.workload.loader is not None
         return ["every_step", "every_step_with_del"] if deletable else ["every_step"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in _CODE
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, empty_cache=str(value))
 
     def code(self, value: Value) -> str:
         return _CODE[value]

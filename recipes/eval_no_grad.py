@@ -49,9 +49,11 @@ class EvalNoGrad(Recipe):
     title = "Gradients off for validation"
     key = "loop.eval_grad"
     default = "no_grad"
+    values = _MODES
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    inside_step = True
     habit = True
     # Expected speed-up: It touches no training step (tests/gpu/RESULTS.md).
     gain = 1.0
@@ -59,15 +61,12 @@ class EvalNoGrad(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if facts.workload.mode is Mode.INFER:
             return Skip("the row inference_mode prices this: for inference the forward pass is the whole step")
-        if facts.profile is None:
+        if facts.instrumented is None:
             return NEEDS_PROFILE
-        rows = [row for row in facts.profile.habits if row.habit == self.id]
+        rows = [row for row in facts.instrumented.habits if row.habit == self.id]
         if not rows:
             return Skip("a validation step is timed in the baseline's profile, and it could not be run there")
         return Skip(f"a validation step is timed apart, in the table of habits: {'; '.join(map(_figures, rows))}")
-
-    def accepts(self, value: Value) -> bool:
-        return value in _MODES
 
     def apply(self, workload: Components, value: Value) -> None:
         # In inference the recipe inference_mode has the say over the same field.

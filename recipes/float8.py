@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from advisor.recipe import CUDA, Components, Recipe, Stage, is_compiled, without_package
+from advisor.recipe import CUDA, Components, Recipe, Stage, is_compiled, lacks_units, without_package
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
 
 # The hardware's products take sizes in multiples of 16; smaller layers lose more to the casts than they gain.
@@ -75,6 +75,7 @@ class Float8(Recipe):
     title = "Float8 products"
     key = "precision.float8"
     default = "none"
+    values = ("none", *_GRANULARITY)
     devices = CUDA
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile", "half_weights"})
@@ -86,22 +87,15 @@ class Float8(Recipe):
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         workload = facts.workload
-        capability = workload.capability or (0, 0)
         if not any(_fits(inputs, outputs) for inputs, outputs, _ in workload.linear_shapes):
             return Skip(
                 f"no linear layer has sizes in multiples of {_MULTIPLE} and at least {_LARGE:,} weights; "
                 "smaller ones lose more to the casts than they gain"
             )
-        if capability < (8, 9):
-            have = ".".join(map(str, capability))
-            return Skip(f"compute capability {have} has no float8 tensor cores (8.9 and later have)")
-        missing = without_package(self.package, at_least=(0, 14))
+        missing = lacks_units(facts, "float8") or without_package(self.package, at_least=(0, 14))
         if missing:
             return missing
         return ["tensorwise", "rowwise"] if _in_bfloat16(facts) else ["tensorwise"]
-
-    def accepts(self, value: Value) -> bool:
-        return value == self.default or value in _GRANULARITY
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: tensorwise 1.50x and rowwise 1.33x on wide layers, less than bfloat16 on an encoder; the

@@ -53,6 +53,7 @@ class FusedOptimizer(Recipe):
     title = "Optimizer implementation"
     key = "optimizer.implementation"
     default = "default"
+    values = tuple(_FLAGS)
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "compile", "step_graph"})
@@ -73,9 +74,6 @@ class FusedOptimizer(Recipe):
             return Skip(f"{optimizer.name} has neither a fused nor a foreach implementation here")
         by_default = "foreach" if facts.on_cuda and "foreach" in offered else "for-loop"
         return [value for value in ("fused", "foreach", "for-loop") if value in offered and value != by_default]
-
-    def accepts(self, value: Value) -> bool:
-        return value in _FLAGS
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: fused 1.02x alone on large models and 2.1x in the stack of a recommender; for-loop 0.59x

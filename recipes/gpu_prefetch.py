@@ -63,6 +63,7 @@ class GpuPrefetch(Recipe):
     title = "Next batch copied ahead"
     key = "data.device_prefetch"
     default = False
+    plan_field = "device_prefetch"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     partners = frozenset({"pin_memory", "non_blocking", "num_workers"})

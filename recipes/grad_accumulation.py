@@ -32,10 +32,9 @@ Precision examples, Gradient accumulation. Goyal et al., Accurate, Large Minibat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from advisor.figures.formatting import format_percent
-from advisor.recipe import TRAINING, Components, Recipe, Stage, gain_from
+from advisor.recipe import TRAINING, Recipe, Stage, WholeNumbers, gain_from
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 _LEAST_SHARE = 0.02
@@ -56,11 +55,14 @@ class GradAccumulation(Recipe):
     title = "Gradients of several batches in one update"
     key = "step.accumulate"
     default = 1
+    values = WholeNumbers(1, such_as=(1, 2))
+    plan_field = "accumulate"
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
     phases = frozenset({Phase.OPTIMIZER, Phase.ZERO_GRAD})
     numerics = Numerics.CHANGED
     stage = Stage.STEP
+    inside_step = True
     ladder = True
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
@@ -72,9 +74,6 @@ class GradAccumulation(Recipe):
             "them among batches gains nothing; it is worth its price only for a batch that would not fit into memory"
         )
 
-    def accepts(self, value: Value) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # The update and clearing the gradients, shared by several batches. tests/gpu/RESULTS.md: 1.00x to 1.03x.
         if value == self.default:
@@ -82,9 +81,6 @@ class GradAccumulation(Recipe):
         if facts.profile is None:
             return 1.02
         return gain_from(facts.profile.share(Phase.OPTIMIZER, Phase.ZERO_GRAD) * (1 - 1 / int(value)))
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, accumulate=int(value))
 
     def code(self, value: Value) -> str:
         return _CODE.format(count=int(value)) if value != 1 else "# every batch makes an update of its own\n"

@@ -27,10 +27,9 @@ PyTorch documentation, torch.nn.utils.clip_grad_norm_ (`foreach`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
-from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.recipe import TRAINING, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 _FOREACH: dict[Value, str] = {"default": "", "foreach": ", foreach=True", "for-loop": ", foreach=False"}
@@ -43,10 +42,13 @@ class GradClip(Recipe):
     title = "How gradients are clipped"
     key = "step.clip_grad"
     default = "default"
+    values = tuple(_FOREACH)
+    plan_field = "clip_grad"
     modes = TRAINING
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.CLOSE
     stage = Stage.STEP
+    inside_step = True
     phases = frozenset({Phase.OPTIMIZER})
     # Expected speed-up: for-loop 0.99x on a GPU; the default is foreach already (tests/gpu/RESULTS.md).
     gains: ClassVar[Mapping[Value, float]] = {"foreach": 1.01, "for-loop": 0.97}
@@ -55,12 +57,6 @@ class GradClip(Recipe):
         if facts.workload.clip_norm is None:
             return Skip("the loop does not clip gradients; if it does, say so with advisor.Workload(clip_grad=1.0)")
         return ["foreach"] if facts.current(self.key, self.default) == "for-loop" else ["for-loop"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in _FOREACH
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, clip_grad=str(value))
 
     def code(self, value: Value) -> str:
         return (

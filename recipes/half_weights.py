@@ -35,7 +35,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from advisor.recipe import Components, Recipe, Stage, is_host_bound
+from advisor.recipe import Components, Recipe, Stage, is_host_bound, lacks_units
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Skip, Value
 
 _ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -49,6 +49,8 @@ class HalfWeights(Recipe):
     title = "Half-precision weights"
     key = "precision.weights"
     default = "float32"
+    values = ("float32", *_ROUNDING)
+    plan_field = "input_dtype"
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
     partners = frozenset({"channels_last", "compile", "step_graph", "sdpa", "fused_optimizer"})
     usual = frozenset({"bfloat16"})
@@ -66,13 +68,13 @@ class HalfWeights(Recipe):
         if autocast != "none":
             return Skip(f"{_CASTS_ALREADY.format(autocast)}; switch it off to compare the two")
         if facts.on_cuda:
-            return _for_gpu(workload.capability or (0, 0), workload.mode)
+            types = [name for name in ("bfloat16", "float16") if workload.multiplies_in(name)]
+            if workload.mode is Mode.TRAIN:
+                return lacks_units(facts, "bfloat16") or types[:1]
+            return lacks_units(facts, "float16") or types
         if not _FAST_ON_CPU & set(facts.hardware.host.cpu_features):
             return Skip("this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)")
         return ["bfloat16"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("float32", *_ROUNDING)
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 1.38x at batch 128, 0.61x at batch 1 without a captured step; 1.40x on a CPU.
@@ -116,17 +118,6 @@ class HalfWeights(Recipe):
 
 
 _CASTS_ALREADY = "precision.autocast: {} casts the products to half precision already"
-
-
-def _for_gpu(capability: tuple[int, int], mode: Mode) -> Sequence[Value] | Skip:
-    if capability >= (8, 0):
-        return ["bfloat16"] if mode is Mode.TRAIN else ["bfloat16", "float16"]
-    have = ".".join(map(str, capability))
-    if mode is Mode.TRAIN:
-        return Skip(f"compute capability {have} has no bfloat16 units (8.0 and later have)")
-    if capability >= (7, 0):
-        return ["float16"]
-    return Skip(f"compute capability {have} has no half-precision tensor cores (7.0 and later have)")
 
 
 def _check_real(model: Any, dtype: str) -> None:

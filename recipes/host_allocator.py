@@ -53,6 +53,7 @@ class HostAllocator(Recipe):
     title = "Host memory allocator"
     key = "cpu.allocator"
     default = "malloc"
+    values = ("malloc", *_LIBRARIES)
     devices = CPU
     attacks = frozenset({Bottleneck.MEMORY})
     numerics = Numerics.EXACT
@@ -68,9 +69,6 @@ class HostAllocator(Recipe):
         return found or Skip(
             "neither tcmalloc nor jemalloc is installed (on Debian and Ubuntu: libtcmalloc-minimal4 and libjemalloc2)"
         )
-
-    def accepts(self, value: Value) -> bool:
-        return value == self.default or value in _LIBRARIES
 
     def environment(self, value: Value) -> Mapping[str, str]:
         if value == self.default:

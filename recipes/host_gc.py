@@ -30,11 +30,10 @@ Python documentation, gc. nanochat, pull request 477. torchtitan, GarbageCollect
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from advisor.figures.formatting import format_percent
 from advisor.portable import source
-from advisor.recipe import Components, Recipe, Stage, is_host_bound
+from advisor.recipe import Recipe, Stage, is_host_bound
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _VALUES = ("default", "freeze", "scheduled")
@@ -50,6 +49,8 @@ class HostGc(Recipe):
     title = "Garbage collector"
     key = "host.gc"
     default = "default"
+    values = ("default", "freeze", "scheduled")
+    plan_field = "collector"
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.STEP
@@ -60,15 +61,9 @@ class HostGc(Recipe):
             return Skip(f"the GPU computes for {format_percent(share)} of the step, which hides what the host does")
         return ["freeze", "scheduled"]
 
-    def accepts(self, value: Value) -> bool:
-        return value in _VALUES
-
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # Full collections are rare: less than 0.01 % of a plain loop's time, more where steps leave cycles behind.
         return 1.01 if value != self.default and is_host_bound(facts) else 1.0
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, collector=str(value))
 
     def code(self, value: Value) -> str:
         if value == self.default:

@@ -50,18 +50,20 @@ class HostSync(Recipe):
     title = "Places that make the host wait"
     key = "loop.host_sync"
     default = "as_written"
+    values = ("as_written",)
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    inside_step = True
     habit = True
     # Expected speed-up: It switches nothing (tests/gpu/RESULTS.md).
     gain = 1.0
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        if facts.profile is None:
+        if facts.instrumented is None:
             return NEEDS_PROFILE
-        places = facts.profile.sync_places
+        places = facts.instrumented.sync_places
         if places is None:
             return Skip(
                 "the baseline's profile did not look for them: the step failed in PyTorch's synchronisation mode"
@@ -69,9 +71,6 @@ class HostSync(Recipe):
         if not places:
             return Skip("the step never makes the host wait")
         return Skip(_sentence(places))
-
-    def accepts(self, value: Value) -> bool:
-        return value == self.default
 
     def apply(self, workload: Components, value: Value) -> None:
         pass  # The waits are in the user's own code, which no setting rewrites.

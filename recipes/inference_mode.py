@@ -31,9 +31,8 @@ MultiheadAttention and TransformerEncoderLayer, on their fast path.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from advisor.recipe import INFERENCE, Components, Recipe, Stage
+from advisor.recipe import INFERENCE, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -44,6 +43,8 @@ class InferenceMode(Recipe):
     title = "Gradients off for inference"
     key = "infer.grad"
     default = "grad"
+    values = ("grad", "no_grad", "inference_mode")
+    plan_field = "grad_mode"
     modes = INFERENCE
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.LAUNCH})
     numerics = Numerics.CLOSE
@@ -56,12 +57,6 @@ class InferenceMode(Recipe):
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         return ["no_grad", "inference_mode"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("grad", "no_grad", "inference_mode")
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, grad_mode=str(value))
 
     def code(self, value: Value) -> str:
         if value == "grad":

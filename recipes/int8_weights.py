@@ -56,6 +56,7 @@ class Int8Weights(Recipe):
     title = "Integer weights"
     key = "precision.quantize"
     default = "none"
+    values = ("none", *_CONFIGS)
     modes = INFERENCE
     attacks = frozenset({Bottleneck.MEMORY, Bottleneck.COMPUTE})
     partners = frozenset({"compile", "half_weights"})
@@ -73,9 +74,6 @@ class Int8Weights(Recipe):
         if missing:
             return missing
         return ["int8wo", "int8dq", "int4wo"] if _has_int4(facts) else ["int8wo", "int8dq"]
-
-    def accepts(self, value: Value) -> bool:
-        return value == self.default or value in _CONFIGS
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: int8wo 1.52x for one sample and compiled, 0.68x otherwise, 1.20x on a CPU; int8dq 0.16x.
@@ -119,7 +117,7 @@ def _has_int4(facts: Facts) -> bool:
     """Whether the int4 product can run: in bfloat16, on a GPU that has it, for inputs in whole groups."""
     workload = facts.workload
     suits = any(inputs % _INT4_GROUP == 0 for inputs, _, _ in workload.linear_shapes)
-    capable = facts.on_cuda and (workload.capability or (0, 0)) >= (8, 0)
+    capable = facts.on_cuda and workload.multiplies_in("bfloat16")
     return suits and capable and workload.parameter_dtypes == ("bfloat16",)
 
 

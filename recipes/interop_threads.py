@@ -29,7 +29,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import CPU, Components, Recipe, Stage
+from advisor.errors import RefusedError
+from advisor.recipe import CPU, Components, Recipe, Stage, WholeNumbers
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -40,6 +41,7 @@ class InteropThreads(Recipe):
     title = "Operators beside one another"
     key = "cpu.interop_threads"
     default = 0
+    values = WholeNumbers(0, such_as=(0, 1))
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.LAUNCH})
     partners = frozenset({"threads"})
@@ -55,14 +57,14 @@ class InteropThreads(Recipe):
         usable = facts.workload.usable_cores
         return sorted({1, max(1, usable // 2), usable})
 
-    def accepts(self, value: Value) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
     def apply(self, workload: Components, value: Value) -> None:
         import torch
 
         if value and torch.get_num_interop_threads() != value:
-            torch.set_num_interop_threads(int(value))
+            try:
+                torch.set_num_interop_threads(int(value))
+            except RuntimeError as error:
+                raise RefusedError("this process has computed in parallel or set the number already") from error
 
     def code(self, value: Value) -> str:
         if not value:

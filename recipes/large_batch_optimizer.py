@@ -48,6 +48,7 @@ class LargeBatchOptimizer(Recipe):
     title = "Optimizers for very large batches"
     key = "optimizer.class"
     default = "default"
+    values = ("default", "lars", "lamb")
     modes = TRAINING
     partners = frozenset({"batch_size"})
     numerics = Numerics.CHANGED
@@ -72,9 +73,6 @@ class LargeBatchOptimizer(Recipe):
         if find_spec("timm") is None:
             return Skip("LARS and LAMB come from timm, which is not installed: pip install timm")
         return [_VALUES[optimizer.name]]
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("default", "lars", "lamb")
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.optimizers import use_layer_rates

@@ -32,10 +32,9 @@ semantics, Asynchronous execution.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
-from advisor.recipe import CUDA, TRAINING, Components, Recipe, Stage
+from advisor.recipe import CUDA, TRAINING, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _STEP = """\
@@ -61,23 +60,20 @@ class LossSync(Recipe):
     title = "Reading the loss on the host"
     key = "loop.loss_item"
     default = "never"
+    values = tuple(_CODE)
+    plan_field = "loss_item"
     modes = TRAINING
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    inside_step = True
     habit = True
     # Expected speed-up: Both 1.00x on an encoder; a host-bound step waits (tests/gpu/RESULTS.md).
     gains: ClassVar[Mapping[Value, float]] = {"every_step": 0.99, "accumulated": 1.0}
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         return ["every_step", "accumulated"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in _CODE
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, loss_item=str(value))
 
     def code(self, value: Value) -> str:
         return _CODE[value]

@@ -27,9 +27,8 @@ usage of non_blocking and pin_memory().
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from advisor.recipe import CUDA, Components, Recipe, Stage, gain_from
+from advisor.recipe import CUDA, Recipe, Stage, gain_from
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
 
@@ -40,6 +39,7 @@ class NonBlocking(Recipe):
     title = "Copies that do not block the host"
     key = "data.non_blocking"
     default = False
+    plan_field = "non_blocking"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     numerics = Numerics.EXACT
@@ -58,9 +58,6 @@ class NonBlocking(Recipe):
         if not value:
             return 1.0
         return gain_from(facts.profile.share(Phase.HOST_TO_DEVICE) / 2) if facts.profile else 1.02
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, non_blocking=bool(value))
 
     def code(self, value: Value) -> str:
         flag = ", non_blocking=True" if value else ""

@@ -36,7 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from advisor.recipe import Components, Recipe, Stage, gain_from
+from advisor.recipe import Components, Recipe, Stage, WholeNumbers, gain_from
 from advisor.recipe.loader_recipe import NO_LOADER, cannot_be_copied, little_time_in
 from advisor.records import Bottleneck, Facts, Numerics, Phase, Skip, Value
 
@@ -53,6 +53,7 @@ class NumWorkers(Recipe):
     title = "DataLoader workers"
     key = "data.num_workers"
     default = 0
+    values = WholeNumbers(0, such_as=(0, 1))
     attacks = frozenset({Bottleneck.INPUT})
     numerics = Numerics.EXACT
     stage = Stage.DATA
@@ -75,9 +76,6 @@ class NumWorkers(Recipe):
         # Only one worker hands out the samples of an iterable dataset in their order.
         values = _ladder(enough) if loader.iterable_dataset else _ladder(enough)[::-1]
         return little_time_in(facts, self.phases) or values
-
-    def accepts(self, value: Value) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # Workers load while the step computes, so the longer of the two remains. tests/gpu/RESULTS.md: 3.04x with 16

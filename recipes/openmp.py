@@ -51,6 +51,7 @@ class OpenMp(Recipe):
     title = "OpenMP threads"
     key = "cpu.openmp"
     default = "default"
+    values = ("default", "bind", "iomp")
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     numerics = Numerics.EXACT
@@ -64,9 +65,6 @@ class OpenMp(Recipe):
         if facts.workload.usable_cores == 1:
             return Skip("one core leaves nothing to place")
         return ["bind", "iomp"] if intel_library() else ["bind"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in _VALUES
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
         if value == "bind" and settings.get("data.num_workers"):

@@ -50,6 +50,7 @@ class OptimizerMemory(Recipe):
     title = "Smaller optimizer state"
     key = "optimizer.state"
     default = "full"
+    values = ("full", "adafactor", "8-bit")
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})
     numerics = Numerics.CHANGED
@@ -72,9 +73,6 @@ class OptimizerMemory(Recipe):
             return Skip(f"the optimizer's state is {format_percent(share)} of the memory that a step needs")
         eight_bit = facts.on_cuda and any(find_spec(package) for package in _PACKAGES)
         return ["adafactor", "8-bit"] if eight_bit else ["adafactor"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("full", "adafactor", "8-bit")
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.optimizers import make_state_small

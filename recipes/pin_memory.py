@@ -44,6 +44,7 @@ class PinMemory(Recipe):
     title = "Pinned host memory"
     key = "data.pin_memory"
     default = False
+    plan_field = "non_blocking"
     devices = CUDA
     attacks = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
     partners = frozenset({"gpu_prefetch", "num_workers"})

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from advisor.recipe import Components
+from advisor.recipe import Components, WholeNumbers
 from advisor.recipe.loader_recipe import WorkerRecipe
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
@@ -44,6 +44,7 @@ class Prefetch(WorkerRecipe):
     title = "Batches prepared ahead by each worker"
     key = "data.prefetch_factor"
     default = _DEFAULT
+    values = WholeNumbers(1, such_as=(2, 4))
     partners = frozenset({"num_workers"})
     numerics = Numerics.EXACT
     ladder = True
@@ -56,9 +57,6 @@ class Prefetch(WorkerRecipe):
 
     def values_for(self, loader: LoaderFacts, facts: Facts) -> Sequence[Value] | Skip:
         return [4, 8]
-
-    def accepts(self, value: Value) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.recipe.rebuild import loader_with

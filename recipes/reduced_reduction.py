@@ -60,7 +60,7 @@ class ReducedReduction(Recipe):
             return nothing
         in_half = _HALF & {*workload.parameter_dtypes, facts.current("precision.autocast", "none")}
         # Of a float32 model, autocast or half-precision weights may still make one: the switch is tried beside them.
-        may_be_in_half = "float32" in workload.parameter_dtypes and (workload.capability or (0, 0)) >= (7, 0)
+        may_be_in_half = "float32" in workload.parameter_dtypes and workload.multiplies_in("float16")
         if not in_half and not may_be_in_half:
             return Skip("no product runs in bfloat16 or float16, or could run so on this GPU")
         return [False, True]

@@ -56,6 +56,8 @@ class Sdpa(Recipe):
     title = "Attention kernel"
     key = "attention.backend"
     default = "auto"
+    values = ("auto", *_BACKENDS)
+    plan_field = "attention_backend"
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     partners = frozenset({"autocast", "half_weights", "compile"})
     numerics = Numerics.CLOSE
@@ -71,13 +73,9 @@ class Sdpa(Recipe):
             return nothing
         if not facts.on_cuda:
             return ["flash", "math"]
-        capability = facts.workload.capability or (0, 0)
-        if _in_half(facts) and capability >= (8, 0):
+        if _in_half(facts) and facts.workload.multiplies_in("bfloat16"):
             return ["flash", "cudnn", "efficient", "math"]
         return ["efficient", "math"]
-
-    def accepts(self, value: Value) -> bool:
-        return value == self.default or value in _BACKENDS
 
     def apply(self, workload: Components, value: Value) -> None:
         import torch

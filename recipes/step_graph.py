@@ -34,9 +34,8 @@ with CUDA Graphs. NVIDIA CUDA C++ Programming Guide, CUDA Graphs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from advisor.recipe import CUDA, Components, Recipe, Stage
+from advisor.recipe import CUDA, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Mode, Numerics, OptimizerFacts, Skip, Value
 
 _KEEPS_NO_STEP_COUNT = frozenset({"SGD"})
@@ -91,12 +90,14 @@ class StepGraph(Recipe):
     title = "Whole step in a CUDA graph"
     key = "step.cuda_graph"
     default = False
+    plan_field = "cuda_graph"
     devices = CUDA
     attacks = frozenset({Bottleneck.LAUNCH})
     partners = frozenset({"autocast", "channels_last", "compile", "fused_optimizer", "tf32"})
     usual = frozenset({True})
     numerics = Numerics.CLOSE
     stage = Stage.STEP
+    inside_step = True
     keeps_code = True  # the graph records the kernels that there are
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
@@ -117,9 +118,6 @@ class StepGraph(Recipe):
         if share is None:
             return 1.3
         return min(_MOST_GAINED, 1 / share) if share > 0 else _MOST_GAINED
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, cuda_graph=bool(value))
 
     def code(self, value: Value) -> str:
         return _CAPTURE if value else "# every step is launched kernel by kernel\n"

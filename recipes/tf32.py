@@ -35,7 +35,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import Components, Recipe, Stage, gain_from, is_host_bound, runs_in_half, unless_computed
+from advisor.recipe import (
+    Components,
+    Recipe,
+    Stage,
+    gain_from,
+    is_host_bound,
+    lacks_units,
+    runs_in_half,
+    unless_computed,
+)
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _PRODUCTS = ("linear", "attention", "recurrent", "batched_product", "conv1d", "conv2d", "conv3d")
@@ -58,6 +67,7 @@ class Tf32(Recipe):
     title = "Precision of float32 products"
     key = "precision.float32_matmul"
     default = "highest"
+    values = ("highest", "high", "medium")
     attacks = frozenset({Bottleneck.COMPUTE})
     partners = frozenset({"channels_last", "compile", "step_graph"})
     usual = frozenset({"high"})
@@ -75,9 +85,6 @@ class Tf32(Recipe):
         if facts.current("precision.autocast", "none") != "none":
             return Skip("autocast takes the products out of float32 already")
         return ["high", "medium"] if facts.on_cuda else ["medium"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in ("highest", "high", "medium")
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         if value == self.default or runs_in_half(facts) or (value == "high" and not facts.on_cuda):
@@ -132,9 +139,8 @@ def _multiplies_much(facts: Facts) -> bool:
 def _lacks_units(facts: Facts) -> str:
     """Why the device multiplies no faster in a reduced precision; empty where it does."""
     if facts.on_cuda:
-        capability = facts.workload.capability or (0, 0)
-        have = ".".join(map(str, capability))
-        return "" if capability >= (8, 0) else f"compute capability {have} has no TensorFloat-32 (8.0 and later have)"
+        lacking = lacks_units(facts, "tf32")
+        return lacking.reason if lacking else ""
     if _CPU_UNITS in facts.hardware.host.cpu_features:
         return ""
     return "this CPU has no AMX units for bfloat16, without which PyTorch multiplies float32 in full precision"

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe import CPU, Components, Recipe, Stage
+from advisor.recipe import CPU, Components, Recipe, Stage, WholeNumbers
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 
@@ -41,6 +41,7 @@ class Threads(Recipe):
     title = "CPU threads"
     key = "cpu.threads"
     default = 0
+    values = WholeNumbers(0, such_as=(0, 1, 2))
     devices = CPU
     attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
     numerics = Numerics.CLOSE
@@ -56,9 +57,6 @@ class Threads(Recipe):
         if not values:
             return Skip(f"{workload.threads} threads on {usable} usable cores leave nothing else to try")
         return list(values)
-
-    def accepts(self, value: Value) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
     def apply(self, workload: Components, value: Value) -> None:
         import torch

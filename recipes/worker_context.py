@@ -51,6 +51,7 @@ class WorkerContext(WorkerRecipe):
     title = "How workers are started"
     key = "data.multiprocessing_context"
     default = "default"
+    values = ("default", *_METHODS)
     numerics = Numerics.EXACT
     without_workers = "the loader has no workers that could be started in another way"
     # Expected speed-up: forkserver 1.10x and 1.16x within the noise, 0.08x with short epochs (tests/gpu/RESULTS.md).
@@ -64,9 +65,6 @@ class WorkerContext(WorkerRecipe):
         if short := _starts_too_often(loader, facts):
             return short
         return ["forkserver", "spawn"]
-
-    def accepts(self, value: Value) -> bool:
-        return value == "default" or value in _METHODS
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.recipe.rebuild import loader_with

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from advisor.recipe import Components
+from advisor.recipe import Components, WholeNumbers
 from advisor.recipe.loader_recipe import WorkerRecipe, little_time_in
 from advisor.records import Facts, LoaderFacts, Numerics, Skip, Value
 
@@ -59,6 +59,7 @@ class WorkerThreads(WorkerRecipe):
     title = "Threads in each worker"
     key = "data.worker_threads"
     default = 0
+    values = WholeNumbers(0, such_as=(0, 2))
     numerics = Numerics.CLOSE
     ladder = True
     without_workers = "the loader has no workers whose threads could be set"
@@ -75,9 +76,6 @@ class WorkerThreads(WorkerRecipe):
         if loader.pickle_problem:
             return Skip(f"workers with threads cannot be forked, and others need pickling: {loader.pickle_problem}")
         return fitting
-
-    def accepts(self, value: Value) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
     def apply(self, workload: Components, value: Value) -> None:
         from advisor.portable.workers import StartWorker, context_without_fork

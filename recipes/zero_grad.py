@@ -31,10 +31,9 @@ None instead of model.zero_grad() or optimizer.zero_grad(). NVIDIA ECCV 2020 tun
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
-from advisor.recipe import TRAINING, Components, Recipe, Stage
+from advisor.recipe import TRAINING, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
 _CODE: dict[Value, str] = {
@@ -51,10 +50,13 @@ class ZeroGrad(Recipe):
     title = "How gradients are cleared"
     key = "step.zero_grad"
     default = "none"
+    values = tuple(_CODE)
+    plan_field = "zero_grad"
     modes = TRAINING
     attacks = frozenset({Bottleneck.MEMORY})
     numerics = Numerics.EXACT
     stage = Stage.STEP
+    inside_step = True
     saves_memory = True
     habit = True
     # Expected speed-up: zeros 0.98x, by hand 1.00x (tests/gpu/RESULTS.md).
@@ -62,12 +64,6 @@ class ZeroGrad(Recipe):
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         return ["zeros", "manual"]
-
-    def accepts(self, value: Value) -> bool:
-        return value in _CODE
-
-    def apply(self, workload: Components, value: Value) -> None:
-        workload.plan = replace(workload.plan, zero_grad=str(value))
 
     def code(self, value: Value) -> str:
         return _CODE[value]

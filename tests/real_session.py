@@ -31,11 +31,11 @@ def short_trials() -> Iterator[None]:
 class Run:
     """A session that has been run, or will be, with all that it posted."""
 
-    def __init__(self, folder, text, *, past=None, runner=None, clock=time.monotonic, **options):
+    def __init__(self, folder, text, *, past=None, runner=None, clock=time.monotonic, device="cpu", **options):
         (folder / "target.py").write_text(text, encoding="utf-8")
         self.told = []
         self.runner = runner or Runner()
-        self.request = Request(TargetSpec("target.py", str(folder), device="cpu"), **{"budget_s": 15.0, **options})
+        self.request = Request(TargetSpec("target.py", str(folder), device=device), **{"budget_s": 15.0, **options})
         self.journal = Journal(past.path, past.request) if past else Journal.create(self.request)
         self._followers: list[Callable[[events.Event], None]] = []
         self.session = Session(self.request, self.runner, self._tell, self.journal, past=past, clock=clock)

@@ -9,6 +9,7 @@ from proposals import CATALOG
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from advisor.errors import AdvisorError
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
@@ -57,6 +58,15 @@ def run_code(recipe, value, workload):
     namespace = namespace_of(workload)
     exec(compile(recipe.code(value), f"<{recipe.id}>", "exec"), namespace)
     return namespace
+
+
+def refusal(recipe, value, workload):
+    """Why a recipe does not apply a value to a workload; empty where it does. The workload may be changed."""
+    try:
+        recipe.apply(workload, value)
+    except (AdvisorError, RuntimeError, ValueError, ImportError) as error:
+        return str(error)
+    return ""
 
 
 def mode_for(recipe):

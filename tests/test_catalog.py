@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
 import importlib.metadata
+import os
+import re
 import sys
 
 import pytest
@@ -74,10 +77,41 @@ def test_of_two_files_with_one_id_the_first_counts(tmp_path):
 
 
 def test_private_files_and_abstract_classes_are_no_recipes(tmp_path):
-    abstract = recipe_text("mine").replace("def code", "def other")
+    abstract = recipe_text("mine").replace("def code", "def other").replace("    id = ", "    name = ")
     catalog = catalog_with(tmp_path, _shared="raise RuntimeError", helpers="X = 1", abstract=abstract)
     assert catalog.problems == ()
     assert set(catalog.recipes) == set(load_catalog().recipes)
+
+
+@pytest.mark.parametrize(
+    ("text", "with_this", "said"),
+    [
+        ("def code", "def other", "TypeError: Planted has no code"),
+        ("def apply", "def other", "ValueError: Planted has no apply, and its plan_field is no field of StepPlan"),
+    ],
+)
+def test_what_a_recipe_lacks_is_named_with_its_file(tmp_path, text, with_this, said):
+    catalog = catalog_with(tmp_path, mine=recipe_text("mine").replace(text, with_this))
+    assert catalog.problems == (f"{tmp_path / 'mine.py'}: {said}",)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"values": ()}, "Control has no values"),
+        ({"values": (True,)}, "values lacks the default, false"),
+        ({"usual": frozenset({"on"})}, "usual has on, which accepts() refuses"),
+        ({"gains": {"on": 1.1}}, "gains has on, which accepts() refuses"),
+        ({"id": "other"}, "its id is 'other', and a file has the name of its recipe's id"),
+    ],
+)
+def test_what_a_built_in_recipe_lacks_is_named_with_its_file(monkeypatch, change, said):
+    control = type(load_catalog()["control"])
+    catalog_module._builtin.cache_clear()
+    for name, value in change.items():
+        monkeypatch.setattr(control, name, value)
+    with pytest.raises(ValueError, match=re.escape(f"recipes/control.py: {said}")):
+        load_catalog()
 
 
 def test_files_of_one_name_in_two_folders_do_not_meet(tmp_path):
@@ -89,8 +123,17 @@ def test_files_of_one_name_in_two_folders_do_not_meet(tmp_path):
 
 
 def test_a_missing_folder_is_an_error(tmp_path):
-    with pytest.raises(UsageError, match="does not exist"):
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
         load_catalog([str(tmp_path / "missing")])
+
+
+def test_a_folder_that_one_may_not_enter_is_an_error(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)  # root may enter every folder
+    with pytest.raises(UsageError, match="cannot be read: Permission denied"):
+        load_catalog([str(tmp_path)])
 
 
 def test_a_file_is_no_folder(tmp_path):

@@ -15,7 +15,9 @@ from advisor.cli import main as cli
 from advisor.errors import TargetError
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.export.outputs import json_text, report_text
+from advisor.export.formats.html import html_report
+from advisor.export.formats.markdown import markdown_report
+from advisor.export.json_report import json_text
 from advisor.figures.formatting import CONTROLS
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.summary import print_summary
@@ -74,7 +76,8 @@ def test_nothing_reaches_the_terminal(told, file):
 def test_reports_and_json_hold_none(told):
     state, request, catalog = SessionState.of(history(told())), sample_request(), load_catalog()
     for text in (
-        *(report_text(state, request, catalog, html=html) for html in (False, True)),
+        markdown_report(state, request, catalog),
+        html_report(state, request, catalog),
         json_text(state, request),
     ):
         assert not CONTROLS.search(text)

@@ -143,6 +143,11 @@ def test_the_nearest_name_comes_first(load):
     assert failure(load, "def a(): ...\ndef builder(): ...\n").hint == "It defines: builder, a."
 
 
+def test_a_model_in_the_file_is_among_what_it_defines(load):
+    text = "from torch import nn\ndef train(): ...\nmodel = nn.Linear(1, 1)\n"
+    assert failure(load, text, "mine:modle").hint == "It defines: model, train."
+
+
 # --- what its code does ---------------------------------------------------------------------------------------
 
 
@@ -199,7 +204,9 @@ def test_leaving_the_process(load):
     error = failure(load, "import sys\ndef build():\n    sys.exit(2)\n")
     assert error.message == "build in mine called sys.exit(2)."
     assert "__main__" in error.hint
-    assert failure(load, "import sys\nsys.exit()\n", "mine.py").message == "importing mine.py called sys.exit(None)."
+    assert (
+        failure(load, "import sys\nsys.exit()\n", "mine.py:build").message == "importing mine.py called sys.exit(None)."
+    )
 
 
 PARSES = """
@@ -262,6 +269,12 @@ def test_an_interruption_is_not_swallowed(load, error):
 )
 def test_a_value_of_a_wrong_shape(load, returned, message):
     assert failure(load, f"def build():\n    return {returned}\n").message.startswith(f"the target returned {message}")
+
+
+@pytest.mark.parametrize("said", entrypoint._NO_GPU)
+def test_code_that_wants_a_gpu_where_there_is_none_is_told_who_moves_things(load, said):
+    error = failure(load, f"def build(): raise RuntimeError('{said}: ...')")
+    assert "leave .cuda() out" in error.hint
 
 
 def test_a_failure_in_a_data_function_shows_its_frames(load):

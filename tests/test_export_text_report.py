@@ -22,7 +22,8 @@ from sample_session import (
 from advisor.experiment.events import GoalSet, Ranked, SessionFailed, StackMeasured, TrialMeasured
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
-from advisor.export.text_report import html_report, markdown_report
+from advisor.export.formats.html import html_report
+from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Comparison, GpuReadings, Mode, Objective, Verdict
 from advisor.report.evidence import gpu_sentence
@@ -74,7 +75,7 @@ def table_rows(text: str, section: str) -> list[list[str]]:
 
 def test_the_summary_says_how_much_faster_on_what(text):
     assert text.splitlines()[2] == (
-        "3 settings together make ResNet training 1.97x (1.96–1.98) as fast on 1 x NVIDIA H200, confirmed in turns "
+        "3 settings together make ResNet training 1.97x (1.96–1.98) as fast on 1 x NVIDIA H200, confirmed in turn "
         "with the baseline: 26.3 ms a step before, 13.4 ms tuned."
     )
 
@@ -83,6 +84,8 @@ def test_the_sections_in_their_order(text):
     assert re.findall(r"^## (.*)$", text, re.M) == [
         "The settings together",
         "Recommendations, best first",
+        "The code of these settings",
+        "Pictures",
         "Speed against memory",
         "Batch sizes",
         "Found in your source",
@@ -93,6 +96,7 @@ def test_the_sections_in_their_order(text):
         "Habits, way by way",
         "Not tried",
         "Hardware and versions",
+        "To reproduce it",
         "How the numbers were made",
     ]
     assert "torch | 2.11.0+cu130" in text
@@ -164,7 +168,8 @@ def test_text_of_the_user_is_never_markup(catalog):
     assert "script" not in {tag for tag, _ in page.tags}
     assert page.text.count("<script>alert('x')</script>") == 5
     text = markdown_report(state, request, catalog)
-    assert "<script>" not in text.replace("\\<script\\>", "")
+    fenced = re.compile(r"^(`{3,})\w*\n.*?^\1$", re.M | re.S)  # in a listing nothing is markup
+    assert "<script>" not in fenced.sub("", text).replace("\\<script\\>", "")
     assert len({len(row) for row in table_rows(text, "Trials")}) == 1
     assert len({len(row) for row in table_rows(text, "Not tried")}) == 1
     assert "\\[red\\]\\*bold\\*" in text
@@ -460,7 +465,7 @@ def test_a_stack_of_nothing_is_not_shown(detailed, catalog):
     assert "no settings were combined" in text.splitlines()[2]
     detailed.stack = replace(detailed.stack, dropped={"compile": "it adds nothing"})
     section = body_of(markdown_report(detailed, sample_request(), catalog), "The settings together")
-    assert "None: together nothing is measurably faster" in section
+    assert "None: nothing that was measured together is measurably faster" in section
     assert "- compile: it adds nothing" in section
     assert "```" not in section
 
@@ -470,6 +475,7 @@ def test_a_budget_for_the_baseline_only(catalog):
     late = [e for e in detailed_history() if isinstance(e, TrialMeasured) and e.record.verdict is Verdict.SKIPPED]
     text = markdown_report(SessionState.of([*kept[:-1], *late, kept[-1]]), sample_request(), catalog)
     assert text.splitlines()[2] == (
-        "No candidate was tried for ResNet training on 1 x NVIDIA H200. 3 could not be tried, with the reasons below."
+        "Nothing could be judged for ResNet training on 1 x NVIDIA H200: no candidate was tried. "
+        "3 could not be tried, with the reasons below."
     )
     assert "## Trials" not in text

@@ -20,8 +20,8 @@ from advisor.experiment.budget import Budget
 from advisor.experiment.events import Said, TrialMeasured
 from advisor.experiment.journal import Journal
 from advisor.experiment.state import SessionState
+from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
-from advisor.export.text_report import markdown_report
 from advisor.headless.effects import trial_effect
 from advisor.machine.hardware import POWER_CAP, GpuReading
 from advisor.recipe.catalog import load_catalog

@@ -31,7 +31,7 @@ from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
-from advisor.export.outputs import settings_to_export, write_outputs
+from advisor.export.outputs import write_outputs
 from advisor.headless.effects import trial_effect
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import run_headless
@@ -39,6 +39,7 @@ from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult, Verification
 from advisor.records.outputs import Outputs
+from advisor.report.conclusions import settings_to_export
 
 
 def progress_of(history):
@@ -329,7 +330,7 @@ def without_a_stack(**changes):
 
 def test_a_stack_without_settings_is_not_called_confirmed():
     history = [*sample_history()[:-1], *without_a_stack(dropped={})]
-    assert "together: nothing is measurably faster" in "\n".join(progress_of(history))
+    assert "together: nothing that was measured together is measurably faster" in "\n".join(progress_of(history))
     assert "The settings together" not in summary_of(history)
     explained = summary_of([*sample_history()[:-1], *without_a_stack(dropped={"compile": "it adds nothing"})])
     assert "compile: it adds nothing" in explained
@@ -373,7 +374,7 @@ def test_with_memory_as_the_objective_the_peak_is_told_with_the_speed():
     told = summary_of(history)
     assert section_of(told, "Result").startswith(
         "With 3 settings together ResNet training saves 40 % of the memory at 1.97x (1.96–1.98) the speed on 1 x "
-        "NVIDIA H200, confirmed in turns with the baseline: 9.13 GiB before, 5.47 GiB tuned."
+        "NVIDIA H200, confirmed in turn with the baseline: 9.13 GiB before, 5.47 GiB tuned."
     )
     assert "Recommendations, the smallest memory first" in told
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import pty
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from on_a_terminal import OnATerminal
 from planted import TINY_TARGET
 
 from advisor.process import interrupts
@@ -116,38 +118,67 @@ def test_a_session_in_its_first_seconds_leaves_what_was_asked_for(tmp_path, numb
     assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True, printed
 
 
+def ended_by(number, folder, asks):
+    """A session in the app on a terminal, which gets a signal once ``asks`` says so of what is shown and of the time
+    since it takes signals.
+
+    Returns its exit code, all that it showed, and the seconds that it took to switch the terminal back or to end.
+    """
+    (folder / "target.py").write_text(TINY_TARGET, encoding="utf-8")
+    outputs = ["--json", "out.json", "--report", "out.md", "--export", "tuned.yaml"]
+    command = [sys.executable, "-m", "advisor", "target.py", "--device", "cpu", *outputs]
+    with OnATerminal(command, folder, {"PERF_ADVISOR_STATE": str(folder / "s"), "OMP_NUM_THREADS": "1"}) as app:
+        app.wait_for(lambda: takes_signals(app.process.pid))
+        taken_at = time.monotonic()
+        app.wait_for(lambda: asks(app.shown, time.monotonic() - taken_at))
+        app.process.send_signal(number)
+        restored_s = app.wait_for(lambda: b"\x1b[?1049l" in app.shown)
+        return app.ended(), app.shown, restored_s
+
+
+def takes_signals(pid):
+    """Whether a process has a handler of its own for SIGTERM, and so for the others."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def assert_restored(shown):
+    """What the app switched on is off again."""
+    for switched_on, switched_off in ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?1000h", b"\x1b[?1000l")):
+        assert shown.rfind(switched_off) >= shown.rfind(switched_on)
+    assert b"Traceback" not in shown
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("number", EVERY)
 @pytest.mark.parametrize("measured", [False, True], ids=["at once", "measuring"])
 def test_the_app_leaves_its_screen_and_writes_what_was_asked_for(tmp_path, number, measured):
-    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    outputs = ["--json", "out.json", "--report", "out.md", "--export", "tuned.yaml"]
-    command = [sys.executable, "-m", "advisor", "target.py", "--device", "cpu", *outputs]
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(tmp_path)
-        os.execve(command[0], command, {**os.environ, "PERF_ADVISOR_STATE": str(tmp_path / "s"), "TERM": "xterm"})
-    shown, asked_at, restored_s, until = b"", 0.0, SOON_S, time.monotonic() + SOON_S
-    while time.monotonic() < until:
-        try:
-            shown += os.read(terminal, 65536)
-        except OSError:
-            break
-        if not asked_at and b"Overview" in shown and (not measured or has_baseline(tmp_path / "s")):
-            asked_at = time.monotonic()
-            os.kill(pid, number)
-        if asked_at and restored_s == SOON_S and b"\x1b[?1049l" in shown:
-            restored_s = time.monotonic() - asked_at
-    else:
-        os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 130, shown[-2000:]
+    def asks(shown, seconds):
+        return b"Overview" in shown and (not measured or has_baseline(tmp_path / "s"))
+
+    code, shown, restored_s = ended_by(number, tmp_path, asks)
+    assert code == 130, shown[-2000:]
+    assert b"\x1b[?1049h" in shown
     assert restored_s < RESTORED_S
-    for switched_on, switched_off in ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?1000h", b"\x1b[?1000l")):
-        assert shown.rindex(switched_off) > shown.rindex(switched_on)
-    assert b"Traceback" not in shown
+    assert_restored(shown)
     assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True
     assert [(tmp_path / name).exists() for name in ("out.md", "tuned.yaml")] == [measured, measured]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("number", "after_s"), [(2, 0.2), (15, 0.5), (1, 0.9), (2, 1.4), (15, 2.0), (1, 2.8)])
+def test_a_signal_in_the_apps_first_seconds_leaves_no_screen_and_writes_what_was_asked_for(tmp_path, number, after_s):
+    code, shown, _ = ended_by(number, tmp_path, lambda shown, seconds: seconds > after_s)
+    assert code == 130, shown[-2000:]
+    assert_restored(shown)
+    assert json.loads((tmp_path / "out.json").read_text())["cancelled"] is True
+
+
+@pytest.mark.process
+def test_after_a_signal_in_the_first_moment_no_app_is_opened(tmp_path):
+    code, shown, _ = ended_by(signal.SIGINT, tmp_path, lambda shown, seconds: True)
+    assert code == 130, shown[-2000:]
+    assert b"\x1b[?1049h" not in shown
 
 
 def has_baseline(state):

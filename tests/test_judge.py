@@ -267,6 +267,15 @@ def test_whole_runs_in_turn_confirm_by_all_that_ran(judge):
     assert stack.comparison.ci_low > 1.8
 
 
+def test_the_stack_has_the_phases_that_one_of_its_trials_timed(judge):
+    timed = replace(result(5.2, seed=2), phases={"data wait": 0.1, "captured step": 5.1})
+    ran = judge.with_run(BF16, result(5.0, seed=1))
+    assert ran.stack(BF16, {}).result.phases == {}
+    assert ran.with_run(BF16, timed).with_run(BF16, result(5.1)).stack(BF16, {}).result.phases == timed.phases
+    in_turn = replace(beside(5.0, 10.0), result=timed)
+    assert ran.with_beside(BF16, in_turn).stack(BF16, {}).result.phases == timed.phases
+
+
 def test_what_drifted_meanwhile_is_not_called_slower(judge):
     """A machine that became a fifth slower makes every later trial look slow; the repeated baseline shows that."""
     late = result(12.0, seed=1)

@@ -5,6 +5,7 @@ import functools
 import random
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -144,6 +145,34 @@ def test_a_try_finds_the_form_and_changes_nothing(loss, form):
     assert step.model.training
 
 
+class Remembering(nn.Module):
+    """Keeps what it saw in an attribute, in a buffer that it replaces, and draws with NumPy."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.hidden, self.calls = None, 0
+        self.register_buffer("memory", torch.zeros(3))
+
+    def forward(self, x):
+        self.calls += 1
+        output = numpy.random.uniform(0.5, 1) * self.layer(x) + self.memory
+        self.memory = self.hidden = output.detach().mean(0)
+        return output
+
+
+def test_a_try_undoes_what_a_model_remembers():
+    torch.manual_seed(0)
+    model = Remembering()
+    step = TrainStep(model, torch.optim.SGD(model.parameters()), OF_MODEL[0], StepPlan(mode=Mode.TRAIN, device="cpu"))
+    numpy.random.seed(0)
+    before = numpy.random.get_state()[1].copy()
+    assert step.settle_loss(BATCH)
+    assert (model.hidden, model.calls) == (None, 0)
+    assert torch.equal(model.memory, torch.zeros(3))
+    assert (numpy.random.get_state()[1] == before).all()
+
+
 def test_steps_are_the_same_whether_names_or_a_try_told_the_form():
     def named(model, batch):
         return functional.cross_entropy(model(batch[0]), batch[1])
@@ -197,11 +226,21 @@ def test_a_loss_that_works_in_no_form_says_what_is_wrong_and_what_to_do(loss, co
     [
         lambda loss: (loss, {"accuracy": 0.5}),
         lambda loss: (loss, torch.ones(())),
+        lambda loss: (loss, 2 * loss),
+        lambda loss: [loss, torch.ones(())],
         lambda loss: (torch.ones(4, 3), loss),
         lambda loss: {"loss": loss, "logits": torch.ones(4, 3)},
         lambda loss: SimpleNamespace(loss=loss),
     ],
-    ids=["with metrics", "with a number", "behind the output", "in a mapping", "in an object"],
+    ids=[
+        "with metrics",
+        "with a number",
+        "with its parts",
+        "with a number in a list",
+        "behind the output",
+        "in a mapping",
+        "in an object",
+    ],
 )
 def test_the_loss_is_found_in_what_a_loss_function_returns(wrap):
     def named(model, batch):
@@ -223,6 +262,7 @@ def test_the_loss_is_found_in_what_a_loss_function_returns(wrap):
             lambda loss: (torch.ones(2), loss, loss),
             "returns a tuple with several numbers, of which any could be the loss",
         ),
+        (lambda loss: [loss, 2 * loss], "returns a list with several numbers, of which any could be the loss"),
         (lambda loss: loss.item(), "returns float, not a tensor"),
     ],
 )

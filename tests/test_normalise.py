@@ -237,6 +237,11 @@ def test_an_optimizer_is_kept_and_a_function_called_with_what_can_be_trained():
     assert [len(group["params"]) for group in made.param_groups] == [1]
 
 
+def test_an_optimizer_of_another_model_is_said():
+    strange = torch.optim.SGD(Net().parameters())
+    assert "holds no parameter of the model" in normalise((Net(), batch(), of_output, strange), spec()).notes[0]
+
+
 def test_an_assumed_optimizer_is_said():
     assert any("SGD" in note for note in normalise((Net(), batch()), spec()).notes)
     assert normalise((Net(), batch(), of_output, torch.optim.SGD), spec()).notes == []
@@ -318,7 +323,12 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ((batch(), Net()), "model is a tuple of 2, not an nn.Module", "(model, data)"),
         (Workload(None), "model is nothing (None)", "(model, data)"),
         ((Net(), batch(), 3), "loss is an int", "loss(output, target)"),
+        ((Net(), batch(), nn.CrossEntropyLoss), "loss is the class CrossEntropyLoss, not", "CrossEntropyLoss()"),
+        ((Net(), batch(), lambda model, x, y: 0), "loss takes (model, x, y)", "loss(model, batch)"),
+        ((Net(), batch(), nn.TripletMarginLoss()), "loss takes (anchor, positive, negative)", "loss(model, batch)"),
         ((Net(), "images"), "data is a str and holds no tensor", "DataLoader"),
+        ((Net(), TensorDataset(torch.ones(2))), "data is a TensorDataset, a dataset without", "DataLoader(dataset"),
+        ((nn.Sequential(nn.LazyLinear(3)), batch()), "without a size yet: LazyLinear", "Call the model on a batch"),
         ((Net(), lambda size: None), "returned is nothing (None) and holds no tensor", "batch_size -> batch"),
         ((Net(), batch(), None, 3), "optimizer is an int", "torch.optim.Optimizer"),
         ((Net(), batch(), None, lambda parameters: 3), "optimizer is an int", "torch.optim.Optimizer"),

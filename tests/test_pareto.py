@@ -15,7 +15,7 @@ from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Numerics, NumericsResult, ParetoPoint, Verdict
-from advisor.report.pareto import BASELINE, STACK, _width, front_of, least_memory, measured_points, pareto_front
+from advisor.report.pareto import BASELINE, STACK, _width, front_of, measured_points, pareto_front
 
 
 def point(speedup, peak_bytes, *, name="x"):
@@ -88,10 +88,8 @@ def test_of_points_that_take_as_much_the_fastest_stays():
 
 def test_one_point_is_its_own_front_and_nothing_has_none():
     assert pareto_front([]) == ()
-    assert least_memory([]) is None
     alone = point(0.5, 7)
     assert pareto_front([alone]) == (alone,)
-    assert least_memory([point(2.0, 8), alone]) == alone
 
 
 # --- what is better known ---------------------------------------------------------------------------------------

@@ -13,12 +13,16 @@ from advisor.cli.commands.sessions import result_of
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.experiment.state import SessionState
-from advisor.export.outputs import json_text, python_text, report_text, settings_to_export, write_outputs
+from advisor.export.formats.markdown import markdown_report
+from advisor.export.json_report import json_text
+from advisor.export.outputs import write_outputs
+from advisor.export.python_file import python_source
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Outcome, Verdict
+from advisor.records import Mode, Outcome, Verdict
 from advisor.records.outputs import Outputs
+from advisor.report.conclusions import settings_to_export
 from advisor.report.verdict import verdict
 
 AUTOCAST, OTHERS = "precision.autocast", {"model.memory_format", "optimizer.implementation"}
@@ -70,7 +74,7 @@ def test_a_trial_that_was_under_way_does_not_bring_it_back(pending):
 def test_reports_give_no_figure(pending):
     catalog = load_catalog()
     assert WHY in verdict(pending)
-    text = report_text(pending, sample_request(), catalog, html=False)
+    text = markdown_report(pending, sample_request(), catalog)
     assert f"There is no figure for them: {WHY}." in text
     assert "you rejected it" in text
     summary = summary_of(pending)
@@ -89,7 +93,7 @@ def test_exports_hold_the_rest_and_say_that_it_has_no_figure(pending, tmp_path):
     written = write_outputs(pending, sample_request(), Outputs(export_path=str(path)), load_catalog())
     assert written.sentences == (f"Settings written to {path}: 2 settings, {WHY}.",)
     assert f"# speed-up: not known: 2 settings, {WHY}\n" in path.read_text(encoding="utf-8")
-    assert "precision.autocast" not in python_text(pending, settings_to_export(pending), load_catalog())
+    assert "precision.autocast" not in python_source(load_catalog(), settings_to_export(pending), Mode.TRAIN)
 
 
 def test_when_all_is_rejected_nothing_is_left(pending):

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from facts import profile_facts
+from graph_stand_in import RecordedGraph
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -22,8 +23,10 @@ from torch.profiler import record_function
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.machine.hardware import inspect_hardware
+from advisor.portable.graphed import GraphedStep
 from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Mode, Profile
+from advisor.report.evidence import bound_sentence
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
@@ -31,7 +34,7 @@ from advisor.trial.profile import ceilings
 from advisor.trial.profile.bottleneck import judge
 from advisor.trial.profile.clock_check import check_clocks
 from advisor.trial.profile.float32 import convolutions_in_tf32, float32_products, products_in_tf32
-from advisor.trial.profile.phases import measure_phases
+from advisor.trial.profile.phases import CAPTURED, measure_parts, measure_phases
 from advisor.trial.profile.profiler import count_work, profile_step
 from advisor.trial.profile.recording import (
     ROWS,
@@ -126,6 +129,18 @@ def test_long_steps_are_timed_less_often(limit_s, steps):
     step = InferStep(Slow(), StepPlan(mode=Mode.INFER, device="cpu"))
     measure_phases(step, Feed(torch.ones(2)), limit_s=limit_s)
     assert len(taken) <= steps
+
+
+def test_a_captured_step_has_no_parts_but_its_replay():
+    graphed = GraphedStep(train_step(), graph=RecordedGraph())
+    feed = quick_feed()
+    for _ in range(6):
+        graphed(feed.next())
+    assert graphed.captured
+    parts = measure_parts(graphed, feed, limit_s=0.0)
+    assert list(parts) == ["data wait", CAPTURED]
+    assert parts[CAPTURED] > 0
+    assert list(measure_parts(train_step(), quick_feed(), limit_s=0.0)) == PHASES
 
 
 def test_what_the_loop_does_after_the_update_is_done_but_is_no_phase():
@@ -657,6 +672,16 @@ TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 
         (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "731 kernels"),
         (profile(device_busy_share=0.99), Bottleneck.COMPUTE, "50 % of this machine's float32"),
         (profile(), Bottleneck.COMPUTE, "50 %"),
+        (
+            profile(flops_per_step=10**10, moved_bytes_per_step=4 * 10**9, copy_bytes_per_s=4e12),
+            None,
+            "1 % of what a copy in memory reaches",
+        ),
+        (
+            profile(flops_per_step=18 * 10**10, moved_bytes_per_step=4 * 10**9, copy_bytes_per_s=4e12),
+            None,
+            "the step reaches 9 % of the float32 matrix-product rate",
+        ),
         (profile(flops_per_step=10**10), Bottleneck.MEMORY, "reaches 0 %"),
         (profile(flops_per_step=None), Bottleneck.MEMORY, "an unknown share"),
         (profile(flops_per_step=0), Bottleneck.MEMORY, "multiplies no matrices"),
@@ -667,8 +692,8 @@ TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 
         ),
         (
             profile(flops_per_step=10**10, moved_bytes_per_step=10**10, copy_bytes_per_s=4e12),
-            Bottleneck.MEMORY,
-            "2 % of what a copy reaches: far from both, so",
+            None,
+            "probably the overhead of many small operators",
         ),
         (
             profile(flops_per_step=0, moved_bytes_per_step=8 * 10**11, copy_bytes_per_s=4e12),
@@ -690,3 +715,11 @@ def test_what_a_step_is_bound_by(measured, bottleneck, evidence):
     found, text = judge(measured)
     assert found is bottleneck
     assert evidence in text
+
+
+def test_a_step_that_is_far_from_every_roof_is_not_called_bound_by_anything():
+    measured = profile(flops_per_step=10**10, moved_bytes_per_step=4 * 10**9, copy_bytes_per_s=4e12)
+    bottleneck, evidence = judge(measured)
+    told = bound_sentence(replace(measured, bottleneck=bottleneck, evidence=evidence))
+    assert told.startswith("What limits the step is not clear: probably the overhead of many small operators")
+    assert bound_sentence(measured) == ""

@@ -1,4 +1,4 @@
-"""The README keeps its word: its table, options, commands, code, fields and links are checked against the code."""
+"""The documents keep their word: tables, options, commands, code, fields and links are checked against the code."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from sample_session import sample_history, sample_request
 import advisor
 from advisor.cli import grammar
 from advisor.errors import ExitCode, UsageError
+from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
-from advisor.export.recipe_table import BEGIN, END, recipe_table, with_table
+from advisor.export.recipe_table import BEGIN, END, recipe_page, recipe_table, with_table
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import TargetSpec
@@ -26,8 +27,15 @@ from advisor.target.entrypoint import load_target
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-BLOCKS = FENCE.findall(README)
+DOCS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "docs").rglob("*.md"))
+    if path.name not in ("integrations.md", "models.md")  # these are run by tests of their own
+}
+PAGES = {name: text for name, text in DOCS.items() if name.startswith("docs/recipes/")}
+WRITTEN = {"README.md": README, **{name: text for name, text in DOCS.items() if name not in PAGES}}
+FENCE = re.compile(r"^```([\w ]+)\n(.*?)^```$", re.M | re.S)
+BLOCKS = [block for text in WRITTEN.values() for block in FENCE.findall(text)]
 SHELL = [
     command.strip()
     for language, text in (*BLOCKS, *FENCE.findall(CONTRIBUTING))
@@ -37,8 +45,9 @@ SHELL = [
 ]
 PYTHON = [text for language, text in BLOCKS if language == "python"]
 BUILDERS = [text for text in PYTHON if "def build(" in text]
-INLINE = re.findall(r"`([^`\n]+)`", FENCE.sub("", README))
-COMMANDS = [text for text in (*SHELL, *INLINE) if text.startswith("perf-advisor ")]
+INLINE = re.findall(r"`([^`]+)`", FENCE.sub("", "\n".join(WRITTEN.values())))
+INLINE = [" ".join(text.split()) for text in INLINE]
+COMMANDS = sorted({text for text in (*SHELL, *INLINE) if text.startswith("perf-advisor ") and '="' not in text})
 
 # What an option that the prose names without a value is tried with.
 SAMPLES = {
@@ -48,6 +57,10 @@ SAMPLES = {
     "--config-kind": ["timm"],
     "--config": ["train.yaml"],
     "--device": ["cpu"],
+    "--events": ["--json", "-"],
+    "--export": ["tuned.yaml"],
+    "--min-speedup": ["0.95"],
+    "--mode": ["infer"],
     "--headless": [],
     "--input": ["8x512"],
     "--json": ["report.json"],
@@ -64,7 +77,17 @@ SAMPLES = {
 
 def test_the_table_is_current():
     table = recipe_table(load_catalog())
-    assert with_table(README, table) == README, "run: python -m advisor.export.recipe_table README.md"
+    text = DOCS["docs/recipes.md"]
+    assert with_table(text, table) == text, "run: python -m advisor.export.recipe_table docs/recipes.md docs/recipes"
+
+
+def test_each_recipe_has_its_page():
+    pages = {f"docs/recipes/{recipe.id}.md": recipe_page(recipe) for recipe in load_catalog()}
+    assert pages == PAGES, "run: python -m advisor.export.recipe_table docs/recipes.md docs/recipes"
+
+
+def test_the_readme_is_short():
+    assert len(README.split()) <= 1800
 
 
 def test_a_recipe_has_a_row_of_its_own():
@@ -92,6 +115,9 @@ def user_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("train.yaml").write_text("width: 64\nloader: {workers: 2}\n", encoding="utf-8")
     Path("train.py").write_text("print('not run')\n", encoding="utf-8")
+    Path("tuned.yaml").write_text("step.zero_grad: zeros\n", encoding="utf-8")
+    for config in ("args.yaml", "training_args.yaml"):
+        Path(config).write_text("epochs: 1\n", encoding="utf-8")
     Path("my_recipes").mkdir()
     return tmp_path
 
@@ -107,12 +133,13 @@ def test_a_command_is_understood(user_folder, command, capsys):
         grammar.parse(arguments)
 
 
-@pytest.mark.parametrize("text", [text for text in INLINE if text.startswith("--") and text != "--"])
+@pytest.mark.parametrize("text", sorted({text for text in INLINE if text.startswith("--") and text != "--"}))
 def test_an_option_is_understood(user_folder, text):
     words = shlex.split(text)
     if len(words) == 1:
         words += SAMPLES[text]
-    grammar.parse(["demo", "--config", "train.yaml", *words])
+    command = ["check", "tuned.yaml", "demo"] if words[0] == "--min-speedup" else ["demo"]
+    grammar.parse([*command, "--config", "train.yaml", *words])
 
 
 def test_the_commands_that_people_copy_are_there():
@@ -137,7 +164,7 @@ def test_code_parses(text):
 @pytest.mark.parametrize("text", BUILDERS)
 def test_a_builder_is_a_target(user_folder, text):
     Path("mymodel.py").write_text(text, encoding="utf-8")
-    shape = None if "return model" in text or "Workload(" in text else (8, 512)
+    shape = (8, 512) if "return torch.nn" in text else None
     config = {"width": 64} if "config" in text else None
     loop = load_target(TargetSpec("mymodel.py:build", str(user_folder), input_shape=shape, config=config))
     assert isinstance(loop.model, torch.nn.Module)
@@ -154,8 +181,9 @@ def test_the_loop_trains(user_folder):
         "loader": torch.utils.data.DataLoader(data, batch_size=2),
         "loss": torch.nn.MSELoss(),
     }
-    [loop] = [text for text in PYTHON if text not in BUILDERS]
-    exec(compile(loop, "README", "exec"), namespace)
+    loops = {text for text in PYTHON if text not in BUILDERS}
+    assert len(loops) == 1
+    exec(compile(loops.pop(), "README", "exec"), namespace)
     assert torch.isfinite(namespace["loss_value"])
     assert namespace["loader"].batch_size == 4
 
@@ -170,16 +198,15 @@ def test_settings_are_settings():
 # --- the JSON report ------------------------------------------------------------------------------------------
 
 
-def _table_under(heading: str, first_cell: str) -> dict[str, list[str]]:
-    """The rows of the table with this head under a heading: the names in the first cell, and those in the second."""
-    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    rows = section.partition(f"\n| {first_cell} |")[2].partition("\n\n")[0].splitlines()[2:]
+def _table_of(first_cell: str) -> dict[str, list[str]]:
+    """The rows of the table with this head: the names in the first cell, and those in the second."""
+    rows = DOCS["docs/json.md"].partition(f"\n| {first_cell} |")[2].partition("\n\n")[0].splitlines()[2:]
     cells = [row.split("|")[1:3] for row in rows]
     return {name: re.findall(r"`([^`]+)`", text) for left, text in cells for name in re.findall(r"[\w]+", left)}
 
 
 def test_the_fields_are_in_the_report():
-    fields = _table_under("In CI and scripts", "field")
+    fields = _table_of("field")
     made = report(SessionState.of(sample_history()), sample_request(), advisor.__version__)
     assert set(fields) <= set(made)
     for name in ("baseline", "stack"):
@@ -190,7 +217,7 @@ def test_the_fields_are_in_the_report():
 
 
 def test_the_exit_codes_are_all_there():
-    assert {int(code) for code in _table_under("In CI and scripts", "exit code")} == set(map(int, ExitCode))
+    assert {int(code) for code in _table_of("exit code")} == set(map(int, ExitCode))
 
 
 # --- links ----------------------------------------------------------------------------------------------------
@@ -220,14 +247,29 @@ def test_the_modules_that_the_guide_names_are_there():
     assert [name for name in sorted(named) if not any(path.match(name) for path in modules)] == []
 
 
-DOCUMENTS = {"README.md": README, "CONTRIBUTING.md": CONTRIBUTING}
+def test_the_events_that_are_told_of_are_there():
+    named = _table_of("event")
+    assert named
+    assert [name for name in named if not hasattr(events, name)] == []
+
+
+def test_the_workflow_runs_commands_that_are_there(user_folder):
+    [text] = [text for language, text in BLOCKS if language == "yaml workflow"]
+    [job] = yaml.safe_load(text)["jobs"].values()
+    commands = [step["run"] for step in job["steps"] if step.get("run", "").startswith("perf-advisor ")]
+    assert commands
+    for command in commands:
+        grammar.parse(shlex.split(command)[1:])
+
+
+DOCUMENTS = {**WRITTEN, "CONTRIBUTING.md": CONTRIBUTING}
 LINKS = [(name, link) for name, text in DOCUMENTS.items() for link in _links(text)]
 
 
 @pytest.mark.parametrize(("document", "link"), LINKS)
 def test_a_link_leads_somewhere(document, link):
     path, _, anchor = link.partition("#")
-    target = ROOT / (path or document)
+    target = (ROOT / document).parent / path if path else ROOT / document
     assert target.is_file()
     if anchor:
         assert anchor in _anchors(target.read_text(encoding="utf-8"))

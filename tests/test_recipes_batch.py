@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -202,8 +203,25 @@ def test_the_chart_of_inference_sets_throughput_over_latency():
     assert max(map(len, lines)) <= 60
 
 
+@pytest.mark.parametrize("mode", Mode)
+def test_times_of_any_size_are_drawn(mode):
+    tiny, huge = replace(SWEEP[0], step_ms=5e-324, samples_per_s=1e308), replace(SWEEP[1], step_ms=1e308)
+    assert sweep_chart(sweep_points(baseline(), [tiny, huge, *SWEEP[2:]]), mode)
+
+
 def test_one_point_is_no_chart():
     assert sweep_chart(sweep_points(baseline(), []), Mode.TRAIN) == ""
+
+
+@pytest.mark.parametrize("damaged", [math.inf, math.nan, -1.0])
+def test_a_damaged_time_is_no_point_of_the_sweep(damaged):
+    bad = replace(SWEEP[0], step_ms=damaged, samples_per_s=damaged)
+    points = sweep_points(baseline(), [bad, *SWEEP[1:]])
+    (point,) = [point for point in points if point.size == bad.candidate.value]
+    assert (point.step_ms, point.samples_per_s, point.usable) == (None, None, False)
+    assert knee_of(points) == knee_of([other for other in points if other is not point])
+    for mode in Mode:
+        assert sweep_chart(points, mode) == sweep_chart([other for other in points if other is not point], mode)
 
 
 # --- gradient accumulation ------------------------------------------------------------------------------------

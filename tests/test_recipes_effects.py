@@ -9,7 +9,6 @@ import pytest
 import torch
 from proposals import CATALOG
 from recipe_workload import components, flags_put_back, mode_for, run_code
-from test_recipes import VALUES
 from torch import nn
 
 from advisor.records import Mode
@@ -54,7 +53,7 @@ def test_the_plan_says_how_the_step_runs(recipe_id, value, field, expected):
 def test_other_recipes_leave_the_plan_alone(recipe_id):
     workload = components()
     plan = workload.plan
-    CATALOG[recipe_id].apply(workload, VALUES[recipe_id][-1])
+    CATALOG[recipe_id].apply(workload, CATALOG[recipe_id].examples[-1])
     assert workload.plan == plan
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from facts import LINEAR, adamw_facts, gpu_facts, loader_facts, profile_facts
 from proposals import CATALOG, proposed, reason
-from test_recipes import FACTS, RECIPES, VALUES
+from test_recipes import FACTS, RECIPES
 
 from advisor.recipe.catalog import GAIN_LIMITS, UNKNOWN_GAIN, Catalog
 from advisor.records import Bottleneck, Mode, Numerics, OperatorRow
@@ -38,7 +38,7 @@ def gain(recipe_id, value, facts, **beside):
 def test_a_figure_is_a_believable_factor(recipe):
     low, high = GAIN_LIMITS
     for name, facts in all_facts():
-        for value in VALUES[recipe.id]:
+        for value in recipe.examples:
             figure = recipe.expected_gain(facts, value)
             assert math.isfinite(figure), (name, value)
             assert low < figure <= high, (name, value)
@@ -167,6 +167,8 @@ def test_a_recipe_without_figures_of_its_own_gets_small_ones():
 @pytest.mark.parametrize("recipe_id", ["create_on_device", "host_sync", "eval_no_grad"])
 def test_what_the_profile_alone_can_tell_waits_for_it(recipe_id):
     assert reason(recipe_id, gpu_facts()) == "not known before the instrumented pass"
+    phases = profile_facts(phases_alone=True)
+    assert reason(recipe_id, gpu_facts(profile=phases)) == "not known before the instrumented pass"
 
 
 def test_the_loss_is_compiled_with_the_model_before_its_share_is_known():
@@ -180,6 +182,8 @@ def test_the_loss_is_compiled_with_the_model_before_its_share_is_known():
 def test_a_reason_that_only_modules_speak_for_says_so():
     embedding = {"embedding": 1}
     assert "as far as is known before the instrumented pass" in reason("tf32", gpu_facts(families=embedding))
+    phases = profile_facts(phases_alone=True)
+    assert "as far as is known" in reason("tf32", gpu_facts(families=embedding, profile=phases))
     assert "before" not in reason("tf32", gpu_facts(families=embedding, profile=profile_facts()))
 
 

@@ -18,9 +18,10 @@ from advisor.experiment.journal import Journal, open_session
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
+from advisor.export.formats.html import html_report
+from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report
 from advisor.export.python_file import python_source
-from advisor.export.text_report import html_report, markdown_report
 from advisor.figures.formatting import MISSING
 from advisor.headless.summary import print_summary
 from advisor.portable.plan import StepPlan

@@ -22,6 +22,7 @@ from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Hardware, Mode, Numerics
+from advisor.records.matrix_units import amd_types, nvidia_types
 from advisor.runtime.apply import apply_settings
 from advisor.runtime.batches import copy_into, mover
 from advisor.runtime.loop import Loop
@@ -637,3 +638,23 @@ def test_a_layer_that_others_changed_is_no_candidate_for_float8():
     for fits in (_is_large, namespace["is_large"]):
         layers = (plain, hooked, patched, normed, Adapted(1024, 1024), nn.Linear(8, 8))
         assert [fits(layer, "") for layer in layers] == [True, False, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("types", "of_autocast"), [(("float16", "bfloat16"), ["bfloat16", "float16"]), (("float16",), ["float16"])]
+)
+def test_a_gpu_without_a_compute_capability_is_asked_for_its_types(types, of_autocast):
+    """AMD's numbers in the same place mean something else."""
+    facts = gpu_facts(capability=None, matrix_types=types, families={"linear": 2}, linear_shapes=((4096, 4096, 2),))
+    assert proposed("autocast", facts) == of_autocast
+    assert reason("float8", facts) == "the NVIDIA H200 has no float8 tensor cores"
+
+
+def test_the_types_of_gpus_follow_from_what_tells_them():
+    assert nvidia_types((7, 5)) == ("float16",)
+    assert nvidia_types((8, 6)) == ("float16", "bfloat16", "tf32")
+    assert nvidia_types((9, 0)) == ("float16", "bfloat16", "tf32", "float8")
+    assert nvidia_types(None) == ()
+    assert "float8" in amd_types("gfx942:sramecc+:xnack-")
+    assert amd_types("gfx90a") == ("float16", "bfloat16")
+    assert amd_types("gfx803") == ()

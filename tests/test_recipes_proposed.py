@@ -7,7 +7,7 @@ import importlib
 import pytest
 from facts import CONV, LINEAR, adamw_facts, cpu_facts, gpu_facts, host, loader_facts, profile_facts, sgd_facts
 from proposals import CATALOG, proposed, reason
-from test_recipes import FACTS, RECIPES, VALUES
+from test_recipes import FACTS, RECIPES
 
 from advisor.recipe import Stage
 from advisor.records import Bottleneck, Hardware, Mode, Numerics
@@ -49,7 +49,7 @@ def test_compile_needs_a_compiler(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(toolchain.shutil, "which", lambda name: f"/bin/{name}")
     assert proposed("compile", cpu_facts()) == ["default", "max-autotune-no-cudagraphs"]
-    assert proposed("compile", gpu_facts()) == VALUES["compile"][1:]
+    assert proposed("compile", gpu_facts()) == list(CATALOG["compile"].examples[1:])
     assert "too old for Triton" in reason("compile", gpu_facts(capability=(6, 1)))
     monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
     assert "needs a C++ compiler on the CPU" in reason("compile", cpu_facts())

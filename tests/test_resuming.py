@@ -14,6 +14,7 @@ from advisor.experiment.judge import BASELINE, Beside, Judge, prior_spread
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.moves import moves
 from advisor.experiment.plan import Plan
+from advisor.experiment.ranking import CONTROL as CONTROL_RECIPE
 from advisor.experiment.request import Request
 from advisor.experiment.resuming import take_over
 from advisor.experiment.state import SessionState
@@ -128,6 +129,24 @@ def test_runs_that_failed_are_not_tried_again():
     assert after.judge.result(STACK) == failed
     assert after.stack == BASELINE
     assert all(move.settings != STACK for move in moves(after))
+
+
+CRASHED = TrialResult(Outcome.CRASHED, "the trial process was ended by SIGKILL")
+CRASHED_CONTROL = CONTROL[0], Evidence(control=CRASHED)
+
+
+def test_a_good_control_is_not_replaced_by_a_repeat_that_crashed():
+    told, _ = told_by(CONTROL, CRASHED_CONTROL)
+    (kept,) = [one for one in SessionState.of(told).trials.values() if one.candidate.recipe == CONTROL_RECIPE]
+    assert kept.result == CONTROL[1].control
+    after = resumed(told)
+    assert [run for run in after.judge.controls if run.measured] == [CONTROL[1].control]
+    assert Kind.CONTROL in after.done
+
+
+def test_a_control_that_only_crashed_is_measured_again():
+    told, _ = told_by(CRASHED_CONTROL)
+    assert Kind.CONTROL not in resumed(told).done
 
 
 def test_the_best_stack_is_the_stack_again():

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.recipe.catalog import load_catalog
-from advisor.source.reading import habits_in, read_file, read_sources, target_file
+from advisor.source.reading import _read_text, read_file, read_sources, target_file
 
 HEAD = """
 import torch
@@ -30,6 +30,11 @@ for step, (x, y) in enumerate(loader):
     loss.backward()
     optimizer.step()
 """
+
+
+def habits_in(text, file="<text>"):
+    """The habits in a text of Python, or in a file."""
+    return (read_file(text) if isinstance(text, Path) else _read_text(text, file)).findings
 
 
 def indented(text, by=4):
@@ -404,7 +409,7 @@ def test_what_empties_the_cache_in_validation():
 
 
 def test_every_recipe_of_a_finding_is_in_the_catalogue():
-    rules = Path(habits_in.__code__.co_filename).with_name("habits.py").read_text()
+    rules = Path(read_file.__code__.co_filename).with_name("habits.py").read_text()
     habits = {
         "create_on_device",
         "debug_off",
@@ -440,7 +445,8 @@ def test_nothing_of_a_file_runs(tmp_path):
 
 def test_reading_imports_no_torch():
     script = (
-        "import sys\nfrom advisor.source.reading import habits_in\nhabits_in('x = 1')\nprint('torch' in sys.modules)\n"
+        "import pathlib, sys\nfrom advisor.source.reading import read_file\n"
+        f"read_file(pathlib.Path({__file__!r}))\nprint('torch' in sys.modules)\n"
     )
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert output.strip() == "False"

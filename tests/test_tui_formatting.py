@@ -91,11 +91,8 @@ def test_verdicts_and_outcomes() -> None:
 def test_numerics_that_are_worse_than_declared_say_so() -> None:
     worse = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.056, "")
     assert formatting.format_numerics(worse) == "changed (5.6e-02), declared close"
-    assert formatting.format_class(worse) == "changed (declared close)"
-    assert formatting.format_class(NumericsResult(Numerics.CLOSE, Numerics.CHANGED, 0.01, "")) == "close"
     varying = NumericsResult(Numerics.CLOSE, Numerics.EXACT, 1e-6, "", as_baselines=True)
     assert formatting.format_numerics(varying) == "close (1.0e-06)"
-    assert formatting.format_class(None) == "–"
 
 
 def test_memory_against_the_baseline() -> None:

@@ -14,7 +14,8 @@ from advisor.errors import AdvisorError
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import LIMIT_S, Exported, limit_s, may_be_verified, verify
-from advisor.export.outputs import report_text, write_outputs
+from advisor.export.formats.html import html_report
+from advisor.export.outputs import write_outputs
 from advisor.export.python_file import python_source
 from advisor.files.config_file import read_config
 from advisor.recipe.catalog import load_catalog
@@ -184,7 +185,7 @@ def test_the_export_is_verified_after_it_is_written_and_before_the_reports(tmp_p
     write_outputs(state, request, outputs, load_catalog(), verifying)
     assert json.loads(paths["out.json"].read_text())["verification"]["speedup"] == 1.9
     assert "verified: 1.9" in paths["report.md"].read_text()
-    assert "verified: 1.9" in report_text(state, request, load_catalog(), html=True)
+    assert "verified: 1.9" in html_report(state, request, load_catalog())
 
 
 def test_a_patched_config_is_verified_where_its_section_holds_the_settings(tmp_path):

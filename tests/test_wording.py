@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_up import result_at
 
-from advisor.figures.formatting import format_class, format_numerics, format_repayment
+from advisor.figures.formatting import format_numerics, format_repayment
 from advisor.records import BaselineRecord, Bottleneck, Numerics, NumericsResult
 from advisor.report.figures import noise_words
 
@@ -18,7 +18,6 @@ def test_the_noise_of_a_single_run_is_not_told_as_measured(runs, words):
 def test_numerics_that_nobody_could_compare_have_no_class():
     """A baseline whose own loss is NaN: its candidates were listed as close."""
     numerics = NumericsResult(Numerics.CLOSE, Numerics.CLOSE, None, "not finite", compared=False)
-    assert format_class(numerics) == "not compared (declared close)"
     assert format_numerics(numerics) == "not compared, declared close"
 
 
@@ -26,6 +25,7 @@ def test_numerics_that_nobody_could_compare_have_no_class():
     ("steps", "words"),
     [
         (0, "no start-up cost"),
+        (1, "the slower start is made up for after 1 step"),
         (1200, "the slower start is made up for after 1,200 steps"),
         (None, "starts more slowly, and its steps are no faster"),
     ],

@@ -65,22 +65,19 @@ def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outpu
         trace_path=getattr(options, "trace", None),
         config_kind=getattr(options, "config_kind", None),
         verify=not getattr(options, "no_verify", False),
+        streams_events=getattr(options, "events", False),
     )
+    if outputs.streams_events and not outputs.json_to_stdout:
+        raise UsageError("--events writes to standard output, where no report goes.", "Write --json - --events.")
     check_outputs(outputs)
     return outputs
 
 
 def check_outputs(outputs: Outputs) -> None:
     """Raise UsageError for a file that could not be written at the end, so that no measurement is made in vain."""
-    named = {
-        "--json": outputs.json_path,
-        "--export": outputs.export_path,
-        "--report": outputs.report_path,
-        "--trace": outputs.trace_path,
-    }
     taken: dict[Path, str] = {}
-    for option, text in named.items():
-        if text is None or (option == "--json" and text == STANDARD_OUTPUT):
+    for option, text in outputs.files.items():
+        if option == "--json" and text == STANDARD_OUTPUT:
             continue
         path = Path(text)
         _check_writable(option, path)

@@ -9,11 +9,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from advisor.cli.commands import compare, export, hardware, measure, opening, recipes, report, sessions
+from advisor.cli.commands import (
+    check,
+    compare,
+    completion,
+    export,
+    hardware,
+    init,
+    measure,
+    opening,
+    recipes,
+    report,
+    sessions,
+    topics,
+)
 
 
 class Invocation(Protocol):
-    """What a command line asks for."""
+    """The parsed command line."""
 
     def run(self) -> int:
         """Do it and return the exit code. Raises AdvisorError."""
@@ -28,6 +41,10 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Invocation]] = {
     "compare": compare.parse,
     "report": report.parse,
     "export": export.parse,
+    "init": init.parse,
+    "check": check.parse,
+    "completion": completion.parse,
+    "help": topics.parse,
 }
 
 ABOUT = """\
@@ -37,7 +54,7 @@ and writes the settings that won.
   perf-advisor demo                    see it work on a built-in model
   perf-advisor mymodel:build           measure what build() in mymodel.py returns
   perf-advisor path/to/file.py:build   the same, by file
-  perf-advisor train.py:build -- ARGS  with arguments of its own in sys.argv
+  perf-advisor train.py -- ARGS        a training script as it is, with arguments of its own
   perf-advisor timm:resnet50           a model by name: timm:, hf:, torchvision:, ultralytics:
 
   perf-advisor recipes [ID]            the speed-ups it knows
@@ -46,7 +63,11 @@ and writes the settings that won.
   perf-advisor open [SESSION]          one of them in the app; from there, measure more
   perf-advisor compare A B             what changed between two of them
   perf-advisor report [SESSION]        show or write the report of one
-  perf-advisor export [SESSION]        write the settings that one found"""
+  perf-advisor export [SESSION]        write the settings that one found
+  perf-advisor init train.py           write a build() to complete from what a script does
+  perf-advisor check tuned.yaml TARGET measure exported settings again; 4 if not worth it
+  perf-advisor completion bash         a script for your shell: bash, zsh or fish
+  perf-advisor help [TOPIC]            the options by topic"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +81,7 @@ class ShowHelp:
 
 
 def parse(arguments: Sequence[str]) -> Invocation:
-    """What a command line asks for. Raises UsageError for a mistake; ``--help`` and ``--version`` exit."""
+    """The parsed command line. Raises UsageError for a mistake; ``--help`` and ``--version`` exit."""
     if not arguments:
         return ShowHelp()
     first, *rest = arguments

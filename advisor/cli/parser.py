@@ -8,8 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from advisor.cli.values import alternatives, choice_of, folder_of
+from advisor.cli.values import alternatives, choice_of, folder_of, path_of
 from advisor.errors import UsageError
+from advisor.export.formats import formats_of
 from advisor.records import ConfigKind
 
 
@@ -60,6 +61,21 @@ class Parser(argparse.ArgumentParser):
 
     def _help_hint(self) -> str:
         return f"`{self.prog} --help` lists what there is."
+
+
+def add_export(parser: Parser, **kwargs: Any) -> None:
+    """``--export``."""
+    briefs = alternatives([each.brief for each in formats_of("--export")])
+    parser.option("--export", metavar="FILE", help=f"write the settings that won: {briefs}", **kwargs)
+
+
+def add_reports(parser: Parser) -> None:
+    """``--report``, ``--trace`` and ``--json``."""
+    for noun, about in (("report", "the report"), ("trace", "the profile's Chrome trace")):
+        suffixes = [suffix for each in formats_of(f"--{noun}") for suffix in each.suffixes]
+        written = f"write {about}, {alternatives(suffixes)}"
+        parser.option(f"--{noun}", metavar="FILE", read=path_of(noun, suffixes), help=written)
+    parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output, without the app")
 
 
 def add_config_kind(parser: Parser) -> None:

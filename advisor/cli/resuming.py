@@ -1,4 +1,4 @@
-"""What ``--resume`` takes up: the session, and the request to measure. Another workload than its own is refused."""
+"""The session that ``--resume`` continues, and the request to measure. Another workload than its own is refused."""
 
 from __future__ import annotations
 

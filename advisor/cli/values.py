@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from advisor.errors import UsageError
-from advisor.files.paths import is_file, is_folder
+from advisor.files.paths import is_file, is_folder, no_file
 
-REPORT_SUFFIXES = (".md", ".html")
-TRACE_SUFFIXES = (".json", ".json.gz")
 _E = TypeVar("_E", bound=StrEnum)
 
 
@@ -52,6 +50,17 @@ def share_of(text: str) -> float:
     if not (0 < share <= 1):
         raise UsageError(f"{text!r} is not a share.", "Write one above 0 and up to 100%, such as 90% or 0.9.")
     return share
+
+
+def factor_of(text: str) -> float:
+    """A factor above 0, such as ``0.95``. Raises UsageError."""
+    try:
+        factor = float(text.removesuffix("x"))
+    except ValueError:
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        raise UsageError(f"{text!r} is not a factor.", "Give a number above 0, such as 0.95 or 1.2.")
+    return factor
 
 
 def shape_of(text: str) -> tuple[int, ...]:
@@ -113,24 +122,17 @@ def choice_of(kind: type[_E]) -> Callable[[str], _E]:
     return parse_choice
 
 
-def report_path_of(text: str) -> str:
-    """A path that ends in .md or .html. Raises UsageError for another suffix."""
-    if Path(text).suffix.lower() not in REPORT_SUFFIXES:
-        raise UsageError(
-            f"{text!r} is not a report that can be written.",
-            f"Name a file that ends in {' or '.join(REPORT_SUFFIXES)}.",
-        )
-    return text
+def path_of(noun: str, suffixes: Sequence[str]) -> Callable[[str], str]:
+    """A parser for the path of a file, which raises UsageError for one with none of these endings."""
 
+    def parse_path(text: str) -> str:
+        if not text.lower().endswith(tuple(suffixes)):
+            raise UsageError(
+                f"{text!r} is not a {noun} that can be written.", f"Name a file that ends in {alternatives(suffixes)}."
+            )
+        return text
 
-def trace_path_of(text: str) -> str:
-    """A path that ends in .json or .json.gz. Raises UsageError for another suffix."""
-    if not text.lower().endswith(TRACE_SUFFIXES):
-        raise UsageError(
-            f"{text!r} is not a trace that can be written.",
-            f"Name a file that ends in {' or '.join(TRACE_SUFFIXES)}.",
-        )
-    return text
+    return parse_path
 
 
 def folder_of(text: str) -> str:
@@ -143,12 +145,12 @@ def folder_of(text: str) -> str:
 def script_of(text: str) -> str:
     """An existing file, as an absolute path. Raises UsageError where there is none."""
     if not is_file(text):
-        raise UsageError(f"there is no file {text}.", "Name the script that trains, .py or .ipynb.")
+        raise UsageError(no_file(text), "Name the script that trains, .py or .ipynb.")
     return str(Path(text).resolve())
 
 
 def gpus_of(text: str) -> int:
-    """How many GPUs to measure on; one for now. Raises UsageError for more."""
+    """The number of GPUs to measure on; one for now. Raises UsageError for more."""
     gpus = count_of(text)
     if gpus > 1:
         raise UsageError(
@@ -160,3 +162,14 @@ def gpus_of(text: str) -> int:
 def alternatives(words: Sequence[str]) -> str:
     """Words joined as a choice: ``a, b or c``."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+_ENDS_OWN = "--"  # what follows is the target's own sys.argv
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The command line's own arguments, and those of the target: all that follows the first ``--``."""
+    if _ENDS_OWN not in arguments:
+        return list(arguments), ()
+    end = list(arguments).index(_ENDS_OWN)
+    return list(arguments[:end]), tuple(arguments[end + 1 :])

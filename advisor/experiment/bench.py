@@ -294,7 +294,7 @@ class Bench:
 
 
 def _ordinary_s(result: TrialResult) -> float:
-    """What a trial takes at least that runs like this one, but inspects, profiles and compiles nothing."""
+    """The least seconds of a trial that runs like this one, but inspects, profiles and compiles nothing."""
     step_s = median(block.seconds / block.steps for block in result.blocks)
     prepared_s = (result.build_s or 0.0) + (result.prepare_s or 0.0)
     return prepared_s + result.warmup_steps * step_s + sum(block.seconds for block in result.blocks)

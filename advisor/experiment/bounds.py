@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from advisor.experiment.objective import WORDS
 from advisor.figures.formatting import format_percent
 from advisor.figures.roof import upper_bound
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
@@ -12,10 +13,6 @@ from advisor.records import Candidate, Objective, Phase, Profile
 
 # However noisy the session: what can gain as much as this is tried.
 _WORTH_TRYING = 0.02
-_LARGER_BATCH = {
-    Objective.MEMORY: "a larger batch takes more memory, and less memory is the objective",
-    Objective.LATENCY: "a larger batch makes no step shorter, and short steps are the objective",
-}
 
 
 def hopeless(
@@ -51,6 +48,6 @@ def hopeless(
 
 def pointless(objective: Objective, candidates: Iterable[Candidate]) -> dict[str, str]:
     """The recipes among the candidates that can only work against the objective, each with the reason."""
-    reason = _LARGER_BATCH.get(objective)
+    reason = WORDS[objective].larger_batch
     larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in candidates)
     return {BATCH_SIZE: reason} if reason and larger else {}

@@ -92,12 +92,12 @@ class Budget:
 
     @property
     def measure_s(self) -> float:
-        """How long one trial measures."""
+        """The measuring time of one trial."""
         return min(_LONGEST_MEASURE_S, max(_SHORTEST_MEASURE_S, _MEASURE_SHARE * self.total_s))
 
     @property
     def warmup_limit_s(self) -> float:
-        """How long a trial may warm up after its first steps."""
+        """The longest warm-up of a trial after its first steps."""
         return 1.5 * self.measure_s
 
     @property

@@ -1,4 +1,4 @@
-"""What a user interface may ask of a session."""
+"""The requests that a user interface may make of a session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REJECTED = "you rejected it"
 
 
 class Decision(StrEnum):
-    """What the person said of a recommendation."""
+    """The person's answer to a recommendation."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"

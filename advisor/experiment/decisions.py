@@ -33,7 +33,7 @@ class Decisions:
             return True
 
     def of(self, recipe: str) -> Decision | None:
-        """What was said of a recipe."""
+        """The decision on a recipe."""
         with self._lock:
             return self._of.get(recipe)
 

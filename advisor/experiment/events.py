@@ -30,9 +30,10 @@ from advisor.records import (
 
 @dataclass(frozen=True, slots=True)
 class GoalSet:
-    """What the session optimises, and within what: its first word."""
+    """The session's goal: its first event. ``session_id`` is empty in older journals."""
 
     goal: Goal
+    session_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class BaselineMeasured:
 
 @dataclass(frozen=True, slots=True)
 class TrialsPlanned:
-    """What will be tried, in order, and why the other recipes will not be.
+    """The candidates in their order, and the reason for every other recipe.
 
     ``consent`` names the candidates that change what is computed: without the person's consent they are tried last.
     """
@@ -101,7 +102,7 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True)
 class TrialActivity:
-    """What the running trial is doing."""
+    """The present activity of the running trial."""
 
     name: str
     text: str
@@ -186,7 +187,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class ProgressMade:
-    """How far the session is, 0 to 1, and the seconds that it expects to need still."""
+    """The session's progress, 0 to 1, and the seconds that it expects to need still."""
 
     share: float
     left_s: float

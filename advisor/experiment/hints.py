@@ -36,14 +36,14 @@ class _Kept:
 
 
 def workload_name(target: TargetSpec, facts: Facts) -> str:
-    """What tells one workload from another: the target, the model, its batch, the device and PyTorch's version."""
+    """The key of a workload: the target, the model, its batch, the device and PyTorch's version."""
     workload = facts.workload
     parts = (target.directory, target.command, workload.mode, workload.model, str(workload.parameters))
     return printable(" | ".join((*parts, workload.batch_text, workload.device_name, facts.versions.get("torch", ""))))
 
 
 def hints_for(name: str) -> Hints:
-    """What is known of a workload; empty hints when nothing is."""
+    """The hints kept for a workload; empty when there are none."""
     return _read().workloads.get(name, Hints())
 
 

@@ -6,7 +6,7 @@ longer budget judge by the same evidence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -16,6 +16,7 @@ from typing import Any
 from advisor.experiment.data import widened
 from advisor.experiment.numerics import Spread, compare_numerics, spread_between, why_unusable
 from advisor.experiment.objective import Gain, Goal, Yardstick, figure
+from advisor.experiment.pooled import with_figures_of, with_median_energy, with_peaks, with_phases_of
 from advisor.figures.stats import (
     Interval,
     ProcessSpread,
@@ -156,7 +157,7 @@ class Judge:
 
     @cached_property
     def process_spread(self) -> ProcessSpread:
-        """How far processes of the same settings lie apart here, the control's and the baseline's above all."""
+        """The spread of processes of the same settings, the control's and the baseline's above all."""
         nulls = [run for run in (*self.baseline_runs, *self.controls) if run.measured]
         others = [self.measured_runs(settings) for settings in self.runs if settings and not _is_captured(settings)]
         groups = [[speed(run)[1] for run in group] for group in (nulls, *others)]
@@ -170,7 +171,7 @@ class Judge:
         return process_spread([[speed(run)[1] for run in group] for group in runs], prior=prior)
 
     def spread_of(self, settings: Mapping[str, Value]) -> ProcessSpread:
-        """How far processes of these settings lie apart."""
+        """The spread of processes of these settings."""
         return self._captured_spread if _is_captured(settings) else self.process_spread
 
     @property
@@ -200,8 +201,8 @@ class Judge:
         step_ms, rate = _speed_of_runs(self.baseline_runs)
         # The first run inspected the model as well, which takes memory: later ones are what trials are held against.
         later = [run for run in (*self.baseline_runs[1:], *self.controls) if run.measured]
-        own = _with_median_energy(self.baseline_runs, self.baseline)
-        result = _with_peaks(median, later, own)
+        own = with_median_energy(self.baseline_runs, self.baseline)
+        result = with_peaks(median, later, own)
         undisturbed = [run for run in later if not run.disturbed]
         return BaselineRecord(
             result,
@@ -216,7 +217,7 @@ class Judge:
 
     @cached_property
     def yardstick(self) -> Yardstick:
-        """What results are held against by the session's goal."""
+        """The yardstick of the session's goal."""
         return Yardstick(self.goal, self.baseline_record())
 
     # --- what is known of settings --------------------------------------------------------------------------------
@@ -242,7 +243,7 @@ class Judge:
     def _results(self) -> Mapping[Settings, TrialResult]:
         known = {settings: self._measured[settings] or tried[-1:] for settings, tried in self.runs.items() if tried}
         known[BASELINE] = self.baseline_runs
-        return {settings: _with_figures_of(runs, runs[0]) for settings, runs in known.items()}
+        return {settings: with_figures_of(runs, runs[0]) for settings, runs in known.items()}
 
     def proven(self, settings: Mapping[str, Value]) -> bool:
         """Whether these settings were measured in turn with the baseline."""
@@ -363,6 +364,8 @@ class Judge:
         result = self.result(settings)
         assert result is not None, "the stack was measured"
         failed = self._failed_numerics(settings, result)
+        beside = self.beside.get(Settings(settings))
+        result = with_phases_of([*self.runs.get(Settings(settings), ()), *([beside.result] if beside else [])], result)
         record = StackRecord(dict(settings), result, numerics=failed, dropped=dict(dropped))
         if not result.measured:
             return record
@@ -455,28 +458,6 @@ class Judge:
 def speed(result: TrialResult) -> tuple[float, float]:
     """Milliseconds per step and samples per second: medians over the blocks."""
     return median(block.step_ms for block in result.blocks), median(rates(result.blocks))
-
-
-def _with_median_energy(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
-    """A result with the median energy a sample of runs of the same settings, where any was measured."""
-    known = [run.energy_j_per_sample for run in runs if run.energy_j_per_sample is not None]
-    return replace(result, energy_j_per_sample=median(known)) if known else result
-
-
-def _with_figures_of(runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
-    """A result with the largest peaks and the median energy a sample of runs of the same settings."""
-    return _with_peaks(max, runs, _with_median_energy(runs, result))
-
-
-def _with_peaks(choose: Callable[[list[int]], float], runs: Sequence[TrialResult], result: TrialResult) -> TrialResult:
-    """A result with peaks chosen among those of runs of the same settings; its own where none are known."""
-    reserved = [run.peak_reserved_bytes for run in runs if run.peak_reserved_bytes]
-    allocated = [run.peak_allocated_bytes for run in runs if run.peak_allocated_bytes]
-    return replace(
-        result,
-        peak_reserved_bytes=round(choose(reserved)) if reserved else result.peak_reserved_bytes,
-        peak_allocated_bytes=round(choose(allocated)) if allocated else result.peak_allocated_bytes,
-    )
 
 
 def _once(old: float | None, new: float | None, floor: float) -> Gain:

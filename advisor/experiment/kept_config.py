@@ -19,7 +19,7 @@ class _Form:
 
 
 def to_json(value: Any) -> Any:
-    """What ``json`` can write of a config's value. What no config file can hold is kept as text."""
+    """A config's value as ``json`` can write it; an object that no config file can hold is kept as text."""
     if isinstance(value, list):
         return [to_json(inner) for inner in value]
     form = next((form for form in _FORMS if isinstance(value, form.kind)), None)
@@ -63,7 +63,7 @@ _BY_NAME = {form.name: form for form in _FORMS}
 
 
 def differences(before: Any, now: Any) -> tuple[str, ...]:
-    """What changed from one config to another, a few words for each value; types count, as 1 and True differ."""
+    """The changes from one config to another, a few words for each value; types count, as 1 and True differ."""
     old, new = dict(_flat(before)), dict(_flat(now))
     told = [f"{path} is {new[path]} (was {text})" for path, text in old.items() if path in new and new[path] != text]
     gone = [f"{path} is gone" for path in old if path not in new]

@@ -19,7 +19,7 @@ _NOT_FASTER = "the stack is not faster with it"
 
 
 class Kind(StrEnum):
-    """What a move does."""
+    """The kinds of moves."""
 
     LEAP = "leap"
     """Measure a whole stack, without asking whether each of its settings gains anything alone."""
@@ -67,7 +67,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What came of a move: runs by their settings, or blocks in turn, or what one of the instruments showed."""
+    """The outcome of a move: runs by their settings, or blocks in turn, or what one of the instruments showed."""
 
     runs: tuple[tuple[Settings, TrialResult], ...] = ()
     beside: Beside | None = None
@@ -100,7 +100,7 @@ class Known:
 
     @classmethod
     def begin(cls, plan: Plan, judge: Judge) -> Known:
-        """What is known once the baseline was measured."""
+        """The knowledge after the baseline."""
         usual = plan.usual_stack()
         compiled = plan.compiled(usual)
         return cls(plan, judge, usual, Settings({key: compiled[key] for key in compiled if key not in usual}))
@@ -131,7 +131,7 @@ class Known:
         return self.plan.consent.why_not(settings, self.judge.numerics(settings, result))
 
     def numerics(self, settings: Settings) -> NumericsResult | None:
-        """What settings that ran were measured to change."""
+        """The measured numerics of settings that ran."""
         result = self.judge.result(settings)
         return self.judge.numerics(settings, result) if result is not None and result.measured else None
 
@@ -199,7 +199,7 @@ class Known:
     # --- what a move changes --------------------------------------------------------------------------------------
 
     def after(self, move: Move, evidence: Evidence) -> Known:
-        """What is known once a move has been measured."""
+        """The knowledge after a move."""
         known = self._with(move, evidence)
         match move.kind:
             case Kind.LEAP:
@@ -215,7 +215,7 @@ class Known:
         return known._reconsidered()
 
     def under(self, consent: Consent) -> Known:
-        """What is known under other decisions: what was rejected is out of the stack, which may have to be measured."""
+        """The knowledge under other decisions: what was rejected is out of the stack, which may have to be measured."""
         if consent.decided == self.plan.consent.decided:
             return self
         known = replace(self, plan=replace(self.plan, consent=replace(consent, seen=self._seen())))
@@ -237,7 +237,7 @@ class Known:
         return self._with_stack(best)
 
     def retried(self, settings: Settings) -> Known:
-        """What is known without the runs of these settings, which are measured anew."""
+        """The knowledge without the runs of these settings, which are measured anew."""
         return replace(self, judge=self.judge.without_runs(settings))
 
     def _with(self, move: Move, evidence: Evidence) -> Known:

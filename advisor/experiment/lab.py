@@ -181,7 +181,7 @@ class Lab:
     # --- beside a compilation -------------------------------------------------------------------------------------
 
     def _ahead(self, move: Move, known: Known) -> Settings | None:
-        """What is most likely compiled next, to be compiled beside this move; None where that may disturb."""
+        """The settings most likely compiled next, to be compiled beside this move; None where that may disturb."""
         if move.kind is Kind.LEAP or not self._may_compile_beside(known, move.settings):
             return None
         for other in rank(moves(known), known, self):

@@ -60,7 +60,7 @@ def _numbers(recipe: str, planned: Iterable[Candidate]) -> list[float]:
 
 
 def end_of_ladder(record: TrialRecord) -> str:
-    """Why the larger values of a ladder are not tried."""
+    """The reason for leaving out the larger values of a ladder."""
     if record.result.outcome is Outcome.OUT_OF_MEMORY:
         return f"{record.candidate.name} ran out of memory, so larger values would too"
     if not record.result.measured:

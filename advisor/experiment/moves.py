@@ -419,7 +419,7 @@ def turns(known: Known) -> Moves:
 
 
 def why_not(known: Known, candidate: Candidate) -> str:
-    """Why a candidate was not tried, where it is not the time; empty where only that was missing."""
+    """The reason a candidate was not tried, where it is not the time; empty where only that was missing."""
     if known.plan.consent.rejects(candidate.recipe):
         return known.plan.consent.why_not(candidate.settings)
     if known.plan.needs_more_than_it_tells(candidate):

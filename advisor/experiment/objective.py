@@ -29,7 +29,7 @@ SMALLEST_SAVING = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a session optimises, and within what.
+    """The objective of a session and its limits.
 
     ``keep_speed``: the share of the baseline's samples per second, 0 to 1, that less memory must not go below.
     ``memory_limit_bytes``: what the peak reserved memory may not exceed. ``allow``: the worst numerics class that needs
@@ -51,31 +51,81 @@ class Goal:
         peak_bytes = result.peak_reserved_bytes
         return self.memory_limit_bytes is None or peak_bytes is None or peak_bytes <= self.memory_limit_bytes
 
+    @property
+    def words(self) -> Words:
+        """The words of the objective, with what the goal says."""
+        return WORDS[self.objective]
+
     def better(self, count: int = 1) -> str:
-        """What so many candidates do that are better, after their name: ``is measurably faster``."""
-        kept = f"at {format_percent(self.keep_speed)} of the speed or more"
-        one, many = {
-            Objective.THROUGHPUT: ("is measurably faster", "are measurably faster"),
-            Objective.LATENCY: ("makes a step measurably shorter", "make a step measurably shorter"),
-            Objective.MEMORY: (f"saves memory {kept}", f"save memory {kept}"),
-            Objective.ENERGY: ("takes measurably less energy", "take measurably less energy"),
-        }[self.objective]
-        return one if count == 1 else many
+        """The verb phrase for so many candidates that are better: ``is measurably faster``."""
+        return self._phrase(self.words.better, count)
 
     def not_better(self, count: int = 1) -> str:
-        """As :meth:`better` for what is not: ``is not measurably faster``."""
-        kept = f"at {format_percent(self.keep_speed)} of the speed or more"
-        one, many = {
-            Objective.THROUGHPUT: ("is not measurably faster", "are not measurably faster"),
-            Objective.LATENCY: ("does not make a step measurably shorter", "do not make a step measurably shorter"),
-            Objective.MEMORY: (f"does not save memory {kept}", f"do not save memory {kept}"),
-            Objective.ENERGY: ("does not take measurably less energy", "do not take measurably less energy"),
-        }[self.objective]
-        return one if count == 1 else many
+        """As :meth:`better` for those that are not: ``is not measurably faster``."""
+        return self._phrase(self.words.not_better, count)
+
+    @property
+    def kept_speed(self) -> str:
+        """The share of the speed that less memory must keep, as a phrase."""
+        return f"{format_percent(self.keep_speed)} of the speed or more"
+
+    def _phrase(self, forms: tuple[str, str], count: int) -> str:
+        return forms[count != 1].format(kept=self.kept_speed)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words of an objective. ``better`` and ``not_better`` are verb phrases, of one candidate and of several.
+
+    ``short``: what is optimised. ``ranked``: how the recommendations are ordered. ``rule``: the sentence of a report
+    about it, empty where the speed-up says it all. ``larger_batch``: why a larger batch serves it not, empty where it
+    may. ``{kept}`` stands for the share of the speed that is kept.
+    """
+
+    short: str
+    ranked: str
+    better: tuple[str, str]
+    not_better: tuple[str, str]
+    rule: str = ""
+    larger_batch: str = ""
+
+
+WORDS = {
+    Objective.THROUGHPUT: Words(
+        "samples per second",
+        "best first",
+        ("is measurably faster", "are measurably faster"),
+        ("is not measurably faster", "are not measurably faster"),
+    ),
+    Objective.LATENCY: Words(
+        "a shorter step",
+        "the shortest step first",
+        ("makes a step measurably shorter", "make a step measurably shorter"),
+        ("does not make a step measurably shorter", "do not make a step measurably shorter"),
+        "The objective is latency: what makes a step shorter, so that a larger batch never counts.",
+        "a larger batch makes no step shorter, and short steps are the objective",
+    ),
+    Objective.MEMORY: Words(
+        "the smallest peak at {kept}",
+        "the smallest memory first",
+        ("saves memory at {kept}", "save memory at {kept}"),
+        ("does not save memory at {kept}", "do not save memory at {kept}"),
+        "The objective is memory: the smallest peak whose speed, with its whole interval, is {share} of the baseline's "
+        "or more. Of two that take as much, the faster counts.",
+        "a larger batch takes more memory, and less memory is the objective",
+    ),
+    Objective.ENERGY: Words(
+        "fewer joules a sample",
+        "the least energy first",
+        ("takes measurably less energy", "take measurably less energy"),
+        ("does not take measurably less energy", "do not take measurably less energy"),
+        "The objective is energy: joules a sample, of the whole GPU while it is timed.",
+    ),
+}
 
 
 def figure(objective: Objective, result: TrialResult) -> float | None:
-    """What an objective looks at in a result that measured; None where it was not measured.
+    """The figure of an objective in a result that measured; None where it was not measured.
 
     Samples per second, which should be high; or milliseconds a step, bytes or joules a sample, which should be low.
     """
@@ -105,7 +155,7 @@ def format_figure(objective: Objective, value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How many times as good as the baseline, with its interval; below ``1 + floor`` nothing is shown.
+    """The factor over the baseline by the goal, with its interval; below ``1 + floor`` nothing is shown.
 
     Memory and energy are one figure a trial: their interval is that figure, and the floor is all their noise.
     """
@@ -200,7 +250,7 @@ class Yardstick:
     # --- in words -------------------------------------------------------------------------------------------------
 
     def effect(self, result: TrialResult, comparison: Comparison | None) -> str:
-        """What settings do, by the objective: ``saves 31 % of the memory at 0.97x (0.95-0.99) the speed``."""
+        """The effect of settings by the objective: ``saves 31 % of the memory at 0.97x (0.95-0.99) the speed``."""
         gain = self.gain(result, comparison)
         if comparison is None or gain is None or self.goal.objective is Objective.THROUGHPUT:
             return format_ratio(comparison)

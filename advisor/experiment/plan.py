@@ -86,7 +86,7 @@ class Plan:
         return self.consent.permits(candidate.settings) and not (recipe.habit and not self.is_usual(candidate))
 
     def in_company(self, stack: Settings) -> list[Candidate]:
-        """What recipes propose only beside these settings: an attention kernel that needs bfloat16, say."""
+        """The candidates proposed only beside these settings, such as an attention kernel that needs bfloat16."""
         facts = facts_under(self.facts, stack)
         proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
         known = {candidate.name for candidate in self.candidates}

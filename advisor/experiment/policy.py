@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the experiment takes for granted. Gains are speed-up factors; shares are 0 to 1.
+    """The constants of the search. Gains are speed-up factors; shares are 0 to 1.
 
     Expected gains only order the moves and end the search; no figure that is reported contains one.
 

@@ -44,7 +44,7 @@ class Request:
 
     @property
     def goal(self) -> Goal:
-        """What the session optimises, and within what."""
+        """The session's objective and its limits."""
         return Goal(self.objective, self.keep_speed, self.memory_limit_bytes, self.allow)
 
 

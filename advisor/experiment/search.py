@@ -16,7 +16,7 @@ from advisor.experiment.moves import moves
 
 
 class Lab(Protocol):
-    """What the search needs of the world."""
+    """The search's interface to the world."""
 
     def measure(self, move: Move, known: Known) -> Evidence:
         """Measure a move. Raises SessionCancelledError when the person ends the session meanwhile."""

@@ -145,7 +145,7 @@ class Session:
                 self._runner.cancel()
 
     def decisions(self) -> dict[str, Decision]:
-        """What the person said so far."""
+        """The person's decisions so far."""
         return self._decisions.all()
 
     def rework(self) -> None:
@@ -206,7 +206,7 @@ class Session:
             self._warn(f"{lost} of the journal cannot be read; what stood there is measured again where it is needed")
         for recipe, decision in self.decisions().items():
             self._post(events.Decided(recipe, decision))  # in the journal already
-        self._emit(events.GoalSet(self.request.goal))
+        self._emit(events.GoalSet(self.request.goal, self._journal.session_id))
 
     def _read_source(self) -> tuple[Finding, ...]:
         """Read the user's files for habits, which the trials then price; nothing in them changes a setting."""
@@ -392,16 +392,16 @@ class Session:
     def _say_what_failed(self, known: Known) -> None:
         """Say of a stack of several settings that failed why it did: the search goes on with a weaker one."""
         for settings, runs in known.judge.runs.items():
+            late = runs[-1].outcome is Outcome.TIMED_OUT
             if not settings and not runs[-1].measured:
+                advice = "raise --budget" if late else "let the target be built and run any number of times"
                 self._warn(
-                    f"your own settings failed when they were measured again: {runs[-1].reason}; "
-                    "let the target be built and run any number of times",
+                    f"your own settings failed when they were measured again: {runs[-1].reason}; {advice}",
                     once="baseline",
                 )
             if len(settings) < 2 or runs[-1].reason in (SKIPPED, ENDED):
                 continue
             if not runs[-1].measured:
-                late = runs[-1].outcome is Outcome.TIMED_OUT
                 said = "there was too little time for these together" if late else "together these fail"
                 self._warn(f"{said}: {settings}: {runs[-1].reason}", once=str(settings))
             elif Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why != REJECTED:

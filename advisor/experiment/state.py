@@ -29,13 +29,14 @@ from advisor.records import (
 
 @dataclass
 class SessionState:
-    """What is known so far. Changed only by :meth:`apply`, in the thread that owns it.
+    """The state of a session. Changed only by :meth:`apply`, in the thread that owns it.
 
     ``stack`` and ``recommendations`` follow the person's decisions at once: what was rejected is out of the stack,
     which then has no figures until the rest has been measured (``StackRecord.pending``).
     """
 
     goal: Goal = field(default_factory=Goal)
+    session_id: str = ""
     hardware: Hardware | None = None
     facts: Facts | None = None
     source_files: tuple[str, ...] = ()
@@ -53,7 +54,6 @@ class SessionState:
     decisions: dict[str, Decision] = field(default_factory=dict)
     accepted_values: dict[str, Value] = field(default_factory=dict)
     running: str = ""
-    running_log: str = ""
     expected_s: float | None = None
     held: bool = False
     activity: str = ""
@@ -94,6 +94,7 @@ class SessionState:
     @apply.register
     def _(self, event: events.GoalSet) -> None:
         self.goal = event.goal
+        self.session_id = event.session_id
 
     @apply.register
     def _(self, event: events.HardwareFound) -> None:
@@ -121,7 +122,7 @@ class SessionState:
 
     @apply.register
     def _(self, event: events.TrialStarted) -> None:
-        self.running, self.running_log, self.activity = event.name, event.log_path, "starting"
+        self.running, self.activity = event.name, "starting"
         self.expected_s = event.expected_s
         self.logs[event.name] = event.log_path
 

@@ -1,4 +1,4 @@
-"""What the person asks of a session while it runs: skip a trial, pause, end early. Set and read from any thread."""
+"""The person's requests to a running session: skip a trial, pause, end early. Set and read from any thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Steering:
 
     @property
     def why_skipped(self) -> str:
-        """Why a trial was ended before it had measured anything."""
+        """The reason for ending a trial before it measured anything."""
         return ENDED if self.ending else SKIPPED
 
     @property
@@ -36,7 +36,7 @@ class Steering:
         self._may_go_on.set()
 
     def end(self) -> None:
-        """Start no further trial at all."""
+        """End the session: no further trial is started."""
         self.ending = True
         self.go_on()
 

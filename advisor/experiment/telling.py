@@ -87,7 +87,7 @@ class Teller:
             self._emit(planned)
 
     def _records(self, known: Known) -> list[TrialRecord]:
-        """What is known of each candidate; the control first."""
+        """The record of each candidate; the control first."""
         found = [known.record(candidate) for candidate in _candidates(known)]
         measured = [record for record in found if record is not None]
         control = self._control(known)

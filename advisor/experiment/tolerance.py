@@ -1,4 +1,4 @@
-"""What rounding explains of a difference between two runs of the same steps.
+"""The part of a difference that rounding explains between two runs of the same steps.
 
 It is the largest of
 
@@ -93,7 +93,7 @@ WEIGHTS = Quantity("weights", per_reference=8.0, floor=2.0**-19, share=2.0**-7, 
 
 
 def tolerances(quantity: Quantity, steps: int, explained: float, own: Sequence[float]) -> tuple[float, ...]:
-    """What is allowed at each step, up to the one from which on nothing can be told.
+    """The tolerance of each step, up to the one from which on nothing can be told.
 
     ``explained`` is from :func:`explained_by`; ``own`` are the baseline's distances from the reference, step for step,
     empty where there is none.
@@ -123,7 +123,7 @@ def own_rounding(catalog: Catalog, workload: WorkloadFacts) -> float:
     """
     units = [catalog.rounding(workload.current)]
     units += [_HALF_ROUNDING.get(dtype, 0.0) for dtype in workload.parameter_dtypes]
-    if (workload.capability or (0, 0)) >= (8, 0) and workload.has(*_TF32_FAMILIES):
+    if workload.multiplies_in("tf32") and workload.has(*_TF32_FAMILIES):
         units.append(_TF32_ROUNDING)
     return max(units)
 

@@ -37,7 +37,7 @@ def may_be_side_by_side(facts: Facts, old: TrialResult, new: TrialResult) -> boo
 
 
 def turns_s(bench: Bench, settings: Mapping[str, Value], *, side_by_side: bool) -> float:
-    """What the fewest turns are expected to take, in seconds."""
+    """The expected time of the fewest turns, in seconds."""
     pair_s = bench.expected_s(settings) + bench.expected_s({})
     return pair_s + (2 * FEWEST_PAIRS * _BLOCK_SHARE * bench.budget.measure_s if side_by_side else 0.0)
 
@@ -52,7 +52,7 @@ def in_turn(bench: Bench, settings: Settings) -> Evidence:
         order = (settings, BASELINE) if pair % 2 == 0 else (BASELINE, settings)
         for values in order:
             name = "stack, confirmed" if values else "baseline, beside the stack"
-            result = bench.run(bench.spec(name, values))
+            result = bench.run(replace(bench.spec(name, values), times_phases=bool(values) and not pair))
             runs.append((values, result))
             if not result.measured:
                 return Evidence(runs=tuple(runs))
@@ -67,7 +67,7 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     What ended early is a run that failed.
     """
     old_spec = bench.spec("baseline, beside the stack", {}, kind=TrialKind.TURNS)
-    new_spec = bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS)
+    new_spec = replace(bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS), times_phases=True)
     bench.hold()
     bench.announce(new_spec, turns_s(bench, settings, side_by_side=True))
     started = bench.budget.spent_s

@@ -31,7 +31,7 @@ class Exported:
 
 
 def limit_s(stack: StackRecord) -> float:
-    """How long verifying may take, in seconds."""
+    """The time limit of verifying, in seconds."""
     result = stack.result
     start_s = (result.build_s or 0.0) + (result.prepare_s or 0.0) + (result.warmup_s or 0.0)
     return max(LIMIT_S, _STARTS * start_s)

@@ -1,1 +1,1 @@
-"""What a session leaves behind: a settings file, a patched config, a Python file, reports. No torch, no UI."""
+"""The files of a session: a settings file, a patched config, a Python file, reports. No torch, no UI."""

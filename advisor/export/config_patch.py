@@ -48,7 +48,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a config is to say, and what is known of the loop that it is for.
+    """The settings that a config is to hold, and the facts of its loop.
 
     ``implied``: what settings bring with them, as ``data.num_workers`` brings workers that persist. ``along``: what
     the measured loop had anyway of the same kind. Both are written where there is a place for them. ``current`` holds
@@ -65,7 +65,7 @@ class Wanted:
 
     @property
     def brought(self) -> dict[str, Value]:
-        """What the settings bring with them, beside themselves."""
+        """The settings that these settings imply."""
         found: dict[str, Value] = {}
         for key in self.settings:
             found |= self.implied.get(key, {})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import msgspec
 
+import advisor
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
+from advisor.figures.formatting import CONTROLS
 from advisor.figures.sweep import knee_of
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import (
@@ -35,6 +38,13 @@ from advisor.report.pareto import front_of
 SCHEMA = 1
 
 Json = dict[str, Any]
+
+
+def json_text(state: SessionState, request: Request, catalog: Catalog | None = None) -> str:
+    """The report as the text of a JSON file; ``catalog`` holds the built-in recipes when it is not given."""
+    made = report(state, request, advisor.__version__, catalog)
+    text = json.dumps(made, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    return CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", text)  # the same JSON, safe on a terminal
 
 
 def report(state: SessionState, request: Request, version: str, catalog: Catalog | None = None) -> Json:
@@ -212,7 +222,7 @@ def _gain(record: TrialRecord | StackRecord, by: Yardstick | None) -> Json | Non
 
 
 def _effect(record: TrialRecord | StackRecord | None) -> Json:
-    """What applying settings did, with the same fields for a trial and the stack."""
+    """The effect of settings, with the same fields for a trial and the stack."""
     return {
         "step_ms": record.step_ms if record else None,
         "samples_per_s": record.samples_per_s if record else None,

@@ -26,6 +26,7 @@ STEP_MODULES = (
     "steps",
     "watching",
     "graphed",
+    "own_step",
 )
 # Of these, what recipes show as code of their own.
 SHOWN_BY_RECIPES = (
@@ -49,7 +50,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What a file takes: import statements, and the text of the definitions."""
+    """The parts that a file takes over: import statements, and the text of the definitions."""
 
     imports: tuple[str, ...]
     text: str

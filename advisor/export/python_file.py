@@ -23,47 +23,16 @@ from advisor.records import Mode, Value
 # What exists only inside a step; statements of a recipe's code that read these belong to the loop, not to prepare().
 _LOOP_NAMES = frozenset({"inputs", "targets", "output", "loss", "batch"})
 _TRANSFORMS = "data.transforms_on_device"
-_COMPILE = (
-    "compile.mode",
-    "compile.scope",
-    "compile.dynamic",
-    "compile.freezing",
-    "compile.autotune",
-    "compile.combo_kernels",
-)
 _GUARDS = {
     Stage.OPTIMIZER: "if optimizer is not None:",
     Stage.DATA: "if isinstance(loader, torch.utils.data.DataLoader):",
 }
-_PLAN_FIELDS = {
-    "precision.autocast": "autocast",
-    "step.zero_grad": "zero_grad",
-    "infer.grad": "grad_mode",
-    "compile.mode": "compile_mode",
-    "compile.scope": "compile_scope",
-    "compile.dynamic": "compile_dynamic",
-    "compile.freezing": "freezing",
-    "compile.autotune": "compile_autotune",
-    "compile.combo_kernels": "combo_kernels",
-    "compile.optimizer": "compile_optimizer",
-    "step.clip_grad": "clip_grad",
-    "step.cuda_graph": "cuda_graph",
-    "step.create_on_device": "create_on_device",
-    "step.accumulate": "accumulate",
-    "data.pin_memory": "non_blocking",
-    "data.non_blocking": "non_blocking",
-    "data.device_prefetch": "device_prefetch",
-    "model.memory_format": "memory_format",
-    "precision.weights": "input_dtype",
-    "attention.backend": "attention_backend",
-    "loop.loss_item": "loss_item",
-    "loop.empty_cache": "empty_cache",
-    "host.gc": "collector",
-}
 
 
-def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | str) -> str:
+def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | str, *, own_step: bool = False) -> str:
     """Python source with ``prepare(model, optimizer, loader)`` and ``train_step`` or ``infer_step``, by ``mode``.
+
+    With ``own_step`` it has ``own_step(step, model)`` in place of these.
 
     ``prepare`` runs the recipes' own code in the order of their stages. The step is the code that trials run, word for
     word, with the plan as data.
@@ -78,7 +47,8 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     chosen = [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
     plan = _plan(chosen, mode)
     wrapper = _device_loader(chosen, plan)
-    step = [templates.STEP_PLAN, _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan)]
+    made = _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan)
+    step = [templates.STEP_PLAN, templates.OWN_STEP if own_step else made]
     others = [pair for pair in chosen if pair[0].stage is not Stage.DATA]
     codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
     library = library_for([_prepare(others, plan, wrapper, {}), *codes.values(), *step])
@@ -89,7 +59,9 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     constants = dict.fromkeys(text for parts in data.values() for text in parts.constants)
     definitions = dict.fromkeys(text for parts in data.values() for text in parts.definitions)
     imports += [text for parts in data.values() for text in parts.imports]
-    head = "\n\n".join(filter(None, [_header(chosen, mode, imports), "\n".join(constants), plan_data]))
+    head = "\n\n".join(
+        filter(None, [_header(chosen, _usage(mode, own_step=own_step), imports), "\n".join(constants), plan_data])
+    )
     prepare = _prepare(chosen, plan, wrapper, data)
     whole = [head, *definitions, prepare, *reversed(step), f"{templates.LIBRARY.strip()}\n\n\n{library.text}"]
     return "\n\n\n".join(part.strip("\n") for part in whole) + "\n"
@@ -97,7 +69,7 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
 
 def _plan(chosen: list[tuple[Recipe, Value]], mode: Mode) -> StepPlan:
     """How the settings make a step run. The device is the model's, found when the file runs."""
-    values = {_PLAN_FIELDS[recipe.key]: value for recipe, value in chosen if recipe.key in _PLAN_FIELDS}
+    values = {recipe.plan_field: value for recipe, value in chosen if recipe.plan_field}
     if values.get("memory_format") == "contiguous":
         del values["memory_format"]
     return StepPlan(mode=mode, device="cuda", **values)  # type: ignore[arg-type]
@@ -131,9 +103,14 @@ def _data_parts(codes: Mapping[str, str], file: str, prepare: str) -> dict[str, 
 # --- the head of the file -------------------------------------------------------------------------------------
 
 
-def _header(chosen: list[tuple[Recipe, Value]], mode: Mode, imports: list[str]) -> str:
+def _usage(mode: Mode, *, own_step: bool) -> str:
+    if own_step:
+        return templates.OWN_STEP_USAGE
+    return templates.TRAIN_USAGE if mode is Mode.TRAIN else templates.INFER_USAGE
+
+
+def _header(chosen: list[tuple[Recipe, Value]], usage: str, imports: list[str]) -> str:
     lines = [format_setting(recipe.key, value) for recipe, value in sorted(chosen, key=lambda pair: pair[0].key)]
-    usage = templates.TRAIN_USAGE if mode is Mode.TRAIN else templates.INFER_USAGE
     text = templates.HEADER.substitute(
         version=advisor.__version__,
         packages=_packages(chosen),
@@ -145,13 +122,13 @@ def _header(chosen: list[tuple[Recipe, Value]], mode: Mode, imports: list[str]) 
 
 
 def _packages(chosen: list[tuple[Recipe, Value]]) -> str:
-    """What the file needs installed."""
+    """The packages that the file needs."""
     extra = sorted({recipe.package for recipe, value in chosen if recipe.package and value != recipe.default})
     return " and ".join(["torch", *extra]) if extra else "torch and nothing else"
 
 
 def _imported(chosen: list[tuple[Recipe, Value]], imports: list[str]) -> str:
-    """What the file imports; before torch, what must be in the environment when torch is imported."""
+    """The file's imports; before torch, what must be in the environment when torch is imported."""
     standard, others = top_level.import_blocks(imports)
     environment = [
         f"# {_label(recipe, value)}\n{recipe.code(value).strip()}"
@@ -169,16 +146,16 @@ def _imported(chosen: list[tuple[Recipe, Value]], imports: list[str]) -> str:
 def _prepare(
     chosen: list[tuple[Recipe, Value]], plan: StepPlan, wrapper: str, data: Mapping[str, top_level.Parts]
 ) -> str:
-    pairs = [(recipe, value) for recipe, value in chosen if recipe.key not in _COMPILE]
+    pairs = [(recipe, value) for recipe, value in chosen if not recipe.compiles]
     blocks = [block for recipe, value in pairs for block in _prepared(recipe, value, data.get(recipe.key))]
-    blocks += _compiled([(recipe, value) for recipe, value in chosen if recipe.key in _COMPILE], plan)
+    blocks += _compiled([(recipe, value) for recipe, value in chosen if recipe.compiles], plan)
     if wrapper:
         blocks.append(wrapper)
     if plan.compile_optimizer or (plan.cuda_graph and plan.mode == Mode.TRAIN):
         blocks.append(templates.CAPTURABLE.strip("\n"))
     if plan.attention_backend != "auto" and plan.compiles_with != "none":
         blocks.insert(0, templates.TELL_ATTENTION_APART.strip("\n"))
-    if any(recipe.key in _COMPILE for recipe, _ in chosen):
+    if any(recipe.compiles for recipe, _ in chosen):
         blocks.insert(0, templates.AS_WRITTEN.strip("\n"))
     if any("device" in block for block in blocks):
         blocks.insert(0, "device = next(model.parameters()).device")
@@ -209,7 +186,7 @@ def _prepared(recipe: Recipe, value: Value, parts: top_level.Parts | None) -> It
     """A recipe's part of prepare(): its code, or what is not at the top, under a comment that says what it is."""
     label = f"# {_label(recipe, value)}"
     if recipe.stage is Stage.STEP:
-        if recipe.key not in _PLAN_FIELDS:
+        if not recipe.plan_field:
             code = textwrap.indent(recipe.code(value).strip(), "#     ", lambda _: True)
             yield f"{label}\n# This is for you to put into the loop:\n{code}"
         return

@@ -37,6 +37,13 @@ INFER_USAGE = """
         output = step(batch)
 """
 
+OWN_STEP_USAGE = """
+    model, optimizer, loader = prepare(model, optimizer, loader)  # of several, each model with its optimizer
+    step = own_step(step, model)
+    for batch in loader:
+        loss = step(batch)
+"""
+
 PREPARE = '''
 def prepare(model, optimizer=None, loader=None):
     """Apply the settings to the objects. Use what comes back; make learning-rate schedulers after this."""
@@ -98,6 +105,12 @@ def infer_step(model):
     step = InferStep(model, step_plan(model))
     return $step
 ''')
+
+OWN_STEP = '''
+def own_step(step, model):
+    """Your own ``step(batch)`` under what the settings put around it; ``model`` is one of those that it works with."""
+    return OwnStep(step, model, step_plan(model))
+'''
 
 LIBRARY = """
 # --- how a step runs: the code that perf-advisor measured with --------------------------------------------------

@@ -1,20 +1,21 @@
-"""The README's table of recipes, made from the catalogue. ``python -m advisor.export.recipe_table README.md``."""
+"""The table of recipes and a page for each. ``python -m advisor.export.recipe_table docs/recipes.md docs/recipes``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from advisor.errors import UsageError
 from advisor.export.files import write_atomically
 from advisor.files.config_file import read_text
-from advisor.recipe import Recipe
+from advisor.recipe import Recipe, WholeNumbers, card
 from advisor.recipe.catalog import Catalog, load_catalog
-from advisor.records import Mode
+from advisor.records import Mode, text_of
 
-BEGIN = "<!-- recipes: made by `python -m advisor.export.recipe_table README.md` -->"
+BEGIN = "<!-- recipes: made by `python -m advisor.export.recipe_table docs/recipes.md docs/recipes` -->"
 END = "<!-- /recipes -->"
-_COLUMNS = ("recipe", "what", "setting", "loop", "device", "numerics")
+_COLUMNS = ("recipe", "what", "setting", "values", "loop", "device", "numerics")
 _LOOPS = {Mode.TRAIN: "training", Mode.INFER: "inference"}
 _DEVICES = {"cuda": "GPU", "cpu": "CPU"}
 
@@ -36,12 +37,31 @@ def with_table(text: str, table: str) -> str:
 
 def _row(recipe: Recipe) -> Sequence[str]:
     return (
-        f"`{recipe.id}`",
+        f"[`{recipe.id}`](recipes/{recipe.id}.md)",
         recipe.title,
         f"`{recipe.key}`",
+        _values(recipe),
         _joined(_LOOPS[mode] for mode in Mode if mode in recipe.modes),
         _joined(shown for device, shown in _DEVICES.items() if device in recipe.devices),
         numerics_text(recipe, _LOOPS),
+    )
+
+
+def _values(recipe: Recipe) -> str:
+    if isinstance(recipe.values, WholeNumbers):
+        return f"{recipe.values.least}, {recipe.values.least + 1}, …"
+    return _joined(text_of(value) for value in recipe.values)
+
+
+def recipe_page(recipe: Recipe) -> str:
+    """A recipe's card as a page, with its facts and how to try it alone."""
+    _, _, text = card(recipe).partition("\n")
+    facts = dict(zip(_COLUMNS, _row(recipe), strict=True))
+    rows = [f"| {name} | {facts[name]} |" for name in _COLUMNS[2:]]
+    table = "\n".join(["| | |", "| --- | --- |", *rows, f"| default | `{text_of(recipe.default)}` |"])
+    return (
+        f"# {recipe.title}\n\n{table}\n\n{text.strip()}\n\nTry it alone\n------------\n\n"
+        f"```bash\nperf-advisor mymodel:build --only {recipe.id}\n```\n\n[All recipes](../recipes.md)\n"
     )
 
 
@@ -58,11 +78,24 @@ def _joined(words: Iterable[str]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Bring the table in each of these files up to date. Raises UsageError."""
-    table = recipe_table(load_catalog())
+    """Bring the table in each of these files, and the pages in each folder, up to date. Raises UsageError."""
+    catalog = load_catalog()
     for path in arguments:
-        write_atomically(path, with_table(read_text(path), table))
+        if not path.endswith(".md"):
+            write_pages(Path(path), catalog)
+        else:
+            write_atomically(path, with_table(read_text(path), recipe_table(catalog)))
     return 0
+
+
+def write_pages(folder: Path, catalog: Catalog) -> None:
+    """A page for each recipe, and none for what is no recipe any more. Raises UsageError."""
+    folder.mkdir(exist_ok=True)
+    for page in folder.glob("*.md"):
+        if page.stem not in catalog.recipes:
+            page.unlink()
+    for recipe in catalog:
+        write_atomically(str(folder / f"{recipe.id}.md"), recipe_page(recipe))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from advisor.figures.formatting import format_interval, format_ms, format_pendin
 from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
 from advisor.records import StackRecord, TrialRecord, Value
-from advisor.report.conclusions import candidates_tried
 from advisor.report.figures import effect_words, hardware_line, how_confirmed
+from advisor.report.no_result import why_no_stack
 
 
 def settings_yaml(
@@ -64,9 +64,7 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
         if state.baseline:
             yield f"step: {format_ms(state.baseline.step_ms)} before"
     elif not settings:
-        measured = f"nothing that was measured together {state.goal.better()}"
-        known = stack and stack.result.measured and candidates_tried(state)
-        yield f"no settings: {measured if known else 'none were measured together'}"
+        yield f"no settings: {why_no_stack(state)}"
     elif stack and stack.comparison and settings == stack.settings:
         if state.yardstick and not state.goal.by_time:
             yield f"objective {state.goal.objective}: {state.yardstick.effect(stack.result, stack.comparison)}"

@@ -1,4 +1,4 @@
-"""What a measurement means, in plain sentences. Pure functions, shared by the app and the reports."""
+"""The meaning of measurements, in plain sentences. Pure functions, shared by the app and the reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ALIKE = 0.1
 
 
 def clock_sentences(clock: ClockCheck) -> tuple[str, ...]:
-    """What each clock says of the step and why they differ, two to four sentences."""
+    """The reading of each clock and why they differ, two to four sentences."""
     if clock.events_ms is None:
         return (_on_cpu(clock), f"{_block(clock)}, with nothing between the steps.")
     return (

@@ -140,7 +140,7 @@ def format_change(new: float | None, old: float | None) -> str:
 
 
 def format_times(factor: float | None) -> str:
-    """How many times one figure is another, without an interval: ``59x``, ``1.3x``."""
+    """The ratio of two figures, without an interval: ``59x``, ``1.3x``."""
     if factor is None or unknown(factor):
         return MISSING
     return f"{factor:,.0f}x" if factor >= 9.95 else f"{factor:.1f}x"
@@ -226,25 +226,15 @@ def format_numerics(numerics: NumericsResult | None) -> str:
     return f"{numerics.measured.value}{difference}{declared}"
 
 
-def format_class(numerics: NumericsResult | None) -> str:
-    """The measured class alone, beside the declared one where it is worse: ``close``, ``changed (declared close)``."""
-    if numerics is None:
-        return MISSING
-    if not numerics.compared:
-        return f"not compared (declared {numerics.declared.value})"
-    declared = f" (declared {numerics.declared.value})" if numerics.worse_than_declared else ""
-    return f"{numerics.measured.value}{declared}"
-
-
 def format_outcome(result: TrialResult) -> str:
-    """How a trial ended, with the reason when it did not measure: ``out of memory: tried to allocate 2 GiB``."""
+    """The outcome of a trial, with the reason when it did not measure: ``out of memory: tried to allocate 2 GiB``."""
     words = _OUTCOMES[result.outcome]
     reason = " ".join(result.reason.split())
     return f"{words}: {reason}" if reason and result.outcome is not Outcome.MEASURED else words
 
 
 def format_pending(stack: StackRecord) -> str:
-    """What is left of a stack that the person rejected settings of: ``2 settings, not measured since you ...``."""
+    """The rest of a stack after rejections: ``2 settings, not measured since you ...``."""
     count = len(stack.settings)
     return f"{count or 'no'} setting{'' if count == 1 else 's'}, {stack.result.reason}"
 
@@ -257,7 +247,7 @@ def format_verdict(record: TrialRecord) -> str:
 
 
 def format_worth(record: TrialRecord) -> str:
-    """What a setting that is on already is worth, by the trial without it: ``already on, worth 2.7 % (2.2–3.1)``."""
+    """The worth of a setting that is on already, by the trial without it: ``already on, worth 2.7 % (2.2–3.1)``."""
     comparison = record.comparison
     if comparison is None or comparison.verdict is Verdict.NO_DIFFERENCE:
         return f"already on{', worth nothing measurable' if comparison else ''}"
@@ -283,11 +273,13 @@ def format_repayment(steps: int | None) -> str:
     """When a slower start has been made up for, as a phrase."""
     if steps is None:
         return "starts more slowly, and its steps are no faster"
-    return f"the slower start is made up for after {format_count(steps)} steps" if steps else "no start-up cost"
+    if not steps:
+        return "no start-up cost"
+    return f"the slower start is made up for after {format_count(steps)} step{'s' if steps > 1 else ''}"
 
 
 def format_break_even(steps: int | None) -> str:
-    """When a slower start has paid back: ``at once``, ``after 1,200 steps``, ``never``."""
+    """The step after which a slower start has paid back: ``at once``, ``after 1,200 steps``, ``never``."""
     if steps is None:
         return "never"
     return f"after {format_count(steps)} steps" if steps else "at once"

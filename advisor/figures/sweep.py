@@ -54,7 +54,11 @@ def sweep_points(
     own = baseline.result.batch_size
     if own:
         points[own] = SweepPoint(
-            own, baseline.step_ms, baseline.samples_per_s, baseline.result.peak_reserved_bytes, own=True
+            own,
+            _positive(baseline.step_ms),
+            _positive(baseline.samples_per_s),
+            baseline.result.peak_reserved_bytes,
+            own=True,
         )
     for record in records:
         tried = record.candidate.recipe == RECIPE and record.alone and record.result.outcome is not Outcome.SKIPPED
@@ -160,13 +164,21 @@ def sweep_chart(points: Sequence[SweepPoint], mode: Mode) -> str:
 def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
     size, result = int(record.candidate.value), record.result
     peak = result.peak_reserved_bytes
+    samples_per_s, step_ms = _positive(record.samples_per_s), _positive(record.step_ms)
     if record.samples_per_s is None:
         problem = "out of memory" if result.outcome is Outcome.OUT_OF_MEMORY else result.reason or result.outcome.value
+    elif samples_per_s is None or step_ms is None:
+        problem = "its recorded time is damaged"
     else:
         full = memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes
         problem = "leaves too little memory free" if full else ""
     undecided = record.verdict is Verdict.NO_DIFFERENCE
-    return SweepPoint(size, record.step_ms, record.samples_per_s, peak, problem, undecided=undecided)
+    return SweepPoint(size, step_ms, samples_per_s, peak, problem, undecided=undecided)
+
+
+def _positive(value: float | None) -> float | None:
+    """A time or a rate; None for what is none, which a damaged journal may hold."""
+    return value if value is not None and 0 < value < math.inf else None
 
 
 def _bars(points: Sequence[SweepPoint], recommended: int | None) -> str:
@@ -174,7 +186,7 @@ def _bars(points: Sequence[SweepPoint], recommended: int | None) -> str:
     width = max(len(f"{point.size:,}") for point in points)
     lines = []
     for point in points:
-        bar = "█" * max(1, round(_BAR * (point.samples_per_s or 0.0) / best))
+        bar = "█" * max(1, round(_BAR * ((point.samples_per_s or 0.0) / best)))
         mark = "  knee" if point.size == recommended else ""
         lines.append(f"{point.size:>{width},}  {bar:<{_BAR}}  {format_rate(point.samples_per_s)}{mark}")
     return "\n".join(lines)
@@ -187,20 +199,18 @@ def _latency_chart(points: Sequence[SweepPoint], recommended: int | None) -> str
     grid = [[" "] * _CHART_WIDTH for _ in range(_CHART_HEIGHT)]
     for point, latency_ms in zip(points, latencies, strict=True):
         column = _column(latency_ms, min(latencies), max(latencies))
-        row = _CHART_HEIGHT - 1 - round((_CHART_HEIGHT - 1) * (point.samples_per_s or 0.0) / best)
+        row = _CHART_HEIGHT - 1 - round((_CHART_HEIGHT - 1) * ((point.samples_per_s or 0.0) / best))
         _write(grid[row], column, point.size, knee=point.size == recommended)
     top = format_rate(best)
     lines = [top, *(f"|{''.join(line).rstrip()}" for line in grid), "+" + "-" * _CHART_WIDTH]
     low, high = format_ms(min(latencies)), format_ms(max(latencies))
-    return "\n".join([*lines, f" {low}{'latency':^{_CHART_WIDTH - len(low) - len(high)}}{high}"])
+    return "\n".join([*lines, f" {low}{'latency'.center(_CHART_WIDTH - len(low) - len(high))}{high}"])
 
 
 def _column(latency_ms: float, low_ms: float, high_ms: float) -> int:
     """Where a latency lies between the lowest and the highest; the last columns are left for a label."""
-    if high_ms <= low_ms:
-        return 0
-    share = math.log(latency_ms / low_ms) / math.log(high_ms / low_ms)
-    return round(share * (_CHART_WIDTH - 8))
+    low, high = math.log(low_ms), math.log(high_ms)
+    return round((math.log(latency_ms) - low) / (high - low) * (_CHART_WIDTH - 8)) if high > low else 0
 
 
 def _write(line: list[str], column: int, size: int, *, knee: bool) -> None:

@@ -30,3 +30,15 @@ def exists(path: str | Path) -> bool:
         return Path(path).exists()
     except (OSError, ValueError):
         return False
+
+
+def no_file(path: str | Path, shown: str = "") -> str:
+    """Return the sentence that there is no such file, or that it lies where one may not look."""
+    shown = shown or str(path)
+    try:
+        Path(path).stat()
+    except PermissionError as error:
+        return f"{shown} cannot be reached: {error.strerror}."
+    except (OSError, ValueError):
+        pass
+    return f"there is no file {shown}."

@@ -1,15 +1,15 @@
-"""What a trial, a stack and a baseline came to, each in a line."""
+"""The results of a trial, a stack and a baseline, each in a line."""
 
 from __future__ import annotations
 
 from advisor.experiment.objective import Yardstick
 from advisor.figures.formatting import MISSING, format_bytes, format_interval, format_ms, format_outcome, format_rate
 from advisor.records import BaselineRecord, Comparison, StackRecord, TrialRecord, TrialResult, Verdict
-from advisor.report.figures import effect_words, how_confirmed, noise_words, verdict_shown
+from advisor.report.figures import IN_TURN, effect_words, how_confirmed, noise_words, verdict_shown
 
 
 def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
-    """What a trial found: its speed-up and verdict, or why there is none; and what must be known of the figure.
+    """A trial's speed-up and verdict, or why there is none; and what must be known of the figure.
 
     ``by`` tells it by the objective where that is memory or energy.
     """
@@ -18,7 +18,7 @@ def trial_effect(record: TrialRecord, by: Yardstick | None = None) -> str:
     unreliable = f" (unreliable: {record.result.disturbed})" if record.result.disturbed else ""
     if not record.alone:
         return f"{_effect_on_the_stack(record)}{unreliable}"
-    in_turn = ", in turn with the baseline" if record.confirmed else ""
+    in_turn = f", {IN_TURN}" if record.confirmed else ""
     return f"{_effect(record.result, record.comparison, by)}{in_turn}{unreliable}"
 
 

@@ -23,8 +23,8 @@ from advisor.figures.formatting import (
 )
 from advisor.headless.effects import baseline_line, name_shown, stack_effect, trial_effect
 from advisor.records import Facts, Hardware, Mode, StackRecord, TrialRecord, Verdict
-from advisor.report.conclusions import candidates_tried
 from advisor.report.figures import verdict_shown, verified_words
+from advisor.report.no_result import why_no_stack
 
 # What is not over is not all done, however short the rest is expected to be.
 _ALMOST = 0.99
@@ -127,8 +127,8 @@ class HeadlessReporter:
             yield _workload_line(event.facts)
             yield from event.facts.workload.notes
         profile = event.facts.profile
-        if profile and profile.bottleneck:
-            yield f"{profile.bottleneck.kind_of_step}: {profile.evidence}"
+        if profile and profile.kind_of_step:
+            yield f"{profile.kind_of_step}: {profile.evidence}"
 
     @_lines.register
     def _(self, event: events.BaselineMeasured) -> Iterable[str]:
@@ -159,8 +159,7 @@ class HeadlessReporter:
     @_lines.register
     def _(self, event: events.StackMeasured) -> Iterable[str]:
         if not event.record.settings:
-            tried = bool(candidates_tried(self.state))
-            return (f"together: nothing {self.state.goal.better()}" if tried else "together: no candidate was tried",)
+            return (f"together: {why_no_stack(self.state)}",)
         return (f"together: {_settings_text(event.record)}  {stack_effect(event.record, self.state.yardstick)}",)
 
     @_lines.register

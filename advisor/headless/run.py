@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
@@ -14,8 +15,10 @@ from advisor.experiment.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import Exported, limit_s, may_be_verified
+from advisor.export.json_report import json_text
 from advisor.export.outputs import Written, write_outputs
 from advisor.figures.formatting import format_seconds
+from advisor.headless.event_stream import EventStream
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.summary import print_summary
 from advisor.process.interrupts import INTERRUPTS
@@ -47,8 +50,15 @@ def run_headless(
     KeyboardInterrupt when a second signal came and the session had not ended.
     """
     reporter = HeadlessReporter(sys.stderr)
+    stream = EventStream(sys.stdout) if outputs.streams_events else None
+
+    def emit(event: events.Event) -> None:
+        if stream:
+            stream.handle(event)
+        reporter.handle(event)
+
     with INTERRUPTS.handled():
-        session = (opener or open_session)(request, past, reporter.handle)
+        session = (opener or open_session)(request, past, emit)
         started = time.monotonic()
         with INTERRUPTS.obeyed_by():
             ended = _run_in_thread(session, session.run, reporter.say)
@@ -56,6 +66,8 @@ def run_headless(
                 reporter.close()
                 reporter.state.apply(events.SessionFinished(True, time.monotonic() - started))
             written = _report(reporter, request, outputs, session)
+            if stream:
+                stream.report(json_text(reporter.state, request))
             for line in _left_off(reporter.state):
                 reporter.say(line)
     if not ended:
@@ -98,16 +110,19 @@ def _report(reporter: HeadlessReporter, request: Request, outputs: Outputs, sess
             if not _run_in_thread(session, lambda: session.verify(exported, stack), reporter.say):
                 reporter.close()
 
+    if outputs.streams_events:
+        outputs = replace(outputs, json_path=None)
     written = write_outputs(state, request, outputs, catalog, verify)
     if state.baseline:
-        print_summary(state, sys.stderr if outputs.json_to_stdout else sys.stdout, catalog)
+        machine_reads = outputs.json_to_stdout or outputs.streams_events
+        print_summary(state, sys.stderr if machine_reads else sys.stdout, catalog)
     for sentence in written.sentences:
         reporter.say(sentence)
     return written
 
 
 def _left_off(state: SessionState) -> Iterator[str]:
-    """How to go on after an interruption."""
+    """The command that goes on after an interruption."""
     if state.finished and state.finished.cancelled:
         yield f"{'nothing was measured yet; ' if state.baseline is None else ''}go on with: perf-advisor --resume"
 

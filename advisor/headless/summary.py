@@ -15,7 +15,7 @@ from advisor.figures.formatting import format_percent, plain, printable
 from advisor.headless.terminal import print_text, table
 from advisor.recipe.catalog import Catalog
 from advisor.records import Verdict
-from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Section, Share, Table
+from advisor.report.document import Block, Bullets, Code, Inline, Listing, Paragraph, Picture, Section, Share, Table
 from advisor.report.verdict import verdict
 from advisor.report.whole import sections
 
@@ -55,6 +55,8 @@ def _shown(block: Block, style: str) -> RenderableType:
             return Text("\n".join(map(plain, items)), style=style)
         case Listing(text):
             return Text(printable(text.rstrip("\n")))
+        case Picture(chart):
+            return Text(plain(chart.words), style=style)
         case Table():
             return Group(_table(block), *_remarks(block))
 

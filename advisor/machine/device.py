@@ -16,10 +16,7 @@ from torch.profiler import ProfilerActivity
 
 from advisor.errors import TargetError
 from advisor.machine.hardware import device_used_bytes
-
-# Ampere, the first generation with TF32 and bfloat16 in its tensor cores: CUDA C++ Programming Guide, "Compute
-# Capabilities".
-_AMPERE = (8, 0)
+from advisor.records.matrix_units import amd_types, nvidia_types
 
 
 class Mark(Protocol):
@@ -36,7 +33,8 @@ class Mark(Protocol):
 class Identity:
     """What tells a device from others: its name, the UUID by which NVML knows it, its compute capability, its memory.
 
-    ``parts`` tells a part of a device from the whole, which has the same name.
+    ``parts`` tells a part of a device from the whole, which has the same name. ``matrix_types`` are the number types of
+    its matrix units. The capability is NVIDIA's: ROCm counts its GPUs in the same place and means something else.
     """
 
     name: str
@@ -44,6 +42,7 @@ class Identity:
     capability: tuple[int, int] | None = None
     memory_bytes: int = 0
     parts: str = ""
+    matrix_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class Backend:
         return None
 
     def peak_of(self, call: Callable[[], object]) -> int | None:
-        """Return the most bytes of tensors that a call holds above what was allocated; None where nobody counts."""
+        """Return the peak bytes of tensors that a call adds to those allocated; None where nothing counts them."""
         return None
 
     def random_states(self) -> list[torch.Tensor]:
@@ -133,12 +132,14 @@ class Cuda(Backend):
     def identity(self) -> Identity:
         """Return what the driver says."""
         found = torch.cuda.get_device_properties(self.device)
+        capability = (found.major, found.minor) if torch.version.hip is None else None
         return Identity(
             found.name,
             str(found.uuid),
-            (found.major, found.minor),
+            capability,
             found.total_memory,
             f"{found.multi_processor_count} multiprocessors, {found.total_memory} bytes",
+            nvidia_types(capability) if capability else amd_types(found.gcnArchName),
         )
 
     def memory(self) -> Memory:
@@ -168,8 +169,8 @@ class Cuda(Backend):
         return [*super().random_states(), torch.cuda.get_rng_state(self.device)]
 
     def float32_in_tf32(self) -> bool:
-        """Return whether the GPU is of NVIDIA's Ampere generation or later; ROCm's GPUs have other numbers."""
-        return torch.version.hip is None and torch.cuda.get_device_capability(self.device) >= _AMPERE
+        """Return whether its matrix units do."""
+        return "tf32" in self.identity().matrix_types
 
 
 class Mps(Backend):

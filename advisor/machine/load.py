@@ -1,4 +1,4 @@
-"""How busy the machine is at this moment: its processor and its memory."""
+"""The load of the machine at this moment: its processor and its memory."""
 
 from __future__ import annotations
 

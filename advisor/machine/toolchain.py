@@ -10,14 +10,14 @@ from advisor.records import Facts, Skip
 
 
 def missing_compiler(facts: Facts) -> Skip | None:
-    """Why nothing can be compiled for this session's device, or None."""
+    """The reason nothing can be compiled for this device, or None."""
     return _no_triton(facts) if facts.on_cuda else _no_cpp_compiler()
 
 
 def _no_triton(facts: Facts) -> Skip | None:
     """Triton compiles the kernels itself, and their launchers with a C compiler."""
-    capability = facts.workload.capability or (0, 0)
-    if capability < (7, 0):
+    capability = facts.workload.capability
+    if capability and capability < (7, 0):
         have = ".".join(map(str, capability))
         return Skip(f"compute capability {have} is too old for Triton's kernels (7.0 and later work)")
     named = os.environ.get("CC")

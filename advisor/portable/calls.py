@@ -18,7 +18,7 @@ class SplitBatch(NamedTuple):
 
 
 def splitter(model: torch.nn.Module, *, with_target: bool) -> Callable[[Any], SplitBatch]:
-    """How this model's batches are split.
+    """The splitter of this model's batches.
 
     A mapping becomes keyword arguments, less a target that the model does not take, or that is wanted apart and the
     model can do without; of a tuple or list the last element is the target when ``with_target``, or when the model's

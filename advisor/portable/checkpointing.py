@@ -49,7 +49,7 @@ class Recomputed:
         return type(self.block).forward(self.block, *values[:count], **given, **kwargs)
 
     def contexts(self) -> tuple[typing.Any, typing.Any]:
-        """What the forward pass runs in, and what it runs in again."""
+        """The contexts of the forward pass and of its second run."""
         saved: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
         return self.first(saved), self.again(saved)
 
@@ -93,7 +93,7 @@ def copy_of(module: torch.nn.Module, name: str) -> torch.Tensor:
 
 
 def version_of(module: torch.nn.Module, name: str) -> int:
-    """How often a buffer has been written to in place."""
+    """The number of in-place writes to a buffer."""
     return getattr(module._buffers[name], "_version", 0)
 
 

@@ -168,7 +168,7 @@ def outputs_in(output: typing.Any) -> list[torch.Tensor]:
 def graphs_in_steps(
     module: torch.nn.Module, graphed: typing.Any, plain: typing.Any
 ) -> typing.Callable[..., typing.Any]:
-    """The compiled call that replays graphs in a step, and elsewhere the one that does not. A training loop is told."""
+    """A call that uses ``graphed`` inside a step and ``plain`` elsewhere. A training loop is told."""
     told: list[bool] = []
 
     def call(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:

@@ -69,7 +69,7 @@ def shape_of(bias: torch.Tensor | None) -> torch.Size | None:
 
 
 def used_elsewhere(view: View) -> set[int]:
-    """Parameters and buffers that a trace uses otherwise than as a layer's bias or a norm's running mean."""
+    """Parameters and buffers with another use in a trace than as a layer's bias or a norm's running mean."""
     found = set()
     for node, tensor in view.tensors.items():
         for user in node.users:

@@ -201,7 +201,7 @@ class GraphedStep:
         return self._optimizer is not None and not often and not self.scaler and updates_without_host(self._optimizer)
 
     def _changed(self) -> str:
-        """What changed since the Watch was made, in words; empty when nothing did."""
+        """The changes since the Watch was made, in words; empty when nothing did."""
         if self._watch is None:
             return "this is the first step"
         return self._watch.changed() or self._changed_options()

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -98,13 +99,15 @@ def number_in(value: Any) -> torch.Tensor | None:
     """The loss in what a loss function returns; None when it holds none, or several that could be it.
 
     That is one number, the ``loss`` of a mapping or an object (Hugging Face), or the one in a tuple: its first element
-    where that is a number, as in ``(loss, metrics)``, else the only element that is.
+    where that is a number, as in ``(loss, metrics)``, else the only element that is. In a list of several that have
+    gradients, as of a model that is supervised at several depths, none is more the loss than the others.
     """
     if isinstance(value, Mapping):
         value = value.get("loss")
     elif isinstance(value, tuple | list):
         numbers = [part for part in value if is_number(part)]
-        value = numbers[0] if numbers and (len(numbers) == 1 or numbers[0] is value[0]) else None
+        alike = isinstance(value, list) and sum(number.requires_grad for number in numbers) > 1
+        value = numbers[0] if numbers and not alike and (len(numbers) == 1 or numbers[0] is value[0]) else None
     elif not isinstance(value, torch.Tensor):
         value = getattr(value, "loss", None)
     return value if is_number(value) else None
@@ -116,7 +119,7 @@ def is_number(value: Any) -> bool:
 
 
 def returned(value: Any) -> str:
-    """What a loss function returned in place of a number, as a person reads it."""
+    """A description of a loss function's result that is no number."""
     if isinstance(value, torch.Tensor):
         return f"{value.numel()} numbers, not one"
     if isinstance(value, Mapping):
@@ -139,24 +142,41 @@ def loss_in(value: Any) -> torch.Tensor:
 
 @contextlib.contextmanager
 def undone(model: torch.nn.Module) -> Iterator[None]:
-    """Give the model its gradients, mode and buffers back on leaving, and the generators their states."""
+    """Give the model its gradients, buffers and attributes back on leaving, and the generators their states.
+
+    Attributes are what its modules keep from call to call: their mode, a hidden state, a buffer that is replaced.
+    """
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    modes = [(module, module.training) for module in model.modules()]
-    pythons_generator = random.getstate()
+    owners = [part for module in model.modules() for part in (vars(module), vars(module).get("_buffers"))]
+    attributes = [(owner, dict(owner)) for owner in owners if isinstance(owner, dict)]
     devices = {tensor.device for tensor, _ in (*gradients, *buffers) if tensor.device.type == "cuda"}
     try:
-        with torch.random.fork_rng(devices=list(devices)), torch.compiler.set_stance("force_eager"):
+        with same_draws(list(devices)), torch.compiler.set_stance("force_eager"):
             yield
     finally:
-        random.setstate(pythons_generator)
         for parameter, gradient in gradients:
             parameter.grad = gradient
-        for module, training in modes:
-            module.training = training
+        for owner, before in attributes:
+            owner.clear()
+            owner.update(before)
         with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+            for buffer, value in buffers:
+                buffer.copy_(value)
+
+
+@contextlib.contextmanager
+def same_draws(devices: list[torch.device]) -> Iterator[None]:
+    """Give the random generators their states back on leaving: Python's, NumPy's and PyTorch's."""
+    numpy = sys.modules.get("numpy")
+    states = random.getstate(), numpy.random.get_state() if numpy else None
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(states[0])
+        if numpy:
+            numpy.random.set_state(states[1])
 
 
 def parameters_of_loss(loss: Callable[..., Any]) -> list[inspect.Parameter]:

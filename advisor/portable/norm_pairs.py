@@ -67,7 +67,7 @@ class PairTracer(LimitedTracer):
         return super().is_leaf_module(m, module_qualified_name) or runs_own_forward(m)
 
     def call_module(self, m: torch.nn.Module, forward: typing.Any, args: typing.Any, kwargs: typing.Any) -> typing.Any:
-        """What a module returns without its hooks."""
+        """A module's result without its hooks."""
         returned = super().call_module(m, m.forward, args, kwargs)
         if has_hooks(m):
             self.seen |= nodes_in((args, kwargs, returned))

@@ -116,7 +116,7 @@ def flags_of(base: typing.Any, group: dict[str, typing.Any]) -> set[str]:
 
 
 def on_device(group: typing.Mapping[str, typing.Any]) -> bool:
-    """Whether a group's steps are counted on the device of its parameters."""
+    """Whether a group's step counts are tensors on the device of its parameters."""
     return bool(group.get("fused") or group.get("capturable"))
 
 

@@ -13,7 +13,7 @@ COMBO_KERNELS: dict[str, str | bool] = {"combo_kernels": True}
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """How one step runs.
+    """The plan of one step.
 
     ``mode``: ``train`` or ``infer``. ``device``: the model's, such as ``cuda:0``.
     ``autocast``: ``none``, ``bfloat16`` or ``float16``; float16 in training goes with a gradient scaler.

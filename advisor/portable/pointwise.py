@@ -155,7 +155,7 @@ class FusedForward:
         ]
 
     def __call__(self, *args: typing.Any, **kwargs: typing.Any) -> typing.Any:
-        """What the model's own forward returns."""
+        """The result of the model's own forward."""
         for own, copied, name in self.shared:  # a new head, or buffers on another device
             copied[name] = own.get(name)
         return type(self.fused).forward(self.fused, *args, **kwargs)

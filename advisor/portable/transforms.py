@@ -58,7 +58,7 @@ class DeviceTransform:
 
 
 def split_transforms(loader: typing.Any) -> tuple[typing.Any, DeviceTransform]:
-    """The loader's dataset without the last transforms, and those for whole batches.
+    """Split a loader's dataset from its last transforms, which are returned in a form for whole batches.
 
     A few samples are made into a batch in both ways and compared. Raises ValueError, with the reason, where nothing can
     be moved or the two ways differ.

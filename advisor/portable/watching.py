@@ -90,7 +90,7 @@ class Watch:
         self.optimized = self.read_optimizer()
 
     def changed(self) -> str:
-        """What is not as it was, in words; empty when all is."""
+        """The differences, in words; empty when there are none."""
         for words, differs in self.checks:
             if differs():
                 return words
@@ -165,7 +165,7 @@ def parts_of_module(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
 
 
 def has_address(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has memory of its own, and does not wrap others."""
+    """Whether a tensor has memory of its own and is no wrapper of other tensors."""
     try:
         return tensor.data_ptr() is not None
     except RuntimeError:

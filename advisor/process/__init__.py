@@ -1,1 +1,1 @@
-"""What every process of ours does: streams, signals, the channel to its parent, the process group."""
+"""The duties of every process: streams, signals, the channel to its parent, the process group."""

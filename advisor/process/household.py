@@ -1,4 +1,4 @@
-"""What the fork server does beside forking: it adopts what trials leave behind, and ends it all with the session.
+"""The fork server's work beside forking: it adopts what trials leave behind, and ends it all with the session.
 
 Processes that leave their trial's group, as daemons do, become the fork server's children (on Linux): the session finds
 them there and ends them. When the session's process dies, the kernel tells the fork server, which ends its descendants.

@@ -25,7 +25,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """What signals have asked for: ``asked`` once to end, ``urgent`` a second time to leave at once.
+    """The requests made by signals: ``asked`` once to end, ``urgent`` a second time to leave at once.
 
     While nobody looks at them (:meth:`obeyed_by`) the second raises KeyboardInterrupt, after :meth:`at_once` the first.
     """

@@ -22,9 +22,10 @@ from types import ModuleType
 
 from advisor.errors import UsageError
 from advisor.files.paths import PACKAGE
+from advisor.portable.plan import StepPlan
 from advisor.recipe import HEADINGS, Recipe, Stage, card, card_section
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Facts, Mode, Skip, TrialRecord, Value, text_of
+from advisor.records import Candidate, Facts, Mode, Numerics, Skip, TrialRecord, Value, text_of
 
 ENTRY_POINT_GROUP = "perf_advisor.recipes"
 # What a recipe may claim that a value gains, as a factor: a bug in one must not decide the order of all moves.
@@ -38,7 +39,7 @@ _ID = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What the catalogue proposes for a workload: candidates in its order, and a reason for every other recipe."""
+    """The catalogue's proposals for a workload: candidates in its order, and a reason for every other recipe."""
 
     candidates: tuple[Candidate, ...]
     skipped: dict[str, str]
@@ -96,7 +97,7 @@ class Catalog:
         return {recipe.key: place for place, recipe in enumerate(ordered)}
 
     def conflict(self, settings: Mapping[str, Value]) -> str | None:
-        """Why these settings cannot be applied together, or None."""
+        """The conflict between these settings, or None."""
         for recipe, value in self.in_order(settings):
             others = Settings(settings).without(recipe.key)
             try:
@@ -116,7 +117,7 @@ class Catalog:
         return wanted
 
     def cost(self, settings: Mapping[str, Value]) -> float:
-        """How long a trial's compilation takes relative to the usual one; 0 when nothing is compiled."""
+        """The duration of a trial's compilation relative to the usual one; 0 when nothing is compiled."""
         costs = [_cost(recipe, value) for recipe, value in self.in_order(settings) if recipe.expensive]
         return max(costs, default=0.0)
 
@@ -159,14 +160,14 @@ class Catalog:
         return _within(gains[0] / gains[1])
 
     def why(self, recipe_id: str, facts: Facts, value: Value) -> str:
-        """Why a value may help on this workload, in the recipe's words; empty when it cannot say."""
+        """The reason to try a value on this workload, in the recipe's words; empty when it cannot say."""
         try:
             return self[recipe_id].why(facts, value)
         except Exception:  # as above: a recommendation is worth having without its explanation
             return ""
 
     def after(self, facts: Facts, record: TrialRecord) -> str:
-        """What a trial has shown besides its speed, in its recipe's words; empty when there is nothing to say."""
+        """The findings of a trial besides its speed, in its recipe's words; empty when there is nothing to say."""
         try:
             return self[record.candidate.recipe].after(facts, record) if record.result.measured else ""
         except Exception:  # as above
@@ -212,9 +213,14 @@ def _builtin() -> Mapping[str, Recipe]:
     package = _builtin_package()
     recipes: dict[str, Recipe] = {}
     for info in pkgutil.iter_modules(package.__path__):
-        for recipe in _recipes_in(importlib.import_module(f"{_PACKAGE}.{info.name}")):
-            _check(recipe, recipes)
-            recipes[recipe.id] = recipe
+        module = importlib.import_module(f"{_PACKAGE}.{info.name}")
+        try:
+            for recipe in _recipes_in(module):
+                _check(recipe, recipes)
+                _check_built_in(recipe, info.name)
+                recipes[recipe.id] = recipe
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"recipes/{info.name}.py: {error}") from error
     return recipes
 
 
@@ -234,11 +240,14 @@ def _builtin_package() -> ModuleType:
 
 def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, _Source]]:
     for folder in folders:
-        root = Path(folder)
-        if not root.is_dir():
-            raise UsageError(f"the recipe folder {folder} does not exist.", "Give --recipes a folder of .py files.")
-        for path in sorted(root.glob("[!_]*.py")):
-            yield str(path), _Source(path=path)
+        try:
+            paths = sorted(Path(folder).iterdir())
+        except OSError as error:
+            reason = f"the recipe folder {folder} cannot be read: {error.strerror}."
+            raise UsageError(reason, "Give --recipes a folder of .py files.") from error
+        for path in paths:
+            if path.suffix == ".py" and not path.name.startswith("_"):
+                yield str(path), _Source(path=path)
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         yield f"entry point {entry.name}", _Source(module=entry.value.partition(":")[0])
 
@@ -270,6 +279,9 @@ def _recipes_in(module: ModuleType) -> list[Recipe]:
         for member in vars(module).values()
         if isinstance(member, type) and issubclass(member, Recipe) and member.__module__ == module.__name__
     ]
+    for cls in classes:
+        if cls.__abstractmethods__ and "id" in vars(cls):  # without an id it is a base of others
+            raise TypeError(f"{cls.__name__} has no {', '.join(sorted(cls.__abstractmethods__))}")
     return [cls() for cls in classes if not cls.__abstractmethods__]
 
 
@@ -277,6 +289,8 @@ def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
     for attribute in ("id", "title", "key", "default", "stage"):
         if not hasattr(recipe, attribute):
             raise ValueError(f"{type(recipe).__name__} has no {attribute}")
+    if type(recipe).apply is Recipe.apply and recipe.plan_field not in StepPlan.__dataclass_fields__:
+        raise ValueError(f"{type(recipe).__name__} has no apply, and its plan_field is no field of StepPlan")
     if not isinstance(recipe.stage, Stage):
         raise TypeError(f"the stage of {type(recipe).__name__} is {recipe.stage!r}, not a Stage")
     if not _ID.fullmatch(recipe.id):
@@ -289,6 +303,21 @@ def _check(recipe: Recipe, known: Mapping[str, Recipe]) -> None:
     missing = [heading for heading in HEADINGS if not card_section(recipe, heading)]
     if missing:
         raise ValueError(f"the module docstring lacks {', '.join(missing)}; it begins {card(recipe)[:40]!r}")
+
+
+def _check_built_in(recipe: Recipe, file: str) -> None:
+    """Raise ValueError for what the tests and the README need of a recipe of this repository."""
+    if recipe.id != file:
+        raise ValueError(f"its id is {recipe.id!r}, and a file has the name of its recipe's id")
+    if not recipe.values:
+        raise ValueError(f"{type(recipe).__name__} has no values")
+    for attribute in ("examples", "usual", "gains"):
+        if unknown := [value for value in getattr(recipe, attribute) if not recipe.accepts(value)]:
+            raise ValueError(f"{attribute} has {text_of(unknown[0])}, which accepts() refuses")
+    if recipe.default not in recipe.examples:
+        raise ValueError(f"values lacks the default, {text_of(recipe.default)}")
+    if not card_section(recipe, "Numerics").startswith(tuple(Numerics)):
+        raise ValueError(f"the card's Numerics does not begin with a class: {', '.join(Numerics)}")
 
 
 def _chosen(recipe: Recipe, only: Sequence[str], skip: Sequence[str]) -> Skip | None:
@@ -362,6 +391,8 @@ def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:
         if "cuda" in recipe.devices:
             return Skip("needs a CUDA GPU; this session runs on the CPU")
         return Skip("applies to the CPU only; this session runs on a CUDA GPU")
+    if facts.workload.own_step and recipe.inside_step:
+        return Skip("the step is your own, and this changes what happens inside it: write it there yourself")
     return None
 
 

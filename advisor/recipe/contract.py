@@ -14,7 +14,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, TrialRecord, Value, text_of
+from advisor.records.matrix_units import NVIDIA_SINCE
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
 BOTH_MODES = frozenset({Mode.TRAIN, Mode.INFER})
@@ -43,15 +44,8 @@ _FEW_PARAMETERS = 5_000_000
 # Largest share of a step that a gain is computed from. Unitless; it bounds the gain to ten times.
 _MOST_OF_A_STEP = 0.9
 
-# Settings that each have the model compiled, and their values that do not.
-NOT_COMPILED: Mapping[str, Value] = {
-    "compile.mode": "none",
-    "compile.scope": "model",
-    "compile.dynamic": "auto",
-    "compile.freezing": False,
-    "compile.autotune": "default",
-    "compile.combo_kernels": False,
-}
+# The keys of all recipes with ``compiles`` that have been imported, and their values that do not compile.
+NOT_COMPILED: dict[str, Value] = {}
 
 
 class Stage(IntEnum):
@@ -60,11 +54,10 @@ class Stage(IntEnum):
     ENVIRONMENT = 0
     GLOBAL = 1
     MODEL = 2
-    PARALLEL = 3
-    OPTIMIZER = 4
-    DATA = 5
-    COMPILE = 6
-    STEP = 7
+    OPTIMIZER = 3
+    DATA = 4
+    COMPILE = 5
+    STEP = 6
 
 
 _KEEP_THE_CODE = frozenset({Stage.OPTIMIZER, Stage.DATA})
@@ -72,9 +65,10 @@ _KEEP_THE_CODE = frozenset({Stage.OPTIMIZER, Stage.DATA})
 
 @dataclass(slots=True)
 class Components:
-    """What a recipe may change: the objects, and the plan of how a step runs.
+    """The parts of a workload that a recipe may change: the objects, and the plan of how a step runs.
 
     ``data`` is a DataLoader, one batch, a callable ``batch_size -> batch``, or None when only the model is known.
+    ``own_step`` is a step that the user wrote, None where the step is made of these parts.
     """
 
     model: Any
@@ -82,6 +76,7 @@ class Components:
     data: Any
     plan: StepPlan
     batch_size: int | None = None
+    own_step: Any = None
 
     @property
     def has_loader(self) -> bool:
@@ -90,9 +85,25 @@ class Components:
         return loaders is not None and isinstance(self.data, loaders.DataLoader)
 
 
+@dataclass(frozen=True, slots=True)
+class WholeNumbers:
+    """The values of a numeric setting: all whole numbers from ``least`` on. ``such_as`` are those that tests try."""
+
+    least: int
+    such_as: tuple[int, ...]
+
+    def __contains__(self, value: Value) -> bool:
+        return type(value) is int and value >= self.least
+
+
 class Recipe(ABC):
     """One optimization. Class attributes describe it; the module docstring explains it.
 
+    ``values``: all that the setting may be; a switch, whose default is a bool, need not say it. Settings files are
+    checked against them, tests try each, and the table of recipes lists them.
+    ``plan_field``: the field of ``StepPlan`` that a value is put into. ``apply`` does that unless it is overridden, and
+    the exported Python file says it in its plan.
+    ``compiles``: every value but the default has the model compiled.
     ``ladder``: the values are tried in order until one is no better than those before it.
     ``expensive``: a trial may take tens of seconds (compilation); the search tries it on top of the stack.
     ``habit``: it prices a common mistake; the user's loop most likely has the good value already.
@@ -104,6 +115,7 @@ class Recipe(ABC):
     ``partners``: ids of recipes in whose company it is worth another trial though alone it did not help.
     ``phases``: the phases of a step that it can shorten, when it touches no other:
     they bound what it can gain, and the search passes over what cannot clear the noise. Empty means no such bound.
+    ``inside_step``: it changes what happens between the parts of a step, which a step of the user's own hides.
     ``package``: an optional package that it needs beside PyTorch; an extra of this project by the same name brings it.
     ``order``: within a stage, recipes with a lower number are applied first: layers take their type before they are
     quantized.
@@ -115,6 +127,9 @@ class Recipe(ABC):
     title: ClassVar[str]
     key: ClassVar[str]
     default: ClassVar[Value]
+    values: ClassVar[tuple[Value, ...] | WholeNumbers] = ()
+    plan_field: ClassVar[str] = ""
+    compiles: ClassVar[bool] = False
     modes: ClassVar[frozenset[Mode]] = BOTH_MODES
     devices: ClassVar[frozenset[str]] = ANY_DEVICE
     attacks: ClassVar[frozenset[Bottleneck]] = frozenset()
@@ -127,6 +142,7 @@ class Recipe(ABC):
     habit: ClassVar[bool] = False
     times_kernels: ClassVar[bool] = False
     saves_memory: ClassVar[bool] = False
+    inside_step: ClassVar[bool] = False
     partners: ClassVar[frozenset[str]] = frozenset()
     usual: ClassVar[frozenset[Value]] = frozenset()
     replacement_margin: ClassVar[float] = 1.0
@@ -134,17 +150,26 @@ class Recipe(ABC):
     gain: ClassVar[float | None] = None
     gains: ClassVar[Mapping[Value, float]] = {}
 
+    def __init_subclass__(cls) -> None:
+        default = getattr(cls, "default", None)
+        if isinstance(default, bool) and not cls.values:
+            cls.values = (default, not default)
+        if cls.compiles:
+            NOT_COMPILED[cls.key] = cls.default
+
     @abstractmethod
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         """The values worth trying here, or the reason why there are none. The present value may be among them.
 
-        ``facts.profile`` is None before the instrumented pass. A recipe then proposes what the workload's structure
-        alone makes sensible; one that needs the profile skips with ``NEEDS_PROFILE`` and is asked again later.
+        ``facts.profile`` is None at first, then perhaps the phases alone; ``facts.instrumented`` is None until the
+        instrumented pass. A recipe then proposes what the workload's structure alone makes sensible; one that needs
+        that pass skips with ``NEEDS_PROFILE`` and is asked again later.
         """
 
-    @abstractmethod
     def apply(self, workload: Components, value: Value) -> None:
         """Put ``value`` into effect on the objects, the plan, or the process's global flags."""
+        field: dict[str, Any] = {self.plan_field: value}
+        workload.plan = replace(workload.plan, **field)
 
     @abstractmethod
     def code(self, value: Value) -> str:
@@ -152,7 +177,16 @@ class Recipe(ABC):
 
     def accepts(self, value: Value) -> bool:
         """Whether ``value`` can be a value of this setting at all (checked when a settings file is read)."""
-        return isinstance(value, type(self.default))
+        if not self.values:  # another project's recipe, written before there were values
+            return isinstance(value, type(self.default))
+        if isinstance(self.values, WholeNumbers):
+            return value in self.values
+        return any(type(value) is type(one) and value == one for one in self.values)
+
+    @property
+    def examples(self) -> tuple[Value, ...]:
+        """All values of the setting; of a numeric one, some."""
+        return self.values.such_as if isinstance(self.values, WholeNumbers) else self.values
 
     def is_usual(self, value: Value, mode: Mode) -> bool:
         """Whether ``value`` is one of the usual ones in this kind of loop."""
@@ -183,7 +217,7 @@ class Recipe(ABC):
         return self.stage in _KEEP_THE_CODE
 
     def cost(self, value: Value) -> float:
-        """How long an expensive recipe's trial takes, relative to its usual value."""
+        """The duration of an expensive recipe's trial, relative to its usual value."""
         return 1.0
 
     def implies(self, value: Value) -> Mapping[str, Value]:
@@ -191,7 +225,7 @@ class Recipe(ABC):
         return {}
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
-        """Why ``value`` cannot be combined with these other settings, or None."""
+        """The conflict of ``value`` with these other settings, or None."""
         return None
 
     def numerics_of(self, value: Value, mode: Mode) -> Numerics:
@@ -217,12 +251,31 @@ class Recipe(ABC):
         return card_section(self, "Why it helps").partition("\n\n")[0].replace("\n", " ")
 
     def after(self, facts: Facts, record: TrialRecord) -> str:
-        """What a trial of this recipe has shown besides its speed, in sentences for the advice; empty for nothing."""
+        """The findings of a trial of this recipe besides its speed, in sentences for the advice; empty for nothing."""
         return ""
 
     def describe(self, value: Value) -> str:
         """The setting as a person reads it."""
         return f"{self.key}: {text_of(value)}"
+
+
+_UNITS = {
+    "float16": "half-precision tensor cores",
+    "bfloat16": "bfloat16 units",
+    "tf32": "TensorFloat-32",
+    "float8": "float8 tensor cores",
+}
+
+
+def lacks_units(facts: Facts, number_type: str, units: str = "") -> Skip | None:
+    """Skip where the GPU has no matrix units for a type; ``units`` is what they are called."""
+    workload, named = facts.workload, units or _UNITS[number_type]
+    if workload.multiplies_in(number_type):
+        return None
+    if workload.capability is None:
+        return Skip(f"the {workload.device_name} has no {named}")
+    have, since = (".".join(map(str, numbers)) for numbers in (workload.capability, NVIDIA_SINCE[number_type]))
+    return Skip(f"compute capability {have} has no {named} ({since} and later have)")
 
 
 def is_host_bound(facts: Facts) -> bool:
@@ -270,7 +323,7 @@ def unless_computed(facts: Facts, *families: str, reason: str) -> Skip | None:
     """
     if facts.computes(*families):
         return None
-    return Skip(reason if facts.profile else f"{reason}, as far as is known before the instrumented pass")
+    return Skip(reason if facts.instrumented else f"{reason}, as far as is known before the instrumented pass")
 
 
 def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:

@@ -25,7 +25,7 @@ def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
 
 
 def cannot_be_copied(facts: Facts) -> Skip | None:
-    """Why no recipe may set an option of this loader; None where they may."""
+    """The reason against setting any option of this loader; None where they may."""
     loader = facts.workload.loader
     if loader is None:
         return NO_LOADER
@@ -33,7 +33,7 @@ def cannot_be_copied(facts: Facts) -> Skip | None:
 
 
 def epoch_seconds(facts: Facts) -> float | None:
-    """How long an epoch takes; None when its length is not known."""
+    """The duration of an epoch; None when its length is not known."""
     loader, profile = facts.workload.loader, facts.profile
     if loader is None or loader.length is None or profile is None:
         return None
@@ -63,6 +63,6 @@ class WorkerRecipe(Recipe):
         return self.values_for(loader, facts) if loader.num_workers else Skip(self.without_workers)
 
     def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
-        """Without workers there is nothing to set."""
+        """The conflict with a setting of no workers, to which nothing of this applies."""
         alone = value != self.default and settings.get("data.num_workers") == 0
         return f"{self.key} is about workers, and data.num_workers is 0" if alone else None

@@ -1,4 +1,4 @@
-"""What the batches of a trial were: enough to tell whether two trials saw the same data."""
+"""The prints of a trial's batches: enough to tell whether two trials saw the same data."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class Mode(StrEnum):
 
 
 class Numerics(StrEnum):
-    """How a setting changes what the model computes."""
+    """The class of a setting's effect on the numerics."""
 
     EXACT = "exact"
     CLOSE = "close"
@@ -28,7 +28,7 @@ class Numerics(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a trial ended."""
+    """The outcome of a trial."""
 
     MEASURED = "measured"
     OUT_OF_MEMORY = "out_of_memory"
@@ -41,7 +41,7 @@ class Outcome(StrEnum):
 
 
 class TrialKind(StrEnum):
-    """What a trial process is asked to do."""
+    """The tasks of a trial process."""
 
     CANDIDATE = "candidate"
     """Apply the settings and time the steps."""
@@ -67,7 +67,7 @@ class TrialKind(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a trial says about its candidate."""
+    """The verdict on a candidate."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -77,7 +77,7 @@ class Verdict(StrEnum):
 
 
 class Bottleneck(StrEnum):
-    """What limits the speed of a step."""
+    """The resource that limits a step."""
 
     INPUT = "input"
     LAUNCH = "host launches"
@@ -88,7 +88,7 @@ class Bottleneck(StrEnum):
 
     @property
     def kind_of_step(self) -> str:
-        """What such a step is called: ``compute-heavy``."""
+        """The name of such a step: ``compute-heavy``."""
         return _KINDS_OF_STEPS[self]
 
 
@@ -112,15 +112,24 @@ class Phase(StrEnum):
     LOSS = "loss"
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
+    OWN_STEP = "your own step"
 
 
 class Objective(StrEnum):
-    """What the ranking and the stack optimise."""
+    """The quantity that the ranking and the stack optimise."""
 
     THROUGHPUT = "throughput"
     MEMORY = "memory"
     LATENCY = "latency"
     ENERGY = "energy"
+
+
+class Shell(StrEnum):
+    """A shell whose completion there is a script for."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
 
 
 class ConfigKind(StrEnum):

@@ -1,4 +1,4 @@
-"""What a trial process and a builder send to their parent, and what they are asked."""
+"""The messages of trial processes and builders to their parent, and its requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the trial is doing now: loading, preparing, compiling, warming up, measuring, profiling."""
+    """The present activity of a trial: loading, preparing, compiling, warming up, measuring, profiling."""
 
     text: str
 

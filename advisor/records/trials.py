@@ -1,4 +1,4 @@
-"""What is tried, what came of it, and what of that is recommended."""
+"""Candidates, their results, and the recommendations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from advisor.records.secrets import arguments_without_secrets
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Why a recipe proposes nothing, in words that a person can act on."""
+    """The reason for proposing nothing, in words that a person can act on."""
 
     reason: str
 
@@ -40,7 +40,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """What the user asked to measure: the target and the options that shape the workload.
+    """The user's request: the target and the options that shape the workload.
 
     ``arguments`` are the target's own, which follow its name in ``sys.argv``. ``sized_for``: the device whose size
     decides made-up batches, where it is another one than ``device``.
@@ -65,7 +65,7 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True)
 class GpuReadings:
-    """What NVML said of the GPU while a trial was timed: the highest temperature, the median clock, the mean power.
+    """NVML's readings while a trial was timed: the highest temperature, the median clock, the mean power.
 
     ``samples`` counts the readings. ``foreign_processes`` is the most others that held a compute context at a time,
     idle ones too; None where NVML does not list processes, so that nobody knows.
@@ -88,6 +88,7 @@ class TrialSpec:
     ``seed`` fixes the model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout).
     ``environment`` are variables that must be set before the interpreter starts: such a trial gets a fresh one.
     ``export_path``: the exported file that a trial verifies; empty for the loop that it is compared with.
+    ``times_phases``: it times the parts of a step once the blocks are timed.
     """
 
     trial_id: str
@@ -104,11 +105,12 @@ class TrialSpec:
     kind: TrialKind = TrialKind.CANDIDATE
     environment: dict[str, str] = field(default_factory=dict)
     export_path: str = ""
+    times_phases: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What an exported file did in a plain loop, beside the same loop without it. ``problem``: why that is not known.
+    """The speed of an exported file in a plain loop, beside the same loop without it. ``problem``: why it is unknown.
 
     ``speedup`` is the ratio of samples per second; ``session_speedup`` is what the session measured. ``seconds``:
     what verifying took.
@@ -144,7 +146,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """How a trial ended and what it measured; a trial that failed has an outcome, a reason and no blocks.
+    """The outcome and the measurements of a trial; a trial that failed has an outcome, a reason and no blocks.
 
     ``event_step_ms`` holds the 5th, 50th and 95th percentile of single steps by the device's events.
     ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state;
@@ -155,7 +157,8 @@ class TrialResult:
     ``disturbed`` says what from outside made the timings unreliable; empty when nothing did. ``skipped_steps`` counts
     the updates that a gradient scaler skipped in the probe. ``energy_j_per_sample`` is what the whole GPU took while
     the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first batches of a
-    loader were; None where one batch is used again and again.
+    loader were; None where one batch is used again and again. ``phases`` are ms per part of a step, each waited for;
+    empty where nobody asked for them.
     """
 
     outcome: Outcome
@@ -186,6 +189,7 @@ class TrialResult:
     gpu: GpuReadings | None = None
     log_path: str = ""
     data: DataPrint | None = None
+    phases: dict[str, float] = field(default_factory=dict)
 
     @property
     def measured(self) -> bool:
@@ -289,7 +293,7 @@ class TrialRecord:
 
     @property
     def own_effect(self) -> Comparison | None:
-        """What the candidate itself does to the speed: alone over the baseline, else its contribution to the others."""
+        """The candidate's own effect on the speed: alone over the baseline, else its contribution to the others."""
         return self.comparison if self.alone or self.contribution is None else self.contribution
 
     @property
@@ -337,7 +341,7 @@ class StackRecord:
 
     @property
     def verdict(self) -> Verdict:
-        """What measuring the settings together said; skipped while that is still to come."""
+        """The verdict on the settings together; skipped while that is still to come."""
         if self.pending:
             return Verdict.SKIPPED
         return self.comparison.verdict if self.comparison else Verdict.FAILED

@@ -1,4 +1,4 @@
-"""What is known of a workload: what it is made of, where its time goes, and what its source does."""
+"""The facts of a workload: its parts, where its time goes, and what its source does."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from advisor.records.hardware import Hardware
 from advisor.records.kinds import Bottleneck, Mode, Value
+from advisor.records.matrix_units import nvidia_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFacts:
-    """What inspecting the loaded workload in the trial process found.
+    """The facts found by inspecting the loaded workload in a trial process.
 
     ``families`` counts modules by kind: conv1d, conv2d, conv3d, linear, embedding, batch_norm, layer_norm, dropout,
     attention, recurrent, and forked for TorchScript that runs parts of itself beside one another. ``current`` holds the
@@ -67,6 +68,9 @@ class WorkloadFacts:
     ``biased_conv_norm_pairs`` counts convolutions whose bias a norm cancels, ``conv_norm_pairs`` batch norms that could
     be folded (looked for in inference only); where neither could be looked for, ``norm_pairs_problem`` says why.
     ``paddable_outputs`` has, for a multiple, how many layers could be padded to it, and the outputs of the widest.
+    ``capability`` is NVIDIA's compute capability, None on other devices. ``matrix_types`` has the number types of the
+    GPU's matrix units; None in sessions recorded before, whose GPUs are NVIDIA's.
+    ``own_step``: the user wrote the step, and what happens inside it is not known.
     """
 
     mode: Mode
@@ -106,6 +110,13 @@ class WorkloadFacts:
     conv_norm_pairs: int = 0
     norm_pairs_problem: str = ""
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()
+    matrix_types: tuple[str, ...] | None = None
+    own_step: bool = False
+
+    def multiplies_in(self, number_type: str) -> bool:
+        """Whether the GPU has matrix units for a type: ``float16``, ``bfloat16``, ``tf32`` or ``float8``."""
+        types = nvidia_types(self.capability) if self.matrix_types is None else self.matrix_types
+        return number_type in types
 
     @property
     def device_type(self) -> str:
@@ -136,7 +147,7 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the machine can do at most, measured on it: the roof that a step is compared with.
+    """The machine's peak rates, measured on it: the roof that a step is compared with.
 
     ``matmul_flops_per_s`` is by type: float32, tf32, bfloat16, float16. ``copy_bytes_per_s`` counts bytes read and
     written. ``host_to_device_bytes_per_s`` is for pageable and pinned memory. What does not apply, or found no room
@@ -152,7 +163,7 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class ClockCheck:
-    """What several clocks say of the same step, ms.
+    """The readings of several clocks for the same step, ms.
 
     ``naive_ms`` is a host clock around a step without any synchronisation, ``synchronized_ms`` one that waits for the
     device after each step, ``events_ms`` the device's own events, ``block_ms`` the headline: back-to-back steps with
@@ -222,7 +233,7 @@ class Profile:
     same thing; ``sync_places`` is None where nobody looked (there is no device that the host could wait for).
     ``host_made_tensors`` are those that the model and the loss make on the host in a step and copy to the device.
     ``called`` names what a step's operators compute, as ``WorkloadFacts.families`` does for modules, and
-    ``batched_product``.
+    ``batched_product``. ``phases_alone``: nothing but the phases was timed, before the pass itself.
     """
 
     step_ms: float
@@ -250,6 +261,12 @@ class Profile:
     sync_places: tuple[SyncPlace, ...] | None = None
     host_made_tensors: int | None = None
     called: tuple[str, ...] = ()
+    phases_alone: bool = False
+
+    @property
+    def kind_of_step(self) -> str:
+        """The bottleneck as what such a step is called; ``not clear`` where it was looked for in vain, else empty."""
+        return self.bottleneck.kind_of_step if self.bottleneck else "not clear" if self.evidence else ""
 
     def share(self, *phases: str) -> float:
         """The share of the instrumented step that these phases take, 0 to 1."""
@@ -300,6 +317,11 @@ class Facts:
         """Whether a step computes one of these kinds of things: by a module of the model, or by calling a function."""
         called = self.profile.called if self.profile else ()
         return self.workload.has(*families) or any(family in called for family in families)
+
+    @property
+    def instrumented(self) -> Profile | None:
+        """The profile, once the instrumented pass was made; None while its phases alone are known."""
+        return None if self.profile is None or self.profile.phases_alone else self.profile
 
     @property
     def on_cuda(self) -> bool:

@@ -1,1 +1,1 @@
-"""What a session found, as the app and the reports show it: pure functions of its state."""
+"""A session's results as the app and the reports show them: pure functions of its state."""

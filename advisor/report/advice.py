@@ -40,7 +40,8 @@ from advisor.report.document import Block, Bullets, Inline, Listing, Paragraph, 
 from advisor.report.evidence import (
     roof_text,
 )
-from advisor.report.figures import effect_words, own_figures, verified_words
+from advisor.report.figures import IN_TURN, effect_words, own_figures, verified_words, with_the_stack
+from advisor.report.no_result import why_no_stack
 
 
 def stack_blocks(state: SessionState, stack: StackRecord) -> Iterator[Block]:
@@ -48,7 +49,7 @@ def stack_blocks(state: SessionState, stack: StackRecord) -> Iterator[Block]:
     if not stack.settings and stack.pending:
         yield Paragraph(f"None: {stack.result.reason}.")
     elif not stack.settings:
-        yield Paragraph(f"None: together nothing {state.goal.better()}.")
+        yield Paragraph(f"None: {why_no_stack(state)}.")
     else:
         yield Listing(Settings(stack.settings).to_yaml(), "yaml")
         yield from _stack_effect(state, stack)
@@ -67,7 +68,7 @@ def _stack_effect(state: SessionState, stack: StackRecord) -> Iterator[Block]:
     rows = tuple(_before_and_after(state, stack))
     yield Table(("", "Before", "Tuned", "Change"), rows, frozenset({"Before", "Tuned", "Change"}))
     pays = f"Start-up: {format_repayment(stack.break_even_steps)}."
-    how = "in turns with the baseline (A B B A)" if stack.confirmed else "once, in a trial of their own"
+    how = f"{IN_TURN} (A B B A)" if stack.confirmed else "once, in a trial of their own"
     yield Paragraph(f"Measured {how}, noise {format_noise(stack.comparison.noise_floor)}. {pays}")
     if stack.numerics:
         yield Paragraph(f"Numerics {format_numerics(stack.numerics)}: {stack.numerics.text}.")
@@ -138,15 +139,15 @@ def _recommendation(item: Recommendation, state: SessionState, *, with_energy: b
 def _how(record: TrialRecord) -> Iterator[str]:
     """How a figure came about, where it is more or less than one trial of the setting alone."""
     if not record.alone:
-        yield f"measured with the stack, {len(record.settings)} settings together"
+        yield with_the_stack(record)
     if record.confirmed:
-        yield "in turn with the baseline"
+        yield IN_TURN
     if record.result.disturbed:
         yield f"unreliable: {record.result.disturbed}"
 
 
 def batch_advice(state: SessionState, catalog: Catalog) -> str:
-    """What the recipe says of the size at the knee, when that is not the one in use."""
+    """The recipe's sentence on the size at the knee, when that is not the one in use."""
     knee = knee_of(sweep_of(state))
     if knee is None or state.facts is None or knee == state.facts.workload.batch_size:
         return ""

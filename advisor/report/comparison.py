@@ -1,4 +1,4 @@
-"""What changed between two sessions: versions, machine, workload, baseline, stack, verdicts.
+"""The changes between two sessions: versions, machine, workload, baseline, stack, verdicts.
 
 Pure functions of their states. A change says what was, what is, and what follows where that is not plain.
 """

@@ -1,4 +1,4 @@
-"""What follows from a session's state, for whoever shows it: shares of the roof, the sweep, what was and was not tried.
+"""Conclusions from a session's state, for every renderer: shares of the roof, the sweep, what was and was not tried.
 
 Pure functions of the state; the words are in ``formatting`` and in the reports.
 """
@@ -41,6 +41,12 @@ def stack_helps(state: SessionState) -> bool:
     """Whether there is a stack that was measured to be better than the baseline by the session's goal."""
     stack, by = state.stack, state.yardstick
     return bool(stack and stack.settings and by and by.worth(stack.result, stack.comparison))
+
+
+def settings_to_export(state: SessionState) -> dict[str, Value]:
+    """The settings that won: those of the measured stack less what was rejected; none when there is no such stack."""
+    stack = state.stack
+    return state.stack_settings if stack and (stack.result.measured or stack.pending) else {}
 
 
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:
@@ -94,7 +100,7 @@ def candidates_tried(state: SessionState) -> list[TrialRecord]:
 
 
 def untried(state: SessionState) -> list[Untried]:
-    """What was not tried, by reason: single candidates first, for which a larger budget is often enough."""
+    """Untried recipes and candidates by reason: single candidates first, for which a larger budget is often enough."""
     left_out = [record for record in state.trials.values() if record.result.outcome is Outcome.SKIPPED]
     reasons = dict.fromkeys([*(record.result.reason for record in left_out), *state.skipped.values()])
     return [
@@ -119,7 +125,7 @@ def own_notes(result: TrialResult, state: SessionState) -> tuple[str, ...]:
 
 
 def shown_by(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> tuple[str, ...]:
-    """What a trial has shown besides its speed: what a setting that is on is worth, and what its recipe concludes.
+    """The findings of a trial besides its speed: what a setting that is on is worth, and what its recipe concludes.
 
     Each without a full stop at its end.
     """

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from advisor.report.charts import Chart
+
 
 @dataclass(frozen=True, slots=True)
 class Code:
@@ -62,7 +64,14 @@ class Table:
     remarks: str = ""
 
 
-Block = Paragraph | Bullets | Listing | Table
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A chart where charts can be drawn; elsewhere the sentence that says what it shows."""
+
+    chart: Chart
+
+
+Block = Paragraph | Bullets | Listing | Table | Picture
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What stands behind a verdict, as sections of a report: the baseline, where its time goes, the roof, the clocks.
+"""The evidence for a verdict, as sections of a report: the baseline, where its time goes, the roof, the clocks.
 
 The sentences are for the headless summary as well.
 """
@@ -90,10 +90,11 @@ def _capitalised(text: str) -> str:
 
 
 def bound_sentence(profile: Profile) -> str:
-    """What limits the step, with the evidence; empty where that is not known."""
-    if not profile.bottleneck:
+    """The bottleneck in a sentence, with the evidence; empty where that is not known."""
+    if not profile.kind_of_step:
         return ""
-    return f"The step is {profile.bottleneck.kind_of_step}: {profile.evidence.rstrip('.')}."
+    subject = "The step is" if profile.bottleneck else "What limits the step is"
+    return f"{subject} {profile.kind_of_step}: {profile.evidence.rstrip('.')}."
 
 
 def cpu_sentence(baseline: BaselineRecord) -> str:
@@ -156,8 +157,8 @@ def _measured(baseline: BaselineRecord) -> Iterator[tuple[str, Inline]]:
 
 
 def time_section(profile: Profile) -> Iterator[Section]:
-    """What the step is bound by, its phases, and the operators that take most of it."""
-    bound: list[Block] = [Paragraph(bound_sentence(profile))] if profile.bottleneck else []
+    """The step's bottleneck, its phases, and the operators that take most of it."""
+    bound: list[Block] = [Paragraph(bound_sentence(profile))] if profile.kind_of_step else []
     phases: list[Block] = [_phases(profile)] if profile.phases else []
     operators = list(_operators(profile.operators)) if profile.operators else []
     if told := (*bound, *phases, *operators):

@@ -1,4 +1,4 @@
-"""What was measured, in the words that the app, the headless summary and the reports share. Pure functions.
+"""Measured figures in the words that the app, the headless summary and the reports share. Pure functions.
 
 The app adds colours and meters, the reports put the same words into tables and sentences.
 """
@@ -67,6 +67,7 @@ class Reading:
 # --- candidates and the stack -----------------------------------------------------------------------------------
 
 MEASURED_ONCE = "measured once"
+IN_TURN = "in turn with the baseline"
 # A plain loop agrees with the session where their speed-ups differ by no more than this share. Unitless.
 _AGREES = 0.1
 
@@ -106,7 +107,7 @@ def verdict_shown(record: TrialRecord) -> Verdict | None:
 
 
 def effect_words(record: TrialRecord, figure: Callable[[Comparison | None], str] = format_ratio) -> str:
-    """What a candidate does to the speed: ``1.62x (1.60–1.64)``, ``1.20x (1.15–1.25) on the stack``."""  # noqa: RUF002
+    """A candidate's effect on the speed: ``1.62x (1.60–1.64)``, ``1.20x (1.15–1.25) on the stack``."""  # noqa: RUF002
     if record.alone:
         return figure(record.comparison)
     return f"{figure(record.contribution)} on the stack" if record.contribution else f"{MISSING} in the stack"
@@ -119,8 +120,13 @@ def noise_words(baseline: BaselineRecord) -> str:
     return f"noise {format_noise(baseline.noise_floor)}"
 
 
+def with_the_stack(record: TrialRecord) -> str:
+    """The company in which a candidate that did not run alone was measured."""
+    return f"measured with the stack, {len(record.settings)} settings together"
+
+
 def how_confirmed(stack: StackRecord) -> str:
-    """How sure the stack's figure is: ``confirmed`` in turn with the baseline, or ``measured once``."""
+    """The certainty of the stack's figure: ``confirmed`` in turn with the baseline, or ``measured once``."""
     return "confirmed" if stack.confirmed else MEASURED_ONCE
 
 
@@ -128,7 +134,7 @@ def how_confirmed(stack: StackRecord) -> str:
 
 
 def verified_words(verification: Verification) -> str:
-    """What an exported file did in a plain loop: ``verified: 6.80x in a plain loop (12.1 ms before, 1.78 ms with it)``.
+    """The result of verifying an exported file: ``verified: 6.80x in a plain loop (12.1 ms before, 1.78 ms with it)``.
 
     Where it did less or more than the session measured by more than a tenth, that is said too.
     """
@@ -189,7 +195,7 @@ def _calls(profile: Profile) -> Iterator[Figure]:
 
 
 def ceiling_figures(ceilings: Ceilings) -> list[Figure]:
-    """What the machine can do at most; the matrix products first, each named in short by its type, slowest first."""
+    """The machine's peak rates; the matrix products first, each named in short by its type, slowest first."""
     rates = sorted(ceilings.matmul_flops_per_s.items(), key=lambda item: item[1])
     figures = [Figure(f"Matrix products in {dtype}", dtype, format_rate(rate, "FLOP")) for dtype, rate in rates]
     if ceilings.copy_bytes_per_s is not None:
@@ -208,7 +214,7 @@ def ceiling_figures(ceilings: Ceilings) -> list[Figure]:
 
 
 def gpu_readings(gpu: GpuReadings) -> list[Reading]:
-    """What NVML said of the GPU while something was timed: gauges, what held it back, and who else was there."""
+    """NVML's readings while something was timed: gauges, what held it back, and who else was there."""
     gauges = ", ".join(_gauges(gpu))
     return [
         *([Reading(gauges)] if gauges else []),

@@ -34,7 +34,7 @@ def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | 
 
 
 def price_text(finding: Finding, state: SessionState) -> str:
-    """What a finding's line costs, as it was measured: by a trial, or in the baseline's instrumented pass."""
+    """The measured cost of a finding's line: by a trial, or in the baseline's instrumented pass."""
     record = price_of(finding, state.trials.values())
     if record is not None:
         return f"{record.candidate.name} {format_interval(record.comparison)}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_interval, format_pending, plain
 from advisor.records import StackRecord
-from advisor.report.conclusions import candidates_tried, stack_helps
+from advisor.report.conclusions import stack_helps
+from advisor.report.no_result import no_result
 
 
 def result_line(state: SessionState) -> str:
@@ -22,11 +23,11 @@ def result_line(state: SessionState) -> str:
         count = len(state.stack.settings)
         doubt = "" if stack_helps(state) else "undecided, "
         return f"{doubt}{_effect(state, state.stack)} with {count} setting{'' if count == 1 else 's'}"
-    return f"nothing {state.goal.better()}" if candidates_tried(state) else "no candidate was tried"
+    return no_result(state).reason
 
 
 def _effect(state: SessionState, stack: StackRecord) -> str:
-    """What the stack does by the session's objective."""
+    """The stack's effect by the session's objective."""
     if state.yardstick and not state.goal.by_time:
         return state.yardstick.effect(stack.result, stack.comparison)
     return format_interval(stack.comparison)

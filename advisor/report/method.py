@@ -1,4 +1,4 @@
-"""How the numbers of a session were made, in sentences."""
+"""The method of a session's measurements, in sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from advisor.report.conclusions import (
 
 
 def method(state: SessionState, request: Request) -> Iterator[str]:
-    """How the numbers were made, as far as it matters for this session; a sentence for each point."""
+    """The method, as far as it matters for this session; a sentence for each point."""
     on_cuda = state.facts is not None and state.facts.on_cuda
     noise = format_noise(state.baseline.noise_floor if state.baseline else None)
     yield "Every trial ran in a process of its own, with the same seed and the same batches."
@@ -55,16 +55,7 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
 def _ranking_rule(state: SessionState) -> Iterator[str]:
     """How the objective ranks and combines, where it is not the speed-up; and what the memory limit did."""
     by = state.yardstick
-    kept = format_percent(state.goal.keep_speed)
-    rules = {
-        Objective.LATENCY: "The objective is latency: what makes a step shorter, so that a larger batch never counts.",
-        Objective.MEMORY: (
-            f"The objective is memory: the smallest peak whose speed, with its whole interval, is {kept} of the "
-            "baseline's or more. Of two that take as much, the faster counts."
-        ),
-        Objective.ENERGY: "The objective is energy: joules a sample, of the whole GPU while it is timed.",
-    }
-    if rule := rules.get(state.goal.objective):
+    if rule := state.goal.words.rule.format(share=format_percent(state.goal.keep_speed)):
         floors = {Objective.MEMORY: by.saving_floor, Objective.ENERGY: by.energy_floor} if by else {}
         floor = floors.get(state.goal.objective)
         yield f"{rule} A difference counts above {format_percent(floor, digits=1)}." if floor else rule

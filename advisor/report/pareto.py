@@ -114,11 +114,6 @@ def front_of(state: SessionState) -> tuple[ParetoPoint, ...]:
     return tuple(kept)
 
 
-def least_memory(points: Iterable[ParetoPoint]) -> ParetoPoint | None:
-    """The point with the smallest peak, of equal ones the fastest; None of none."""
-    return min(points, key=_by_size, default=None)
-
-
 def _matches(own: ParetoPoint, point: ParetoPoint, goal: Goal, saving_floor: float) -> bool:
     """Whether the baseline is as good as a point, as far as one can tell."""
     faster = point.comparison is not None and point.comparison.verdict is Verdict.FASTER
@@ -181,7 +176,7 @@ def pareto_rows(state: SessionState) -> list[tuple[str, ...]]:
 
 
 def pareto_sentence(state: SessionState) -> str:
-    """What the front says: which choice there is between time and memory."""
+    """The front in a sentence: the choice between time and memory."""
     front, count = front_of(state), len(measured_points(state))
     measured = f"{count} sets of settings were measured, your own among them."
     if len(front) > 1:

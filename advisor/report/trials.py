@@ -1,4 +1,4 @@
-"""What was tried and what was not, habits, and what was found in the source, as blocks."""
+"""Trials, untried recipes, habits and findings in the source, as blocks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from advisor.report.conclusions import (
     own_notes,
 )
 from advisor.report.document import Block, Bullets, Code, Inline, Paragraph, Table
-from advisor.report.figures import effect_words, own_figures, verdict_shown
+from advisor.report.figures import effect_words, own_figures, verdict_shown, with_the_stack
 from advisor.report.habits import price_text
 
 
@@ -78,7 +78,7 @@ def _remark(record: TrialRecord) -> str:
     if record.candidate.already_on:
         remarks.append(format_worth(record))
     if not record.alone:
-        remarks.append(f"measured with the stack, {len(record.settings)} settings together")
+        remarks.append(with_the_stack(record))
     if record.result.disturbed:
         remarks.append(f"unreliable: {record.result.disturbed}")
     return "; ".join(filter(None, remarks))
@@ -100,7 +100,7 @@ def _shown_besides(records: Sequence[TrialRecord], state: SessionState, catalog:
 
 
 def untried_table(groups: Sequence[Untried], catalog: Catalog) -> Table:
-    """What was not tried, by reason."""
+    """The table of what was not tried, by reason."""
     rows = tuple((group.reason, _names(group, catalog)) for group in groups)
     return Table(("Why not", "What"), rows)
 
@@ -128,7 +128,7 @@ def habits_table(rows: Sequence[HabitRow], catalog: Catalog) -> Table:
 
 
 def source(state: SessionState) -> Iterator[Block]:
-    """What was found in the user's source, with what it costs where that was measured."""
+    """The findings in the user's source, with what it costs where that was measured."""
     read = ", ".join(state.source_files)
     yield Paragraph(f"{format_found(len(state.findings), len(state.source_files))}: {read}. It was read, not run.")
     if state.source_problems:

@@ -23,9 +23,11 @@ from advisor.report.conclusions import (
     stack_helps,
 )
 from advisor.report.figures import (
+    IN_TURN,
     MEASURED_ONCE,
     hardware_line,
 )
+from advisor.report.no_result import Cause, no_result
 
 
 def verdict(state: SessionState) -> str:
@@ -47,7 +49,7 @@ def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
         return _pending_sentence(state, stack, where)
     if stack is None or not stack_helps(state):
         return _no_stack_sentence(state, by, where)
-    how = "confirmed in turns with the baseline" if stack.confirmed else MEASURED_ONCE
+    how = f"confirmed {IN_TURN}" if stack.confirmed else MEASURED_ONCE
     return f"{_effect_sentence(state, stack, by, where)}, {how}: {_before_and_tuned(stack, by)}."
 
 
@@ -88,13 +90,11 @@ def _effect_sentence(state: SessionState, stack: StackRecord, by: Yardstick, whe
 
 
 def _no_stack_sentence(state: SessionState, by: Yardstick, where: str) -> str:
-    records, goal = candidates_tried(state), state.goal
+    records, goal, found = candidates_tried(state), state.goal, no_result(state)
     count, helping = len(records), sum(_helps(record, by) for record in records)
     what = f"candidate{'s' * (count != 1)} tried for {_subject(state)}{where}"
-    if not count:
-        result = f"No candidate was tried for {_subject(state)}{where}"
-    elif not any(record.result.measured for record in records):
-        result = f"{f'Each of {count}' if count > 1 else 'The only'} {what} failed, with the reasons below"
+    if not helping and found.cause is not Cause.NO_GAIN:
+        result = f"Nothing could be judged for {_subject(state)}{where}: {found.reason}"
     elif not helping:
         result = f"None of {count} {what} {goal.better()}" if count > 1 else f"The only {what} {goal.not_better()}"
     else:

@@ -15,7 +15,6 @@ from advisor.recipe.catalog import Catalog
 from advisor.records import (
     Facts,
     Hardware,
-    Objective,
     TrialRecord,
 )
 from advisor.report.advice import batch_advice, recommendations, stack_blocks
@@ -24,7 +23,7 @@ from advisor.report.conclusions import (
     tried,
     untried,
 )
-from advisor.report.document import Bullets, Document, Inline, Section, Table
+from advisor.report.document import Bullets, Document, Inline, Picture, Section, Table
 from advisor.report.evidence import (
     baseline_blocks,
     caveats,
@@ -38,15 +37,10 @@ from advisor.report.evidence import (
 from advisor.report.habits import habit_rows
 from advisor.report.method import method
 from advisor.report.pareto import pareto_section
+from advisor.report.pictures import pictures
+from advisor.report.reproduce import code_section, reproduce_section
 from advisor.report.trials import habits_table, source, trials, untried_table
 from advisor.report.verdict import verdict
-
-_RANKED = {
-    Objective.THROUGHPUT: "Recommendations, best first",
-    Objective.LATENCY: "Recommendations, the shortest step first",
-    Objective.MEMORY: "Recommendations, the smallest memory first",
-    Objective.ENERGY: "Recommendations, the least energy first",
-}
 
 
 def document_of(state: SessionState, request: Request, catalog: Catalog) -> Document:
@@ -60,14 +54,17 @@ def document_of(state: SessionState, request: Request, catalog: Catalog) -> Docu
 
 
 def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
-    """What a reader decides by comes first, what it rests on later. A summary shows what is brief of them."""
+    """The sections of the report, what a reader decides by first. A summary shows what is brief of them."""
     if warnings := tuple(caveats(state)):
         yield Section("Read this first", (Bullets(warnings),), warns=True)
     if state.stack and (state.stack.settings or state.stack.dropped):
         yield Section("The settings together", tuple(stack_blocks(state, state.stack)))
     if state.recommendations:
         table, *reasons = recommendations(state)
-        yield Section(_RANKED[state.goal.objective], (table, *reasons), brief=(table,))
+        yield Section(f"Recommendations, {state.goal.words.ranked}", (table, *reasons), brief=(table,))
+    yield from code_section(state, catalog)
+    if drawn := tuple(map(Picture, pictures(state))):
+        yield Section("Pictures", drawn, brief=())
     yield from pareto_section(state)
     yield from sweep_section(state, batch_advice(state, catalog))
     if state.source_files:
@@ -105,6 +102,7 @@ def _background(state: SessionState, request: Request) -> Iterator[Section]:
     """What a summary leaves out: the machine, and how the numbers were made."""
     if state.hardware:
         yield Section("Hardware and versions", (_hardware(state.hardware, state.facts),))
+        yield reproduce_section(state, request)
     if state.baseline:
         yield Section("How the numbers were made", (Bullets(tuple(method(state, request))),))
 

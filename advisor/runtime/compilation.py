@@ -23,6 +23,10 @@ _OPTIONS: dict[str, tuple[Value, dict[str, str | bool]]] = {
 }
 
 
+class Models(nn.ModuleList):
+    """The models that a step of the user's own works with, as one: each is called by itself."""
+
+
 def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
     """The model, compiled in place; with the scope ``regional`` its blocks are.
 
@@ -33,6 +37,10 @@ def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
 
         config.freezing = True
     if plan.compiles_loss:
+        return model
+    if isinstance(model, Models):
+        for part in model:
+            compiled(part, plan)
         return model
     options = compiler_arguments(plan)
     if plan.compile_scope == "regional":

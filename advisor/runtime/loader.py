@@ -14,6 +14,14 @@ from advisor.portable.plan import StepPlan
 from advisor.runtime.step import mover_of
 
 
+class GivenBatches(DataLoader[Any]):
+    """Batches as something else than a DataLoader hands them out: nothing of how it makes them can be changed."""
+
+    def __init__(self, dataset: Any, made_by: str) -> None:
+        super().__init__(dataset, batch_size=None)
+        self.made_by = made_by
+
+
 def loop_loader(data: Any, plan: StepPlan) -> Any:
     """``data`` as the loop gets it: a DataLoader wrapped as the plan says; anything else as it is."""
     if not isinstance(data, DataLoader) or not (plan.device_prefetch or plan.device_transform):

@@ -9,6 +9,8 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
+from advisor.portable.plan import StepPlan
+from advisor.recipe import Components
 from advisor.records import Mode, Value
 
 
@@ -19,7 +21,8 @@ class Loop:
     ``data`` is a DataLoader or one batch; ``make_batch`` makes a batch of another size when the user gave a callable.
     ``current`` are the settings that the user declared. ``notes`` say what was assumed on the user's behalf.
     ``clip_norm`` is what the user clips the norm of all gradients to, None without clipping. ``hint`` says what to do
-    when the model does not take the batch; empty where the user gave the batch.
+    when the model does not take the batch; empty where the user gave the batch. ``step`` is a step that the user wrote:
+    ``step(batch)``, which does all that a step does; with it there is no loss apart, and the optimizer may be None.
     """
 
     model: nn.Module
@@ -34,6 +37,11 @@ class Loop:
     notes: list[str] = field(default_factory=list)
     clip_norm: float | None = None
     hint: str = ""
+    step: Callable[[Any], Any] | None = None
+
+    def components(self, plan: StepPlan, data: Any) -> Components:
+        """The parts that recipes may change, with ``data`` as what feeds them."""
+        return Components(self.model, self.optimizer, data, plan, self.batch_size, self.step)
 
     @property
     def loader(self) -> DataLoader[Any] | None:

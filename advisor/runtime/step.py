@@ -10,19 +10,30 @@ import torch
 from advisor.errors import UsageError
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.optimizer_steps import compiled_step, make_capturable
+from advisor.portable.own_step import OwnStep
 from advisor.portable.steps import InferStep, TrainStep, grad_mode, mover_of
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.compilation import compiled
 from advisor.runtime.optimizers import optimizers_in
 
-__all__ = ["GraphedStep", "InferStep", "Step", "TrainStep", "finish_components", "grad_mode", "make_step", "mover_of"]
+__all__ = [
+    "GraphedStep",
+    "InferStep",
+    "OwnStep",
+    "Step",
+    "TrainStep",
+    "finish_components",
+    "grad_mode",
+    "make_step",
+    "mover_of",
+]
 
 Step = Callable[[Any], torch.Tensor]
 
 
 def finish_components(components: Components) -> None:
-    """What follows from the plan for the objects: compile the model, make the optimizer capturable."""
+    """Finish the objects as the plan says: compile the model, make the optimizer capturable."""
     plan = components.plan
     if plan.compiles_with != "none":
         if plan.attention_backend != "auto":
@@ -60,6 +71,8 @@ def make_step(
     """
     plan = components.plan
     step: TrainStep | InferStep
+    if components.own_step is not None:
+        return OwnStep(components.own_step, components.model, plan)
     if plan.mode is Mode.TRAIN:
         optimizer = components.optimizer
         update = compiled_step(optimizer, torch.device(plan.device)) if plan.compile_optimizer else None

@@ -29,7 +29,7 @@ from advisor.runtime.compilation import accept_wrapped_names, as_written, compil
 from advisor.runtime.given import Given
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.optimizers import Together, optimizers_in
-from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step, settle_optimizers
+from advisor.runtime.step import GraphedStep, InferStep, OwnStep, TrainStep, make_step, settle_optimizers
 
 # Settings for both modes that change a model for good when it is prepared for inference.
 _DIFFERS_IN_INFERENCE = frozenset({"precision.float8"})
@@ -155,6 +155,14 @@ class Tuning:
         step = make_step(Components(model, optimizer, None, replace(plan, clip_norm=clip_grad)), loss)
         assert not isinstance(step, InferStep)
         return step
+
+    def own_step(self, step: Callable[[Any], Any], model: nn.Module) -> OwnStep:
+        """A step of your own, ``step(batch)``, under what the settings put around it: autocast, attention kernel.
+
+        ``model`` is one of those that the step works with, as ``prepare`` returned it. Settings that change what
+        happens inside a step are not applied: the step stays as you wrote it.
+        """
+        return OwnStep(step, model, self._plan_of(model))
 
     def infer(self, model: nn.Module) -> InferStep | GraphedStep:
         """A callable ``step(inputs) -> output`` for inference; prepares the model when ``prepare`` has not yet.

@@ -46,7 +46,7 @@ class Habit:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What the rules look at."""
+    """The input of the rules."""
 
     program: Program
     flow: Flow

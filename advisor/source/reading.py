@@ -30,7 +30,7 @@ _PYTHON_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What reading one file gave: its findings, or why it could not be read."""
+    """The result of reading one file: its findings, or why it could not be read."""
 
     file: str
     findings: tuple[Finding, ...] = ()
@@ -62,15 +62,6 @@ def read_file(path: Path, shown: str = "") -> Reading:
     except (SyntaxError, UnicodeDecodeError, LookupError):
         return Reading(shown, problem=f"{shown} is not text, so it was not read for habits")
     return _read_text(text, shown)
-
-
-def habits_in(source: Path | str, file: str = "<text>") -> tuple[Finding, ...]:
-    """The habits in a file (a path) or in a text of Python, in the order of their lines. Never raises, runs nothing.
-
-    What cannot be parsed has none; :func:`read_file` says why.
-    """
-    reading = read_file(source) if isinstance(source, Path) else _read_text(source, file)
-    return reading.findings
 
 
 def target_file(target: str, directory: str) -> Path | None:

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+import pkgutil
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.target import guess
+from advisor.target import guess, hubs
 from advisor.target.hubs.contract import Adapted, Adapter, Samples
 from advisor.target.hubs.exported import SUFFIXES, Exported
-from advisor.target.hubs.geometric import Geometric
-from advisor.target.hubs.huggingface import HuggingFace
-from advisor.target.hubs.lightning import Lightning, PytorchLightning
-from advisor.target.hubs.timm import Timm
 from advisor.target.hubs.torchvision import Torchvision
-from advisor.target.hubs.ultralytics import Ultralytics
 from advisor.target.sizing import sized
 from advisor.target.workload import Workload
 
-ADAPTERS: tuple[Adapter, ...] = (
-    Exported(),
-    Ultralytics(),
-    HuggingFace(),
-    Lightning(),
-    PytorchLightning(),
-    Timm(),
-    Torchvision(),
-    Geometric(),
-)
+
+def _discovered() -> Iterator[Adapter]:
+    """An object of each adapter that a file of ``hubs/`` defines."""
+    for module in map(import_module, (f"{hubs.__name__}.{info.name}" for info in pkgutil.iter_modules(hubs.__path__))):
+        for member in vars(module).values():
+            if isinstance(member, type) and issubclass(member, Adapter) and member.__module__ == module.__name__:
+                yield member()
+
+
+ADAPTERS = tuple(sorted((one for one in _discovered() if one.package), key=lambda adapter: adapter.order))
 
 
 def named(target: str) -> tuple[Adapter, str] | None:
@@ -50,7 +47,7 @@ def named(target: str) -> tuple[Adapter, str] | None:
 
 
 def understood(value: Any, spec: TargetSpec) -> Any:
-    """What an object of a library means: a Workload or a model. Unchanged where no adapter knows it."""
+    """The meaning of a library's object: a Workload or a model. Unchanged where no adapter knows it."""
     for adapter in _present():
         found = adapter.workload(value, spec)
         if found is not None:

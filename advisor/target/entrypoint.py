@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import pickle
 import sys
 import sysconfig
 import traceback
@@ -21,12 +22,15 @@ from typing import Any, TypeVar
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.files.paths import PACKAGE, is_file
+from advisor.files.paths import PACKAGE, is_file, no_file
 from advisor.process.printed import Printed
 from advisor.records import TargetSpec
+from advisor.records.pickled import SUFFIX
 from advisor.runtime.loop import Loop
 from advisor.target.adapters import named
 from advisor.target.normalise import normalise
+from advisor.target.scripts.importing import refusing_to_train
+from advisor.target.scripts.run import is_script, script_workload
 
 T = TypeVar("T")
 
@@ -36,6 +40,8 @@ _FRAMES_SHOWN = 3
 _NAMES_SHOWN = 20
 _USAGE_CODE = 2
 _LONGEST_SAID = 300
+# What PyTorch says where the driver or its own build for CUDA is missing.
+_NO_GPU = ("Found no NVIDIA driver", "Torch not compiled with CUDA enabled", "No CUDA GPUs are available")
 
 
 def load_target(spec: TargetSpec) -> Loop:
@@ -50,11 +56,22 @@ def _value(spec: TargetSpec) -> Any:
     if by_name is not None:
         adapter, name = by_name
         return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec))
+    if spec.target.endswith(SUFFIX):
+        return in_user_code("reading the workload", lambda: _handed_over(spec))
     module_name, attribute = parse_target(spec.target)
     sys.argv = [_script(module_name, spec.directory), *spec.arguments]
+    if is_script(spec.target, spec.directory, DEFAULT_ATTRIBUTE):
+        return in_user_code(f"running {spec.target}", lambda: script_workload(spec.target, spec.directory))
     module = _import(module_name, spec.directory)
     found = _attribute(module, module_name, attribute)
     return in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, attribute))
+
+
+def _handed_over(spec: TargetSpec) -> Any:
+    """The workload that ``advisor.tune`` was called with, from the file that it wrote for this process."""
+    sys.path.insert(0, spec.directory)
+    found = pickle.loads(Path(spec.target).read_bytes())  # noqa: S301 - of the same user and session
+    return _build(found, spec, getattr(found, "__name__", "the workload"))
 
 
 def _script(module: str, directory: str) -> str:
@@ -76,6 +93,11 @@ def parse_target(target: str) -> tuple[str, str]:
     module, separator, attribute = target.rpartition(":")
     if not separator:
         module, attribute = target, DEFAULT_ATTRIBUTE
+    if module.endswith(".ipynb"):
+        raise TargetError(
+            f"{module} is a notebook.",
+            "In it, type `advisor.tune(build)`; or `jupyter nbconvert --to script` it, and give the .py file.",
+        )
     if not module or not attribute:
         raise TargetError(
             f"{target!r} is not a target.",
@@ -96,7 +118,7 @@ def in_user_code(what: str, call: Callable[[], T]) -> T:
     except BaseException as error:
         raise TargetError(
             f"{what} failed: {one_line(error)}",
-            "Fix the lines below, then run again.",
+            hint_for(error, "Fix the lines below, then run again."),
             user_frames(error),
         ) from error
 
@@ -110,6 +132,13 @@ def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
     if error.code == _USAGE_CODE and said:  # as argparse and click do
         hint = "Give the target its own arguments after --, as in `perf-advisor train.py:build -- --lr 0.1`."
     return TargetError(message, hint, "\n".join(filter(None, (printed.rstrip(), user_frames(error)))))
+
+
+def hint_for(error: BaseException, usual: str) -> str:
+    """What to do about an error in the user's code: ``usual``, unless the code wants a GPU that is missing."""
+    if any(text in str(error) for text in _NO_GPU):
+        return "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
+    return usual
 
 
 def one_line(error: BaseException) -> str:
@@ -134,9 +163,10 @@ def user_frames(error: BaseException) -> str:
 def _import(module: str, directory: str) -> ModuleType:
     if directory not in sys.path:
         sys.path.insert(0, directory)
-    if _is_file(module):
-        return _import_file(Path(directory, module), module)
-    return in_user_code(f"importing {module}", lambda: _import_module(module))
+    with refusing_to_train(module):
+        if _is_file(module):
+            return _import_file(Path(directory, module), module)
+        return in_user_code(f"importing {module}", lambda: _import_module(module))
 
 
 def _import_module(module: str) -> ModuleType:
@@ -153,7 +183,7 @@ def _import_module(module: str) -> ModuleType:
 
 def _import_file(path: Path, shown: str) -> ModuleType:
     if not is_file(path):
-        raise TargetError(f"there is no file {shown}.", "Check the path; it is taken from the working directory.")
+        raise TargetError(no_file(path, shown), "Check the path; it is taken from the working directory.")
     path = path.resolve()
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
@@ -204,7 +234,8 @@ def _defined_in(module: ModuleType, wanted: str) -> str:
 
 
 def _is_from(value: Any, module: ModuleType) -> bool:
-    return getattr(value, "__module__", module.__name__) == module.__name__ or not callable(value)
+    made_there = isinstance(value, nn.Module) or not callable(value)
+    return made_there or getattr(value, "__module__", module.__name__) == module.__name__
 
 
 def _build(found: Any, spec: TargetSpec, attribute: str) -> Any:

@@ -51,7 +51,7 @@ def samples(model: nn.Module, spec: TargetSpec) -> Samples:
 
 
 def hint_for(model: nn.Module, make: Callable[[int], Any], size: int) -> str:
-    """What to do when the first step fails with made-up inputs."""
+    """The hint for a first step that fails with made-up inputs."""
     return f"The inputs were made up: {describe(make(size))}. {_advice(model)}"
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import TargetError
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
@@ -18,11 +20,13 @@ from advisor.runtime.compilation import as_written, compiled_as
 from advisor.runtime.loop import Loop
 from advisor.runtime.loss import describe_loss
 from advisor.target.adapters import understood, with_samples
+from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
+from advisor.target.own_step import HINT, mode_of_step, optimizers_of, with_own_step
 from advisor.target.sizing import LARGEST_BATCH
 from advisor.target.workload import Workload
 
-_NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad")
+_NAMES = ("model", "data", "loss", "optimizer", "mode", "current", "clip_grad", "step", "models", "optimizers")
 _ALIASES = {"batch": "data", "loader": "data", "dataloader": "data", "criterion": "loss"}
 _SHAPES = "a model, (model, data), (model, data, loss), (model, data, loss, optimizer), a dict of those, or a Workload"
 _DEFAULT_LEARNING_RATE = 1e-3
@@ -36,6 +40,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         workload = with_samples(workload, spec)
     if isinstance(workload, Adapted):
         notes.extend(workload.notes)
+    workload.data = batches_in_data(workload.data, notes)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
     loop = Loop(
@@ -49,9 +54,13 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         current=dict(workload.current),
         notes=notes,
         clip_norm=None if workload.clip_grad is None else float(workload.clip_grad),
-        hint=workload.hint if isinstance(workload, Adapted) else "",
+        hint=HINT if workload.step else workload.hint if isinstance(workload, Adapted) else "",
+        step=workload.step,
     )
-    if mode is Mode.TRAIN:
+    if loop.step is not None:
+        loop.optimizer = optimizers_of(workload)
+    elif mode is Mode.TRAIN:
+        _check_called_with_two(workload.loss)
         loop.optimizer = _optimizer(workload, notes)
     loop.loss_text = _loss_text(loop)
     return loop
@@ -87,18 +96,29 @@ def _as_written(workload: Workload, notes: list[str]) -> Workload:
 def _from_mapping(value: Mapping[str, Any]) -> Workload:
     named = {_ALIASES.get(str(key), str(key)): item for key, item in value.items()}
     unknown = [name for name in named if name not in _NAMES]
-    if "model" not in named or unknown:
+    if unknown or not ("model" in named or "step" in named):
         problem = f"with the unknown keys {', '.join(unknown)}" if unknown else "without a model"
         raise TargetError(f"the target returned a dict {problem}.", f"Its keys may be: {', '.join(_NAMES)}.")
     return Workload(**named)
 
 
 def _checked(workload: Workload) -> Workload:
+    if workload.step is not None or workload.models is not None or workload.optimizers is not None:
+        workload = with_own_step(workload)
     if isinstance(workload.model, type):
         name = workload.model.__name__
         raise TargetError(f"the target's model is the class {name}, not an instance.", f"Return {name}(...).")
     if not isinstance(workload.model, nn.Module):
         raise TargetError(f"the target's model is {_kind(workload.model)}, not an nn.Module.", f"Return {_SHAPES}.")
+    lazy = [type(part).__name__ for part in workload.model.modules() if any(map(is_lazy, _own_tensors(part)))]
+    if lazy:
+        raise TargetError(
+            f"the target's model has layers without a size yet: {', '.join(dict.fromkeys(lazy))}.",
+            "Call the model on a batch in the target, before you make the optimizer: that gives them their sizes.",
+        )
+    if isinstance(workload.loss, type) and issubclass(workload.loss, nn.Module):
+        name = workload.loss.__name__
+        raise TargetError(f"the target's loss is the class {name}, not an instance.", f"Return {name}().")
     if workload.loss is not None and not callable(workload.loss):
         raise TargetError(
             f"the target's loss is {_kind(workload.loss)}, not a function.",
@@ -110,6 +130,26 @@ def _checked(workload: Workload) -> Workload:
     if clip is not None and (isinstance(clip, bool) or not isinstance(clip, int | float) or clip <= 0):
         raise TargetError(f"clip_grad={clip!r} is not a norm to clip gradients to.", "Give a number above 0, or None.")
     return workload
+
+
+def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
+    """The parameters and buffers that a module has itself."""
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+
+
+def _check_called_with_two(loss: Any) -> None:
+    """Raise TargetError for a loss that cannot be called as ``loss(output, target)`` or ``loss(model, batch)``."""
+    try:
+        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
+    except (TypeError, ValueError):  # none given, or without a signature
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TargetError(
+            f"the target's loss takes ({', '.join(signature.parameters)}), and it is called with two arguments.",
+            "Give loss(model, batch), which may call the model as it likes, or loss(output, target).",
+        ) from error
 
 
 def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, Callable[[int], Any] | None]:
@@ -127,6 +167,10 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
 
 
 def _checked_batch(batch: Any, what: str) -> Any:
+    if isinstance(batch, Dataset):
+        raise TargetError(
+            f"{what} is {_kind(batch)}, a dataset without a loader.", "Give DataLoader(dataset, batch_size=...)."
+        )
     if next(tensors_of(batch), None) is None:
         raise TargetError(
             f"{what} is {_kind(batch)} and holds no tensor.",
@@ -146,6 +190,8 @@ def _sized_loader(loader: DataLoader[Any], spec: TargetSpec) -> DataLoader[Any]:
 
 def _mode(workload: Workload, data: Any, spec: TargetSpec) -> Mode:
     """The command line's, else the workload's, else train when there is something to train against."""
+    if workload.step is not None:
+        return mode_of_step(workload, spec)
     if spec.mode is not None:
         return spec.mode
     if workload.mode is not None:
@@ -171,6 +217,9 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(parameters, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
     if isinstance(given, torch.optim.Optimizer):
+        updated = {id(parameter) for group in given.param_groups for parameter in group["params"]}
+        if updated.isdisjoint(map(id, parameters)):
+            notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
         return given
     made = given(parameters) if callable(given) else given
     if not isinstance(made, torch.optim.Optimizer):
@@ -182,6 +231,8 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
 
 
 def _loss_text(loop: Loop) -> str:
+    if loop.step is not None:
+        return "inside your own step"
     if loop.loss is not None:
         return describe_loss(loop.loss)
     if loop.mode is Mode.INFER:

@@ -116,7 +116,7 @@ def _build(target: TargetSpec, seed: int, threads: _Threads) -> Loop:
 
 
 def _problem_of_forks(loop: Loop, threads: _Threads) -> str:
-    """Why the workload cannot be forked: empty when it can."""
+    """The reason against forking the workload; empty when it can be."""
     if _forks_cannot_use_cuda():  # this fork ends those idle threads that their library starts again when needed
         return "building the model, or a library that it imports, uses CUDA: leave the model on the CPU"
     if processes := multiprocessing.active_children():

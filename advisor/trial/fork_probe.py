@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from advisor.portable.loaders import copy_with
 from advisor.portable.plan import StepPlan
 from advisor.process.group import lead_own_group
-from advisor.recipe import Components
 from advisor.recipe.rebuild import resize_batch
 from advisor.records import Mode
 from advisor.runtime.loop import Loop
@@ -130,7 +129,7 @@ def _first_batches(loop: Loop) -> list[object]:
 def _run_steps(loop: Loop, batches: list[object]) -> None:
     loop.model.train(loop.mode is Mode.TRAIN)
     plan = StepPlan(mode=loop.mode, device="cpu")
-    step = make_step(Components(loop.model, loop.optimizer, loop.data, plan, loop.batch_size), loop.loss)
+    step = make_step(loop.components(plan, loop.data), loop.loss)
     for batch in batches:
         step(_shortened(batch))
 

@@ -22,8 +22,10 @@ from advisor.recipe.rebuild import expected_state_bytes, optimizer_implementatio
 from advisor.recipe.structure import block_counts
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.runtime.batches import describe, signature_of, tensors_of
-from advisor.runtime.loader import batches_in
+from advisor.runtime.compilation import Models
+from advisor.runtime.loader import GivenBatches, batches_in
 from advisor.runtime.loop import Loop
+from advisor.runtime.optimizers import optimizers_in
 from advisor.target.entrypoint import one_line
 from advisor.trial.measurement.data_prints import pinning_problem
 from advisor.trial.measurement.draws import state_problem
@@ -59,8 +61,9 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         device_name=own.name,
         device_uuid=own.uuid,
         capability=own.capability,
+        matrix_types=own.matrix_types,
         device_memory_bytes=own.memory_bytes,
-        model=type(loop.model).__name__,
+        model=_name_of(loop.model),
         parameters=sum(p.numel() for p in parameters),
         trainable_parameters=sum(p.numel() for p in trainable),
         parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
@@ -95,7 +98,13 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         },
         notes=tuple(loop.notes),
         linear_shapes=_linear_shapes(loop.model),
+        own_step=loop.step is not None,
     )
+
+
+def _name_of(model: nn.Module) -> str:
+    """A model's class; of several, the class of each."""
+    return " + ".join(type(part).__name__ for part in (model if isinstance(model, Models) else [model]))
 
 
 def current_settings(loop: Loop) -> dict[str, Value]:
@@ -283,19 +292,23 @@ def _movable_transforms(loader: torch.utils.data.DataLoader[Any]) -> tuple[tuple
 
 
 def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
+    each = optimizers_in(optimizer)
+    offered = [optimizer_implementations(type(one)) for one in each]
     return OptimizerFacts(
-        name=type(optimizer).__name__,
+        name=" + ".join(type(one).__name__ for one in each),
         implementation=optimizer_implementation(optimizer),
-        implementations=optimizer_implementations(type(optimizer)),
-        capturable="capturable" in optimizer.defaults and torch_class(optimizer) is not None,
+        implementations=tuple(name for name in offered[0] if all(name in others for others in offered)),
+        capturable=all("capturable" in one.defaults and torch_class(one) is not None for one in each),
         tensors=sum(len(group["params"]) for group in optimizer.param_groups),
-        state_bytes=expected_state_bytes(optimizer),
-        builtin=type(optimizer).__module__.startswith("torch.optim"),
+        state_bytes=sum(map(expected_state_bytes, each)),
+        builtin=all(type(one).__module__.startswith("torch.optim") for one in each),
     )
 
 
 def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
     """Why a loader cannot be made again with other options; empty where it can."""
+    if isinstance(loader, GivenBatches):
+        return f"the batches come from {loader.made_by}, which is no DataLoader"
     try:
         loader_with(loader)
     except ValueError as error:

@@ -55,7 +55,7 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.loss import LossError
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.source.prints import imported_sources
-from advisor.target.entrypoint import load_target, one_line, user_frames
+from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement.clock import StepClock, batch_samples, block_steps, measure
 from advisor.trial.measurement.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
@@ -73,6 +73,7 @@ from advisor.trial.measurement.warmup import WarmUp, warm_up
 from advisor.trial.profile.clock_check import check_clocks
 from advisor.trial.profile.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
 from advisor.trial.profile.habits import stop_debugging, with_habits
+from advisor.trial.profile.phases import measure_parts
 from advisor.trial.profile.profiler import phases_alone, profile_step
 from advisor.trial.reference import reference_result
 from advisor.trial.verify import verified_result
@@ -89,6 +90,13 @@ _FITTING_BATCH = (
     "and a loss that takes the model names its first parameter `model`."
 )
 _CPU_ALLOCATOR = "DefaultCPUAllocator: "
+# Errors of the driver and of libraries that find no room for their own memory; the allocator is not asked for it.
+_NO_DEVICE_MEMORY = (
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+)
 
 
 def trial_main(
@@ -216,6 +224,8 @@ class Trial:
             self._profile(step, feed, clock, blocks)
         elif self.spec.kind is TrialKind.BASELINE and components.has_loader:
             self._look_at_the_input(step, feed, blocks)
+        elif self.spec.times_phases:
+            result = replace(result, phases=measure_parts(step, feed, limit_s=_PHASES_LIMIT_S))
         return replace(result, measuring_s=comparing_s + time.perf_counter() - measuring)
 
     def _of_another_loop(self, loop: Loop, device: torch.device) -> TrialResult:
@@ -246,7 +256,7 @@ class Trial:
     def _components(self, loop: Loop, device: torch.device) -> Components:
         plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
         data = loop.make_batch or loop.data
-        components = Components(loop.model, loop.optimizer, data, plan, loop.batch_size)
+        components = loop.components(plan, data)
         apply_settings(self.catalog, components, {**loop.current, **self.spec.settings})
         if loop.make_batch is not None:
             resized = components.batch_size != loop.batch_size and components.batch_size is not None
@@ -264,9 +274,11 @@ class Trial:
         except Exception as error:
             if not self.spec.kind.inspects:
                 raise
+            if isinstance(error, LossError):
+                raise TargetError(error.message, error.hint) from error
             raise TargetError(
                 f"the first step failed: {one_line(error)}",
-                hint or _FITTING_BATCH,
+                hint_for(error, hint or _FITTING_BATCH),
                 user_frames(error),
             ) from error
 
@@ -417,9 +429,10 @@ def _result_of(error: BaseException, channel: Channel) -> TrialResult:
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:
-    # PyTorch's allocator on the CPU has no class of its own for it.
-    of_cpu_allocator = isinstance(error, RuntimeError) and _CPU_ALLOCATOR in str(error)
-    return of_cpu_allocator or isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    # These have no class of their own for it.
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in (_CPU_ALLOCATOR, *_NO_DEVICE_MEMORY))
 
 
 def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:
@@ -430,5 +443,5 @@ def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResu
 
 def _short_oom(error: BaseException) -> str:
     """The first sentences of the message: what was asked for; the rest is about the allocator."""
-    text = str(error).rpartition(_CPU_ALLOCATOR)[2].strip()
+    text = next(iter(str(error).rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
     return ". ".join(text.split(". ")[:2]).rstrip(".") + "." if text else type(error).__name__

@@ -17,7 +17,6 @@ from torch import nn
 
 from advisor.machine.device import backend_of
 from advisor.portable.plan import StepPlan
-from advisor.recipe import Components
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.runtime.apply import apply_settings
@@ -42,7 +41,7 @@ def reference_result(loop: Loop, device: torch.device, catalog: Catalog, spec: T
         return TrialResult(Outcome.SKIPPED, "the model holds complex numbers")
     precision = _raise_precision(loop, device)
     plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
-    components = Components(loop.model, loop.optimizer, loop.data, plan, loop.batch_size)
+    components = loop.components(plan, loop.data)
     apply_settings(catalog, components, _kept(catalog, loop.current))
     components.plan = replace(components.plan, cuda_graph=False)
     step = make_step(components, loop.loss)

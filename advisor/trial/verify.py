@@ -21,8 +21,10 @@ from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
 from advisor.runtime.batches import mover, tensors_of
+from advisor.runtime.compilation import Models
 from advisor.runtime.loader import is_loader
 from advisor.runtime.loop import Loop
+from advisor.runtime.optimizers import optimizers_in
 from advisor.runtime.tuning import Tuning
 from advisor.trial.measurement.clock import batch_samples
 
@@ -84,6 +86,8 @@ def _applied(loop: Loop, catalog: Catalog, spec: TrialSpec) -> tuple[Callable[[A
         return _by_python_file(loop, path, data)
     own = dict(loop.current)
     tuning = Tuning({**own, **Settings.from_file(path)} if path else own, catalog)
+    if loop.step is not None:
+        return _own_step(loop, tuning, data)
     if loop.mode is Mode.INFER:
         objects = (loop.model, data) if is_loader(data) else (loop.model,)
         prepared = tuning.prepare(*objects)
@@ -95,6 +99,17 @@ def _applied(loop: Loop, catalog: Catalog, spec: TrialSpec) -> tuple[Callable[[A
     return step, loaders[0] if loaders else data
 
 
+def _own_step(loop: Loop, tuning: Tuning, data: Any) -> tuple[Callable[[Any], Any], Any]:
+    """The user's own step on its models, optimizers and loader, each prepared by the settings."""
+    assert loop.step is not None
+    models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
+    loaders = [data] if is_loader(data) else []
+    prepared = tuning.prepare(*models, *optimizers_in(loop.optimizer), *loaders)
+    if loaders:
+        data = prepared[-1]
+    return tuning.own_step(loop.step, models[0]), data
+
+
 def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], Any], Any]:
     """As the header of an exported Python file shows."""
     found = importlib.util.spec_from_file_location("perf_advisor_exported", Path(path).resolve())
@@ -103,6 +118,11 @@ def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], A
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     loader = data if is_loader(data) else None
+    if loop.step is not None:
+        models = list(loop.model) if isinstance(loop.model, Models) else [loop.model]
+        for model, optimizer in itertools.zip_longest(models, optimizers_in(loop.optimizer)[: len(models)]):
+            _, _, loader = module.prepare(model, optimizer, loader)
+        return module.own_step(loop.step, models[0]), data if loader is None else loader
     if loop.mode is Mode.INFER:
         model, _, loader = module.prepare(loop.model, loader=loader)
         return module.infer_step(model), data if loader is None else loader

@@ -148,6 +148,15 @@ ACTIONS = (
         "reject",
     ),
     Action(
+        "advice.toggle",
+        "v",
+        "Check",
+        "Put the recipe into the stack, or take it out: what its check box says, the other way round",
+        ("advice",),
+        "toggle",
+        footer=False,
+    ),
+    Action(
         "advice.undo",
         "u",
         "Undo",
@@ -195,8 +204,8 @@ ACTIONS = (
         "advice.plot",
         "p",
         "Plot",
-        "Speed against memory of all that was measured, with the front",
-        ("advice",),
+        "The next picture: speed against memory, batch sizes; in the profile the roofline and the step times",
+        ("profile", "advice"),
         "plot",
     ),
     Action(

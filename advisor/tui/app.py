@@ -37,14 +37,10 @@ from advisor.tui.recorded import Recorded
 from advisor.tui.result import AppResult, Then, bug_of, result_of, result_of_recorded
 from advisor.tui.sessions import pick_comparison, pick_session
 from advisor.tui.steering import Steering
-from advisor.tui.theme import ADVISOR_THEME
+from advisor.tui.theme import ADVISOR_THEME, THEMES
 from advisor.tui.toasts import Toast, toast_for
-from advisor.tui.views.advice import AdviceView
+from advisor.tui.views import view_class
 from advisor.tui.views.base import View
-from advisor.tui.views.export import ExportView
-from advisor.tui.views.overview import OverviewView
-from advisor.tui.views.profile import ProfileView
-from advisor.tui.views.trials import TrialsView
 from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
 from advisor.tui.widgets.key_footer import KeyFooter
 from advisor.tui.widgets.nav import NavBar, NavTab
@@ -102,7 +98,8 @@ class AdvisorApp(App[AppResult]):
         self.decider = Decider(self.context, self._jobs, self._tell, lambda: self._alive, rework_delay_s)
         self._stopping = False
         self._then: Then | None = None
-        self.register_theme(ADVISOR_THEME)
+        for theme in THEMES:
+            self.register_theme(theme)
         self.theme = ADVISOR_THEME.name
 
     # --- the session's side: any thread ----------------------------------------------------------------------
@@ -125,11 +122,7 @@ class AdvisorApp(App[AppResult]):
         yield NavBar(self.context.request.target.target, self.context.recorded)
         yield GaugeStrip(self._read_gauges, self.context.recorded)
         with ContentSwitcher(initial=VIEWS[0].id, id="views"):
-            yield OverviewView(self.context)
-            yield ProfileView(self.context)
-            yield TrialsView(self.context)
-            yield AdviceView(self.context)
-            yield ExportView(self.context)
+            yield from (view_class(view.id)(self.context) for view in VIEWS)
         yield StatusBar()
         yield KeyFooter()
 
@@ -355,7 +348,7 @@ class AdvisorApp(App[AppResult]):
         from advisor.tui.screens import QuitScreen
 
         working = self.context.control is not None and bool(self._jobs.running)
-        if not working or self._stopping or self.context.state.failure or len(self.screen_stack) > 1:
+        if not working or self._stopping or self.context.state.failure or isinstance(self.screen, QuitScreen):
             await self.action_quit_at_once()
             return
         can_finish = self.steering.can("finish") is True
@@ -378,13 +371,16 @@ class AdvisorApp(App[AppResult]):
             self._jobs.clear()
             await self._stop_session()
         self._take_events()
-        recorded = self.context.recorded
-        result = result_of_recorded(self._session_id) if recorded else result_of(self.context.state, self._session_id)
+        result = self.result()
         self.exit(replace(result, then=self._then), return_code=result.exit_code)
 
+    def result(self) -> AppResult:
+        """Return what to say after the app has closed, or where it never opened."""
+        recorded = self.context.recorded
+        return result_of_recorded(self._session_id) if recorded else result_of(self.context.state, self._session_id)
+
     def leave_soon(self) -> None:
-        """Leave at once, for a signal: safe in its handler, and before the app has begun."""
-        # Nobody may be there to answer a question.
+        """Leave for a signal; nobody may be there to be asked. Safe in its handler, and before the app has begun."""
         leave_from_outside(lambda: self._alive, lambda: self.call_later(self.action_quit_at_once))
 
     async def _stop_session(self) -> None:

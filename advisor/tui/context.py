@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision, SessionControl
@@ -34,6 +36,13 @@ class Context:
     waiting: tuple[str, ...] = ()
     paused: bool = False
     recorded: Recorded | None = None
+    today: Callable[[], datetime] = datetime.now
+
+    @property
+    def expected_end(self) -> datetime | None:
+        """When the session is expected to end; None where nobody knows."""
+        _, left_s = self.countdown.now(self.state)
+        return None if left_s is None else self.today() + timedelta(seconds=left_s)
 
     def take(self, event: events.Event) -> None:
         """Have the state and the countdown follow an event."""

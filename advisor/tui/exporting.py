@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import Exported
-
-
-@dataclass(frozen=True, slots=True)
-class ExportFormat:
-    """A file that can be written. ``language`` colours the preview: ``yaml``, ``python``, ``diff``, ``markdown``, …"""
-
-    id: str
-    title: str
-    default_name: str
-    language: str = "text"
-    description: str = ""
+from advisor.export.format import Offer
 
 
 class Exporter(Protocol):
     """Writes what a session found. Every method may raise ``AdvisorError`` with a message and a hint."""
 
-    def formats(self) -> Sequence[ExportFormat]:
+    def formats(self) -> Sequence[Offer]:
         """The formats on offer, in the order in which they are shown."""
 
     def preview(self, format_id: str, state: SessionState) -> str:
@@ -33,6 +22,9 @@ class Exporter(Protocol):
 
     def save(self, format_id: str, path: Path, state: SessionState) -> Path:
         """Write the file atomically and return where it is."""
+
+    def next_steps(self, format_id: str, name: str, state: SessionState) -> Sequence[str]:
+        """Lines that say what to do with a file of this name."""
 
     def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
         """What can be verified of a file that was saved; None where nothing can."""

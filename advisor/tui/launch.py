@@ -16,11 +16,11 @@ from advisor.experiment.sameness import changes, with_its_config
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import Exported
-from advisor.export import outputs as files
-from advisor.export.config_patch import diff
-from advisor.export.files import read_exactly, write_atomically
+from advisor.export.files import write_atomically
+from advisor.export.format import Found, Offer
+from advisor.export.formats import FORMATS, format_of
+from advisor.export.outputs import write_outputs
 from advisor.figures.formatting import printable
-from advisor.files.config_file import read_config
 from advisor.files.paths import is_file
 from advisor.machine.hardware import sample_gpus
 from advisor.machine.load import sample_host
@@ -29,17 +29,10 @@ from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records.outputs import Outputs
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp
-from advisor.tui.exporting import ExportFormat
 from advisor.tui.recorded import Recorded
 from advisor.tui.result import AppResult, Then
 from advisor.tui.sessions import SessionPicker
 from advisor.tui.widgets.gauges import Reading
-
-_SETTINGS = ExportFormat("settings", "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
-_PYTHON = ExportFormat("python", "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
-_MARKDOWN = ExportFormat("markdown", "Report (Markdown)", "report.md", "markdown", "Everything measured, to read")
-_HTML = ExportFormat("html", "Report (HTML)", "report.html", "html", "The same as a page of its own")
-_JSON = ExportFormat("json", "Report (JSON)", "report.json", "json", "Everything measured, for programs")
 
 
 def run_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> int:
@@ -65,17 +58,26 @@ def show_session(session_id: str = "", recipe_folders: tuple[str, ...] = ()) -> 
 
 
 def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
-    """Run the app, write what was asked for, and go on with the session that the person chose to see next."""
-    with INTERRUPTS.handled(), INTERRUPTS.obeyed_by(app.leave_soon):
+    """Run the app, write what was asked for, and go on with the session that the person chose to see next.
+
+    After a signal that came before the app could open there is nothing to show: it stays closed.
+    """
+    with INTERRUPTS.handled():
         started = time.monotonic()
-        result = app.run()
+        result = app.result() if INTERRUPTS.asked else _shown(app)
         if result is None:
             raise AdvisorError("the app ended without a word.", "This is a bug of ours: please report it.")
         state = app.context.state
         if state.finished is None and state.failure is None:  # it was not waited for any longer
             state.apply(SessionFinished(True, time.monotonic() - started))
-        code = _farewell(state, request, outputs, result)
+        with INTERRUPTS.obeyed_by():
+            code = _farewell(state, request, outputs, result)
     return _go_on_with(result.then) if result.then else code
+
+
+def _shown(app: AdvisorApp) -> AppResult | None:
+    with INTERRUPTS.obeyed_by(app.leave_soon):
+        return app.run()
 
 
 def _go_on_with(then: Then) -> int:
@@ -131,7 +133,7 @@ def _read_gauges() -> Reading:
 
 
 def _farewell(state: SessionState, request: Request, outputs: Outputs, result: AppResult) -> int:
-    written = files.write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
+    written = write_outputs(state, request, outputs, load_catalog(request.recipe_folders))
     for line in (*result.lines, *written.sentences):
         print(printable(line))
     for line in (*result.error_lines, *(f"perf-advisor: {error.message}\n{error.hint}" for error in written.errors)):
@@ -140,79 +142,39 @@ def _farewell(state: SessionState, request: Request, outputs: Outputs, result: A
 
 
 class FileExporter:
-    """The app's exporter: the same texts that the command line's options write."""
+    """The app's exporter: the same files that the command line's options write."""
 
     def __init__(self, request: Request, outputs: Outputs) -> None:
         self._request = request
         self._outputs = outputs
         self._catalog: Catalog | None = None
 
-    def formats(self) -> Sequence[ExportFormat]:
-        """The patched config first when there is one."""
-        every = (_SETTINGS, _PYTHON, _MARKDOWN, _HTML, _JSON)
-        config = self._outputs.config_path
-        return every if config is None else (_patched_format(config), *every)
+    def formats(self) -> Sequence[Offer]:
+        """The formats on offer, in the registry's order."""
+        return [offer for each in FORMATS if (offer := each.offer(self._outputs))]
 
     def preview(self, format_id: str, state: SessionState) -> str:
         """The file's text; for the config a unified diff."""
-        config = self._outputs.config_path
-        if format_id != "config" or config is None:
-            return printable(self._text(format_id, state))
-        path = Path(_patched_format(config).default_name)
-        exported = files.patched_config(state, self._outputs, self._recipes(), path)
-        changes = diff(read_exactly(config), exported.patch.text, Path(config).name)
-        beside = (f"The rest goes to {exported.rest_path}.",) if exported.rest_path else ()
-        said = "".join(f"{line}\n" for line in (*exported.sentences, *beside, *exported.code))
-        return printable((changes or "Nothing would change in the config.\n") + (f"\n{said}" if said else ""))
+        return printable(format_of(format_id).preview(self._found(state)))
 
     def save(self, format_id: str, path: Path, state: SessionState) -> Path:
         """Write the file atomically. The user's own config is not overwritten: the patched one is a copy."""
         config = self._outputs.config_path
         if config is not None and path.resolve() == Path(config).resolve():
             raise UsageError(f"{path.name} is your own config.", "Give the copy another name.")
-        if format_id == "config":
-            return self._save_config(path, state)
-        write_atomically(path, self._text(format_id, state))
+        for file in format_of(format_id).files(self._found(state), str(path)):
+            write_atomically(file.path, file.content())
         return path
 
-    def _save_config(self, path: Path, state: SessionState) -> Path:
-        """The patched config, and beside it the settings file for what it has no place for."""
-        exported = files.patched_config(state, self._outputs, self._recipes(), path)
-        write_atomically(path, exported.patch.text)
-        if exported.rest_path:
-            write_atomically(
-                exported.rest_path, files.yaml_text(state, exported.patch.rest, self._request, beside=path.name)
-            )
-        return path
+    def next_steps(self, format_id: str, name: str, state: SessionState) -> Sequence[str]:
+        """What to do with a file of this name."""
+        return format_of(format_id).next_steps(name, self._found(state))
 
     def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
-        """Settings and Python files, and a config whose section holds settings; nothing with --no-verify."""
-        if not self._outputs.verify or format_id not in ("settings", "python", "config"):
-            return None
-        if format_id != "config":
-            return Exported(str(path))
-        added = files.patched_config(state, self._outputs, self._recipes(), path).patch.added
-        return Exported(str(path), read_config(str(path))) if added else None
+        """What the format says; nothing with --no-verify."""
+        return format_of(format_id).to_verify(self._found(state), str(path)) if self._outputs.verify else None
 
-    def _text(self, format_id: str, state: SessionState) -> str:
-        settings = files.settings_to_export(state)
-        if format_id == "settings":
-            return files.yaml_text(state, settings, self._request)
-        if format_id == "python":
-            return files.python_text(state, settings, self._recipes())
-        if format_id == "json":
-            return files.json_text(state, self._request, self._recipes())
-        return files.report_text(state, self._request, self._recipes(), html=format_id == "html")
-
-    def _recipes(self) -> Catalog:
+    def _found(self, state: SessionState) -> Found:
         if self._catalog is None:
             self._catalog = load_catalog(self._request.recipe_folders)
-        return self._catalog
-
-
-def _patched_format(config: str) -> ExportFormat:
-    path = Path(config)
-    name = f"{path.stem}.tuned{path.suffix}"
-    return ExportFormat(
-        "config", f"{path.name}, patched", name, "diff", "A copy of your config with the settings in it"
-    )
+        return Found(state, self._request, self._outputs, self._catalog)

@@ -6,7 +6,7 @@ User text enters through ``Content(...)`` or rich's ``Text(...)``, both of which
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from textual.content import Content
 
@@ -14,6 +14,7 @@ from advisor.experiment.objective import Yardstick
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_bytes, format_bytes_change, format_change, format_ratio
 from advisor.records import Comparison, Objective, StackRecord, TrialRecord, TrialResult, Verdict
+from advisor.report.charts import Tone
 from advisor.report.figures import effect_words, own_figures, verdict_shown
 
 DIM = "$foreground 60%"
@@ -24,6 +25,16 @@ MARKS = {
     Verdict.NO_DIFFERENCE: ("≈", "secondary"),
     Verdict.FAILED: ("✗", "warning"),
     Verdict.SKIPPED: ("○", "secondary"),
+}
+TONES: Mapping[Tone, str] = {
+    Tone.BASELINE: "$secondary",
+    Tone.STACK: "$accent",
+    Tone.FRONT: "$primary",
+    Tone.CHOSEN: "$warning",
+    Tone.FASTER: "$success",
+    Tone.SLOWER: "$error",
+    Tone.OTHER: "$secondary",
+    Tone.LIMIT: "$warning",
 }
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"

@@ -1,4 +1,4 @@
-"""The app's own theme; all of Textual's others can be chosen from the palette."""
+"""The app's own themes, dark and light; all of Textual's others can be chosen from the palette."""
 
 from __future__ import annotations
 
@@ -29,3 +29,30 @@ ADVISOR_THEME = Theme(
         "input-selection-background": "#6ea8fe 35%",
     },
 )
+
+ADVISOR_LIGHT_THEME = Theme(
+    name="advisor-light",
+    primary="#1f5fbf",
+    secondary="#47597d",
+    accent="#9a4a08",
+    foreground="#1c2430",
+    background="#fbfbfc",
+    surface="#f2f4f7",
+    panel="#e4e8ee",
+    success="#00756b",
+    warning="#7d5200",
+    error="#b3262e",
+    dark=False,
+    variables={
+        "border": "#9aa7ba",
+        "border-blurred": "#c6cedb",
+        "footer-key-foreground": "#9a4a08",
+        "footer-background": "#f2f4f7",
+        "block-cursor-background": "#cfdef6",
+        "block-cursor-foreground": "#10182a",
+        "block-cursor-blurred-background": "#e4e8ee",
+        "block-cursor-blurred-foreground": "#1c2430",
+        "input-selection-background": "#1f5fbf 25%",
+    },
+)
+THEMES = (ADVISOR_THEME, ADVISOR_LIGHT_THEME)

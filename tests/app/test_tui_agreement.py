@@ -51,7 +51,7 @@ def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
     assert headline(state).plain.startswith("Nothing could be judged: no candidate was tried.\n")
     assert "R tries them" in headline(state).plain
     assert "bold $warning" in [str(span.style) for span in headline(state).spans]
-    assert nothing_helped(state).startswith("No candidate was tried: R tries them")
+    assert nothing_helped(state).startswith("Nothing could be judged: no candidate was tried. 1 could not be tried: R")
     state.trials[histories.ZERO_GRAD.candidate.name] = histories.ZERO_GRAD
     assert headline(state).plain.startswith("Nothing that was tried is measurably faster.\n")
     assert nothing_helped(state).startswith("Nothing that was tried is measurably faster.")

@@ -11,6 +11,7 @@ from tui_pilot import drive, screen_text, settle
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.tui.jobs import Job, Jobs
+from advisor.tui.screens import ValueScreen
 
 SIZES = [(80, 24), (120, 36)]
 BATCH = histories.BATCH_DOUBLED.candidate.name
@@ -54,6 +55,44 @@ async def test_a_rejected_recipe_leaves_every_figure_of_the_stack(size) -> None:
         control.stop()
 
     await drive(histories.whole(), check, size=size)
+
+
+async def test_a_check_box_puts_a_setting_into_the_stack_and_takes_it_out() -> None:
+    """Of the list: channels_last is in the stack; batch_size needs consent and has several values."""
+
+    def boxes(app) -> list[str]:
+        return [line[2:].strip()[:1] for line in screen_text(app).splitlines() if "☑" in line or "☐" in line]
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4")
+        await settle(pilot)
+        names = [item.record.candidate.recipe for item in app.context.state.recommendations]
+        stacked = [item.in_stack for item in app.context.state.recommendations]
+        assert boxes(app) == ["☑" if there else "☐" for there in stacked]
+        await pilot.press("v")
+        await settle(pilot)
+        assert control.decisions() == {names[0]: Decision.REJECTED}
+        assert boxes(app)[0] == "☐"
+        assert app.context.state.stack.pending  # its figure is not known any more
+        app.view.choose_recipe(names[0])
+        await pilot.press("v")
+        await settle(pilot)
+        assert control.decisions() == {names[0]: Decision.ACCEPTED}
+        assert boxes(app)[0] == "☑"
+        app.view.choose_recipe("tf32")
+        await pilot.press("v")
+        await settle(pilot)
+        assert control.decisions()["tf32"] is Decision.ACCEPTED
+        app.view.choose_recipe("tf32")
+        await pilot.press("v")
+        await settle(pilot)
+        assert "tf32" not in control.decisions(), "a consent that changed nothing yet is taken back"
+        app.view.choose_recipe("batch_size")
+        await pilot.press("v")
+        await settle(pilot)
+        assert isinstance(app.screen, ValueScreen), "of a ladder one value is chosen"
+
+    await drive(histories.whole(), check, toasts=False)
 
 
 async def test_several_quick_decisions_are_followed_together() -> None:

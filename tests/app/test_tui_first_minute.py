@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from datetime import datetime
 
 import pytest
 import tui_histories as histories
-from tui_fakes import PYTHON
+from tui_fakes import PYTHON, FakeExporter
 from tui_pilot import drive, screen_text, settle
 
 from advisor.experiment import events
+from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.records import Mode, Verification
-from advisor.tui.exporting import ExportFormat
+from advisor.records import TargetSpec, Verification
+from advisor.tui.context import Context
 from advisor.tui.views.next_steps import next_steps
 from advisor.tui.views.plan_text import plan_text
-
-SETTINGS = ExportFormat("settings", "Settings YAML", "tuned.yaml")
 
 
 def test_the_plan_marks_what_is_done_what_runs_and_what_comes():
@@ -30,6 +29,17 @@ def test_the_plan_marks_what_is_done_what_runs_and_what_comes():
     assert any(line.startswith("load ✓  baseline ▶  leap ·") for line in seen)
     assert any("baseline ✓" in line and "search ▶" in line for line in seen)
     assert plan_text(state, 300.0).plain == ""
+
+
+def test_the_plan_says_when_the_session_is_expected_to_end():
+    context = Context(Request(TargetSpec("m:b", "/x")), FakeExporter())
+    context.today = lambda: datetime(2026, 11, 22, 23, 59)
+    assert context.expected_end is None
+    for event in histories.to_trials():  # the last of them says that 74 s are left
+        context.take(event)
+    assert "   ends about 00:00, at most 5 min" in plan_text(context.state, 300.0, context.expected_end).plain
+    context.take(events.Held(True))
+    assert "ends about" not in plan_text(context.state, 300.0, context.expected_end).plain
 
 
 async def test_the_plan_stands_on_the_overview_while_a_session_runs():
@@ -73,11 +83,6 @@ async def test_the_export_view_says_what_to_do_next_with_the_real_name():
 def test_a_verified_export_and_inference_are_told():
     state = SessionState.of(histories.whole())
     state.apply(events.ExportVerified(Verification("here/tuned.yaml", 1.9, 26.3, 13.8, 1.97)))
-    assert next_steps(SETTINGS, "tuned.yaml", state, "demo").plain.startswith("✓ verified: 1.9x in a plain loop")
+    assert next_steps("tuned.yaml", (), state.verification).plain.startswith("✓ verified: 1.9x in a plain loop")
     state.apply(events.ExportVerified(Verification("here/tuned.yaml", problem="it fails")))
-    assert next_steps(SETTINGS, "tuned.yaml", state, "demo").plain.startswith("! not verified: it fails")
-    workload = replace(state.facts.workload, mode=Mode.INFER)
-    state.apply(events.FactsFound(replace(state.facts, workload=workload)))
-    assert "tuning.infer(model)" in next_steps(SETTINGS, "", state, "demo").plain
-    python = replace(SETTINGS, id="python", default_name="mine.py")
-    assert "from mine import prepare, infer_step" in next_steps(python, "", state, "demo").plain
+    assert next_steps("tuned.yaml", ("load it",), state.verification).plain == "! not verified: it fails\n2  load it"

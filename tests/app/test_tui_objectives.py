@@ -20,7 +20,6 @@ from advisor.tui.toasts import toast_for
 from advisor.tui.views.advice_text import effect_facts, front_text, list_entry, nothing_helped
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import note_lines
-from advisor.tui.widgets.scatter import points_of
 from advisor.tui.widgets.status import stack_text
 
 
@@ -33,31 +32,13 @@ def context_of(history):
     return Context(Request(TargetSpec("m:b", "/x")), FakeExporter(), state=SessionState.of(history))
 
 
-def test_the_scatter_has_a_point_for_all_that_was_measured_and_the_front() -> None:
-    points, front, unit = points_of(context_of(histories.whole()))
-    labels = [label for label, _, _ in points]
-    assert unit == "GiB"
-    assert labels[-2:] == ["B", "S"]  # nothing is drawn over these
-    assert sorted(label for label in labels if label.isdigit()) == list("1234567")
-    assert labels.count("◆") == 2  # the third point of the front is the stack
-    assert len(front) == 3
-    assert front == sorted(front)
-    assert [speedup for _, speedup in front] == sorted(speedup for _, speedup in front)
-    others = [(memory, speedup) for label, memory, speedup in points if label == "•"]
-    assert (9.8, 1.002) in [(round(memory, 1), speedup) for memory, speedup in others]  # cudnn_benchmark gained nothing
-
-
-def test_before_anything_is_measured_there_is_nothing_to_draw() -> None:
-    assert points_of(context_of([])) == ([], [], "MiB")
-    assert front_text(SessionState()).plain == ""
-
-
 def test_the_front_is_told_in_few_words(by_memory) -> None:
     lines = front_text(SessionState.of(histories.whole())).plain.splitlines()
     assert lines[0].split(maxsplit=4)[:2] == ["3.10", "GiB"]
     assert lines[0].endswith("blocks, bfloat16")
     assert "stack: max-autotune-no-cudagraphs, channels_last, fused, bfloat16" in lines[-1]
     assert front_text(by_memory).plain.splitlines()[0].endswith("stack: blocks, bfloat16")
+    assert front_text(SessionState()).plain == ""
 
 
 def test_with_memory_as_the_objective_the_headline_is_the_memory(by_memory) -> None:

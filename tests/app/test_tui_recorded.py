@@ -207,6 +207,16 @@ def test_open_without_a_terminal_says_what_to_do(capsys):
     assert "`perf-advisor report abc` prints the session." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["open", "abc"], ["demo"]])
+def test_a_dumb_terminal_gets_no_app(command, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr("advisor.headless.run.run_headless", lambda *_: 42)
+    monkeypatch.setattr("advisor.tui.launch.run_app", lambda *_: pytest.fail("the app was opened"))
+    assert cli.main(command) == (2 if command[0] == "open" else 42)
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 import tui_histories as histories
 from textual.widgets import OptionList
 from tui_fakes import make_app
@@ -204,6 +205,22 @@ async def test_leaving_while_something_is_measured_is_asked_about() -> None:
         assert control.calls[-1] == ("finish",)
         assert app.is_running
         await asyncio.sleep(0)
+
+    await drive(histories.to_trials(), check, hold=True, toasts=False)
+
+
+@pytest.mark.parametrize("key", ["question_mark", "O"])
+async def test_leaving_from_another_screen_is_asked_about_too(key) -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press(key)
+        await settle(pilot)
+        await app.action_quit()
+        await settle(pilot)
+        assert isinstance(app.screen, QuitScreen)
+        assert ("cancel",) not in control.calls
+        await pilot.press("escape")
+        await settle(pilot)
+        assert app.is_running
 
     await drive(histories.to_trials(), check, hold=True, toasts=False)
 

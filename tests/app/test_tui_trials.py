@@ -19,6 +19,7 @@ from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import baseline_facts
 from advisor.tui.views.trial_order import Order, arranged
 from advisor.tui.views.trial_rows import COLUMNS, build_rows, fitting_columns, tally
+from advisor.tui.views.trial_text import selection_text
 from advisor.tui.views.waterfall_text import waterfall_text
 from advisor.tui.widgets.log_tail import LogTail, folded
 from advisor.tui.widgets.operator_table import OperatorTable, columns_of
@@ -34,6 +35,30 @@ def state() -> SessionState:
 
 def keys(state: SessionState, order: Order) -> list[str]:
     return [row.key for row in arranged(build_rows(state, COLOURS), order, state)]
+
+
+# --- the selected trial ---------------------------------------------------------------------------------------
+
+
+def test_step_times_are_a_line_beside_the_baselines() -> None:
+    state = SessionState.of(histories.timed())
+    line = next(line for line in selection_text("stack", state).plain.split("\n") if line.startswith("steps"))
+    drawn, spread = line.removeprefix("steps ").split(" ", 1)
+    assert drawn == "▄▄▄▅▅▅▅▅▇"  # the slowest block came last, 5 % above the median
+    assert spread.startswith("13.7 ms to 14.6 ms   baseline ▅▅▅▅▅ 32.6 ms to 32.6 ms")
+
+
+def test_a_trial_that_ran_with_others_only_has_no_step_times_of_its_own(state) -> None:
+    name = next(name for name, record in state.trials.items() if record.result.measured)
+    assert "\nsteps " in selection_text(name, state).plain
+    state.trials[name] = replace(state.trials[name], settings={**state.trials[name].settings, "x.y": 1})
+    assert "\nsteps " not in selection_text(name, state).plain
+
+
+def test_a_trial_that_runs_again_shows_how_steady_it_was() -> None:
+    state = SessionState.of(histories.whole())
+    state.running = histories.LAST.candidate.name
+    assert "last time ▅▅▅▅▅" in selection_text(state.running, state).plain
 
 
 # --- rows -----------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from advisor.records import (
     Profile,
     SyncPlace,
 )
+from advisor.report.charts import Part, Stacked
 from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_sentence
 from advisor.report.figures import ceiling_figures, gpu_sentence, step_figures
@@ -269,6 +270,29 @@ async def test_a_broad_profile_shows_all_panels_and_the_key_goes_through_them() 
     await drive(histories.whole(), check, toasts=False)
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+async def test_pictures_stand_in_place_of_the_panels_and_leave_again(size) -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("2", "p")
+        await settle(pilot)
+        assert "arithmetic intensity, FLOP per byte" in screen_text(app)
+        assert "float32 51.0 TFLOP/s" in screen_text(app)
+        assert "Operators" not in screen_text(app)
+        assert ("F forward" in screen_text(app)) is (size[1] > 30)  # a short screen has no room for both
+        await pilot.press("p")
+        await settle(pilot)
+        assert "share of blocks" in screen_text(app)
+        await pilot.press("1", "2")
+        await settle(pilot)
+        assert "share of blocks" in screen_text(app), "the picture stays while another view is looked at"
+        await pilot.press("p")
+        await settle(pilot)
+        assert "Operators" in screen_text(app)
+        assert "F forward" in screen_text(app)
+
+    await drive(histories.timed(), check, size=size, toasts=False)
+
+
 async def test_keys_that_need_a_profile_are_dimmed_without_one() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("2", "o", "g", "t", "m")
@@ -280,10 +304,11 @@ async def test_keys_that_need_a_profile_are_dimmed_without_one() -> None:
 
 
 def test_a_cpu_profile_has_no_column_for_a_gpu() -> None:
-    assert [line.plain.split() for line in legend({"forward": 3.0, "backward": 1.0}, {}, 76)] == [
-        ["■", "forward", "3.00", "ms", "75", "%", "■", "backward", "1.00", "ms", "25", "%"]
+    step = Stacked("before", "4.00 ms", (Part("forward", "F", 3.0, ""), Part("backward", "B", 1.0, "")))
+    assert [line.plain.split() for line in legend(step, {}, 76)] == [
+        ["F", "forward", "3.00", "ms", "75", "%", "B", "backward", "1.00", "ms", "25", "%"]
     ]
-    headed = legend({"forward": 3.0, "backward": 1.0}, {"forward": 2.5}, 76)
+    headed = legend(step, {"forward": 2.5}, 76)
     assert headed[0].plain.split() == ["step", "share", "GPU"] * 2
     assert "2.50 ms" in headed[1].plain
     assert "–" in headed[1].plain

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 
 from tui_histories import READING, TITLES
@@ -35,11 +36,13 @@ from advisor.experiment.events import Decided, Event, ExportVerified
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.experiment.verification import Exported
+from advisor.export.format import Found, Offer
+from advisor.export.formats import format_of
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.records import Facts, Phase, Skip, StackRecord, TargetSpec, Value, Verification
+from advisor.records.outputs import Outputs
 from advisor.tui.app import AdvisorApp
-from advisor.tui.exporting import ExportFormat
 
 
 class FakeControl:
@@ -178,12 +181,12 @@ class FakeExporter:
         self.verifies = False
         self.saved: list[tuple[str, Path, dict[str, Decision]]] = []  # with the decisions of the time
 
-    def formats(self) -> Sequence[ExportFormat]:
+    def formats(self) -> Sequence[Offer]:
         return (
-            ExportFormat("settings", "Settings YAML", "tuned.yaml", "yaml", "for advisor.load()"),
-            ExportFormat("config", "Your config, patched", "train.tuned.yaml", "diff", "shown as a diff"),
-            ExportFormat("python", "Python file", "tuned.py", "python", "needs no advisor"),
-            ExportFormat("report", "Report", "report.md", "markdown", "everything measured"),
+            Offer("settings", "Settings YAML", "tuned.yaml", "yaml", "for advisor.load()"),
+            Offer("config", "Your config, patched", "train.tuned.yaml", "diff", "shown as a diff"),
+            Offer("python", "Python file", "tuned.py", "python", "needs no advisor"),
+            Offer("report", "Report", "report.md", "markdown", "everything measured"),
         )
 
     def preview(self, format_id: str, state: SessionState) -> str:
@@ -197,6 +200,11 @@ class FakeExporter:
         path.write_text(self.preview(format_id, state))
         self.saved.append((format_id, path, dict(state.decisions)))
         return path
+
+    def next_steps(self, format_id: str, name: str, state: SessionState) -> Sequence[str]:
+        real = "markdown" if format_id == "report" else format_id
+        request = Request(TargetSpec("torchvision.models:resnet50", "/home/me/project"))
+        return format_of(real).next_steps(name, Found(state, request, Outputs(), catalog()))
 
     def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
         return Exported(str(path)) if format_id in ("settings", "python") and self.verifies else None
@@ -254,6 +262,7 @@ def make_app(
         clock=clock,
     )
     app.animation_level = "none"
+    app.context.today = lambda: datetime(2026, 11, 22, 15, 41)
     control = FakeControl(history, hold=hold)
     control.emit = app.post_event
     app.attach(control, session_id="20261122-154141")

@@ -632,6 +632,15 @@ def contributed() -> list[Event]:
     ]
 
 
+def timed() -> list[Event]:
+    """The whole session, whose stack was confirmed in blocks that differ, and its phases timed."""
+    drift = (0.985, 0.99, 0.995, 1.0, 1.0, 1.004, 1.01, 1.02, 1.05)
+    blocks = tuple(Block(20, 1280, 20 * STACK.result.blocks[0].step_ms * share / 1e3) for share in drift)
+    phases = {"data wait": 0.4, "host-to-device": 0.6, "captured step": 12.9}
+    stack = replace(STACK, result=replace(STACK.result, blocks=blocks, phases=phases))
+    return [*whole()[:-1], events.StackMeasured(stack), whole()[-1]]
+
+
 def judged_nothing() -> list[Event]:
     """A session whose only trial failed."""
     return [

@@ -129,7 +129,7 @@ HANGING = {
     ),
 }
 for _name, _given in HANGING.items():
-    fault("target", _name)(lambda folder, given=_given: ends_its_trial(trial(folder, given, timeout_s=6.0)))
+    fault("target", _name)(lambda folder, given=_given: ends_its_trial(trial(folder, given, timeout_s=3.0)))
 HARMLESS = {
     "standard output closed": in_build("import sys; sys.stdout.close()"),
     "no standard output": in_build("import sys; sys.stdout = None"),

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from advisor.figures.formatting import plain
 from advisor.runner.trials import Runner
-from faults import inputs, system, whole
+from faults import inputs, sessions, system, whole
 from faults.register import FAULTS, Fault, Met, at_home
 
 README = Path(__file__).with_name("README.md")
-SCENARIOS = (inputs, system, whole)  # importing them fills the register
+SCENARIOS = (inputs, system, whole, sessions)  # importing them fills the register
 _LONGEST = 110
 HEAD = """# Faults
 

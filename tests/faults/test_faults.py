@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -27,7 +27,7 @@ from advisor.runner.trials import Runner
 from faults.register import FAULTS, SOON_S, at_home, recorded
 from faults.table import README, provoked
 
-KILLS, TRIALS, FLIPS = 50, 300, 3000
+KILLS, KILLS_OF_ONE, TRIALS, FLIPS = 50, 5, 300, 3000
 
 
 def test_the_table_holds_every_fault():
@@ -87,32 +87,41 @@ def _measured(path):
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(3600)
-def test_sessions_killed_at_random_moments_lose_no_measured_trial(tmp_path):
-    """`kill -9` of the session, or of all of its processes, then `--resume`, again and again."""
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("chain", range(KILLS // KILLS_OF_ONE))
+def test_a_session_killed_at_random_moments_loses_no_measured_trial(tmp_path, monkeypatch, chain):
+    """`kill -9` of the session, or of all of its processes, then `--resume`, again and again.
+
+    Half of the kills come while a resumed session starts, the others just after it has recorded something.
+    """
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    chance, kills = random.Random(2), 0
+    chance = random.Random(chain)
     with at_home(tmp_path):
-        while kills < KILLS:
-            sessions = tmp_path / "state" / "sessions"
-            begin = ["target.py", "--device", "cpu", "--only", "zero_grad,channels_last,fused_optimizer"]
-            process = _started(tmp_path, *begin)
-            _wait_for_a_baseline(sessions, process)
-            for _ in range(5):
-                time.sleep(chance.uniform(0.0, 4.0))
-                _kill(process, whole_family=chance.random() < 0.3)
-                kills += 1
-                (path,) = sessions.glob("*.jsonl")
-                before, had_control, _ = _measured(path)
-                process = _started(tmp_path, "--resume")
-                _wait(lambda path=path, before=before: len(open_session(path.stem).events) > 0)
-                time.sleep(chance.uniform(0.0, 3.0))
-                after, has_control, damaged = _measured(path)
-                assert not before - after
-                assert has_control or not had_control
-                assert damaged <= kills
-            _kill(process, whole_family=True)
-            shutil.rmtree(tmp_path / "state")
+        begin = ["target.py", "--device", "cpu", "--only", "zero_grad,channels_last,fused_optimizer"]
+        process = _started(tmp_path, *begin)
+        _wait_for_a_baseline(tmp_path / "state" / "sessions", process)
+        (path,) = (tmp_path / "state" / "sessions").glob("*.jsonl")
+        before, had_control, _ = _measured(path)
+        for kill in range(KILLS_OF_ONE):
+            if chance.random() < 0.5:
+                size = path.stat().st_size
+                _wait(lambda path=path, size=size, one=process: path.stat().st_size > size or one.poll() is not None)
+                time.sleep(chance.uniform(0.0, 0.5))
+            else:
+                time.sleep(chance.uniform(0.0, 2.0))
+            _kill(process, whole_family=chance.random() < 0.3)
+            after, has_control, damaged = _measured(path)
+            assert not before - after
+            assert has_control or not had_control
+            assert damaged <= kill + 1
+            before, had_control = after, has_control
+            process = _started(tmp_path, "--resume")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SOON_S) in (0, 130)
+        after, has_control, _ = _measured(path)
+        assert not before - after
+        assert has_control or not had_control
 
 
 def _wait_for_a_baseline(sessions, process):

@@ -29,7 +29,11 @@ def _command(
 ) -> str:
     """What a whole command prints on standard error."""
     line = [sys.executable, "-m", "advisor", target, *_SHORTEST]
-    home = {"PERF_ADVISOR_STATE": str(folder / "state"), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    home = {
+        "PERF_ADVISOR_STATE": str(folder / "state"),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OMP_NUM_THREADS": "1",  # two would wait for each other on a loaded machine
+    }
 
     def limit() -> None:
         for kind, most in (limits or {}).items():

@@ -1,107 +1,208 @@
-"""Runs a real session in the app and saves a screenshot of each view.
+"""Draws every view of a recorded session, and a short animated recording of how it went.
 
     python tests/gpu/screenshots.py torchvision.models:resnet50 64 180 screenshots
     python tests/gpu/screenshots.py resnet50.jsonl screenshots
 
-The arguments: target, batch size, budget in seconds, folder; or the journal of a session that ran elsewhere, whose
-events the app then gets in their order, and the folder.
+The arguments: target, batch size, budget in seconds, folder, for a session that is measured now; or the journal of one
+that was measured elsewhere, and the folder. Each view is drawn dark and light, at 120x36 and at 80x24; recording.svg
+plays the session from its first event to its advice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
-from advisor.experiment import events
-from advisor.experiment.journal import open_session
+from advisor.experiment.journal import PastSession, list_sessions, open_session
 from advisor.experiment.request import Request
+from advisor.headless.run import run_headless
 from advisor.recipe.catalog import load_catalog
 from advisor.records import TargetSpec
 from advisor.records.outputs import Outputs
 from advisor.tui.app import AdvisorApp
-from advisor.tui.launch import FileExporter, open_app
+from advisor.tui.launch import FileExporter
+from advisor.tui.widgets.picture_panel import PicturePanel
 
 SIZES = {"": (120, 36), "-80x24": (80, 24)}
-VIEWS = ("overview", "profile", "trials", "advice", "export")
-FEWEST_TRIALS, TRIALS_WHILE_RUNNING = 3, 12
+THEMES = {"": "advisor", "-light": "advisor-light"}
+VIEWS = {
+    "overview": "1",
+    "profile": "2",
+    "roofline": "2p",
+    "step_times": "2pp",
+    "trials": "3",
+    "advice": "4",
+    "front": "4p",
+    "batch_sizes": "4pp",
+    "export": "5",
+}
+# The recording: the share of the events that have come, and the keys that are pressed then.
+SCENES = (
+    (0.05, "1"),
+    (0.15, "1"),
+    (0.3, "3"),
+    (0.45, "3"),
+    (0.6, "3"),
+    (0.75, "3"),
+    (0.9, "1"),
+    (1.0, "1"),
+    (1.0, "2"),
+    (1.0, "2p"),
+    (1.0, "4"),
+    (1.0, "4p"),
+    (1.0, "5"),
+)
+RUNNING = 0.6
+SCENE_S = 2.0
 
 
-class Recorded:
-    """A session whose events were kept: as a control it posts them, and waits in the middle to be looked at."""
+class Replay:
+    """A session whose events were kept: as a control it posts them, as far as it may go."""
 
-    def __init__(self, past, post):
-        self.past, self.post = past, post
-        self.looked_at = threading.Event()
+    def __init__(self, past: PastSession, post) -> None:
+        self._events, self._post = list(past.events), post
+        self._may_go = threading.Condition()
+        self._until, self._posted, self._ends = 0, 0, False
 
-    def run(self):
-        measured = 0
-        for event in self.past.events:
-            measured += isinstance(event, events.TrialMeasured)
-            if measured == TRIALS_WHILE_RUNNING:
-                self.looked_at.wait()
-            self.post(event)
+    def run(self) -> None:
+        """Post the events, waiting wherever it is held."""
+        for place, event in enumerate(self._events):
+            with self._may_go:
+                self._may_go.wait_for(lambda place=place: place < self._until or self._ends)
+                if self._ends:
+                    return
+            self._post(event)
+            self._posted = place + 1
 
-    def cancel(self):
-        self.looked_at.set()
+    def go(self, share: float) -> None:
+        """Let it go on until this share of the events has been posted."""
+        with self._may_go:
+            self._until = max(self._until, round(share * len(self._events)))
+            self._may_go.notify()
 
+    @property
+    def arrived(self) -> bool:
+        """Whether it is where it may be."""
+        return self._posted >= self._until
 
-async def main() -> None:
-    folder = sys.argv[-1]
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    app = app_over(sys.argv[1]) if sys.argv[1].endswith(".jsonl") else app_of(*sys.argv[1:4])
-    async with app.run_test(size=SIZES[""]) as pilot:
-        await save_trials_while_they_run(app, pilot, folder)
-        while app.context.state.finished is None:
-            await pilot.pause(0.5)
-        await pilot.pause(6.0)  # the toasts leave
-        for suffix, (width, height) in SIZES.items():
-            await pilot.resize_terminal(width, height)
-            await save_views(app, pilot, folder, suffix)
-        await pilot.press("q")
-
-
-def app_of(target, batch_size, budget_s):
-    target = TargetSpec(target, str(Path.cwd()), batch_size=int(batch_size) or None)
-    return open_app(Request(target, budget_s=float(budget_s)), Outputs())
+    def cancel(self) -> None:
+        """End it."""
+        with self._may_go:
+            self._ends = True
+            self._may_go.notify()
 
 
-def app_over(journal):
-    """The app over a session that was recorded; it is read from a state folder of its own."""
+def app_over(past: PastSession) -> tuple[AdvisorApp, Replay]:
+    """The app over a session that is replayed, and the replay."""
+    app = AdvisorApp(past.request, FileExporter(past.request, Outputs()), load_catalog=load_catalog)
+    app.animation_level = "none"
+    replay = Replay(past, app.post_event)
+    app.attach(replay, session_id=past.session_id)
+    return app, replay
+
+
+def session_of(arguments: Sequence[str]) -> PastSession:
+    """The session of a journal, read from a state folder of its own; or one that is measured now."""
+    if not arguments[0].endswith(".jsonl"):
+        target, batch_size, budget_s = arguments
+        spec = TargetSpec(target, str(Path.cwd()), batch_size=int(batch_size) or None)
+        run_headless(Request(spec, budget_s=float(budget_s)), Outputs())
+        return next(iter(list_sessions()))
     state = Path(tempfile.mkdtemp(), "sessions")
     state.mkdir()
-    shutil.copy(journal, state)
+    shutil.copy(arguments[0], state)
     os.environ["PERF_ADVISOR_STATE"] = str(state.parent)
-    past = open_session(Path(journal).stem)
-    app = AdvisorApp(past.request, FileExporter(past.request, Outputs()), load_catalog=load_catalog)
-    app.recorded = Recorded(past, app.post_event)
-    app.attach(app.recorded, session_id=past.session_id)
-    return app
+    return open_session(Path(arguments[0]).stem)
 
 
-async def save_trials_while_they_run(app, pilot, folder) -> None:
-    recorded = getattr(app, "recorded", None)
-    while len(app.context.state.trials) < FEWEST_TRIALS and app.context.state.finished is None:
-        await pilot.pause(0.5)
-    await pilot.press("3")
-    if recorded:
-        await pilot.press("l")  # the trials' logs are elsewhere
-    await pilot.pause(1.0)
-    app.save_screenshot("running.svg", path=folder)
-    if recorded:
-        recorded.looked_at.set()
+async def show(app, pilot, keys: str) -> bool:
+    """Press the keys of a view; whether it has that picture."""
+    for panel in app.query(PicturePanel):
+        while panel.is_open:
+            panel.go_on()
+    for key in keys:
+        if key == "p" and not app.view.can("plot"):
+            return False
+        await pilot.press(key)
+    await pilot.pause(0.5)
+    app.clear_notifications()
+    await pilot.pause(0.2)
+    return "p" not in keys or any(panel.is_open for panel in app.query(PicturePanel))
 
 
-async def save_views(app, pilot, folder, suffix) -> None:
-    for number, view in enumerate(VIEWS, start=1):
-        await pilot.press(str(number))
-        await pilot.pause(1.0)
-        app.save_screenshot(f"{view}{suffix}.svg", path=folder)
+async def draw_views(past: PastSession, folder: Path, suffix: str, size: tuple[int, int], theme: str) -> None:
+    """Every view at one size in one theme, and the trials while they run."""
+    app, replay = app_over(past)
+    async with app.run_test(size=size) as pilot:
+        app.theme = theme
+        await arrive(replay, RUNNING, pilot)
+        await show(app, pilot, "3")
+        app.save_screenshot(f"running{suffix}.svg", path=str(folder))
+        await arrive(replay, 1.0, pilot)
+        for name, keys in VIEWS.items():
+            if await show(app, pilot, keys):
+                app.save_screenshot(f"{name}{suffix}.svg", path=str(folder))
+        replay.cancel()
+
+
+async def arrive(replay: Replay, share: float, pilot) -> None:
+    """Have the replay go on, and wait until it is there and drawn."""
+    replay.go(share)
+    while not replay.arrived:
+        await pilot.pause(0.05)
+    await pilot.pause(0.5)
+
+
+async def record(past: PastSession, folder: Path) -> None:
+    """The recording."""
+    app, replay = app_over(past)
+    frames = []
+    async with app.run_test(size=SIZES[""]) as pilot:
+        for share, keys in SCENES:
+            await arrive(replay, share, pilot)
+            await show(app, pilot, keys)
+            frames.append(app.export_screenshot(title=f"perf-advisor {past.request.target.target}"))
+        replay.cancel()
+    (folder / "recording.svg").write_text(animated(frames), encoding="utf-8")
+
+
+def animated(frames: Sequence[str]) -> str:
+    """Pictures of one size as one that shows them in turn; the names in each are its own already."""
+    whole_s, share = SCENE_S * len(frames), 100 / len(frames)
+    style = (
+        f"@keyframes turn {{ 0% {{ visibility: visible }} {share:.4f}%, 100% {{ visibility: hidden }} }} "
+        f".frame {{ visibility: hidden; animation: turn {whole_s}s step-end infinite }}"
+    )
+    view_box = re.search(r'viewBox="([^"]+)"', frames[0])
+    assert view_box is not None
+    drawn = [frame[frame.index("<svg") :] for frame in frames]
+    parts = [
+        f'<g class="frame" style="animation-delay: {place * SCENE_S}s">{frame}</g>'
+        for place, frame in enumerate(drawn[:-1])
+    ]
+    parts.insert(0, drawn[-1])  # seen when no other is, and where nothing moves
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{view_box[1]}">'
+    return "\n".join([head, f"<style>{style}</style>", *parts, "</svg>"]) + "\n"
+
+
+def main() -> None:
+    """All pictures into the folder."""
+    *arguments, folder_name = sys.argv[1:]
+    folder = Path(folder_name)
+    folder.mkdir(parents=True, exist_ok=True)
+    past = session_of(arguments)
+    for size_suffix, size in SIZES.items():
+        for theme_suffix, theme in THEMES.items():
+            asyncio.run(draw_views(past, folder, theme_suffix + size_suffix, size, theme))
+    asyncio.run(record(past, folder))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -77,6 +77,14 @@ LEFT_OUT: Mapping[str, str] = {
     "precision.quantize": "needs torchao",
     "step.accumulate": "changes what a step is; the loop accumulating_setting runs it",
 }
+
+
+def values_of(key: str) -> tuple[tuple[Value, ...], str]:
+    """The values of a setting that loops run under, and the traits that a loop needs; a new recipe's are all."""
+    recipe = CATALOG.by_key(key)
+    return VALUES.get(key) or (tuple(value for value in recipe.examples if value != recipe.default), "step")
+
+
 _WITH_WORKERS = {"data.num_workers": 1}
 _BESIDE: Mapping[str, Mapping[str, Value]] = {
     "data.persistent_workers": _WITH_WORKERS,
@@ -84,7 +92,6 @@ _BESIDE: Mapping[str, Mapping[str, Value]] = {
     "data.device_prefetch": {"data.pin_memory": True},
     "precision.bf16_reduction": {"precision.autocast": "bfloat16"},
 }
-_COMPILES = frozenset(key for key in VALUES if key.startswith("compile."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,7 @@ class Case:
     @property
     def compiles(self) -> bool:
         """Whether something is compiled, which takes seconds."""
-        return any(key in _COMPILES for key in self.settings)
+        return any(CATALOG.by_key(key).expensive for key in self.settings)
 
     @property
     def starts_workers(self) -> bool:
@@ -149,8 +156,8 @@ _COMPILED_STACKS = ("compiled stack", "compiled with loss", "captured, compiled"
 def cases_of(loop: Loop, device: str) -> list[Case]:
     """Every setting that applies to a loop on a device, one by one, and the stacks with what applies of them."""
     found = {NOTHING.name: NOTHING}
-    for key, (values, _) in VALUES.items():
-        for value in values:
+    for key in (recipe.key for recipe in CATALOG if recipe.key not in LEFT_OUT):
+        for value in values_of(key)[0]:
             settings = applicable({key: value}, loop, device)
             if settings:
                 found[f"{key}: {value}"] = Case(f"{key}: {value}", {**_BESIDE.get(key, {}), **settings})
@@ -183,7 +190,7 @@ def applicable(settings: Mapping[str, Value], loop: Loop, device: str) -> dict[s
 
 
 def _applies(key: str, value: Value, loop: Loop, device: str) -> bool:
-    recipe, needed = CATALOG.by_key(key), set(VALUES[key][1].split())
+    recipe, needed = CATALOG.by_key(key), set(values_of(key)[1].split())
     if loop.mode not in recipe.modes or device not in recipe.devices or not needed <= loop.traits:
         return False
     if key.startswith("optimizer.") and "any_optimizer" in loop.traits:

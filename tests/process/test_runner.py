@@ -347,6 +347,14 @@ def test_memory_that_pytorch_cannot_allocate_is_out_of_memory(trial):
     assert result.reason.startswith("can't allocate memory: you tried to allocate")
 
 
+@pytest.mark.parametrize("said", ["CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling x"])
+def test_memory_that_the_driver_or_a_library_does_not_get_is_out_of_memory(trial, said):
+    text = TINY_TARGET.replace("return 1.0 * x", f"raise RuntimeError({said!r} + '\\nSearch for it.')")
+    result, _ = trial(text)
+    assert result.outcome is Outcome.OUT_OF_MEMORY
+    assert result.reason == f"{said}."
+
+
 def test_a_crash_names_the_signal(trial):
     result, _ = trial(building("print('before', flush=True); ctypes.string_at(0)"))
     assert result.outcome is Outcome.CRASHED

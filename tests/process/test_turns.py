@@ -76,6 +76,7 @@ def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path,
     assert evidence.runs == ()
     assert len(evidence.beside.new) == len(evidence.beside.old) == pairs
     assert evidence.beside.result.blocks == evidence.beside.new
+    assert set(evidence.beside.result.phases) >= {"forward", "backward"}
     assert bench.measuring_s == pytest.approx(2 * pairs * BLOCK_S)
 
 
@@ -88,6 +89,7 @@ def test_whole_trials_take_turns_while_another_pair_as_long_as_the_last_fits(tmp
     assert bench.asked == [STACK, BASELINE, BASELINE, STACK][: 2 * pairs]
     assert [settings for settings, _ in evidence.runs] == [SETTINGS, {}, {}, SETTINGS][: 2 * pairs]
     assert all(result.measured for _, result in evidence.runs)
+    assert [bool(result.phases) for _, result in evidence.runs] == [True, False, False, False][: 2 * pairs]
     assert evidence.beside is None
 
 

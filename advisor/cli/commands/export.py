@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from advisor.cli.checks import check_recipes, outputs_of
 from advisor.cli.commands.revisit import Revisit
-from advisor.cli.parser import Parser, add_config_kind, add_recipe_folders
+from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders
 from advisor.cli.values import key_map_of
 
 
@@ -15,7 +15,7 @@ def parse(arguments: Sequence[str]) -> Revisit:
     """The options of this command. Raises UsageError."""
     parser = Parser("perf-advisor export", "Write the settings that a recorded session found.")
     parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
-    parser.option("--export", metavar="FILE", default="tuned.yaml", help="where to (tuned.yaml if left out)")
+    add_export(parser, default="tuned.yaml")
     parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config: write a patched copy of it instead")
     parser.option("--map", metavar="KEY=PATH,…", action="append", default=[], read=key_map_of, help=argparse.SUPPRESS)
     add_config_kind(parser)

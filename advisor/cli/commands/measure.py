@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import shlex
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import advisor
 from advisor.cli.checks import check_recipes, outputs_of
-from advisor.cli.parser import Parser, add_config_kind, add_recipe_folders
+from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders, add_reports
+from advisor.cli.terminal import shows_the_app
 from advisor.cli.values import (
     bytes_of,
     choice_of,
@@ -22,24 +22,21 @@ from advisor.cli.values import (
     gpus_of,
     key_map_of,
     names_of,
-    report_path_of,
     script_of,
     seconds_of,
     shape_of,
     share_of,
-    trace_path_of,
+    split_arguments,
 )
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.process.interrupts import INTERRUPTS
 from advisor.records import Mode, Numerics, Objective, TargetSpec
 from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
     from advisor.experiment.journal import PastSession
-
-
-_ENDS_OWN = "--"  # what follows is the target's own sys.argv
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +58,8 @@ class Measure:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
         _check_key_map(self.outputs)
         request, past = self.wanted()
-        if not self.headless and sys.stdin.isatty() and sys.stdout.isatty():
+        opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
+        if opens and not self.headless and shows_the_app():
             from advisor.tui.launch import run_app
 
             return run_app(request, self.outputs, past)
@@ -95,13 +93,15 @@ def measure_parser(about: str) -> Parser:
         "target",
         nargs="?",
         metavar="TARGET",
-        help="module:attr, path/file.py:attr, timm:NAME, hf:NAME, torchvision:NAME, or demo",
+        help="module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo",
     )
     parser.add_argument("--version", action="version", version=f"perf-advisor {advisor.__version__}")
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
-    parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output, without the app")
-    parser.option(
-        "--export", metavar="FILE", help="write the settings that won: YAML, .py, or with --config your file patched"
+    add_export(parser)
+    parser.add_argument(
+        "--events",
+        action="store_true",
+        help="with --json -: a line of JSON for each event; the report is the last",
     )
     parser.add_argument(
         "--no-verify",
@@ -118,10 +118,7 @@ def measure_parser(about: str) -> Parser:
         help="where your config holds a setting, as in data.num_workers=loader.workers",
     )
     add_config_kind(parser)
-    parser.option("--report", metavar="FILE", read=report_path_of, help="write the report, .md or .html")
-    parser.option(
-        "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
-    )
+    add_reports(parser)
     parser.option("--budget", metavar="TIME", read=seconds_of, default=None, help="90s, 5m (the default), 1h")
     parser.option(
         "--objective",
@@ -188,9 +185,9 @@ _OF_THE_REQUEST = (
 
 
 def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Measure:
-    """What a command line that begins with no command asks for. ``about`` is what its help begins with."""
+    """The session that a command line without a command asks for. ``about`` is what its help begins with."""
     parser = measure_parser(about)
-    own, targets = _split(arguments)
+    own, targets = split_arguments(arguments)
     options = parser.parse(own)
     target, resume = _target_and_resume(options.target or None, options.resume, commands)
     if target is None:
@@ -211,14 +208,6 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         budget_s=options.budget,
         anew=options.anew,
     )
-
-
-def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """The command line's own arguments, and those of the target: all that follows the first ``--``."""
-    if _ENDS_OWN not in arguments:
-        return list(arguments), ()
-    end = list(arguments).index(_ENDS_OWN)
-    return list(arguments[:end]), tuple(arguments[end + 1 :])
 
 
 def _target_and_resume(

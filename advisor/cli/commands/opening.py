@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.cli.parser import Parser, add_recipe_folders
+from advisor.cli.terminal import shows_the_app
 from advisor.errors import UsageError
 
 
@@ -22,10 +22,11 @@ class Open:
 
     def run(self) -> int:
         """Run the app, and return its exit code. Raises UsageError where there is no terminal, or no such session."""
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if not shows_the_app():
             command = f"perf-advisor report {self.session_id}".rstrip()
             raise UsageError(
-                "open shows a session in the app, and this is no terminal.", f"`{command}` prints the session."
+                "open shows a session in the app, and there is no terminal that it can draw on.",
+                f"`{command}` prints the session.",
             )
         from advisor.tui.launch import show_session
 

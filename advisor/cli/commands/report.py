@@ -6,19 +6,14 @@ from collections.abc import Sequence
 
 from advisor.cli.checks import outputs_of
 from advisor.cli.commands.revisit import Revisit
-from advisor.cli.parser import Parser, add_recipe_folders
-from advisor.cli.values import report_path_of, trace_path_of
+from advisor.cli.parser import Parser, add_recipe_folders, add_reports
 
 
 def parse(arguments: Sequence[str]) -> Revisit:
     """The options of this command. Raises UsageError."""
     parser = Parser("perf-advisor report", "Show a recorded session again, and write its report.")
     parser.add_argument("session", nargs="?", default="", metavar="SESSION", help="its id; the latest if left out")
-    parser.option("--report", metavar="FILE", read=report_path_of, help="write the report, .md or .html")
-    parser.option(
-        "--trace", metavar="FILE", read=trace_path_of, help="write the profile's Chrome trace, .json or .json.gz"
-    )
-    parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output")
+    add_reports(parser)
     add_recipe_folders(parser)
     options = parser.parse(arguments)
     outputs = outputs_of(options, {})

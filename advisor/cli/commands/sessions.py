@@ -44,7 +44,7 @@ def parse(arguments: Sequence[str]) -> ShowSessions:
 
 
 def result_of(state: SessionState) -> str:
-    """What a session came to, in a few words."""
+    """The result of a session, in a few words."""
     from advisor.report.listing import result_line
 
     return result_line(state)

@@ -1,4 +1,4 @@
-"""What a patch needs of a config file, whatever its format, and how to walk what it holds."""
+"""The interface of a config file to a patch, whatever its format; and a walk over its values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Document(Protocol):
     tree: dict[str, Any]
 
     def obstacle(self, path: Path) -> str:
-        """Why no value can be put at a path: a reason that follows "the config's ..."; empty where one can."""
+        """The reason against a value at a path: a reason that follows "the config's ..."; empty where one can."""
 
     def replace_or_add(self, path: Path, value: Scalar) -> None:
         """Put a value at a path; mappings on the way are made."""
@@ -45,7 +45,7 @@ def same_value(old: object, new: Scalar) -> bool:
 
 
 def at(tree: Any, path: Sequence[str]) -> Any:
-    """What stands at a path; None where nothing does."""
+    """The value at a path; None where there is none."""
     for part in path:
         tree = child(tree, part)
     return tree

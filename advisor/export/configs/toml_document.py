@@ -30,7 +30,7 @@ class TomlDocument:
             )
 
     def obstacle(self, path: Path) -> str:
-        """Why no value can be put at a path; empty where one can."""
+        """The reason against a value at a path; empty where one can."""
         node: Any = self.tree
         for place, part in enumerate(path):
             name = repr(".".join(path[:place]))

@@ -54,7 +54,7 @@ class Config:
     on_cpu: bool = False
 
     def get(self, *path: str) -> Any:
-        """What the config says under a key of the framework; None where it says nothing."""
+        """The config's value under a key of the framework; None where it says nothing."""
         return at(self.tree, (*self.home, *path))
 
     def has(self, name: str) -> bool:

@@ -141,7 +141,7 @@ def entries_of(node: Node | None, key: str) -> list[tuple[Node, Node]]:
 
 
 def plain(node: Node | None, seen: dict[int, Any] | None = None) -> Any:
-    """What a node holds, as plain Python; keys are words. A node that contains itself becomes such an object."""
+    """A node's value as plain Python; keys are words. A node that contains itself becomes such an object."""
     seen = {} if seen is None else seen
     if node is None:
         return {}

@@ -24,6 +24,7 @@ _GRAPH_INPUTS = ("x", "edge_index")
 class Geometric(Adapter):
     """Models of graphs. There are no names: the builders need the numbers of features."""
 
+    order = 80
     package = "torch_geometric"
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:

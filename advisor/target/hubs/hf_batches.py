@@ -104,7 +104,7 @@ class _About:
         return self.spec.input_shape[1:] if self.spec.input_shape else None
 
     def get(self, *names: str, default: Any = None) -> Any:
-        """The first of these that the configuration, or that of its part for images, has."""
+        """The first of these attributes in the configuration, or in its part for images; else ``default``."""
         for config in (self.config, getattr(self.config, "vision_config", None)):
             for name in names:
                 if (value := getattr(config, name, None)) is not None:
@@ -112,7 +112,7 @@ class _About:
         return default
 
     def notes(self) -> tuple[str, ...]:
-        """What was assumed."""
+        """The assumptions made about the inputs, in sentences."""
         shapes = {name: list(value.shape[1:]) for name, value in self.inputs()(1).items() if hasattr(value, "shape")}
         return ("random inputs: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items()),)
 

@@ -28,6 +28,7 @@ _MOST_OF_MEMORY = 0.8
 class HuggingFace(Adapter):
     """``hf:NAME``, ``hf:FOLDER``; configurations, models and Trainers."""
 
+    order = 30
     prefix = "hf"
     example = "hf:bert"
     package = install = "transformers"

@@ -17,8 +17,9 @@ _PAIR = 2
 
 
 class Lightning(Adapter):
-    """LightningModules, and pairs of one and its DataModule."""
+    """LightningModules, and pairs of one and its DataModule or DataLoader."""
 
+    order = 40
     package = "lightning"
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
@@ -31,7 +32,7 @@ class Lightning(Adapter):
         )
         if not isinstance(module, pytorch.LightningModule):
             return None
-        if data is not None and not isinstance(data, pytorch.LightningDataModule):
+        if data is not None and not isinstance(data, pytorch.LightningDataModule | DataLoader):
             return None
         return _workload(module, data, spec)
 
@@ -39,6 +40,7 @@ class Lightning(Adapter):
 class PytorchLightning(Lightning):
     """The same under the library's older name."""
 
+    order = 50
     package = "pytorch_lightning"
 
 
@@ -55,7 +57,7 @@ def _instance(kind: type) -> Any:
 
 
 def _workload(module: Any, data: Any, spec: TargetSpec) -> Any:
-    loader = _loader(module, data)
+    loader = data if isinstance(data, DataLoader) else _loader(module, data)
     if loader is None:
         return module if module.example_input_array is not None or spec.input_shape else _no_data(module)
     if spec.mode is Mode.INFER:

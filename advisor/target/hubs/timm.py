@@ -17,6 +17,7 @@ _FAMILIES = "`python -c 'import timm; print(*timm.list_models())'` lists them al
 class Timm(Adapter):
     """``timm:NAME``, and models that timm built."""
 
+    order = 60
     prefix = package = "timm"
     example = "timm:resnet50"
 

@@ -26,6 +26,7 @@ _MASK_RATIO = 4
 class Ultralytics(Adapter):
     """``ultralytics:NAME``, and YOLO objects."""
 
+    order = 20
     prefix = package = "ultralytics"
     example = "ultralytics:yolov8n"
 

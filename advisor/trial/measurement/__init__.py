@@ -1,1 +1,1 @@
-"""What a trial measures with: batches, the clock, memory, what disturbed it, the first steps."""
+"""The instruments of a trial: batches, the clock, memory, what disturbed it, the first steps."""

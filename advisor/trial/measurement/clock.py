@@ -106,7 +106,7 @@ class StepClock:
 
 
 def steps_in(seconds: float, step_s: float) -> int:
-    """How many steps fill this many seconds, at least one."""
+    """The number of steps that fill this many seconds, at least one."""
     return max(1, min(_LONGEST_BLOCK_STEPS, round(seconds / step_s)))
 
 

@@ -23,7 +23,7 @@ _DEEPEST = 6
 
 
 def print_of(batch: Any) -> BatchPrint:
-    """The print of a batch: tensors, arrays, numbers and texts in containers and objects of any class."""
+    """The fingerprint of a batch: tensors, arrays, numbers and texts in containers and objects of any class."""
     parts: list[PartPrint] = []
     for place, part in _parts(batch, "", _DEEPEST):
         parts.append(_part_print(place or "batch", part))

@@ -116,7 +116,7 @@ def state_problem(loader: Any) -> str:
 
 
 def note_on(data: DataPrint | None) -> list[str]:
-    """What a person should know of how the data of trials are compared."""
+    """The note on how the data of trials are compared."""
     places = (*data.random, *data.loose) if data is not None else ()
     if not places:
         return []

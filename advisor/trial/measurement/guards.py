@@ -109,7 +109,7 @@ class Ourselves:
         return bool(self.certain or self.candidates)
 
     def others(self, pids: frozenset[int]) -> int:
-        """How many of these are not this trial."""
+        """The number of these that are not this trial."""
         return len(pids - self.certain) - bool(pids & self.candidates)
 
     def busy_others(self, sm_percent: dict[int, int]) -> dict[int, int]:
@@ -171,7 +171,7 @@ class GpuWatch:
         return summarised(self._readings, self._ourselves()) if self._readings else None
 
     def disturbance(self) -> str:
-        """What disturbed the GPU between start and stop; an empty string when nothing did."""
+        """The disturbances of the GPU between start and stop; an empty string when nothing did."""
         slowdown_c = self._gauges.slowdown_c if self._gauges else None
         return gpu_disturbance(self._readings, self._ourselves(), slowdown_c)
 

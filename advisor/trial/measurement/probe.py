@@ -27,7 +27,7 @@ _PIECE_ELEMENTS = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the first steps computed. ``seconds`` is what the ``steps`` took, without the looking at what they did.
+    """The results of the first steps. ``seconds`` is what the ``steps`` took, without the looking at what they did.
 
     ``usual_step_s`` is what one took on average, the longest left out where there are several: that one compiles.
     ``losses``, ``outputs`` and ``weights`` are as in ``TrialResult``. ``skipped_steps`` of the steps changed no weight,

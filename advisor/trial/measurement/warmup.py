@@ -16,7 +16,7 @@ _STEADY = 0.05
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """How the steady state was reached; ``step_s`` is the step time at the end."""
+    """The way to the steady state; ``step_s`` is the step time at the end."""
 
     seconds: float
     steps: int

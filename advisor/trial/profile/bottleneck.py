@@ -16,8 +16,8 @@ _FAR_SHARE = 0.1
 _MEASURED_IN_PEACE = 1.1
 
 
-def judge(measured: Profile) -> tuple[Bottleneck, str]:
-    """What the step is bound by, and the evidence in one sentence without its full stop."""
+def judge(measured: Profile) -> tuple[Bottleneck | None, str]:
+    """The step's bottleneck, None where it is far from every roof, and the evidence in one sentence."""
     waiting, copying = measured.share(Phase.DATA_WAIT), measured.share(Phase.HOST_TO_DEVICE)
     if _starves(measured, waiting + copying):
         if copying > waiting and measured.host_to_device_bytes:
@@ -65,15 +65,24 @@ def _copy_evidence(measured: Profile, copying: float) -> str:
     return f"copying the batch to the GPU takes {format_percent(copying)} of the step: {reached}{ceiling}"
 
 
-def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck, str]:
+def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
     """Which of its two roofs a busy device is nearer to: arithmetic or moving bytes."""
     share, moved = step_roof_share(measured), step_copy_share(measured)
+    if max(share or 0.0, 1.0 if moved is None else moved) < _FAR_SHARE:
+        return None, _far_from_both(measured, share or 0.0, moved or 0.0)
     if share is not None and (share >= _COMPUTE_BOUND_SHARE or (moved is not None and share > moved)):
         return Bottleneck.COMPUTE, _arithmetic_evidence(measured, share)
-    evidence = f"{_little_arithmetic(measured, share)}{_traffic(measured, moved)}"
-    if max(share or 0.0, 1.0 if moved is None else moved) < _FAR_SHARE:
-        evidence += ": far from both, so calls of small operators or other programs may take the time"
-    return Bottleneck.MEMORY, evidence
+    return Bottleneck.MEMORY, f"{_little_arithmetic(measured, share)}{_traffic(measured, moved)}"
+
+
+def _far_from_both(measured: Profile, share: float, moved: float) -> str:
+    """The probable reason of a step that keeps the device busy with neither arithmetic nor moving bytes."""
+    calls = f" ({measured.calls_per_step:.0f} calls)" if measured.calls_per_step else ""
+    reached = f"{format_percent(share)} of the {measured.ceiling_dtype} matrix-product rate"
+    return (
+        f"probably the overhead of many small operators{calls}, or of other programs: the step reaches {reached} and "
+        f"{format_percent(moved)} of what a copy in memory reaches"
+    )
 
 
 def _arithmetic_evidence(measured: Profile, share: float) -> str:

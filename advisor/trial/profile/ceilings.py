@@ -114,7 +114,7 @@ def _types(device: torch.device, dtype: torch.dtype) -> list[str]:
 
 
 def machine_name(device: torch.device, hardware: Hardware) -> str:
-    """What the ceilings belong to: the device, and the versions of what runs on it."""
+    """The key of the ceilings: the device, and the versions of what runs on it."""
     if device.type == "cpu":
         host = hardware.host
         return f"{host.cpu}, {host.usable_cores} cores, {torch.get_num_threads()} threads, torch {torch.__version__}"

@@ -1,4 +1,4 @@
-"""What the compiler had to say: graph breaks, and compilations while steps were being timed."""
+"""The compiler's remarks: graph breaks, and compilations while steps were being timed."""
 
 from __future__ import annotations
 

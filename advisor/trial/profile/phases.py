@@ -10,14 +10,17 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from advisor.machine.device import backend_of
+from advisor.portable.graphed import GraphedStep
 from advisor.records import Phase
-from advisor.runtime.step import InferStep, TrainStep
+from advisor.runtime.step import InferStep, OwnStep, TrainStep
 from advisor.trial.measurement.feed import Feed
 
 _MOST_STEPS = 20
 _FEWEST_STEPS = 3
 # Beyond the limit as many times, even the fewest steps are too many.
 _PATIENCE = 2
+# The part of a step that is replayed as one graph.
+CAPTURED = "captured step"
 T = TypeVar("T")
 
 
@@ -49,8 +52,9 @@ class PhaseTimer:
 
         Where every fourth batch takes long, the usual wait is none, and yet the loop waits.
         """
-        typical = {Phase.DATA_WAIT: fmean}
-        return {phase: 1e3 * typical.get(Phase(phase), median)(times) for phase, times in self.times_s.items()}
+        return {
+            phase: 1e3 * (fmean if phase == Phase.DATA_WAIT else median)(times) for phase, times in self.times_s.items()
+        }
 
 
 def measure_phases(step: TrainStep | InferStep, feed: Feed, *, limit_s: float) -> dict[str, float]:
@@ -68,13 +72,26 @@ def measure_phases(step: TrainStep | InferStep, feed: Feed, *, limit_s: float) -
     return timer.typical_ms()
 
 
+def measure_parts(step: TrainStep | InferStep | GraphedStep, feed: Feed, *, limit_s: float) -> dict[str, float]:
+    """The same of a step as it was timed: a captured one has no parts but the wait for its batch and its replay."""
+    if not isinstance(step, GraphedStep):
+        return measure_phases(step, feed, limit_s=limit_s)
+    timer, started = PhaseTimer(step.device), time.perf_counter()
+    for done in range(_MOST_STEPS):
+        if done >= _FEWEST_STEPS and time.perf_counter() - started > limit_s:
+            break
+        batch = timer.run(Phase.DATA_WAIT, feed.next)
+        timer.run(CAPTURED, lambda batch=batch: step(batch))  # type: ignore[misc]
+    return timer.typical_ms()
+
+
 def run_in_phases(step: TrainStep | InferStep, feed: Feed, run: RunPhase) -> None:
     """One step of the timed loop in its phases, each of them run by ``run``."""
     batch = run(Phase.DATA_WAIT, feed.next)
     moved = run(Phase.HOST_TO_DEVICE, lambda: step.to_device(batch))
     if isinstance(step, InferStep):
         step.begin_graphs()
-        run(Phase.FORWARD, lambda: step.forward(moved))
+        run(Phase.OWN_STEP if isinstance(step, OwnStep) else Phase.FORWARD, lambda: step.forward(moved))
     else:
         _train_in_phases(step, moved, run)
 

@@ -81,7 +81,7 @@ def phases_alone(step: TrainStep | InferStep, feed: Feed, step_ms: float, *, lim
     phases = measure_phases(step, feed, limit_s=limit_s)
     if feed.queued_batches:
         phases = _with_whole_wait(phases, step_ms)
-    measured = Profile(step_ms=step_ms, phases=phases)
+    measured = Profile(step_ms=step_ms, phases=phases, phases_alone=True)
     bottleneck, evidence = judge(measured)
     if bottleneck not in (Bottleneck.INPUT, Bottleneck.COPY):
         return measured

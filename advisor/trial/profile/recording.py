@@ -1,4 +1,4 @@
-"""What torch.profiler records of a few steps: tables of operators, the device's time by phase, and a Chrome trace."""
+"""Records of torch.profiler for a few steps: operator tables, the device's time by phase, and a Chrome trace."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DeviceActivity:
-    """What the device did in one recorded step.
+    """The device's activity in one recorded step.
 
     ``busy_ms`` is the time in which a kernel ran, overlapping ones counted once; transfers between host and device are
     no part of it. ``phases`` is the time in which what each phase launched ran, transfers among it.
@@ -134,7 +134,7 @@ def outermost_calls(events: Iterable[Any]) -> int:
 
 
 def called_families(events: Iterable[Any]) -> tuple[str, ...]:
-    """What the operators compute, by the families of modules that do the same; convolutions by their weights' rank."""
+    """The families of modules whose operations the operators are; convolutions by their weights' rank."""
     found = set()
     for event in events:
         name, shapes = event.name.removeprefix("aten::"), event.input_shapes or []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import OptionList, Static
@@ -19,6 +19,7 @@ from advisor.recipe import card
 from advisor.records import Candidate, Mode, Recommendation
 from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_caveats
+from advisor.report.pictures import batch_chart, front_chart
 from advisor.tui.context import Context
 from advisor.tui.deciding import DECISIONS, can_decide, handlers_of, values_of
 from advisor.tui.messages import Decided, RetryWanted
@@ -27,6 +28,7 @@ from advisor.tui.views.advice_text import (
     card_text,
     effect_facts,
     front_text,
+    is_checked,
     list_entry,
     nothing_helped,
     title_text,
@@ -36,10 +38,11 @@ from advisor.tui.views.base import View
 from advisor.tui.views.sweep_text import sweep_text
 from advisor.tui.widgets.changes import look_same, show_text
 from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
 _EMPTY = "Recommendations appear here as soon as the first trials are ranked."
 _WIDE = 100
-_PLOT_LEGEND = "B baseline · S stack · 1-9 rank · ─ front"
+_FRONT_LEGEND = "B baseline · S stack · 1-9 rank · ─ front"
 
 
 class AdviceView(View):
@@ -51,7 +54,6 @@ class AdviceView(View):
         super().__init__(context, id="advice")
         self._ids: list[str] = []
         self._drawn: object = None
-        self._plotting = False
 
     def compose(self) -> ComposeResult:
         """The list, the detail and a place for the plot."""
@@ -69,15 +71,11 @@ class AdviceView(View):
                 yield Static(id="advice-code", markup=False)
                 yield Static("About this setting", classes="section")
                 yield Static(id="advice-card", markup=False)
-            with Vertical(id="plot-panel", classes="panel"):
-                yield Vertical(id="plot")
-                yield Static(id="plot-front", markup=False)
+            yield PicturePanel()
 
     def on_mount(self) -> None:
-        """Title the panels."""
+        """Title the panel."""
         self.query_one("#detail").border_title = "Recommendation"
-        self.query_one("#plot-panel").border_title = "Speed against memory"
-        self.query_one("#plot-panel").border_subtitle = _PLOT_LEGEND
 
     def on_resize(self) -> None:
         """Fit the list to the new width."""
@@ -96,7 +94,7 @@ class AdviceView(View):
         decided = sum(item.record.candidate.recipe in self.context.decisions for item in items)
         self.query_one("#advice-list").border_title = f"Ranked · {decided} of {len(items)} decided"
         self._show_detail()
-        self._show_plot()
+        self._show_pictures()
 
     @property
     def _list(self) -> OptionList:
@@ -159,6 +157,7 @@ class AdviceView(View):
     @on(OptionList.OptionHighlighted)
     def _on_option_highlighted(self) -> None:
         self._show_detail()
+        self._show_pictures()
         self.app.refresh_bindings()
 
     def _show_detail(self) -> None:
@@ -212,16 +211,19 @@ class AdviceView(View):
         return {
             **handlers_of(self._decide),
             "retry": self.retry,
-            "plot": self.toggle_plot,
+            "toggle": self.toggle,
+            "plot": self.next_picture,
             "copy": self.copy,
         }
 
     def can(self, name: str) -> bool:
         """A decision that is taken already cannot be taken again."""
         item = self.chosen
+        if name == "plot":
+            return bool(self._pictures())
         if item is None or (name == "retry" and self.context.recorded):
             return False
-        if name == "accept":  # another value than the one that is accepted may be wanted
+        if name in ("accept", "toggle"):  # another value than the one that is accepted may be wanted
             return self.context.state.can_decide(item.record.candidate.recipe)
         return name not in DECISIONS or can_decide(self.context.state, item.record.candidate, name)
 
@@ -234,6 +236,18 @@ class AdviceView(View):
             self._ask_for_value(self.chosen, values)
         else:
             self._send(Decided(recipe, decision))
+
+    def toggle(self) -> None:
+        """Turn the check box round; a consent that has changed nothing yet is taken back."""
+        item = self.chosen
+        if item is None:
+            return
+        recipe = item.record.candidate.recipe
+        decision = self.context.decisions.get(recipe)
+        if decision is Decision.ACCEPTED and not item.in_stack:
+            self.post_message(Decided(recipe, None))
+        else:
+            self._decide(Decision.REJECTED if is_checked(item, decision) else Decision.ACCEPTED)
 
     def _send(self, message: Decided) -> None:
         """Ask for a decision, and go on to the next recommendation that has none."""
@@ -268,25 +282,26 @@ class AdviceView(View):
         if self.chosen:
             self.post_message(RetryWanted(self.chosen.record.candidate.name))
 
-    def toggle_plot(self) -> None:
-        """Show the plot in place of the detail, or the detail again."""
-        self._plotting = not self._plotting
-        self._show_plot()
+    def next_picture(self) -> None:
+        """Show the next picture in place of the detail, and the detail again behind the last."""
+        panel = self.query_one(PicturePanel)
+        panel.show(self._pictures())
+        panel.go_on()
+        self.query_one("#detail").display = not panel.is_open
 
-    def _show_plot(self) -> None:
-        panel = self.query_one("#plot-panel")
-        panel.display = self._plotting
-        self.query_one("#detail").display = not self._plotting
-        if not self._plotting:
-            return
-        from advisor.tui.widgets.scatter import Scatter
+    def _pictures(self) -> list[Picture]:
+        """Speed against memory with the highlighted recommendation marked, and throughput by batch size."""
+        state, record = self.context.state, self.chosen.record if self.chosen else None
+        front = front_chart(state, record.settings if record and record.alone else None)
+        batch = batch_chart(state)
+        drawn = [Picture(front, front_text(state), _FRONT_LEGEND)] if front else []
+        return [*drawn, *([Picture(batch)] if batch else [])]
 
-        plot = panel.query_one("#plot")
-        if not plot.children:
-            plot.mount(Scatter(self.context))
-        else:
-            plot.query_one(Scatter).draw()
-        show_text(panel.query_one("#plot-front", Static), front_text(self.context.state))
+    def _show_pictures(self) -> None:
+        panel = self.query_one(PicturePanel)
+        if panel.is_open:
+            panel.show(self._pictures())
+            self.query_one("#detail").display = not panel.is_open
 
     def first_focus(self) -> Widget | None:
         """The list, once there is something in it."""

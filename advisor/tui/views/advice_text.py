@@ -35,8 +35,9 @@ from advisor.records import (
     Verdict,
     text_of,
 )
-from advisor.report.conclusions import candidates_tried, count_untried, shown_by
-from advisor.report.figures import own_figures, verdict_shown
+from advisor.report.conclusions import count_untried, shown_by
+from advisor.report.figures import IN_TURN, own_figures, verdict_shown
+from advisor.report.no_result import Cause, no_result
 from advisor.report.pareto import front_of
 from advisor.tui.context import Context
 from advisor.tui.text import DIM, mark, memory_against, own_effect, ratio
@@ -48,11 +49,10 @@ def nothing_helped(state: SessionState) -> str:
     """What there is to say at the end of a session that recommends nothing."""
     if state.stack and state.stack.settings:
         return "No setting is recommended alone. View 3 shows the stack, which is measured as one; view 5 exports it."
-    if not candidates_tried(state):
-        return "No candidate was tried: R tries them, for as long again. View 3 says why not."
-    missed = count_untried(state)
-    rest = f" {missed} more could not be tried: R tries them, for as long again." if missed else ""
-    return f"Nothing that was tried {state.goal.better()}.{rest} View 3 shows each attempt."
+    missed, found = count_untried(state), no_result(state)
+    more = "more " if found.cause is not Cause.NOT_TRIED else ""
+    rest = f" {missed} {more}could not be tried: R tries them, for as long again." if missed else ""
+    return f"{found.sentence}{rest} View 3 shows each attempt."
 
 
 def front_text(state: SessionState) -> Content:
@@ -85,16 +85,26 @@ def _word(name: str, value: Value) -> str:
 def list_entry(
     item: Recommendation, decision: Decision | None, by: Yardstick | None, *, wide: bool, value: Value | None = None
 ) -> Content:
-    """Two lines of the list: rank, mark, title; then the effect and what was decided, as a mark when not ``wide``.
+    """Two lines of the list: rank, mark, title; then a check box, the effect and what was decided.
 
-    ``value`` is the one that was accepted, where it was one of several.
+    That is a mark when not ``wide``. ``value`` is the one that was accepted, where it was one of several.
     """
     record = item.record
     first = Content.assemble((f"{item.rank:>2} ", DIM), mark(record), " ", (item.title, "bold"))
     badge = _badge(item, decision, value)
     effect = own_effect(record, by, short=True)
-    second = Content.assemble("     ", effect, "  ", badge if wide else badge[:1])
+    second = Content.assemble("  ", check_box(item, decision), " ", effect, "  ", badge if wide else badge[:1])
     return first + Content("\n") + second
+
+
+def is_checked(item: Recommendation, decision: Decision | None) -> bool:
+    """Whether a recommendation is in the stack, or will be: accepted, or in it and not rejected."""
+    return decision is Decision.ACCEPTED or (item.in_stack and decision is not Decision.REJECTED)
+
+
+def check_box(item: Recommendation, decision: Decision | None) -> Content:
+    """``☑`` for what the stack holds, ``☐`` for what it does not."""
+    return Content.styled("☑", "$success") if is_checked(item, decision) else Content.styled("☐", DIM)
 
 
 def _badge(item: Recommendation, decision: Decision | None, value: Value | None = None) -> Content:
@@ -183,7 +193,7 @@ def _how(record: TrialRecord) -> list[Fact]:
     if comparison is None:
         return []
     alone: list[Fact] = [("Alone", ratio(comparison))] if record.contribution else []
-    how = "in turn with the baseline" if comparison.paired or record.confirmed else "one trial"
+    how = IN_TURN if comparison.paired or record.confirmed else "one trial"
     return [*alone, ("", Content.styled(f"{how}, noise {format_noise(comparison.noise_floor)}", DIM))]
 
 

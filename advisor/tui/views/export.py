@@ -15,9 +15,9 @@ from textual.widgets import Button, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from advisor.errors import AdvisorError
+from advisor.export.format import Offer
 from advisor.files.paths import is_file
 from advisor.tui.context import Context
-from advisor.tui.exporting import ExportFormat
 from advisor.tui.messages import ExportSaved
 from advisor.tui.saving import free_path
 from advisor.tui.screens import OverwriteScreen, Overwriting
@@ -34,7 +34,7 @@ class ExportView(View):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="export")
-        self._formats: tuple[ExportFormat, ...] = ()
+        self._formats: tuple[Offer, ...] = ()
         self._paths: dict[str, str] = {}
         self._drawn: tuple[str, str] | None = None
 
@@ -71,7 +71,7 @@ class ExportView(View):
         return self.query_one("#path", Input)
 
     @property
-    def chosen(self) -> ExportFormat | None:
+    def chosen(self) -> Offer | None:
         """The highlighted format."""
         position = self._list.highlighted
         return self._formats[position] if position is not None and position < len(self._formats) else None
@@ -100,11 +100,12 @@ class ExportView(View):
 
     def _show_next_steps(self) -> None:
         if self.chosen is not None:
-            path, target = self._paths[self.chosen.id].strip(), self.context.request.target.command
-            steps = next_steps(self.chosen, path, self.context.state, target)
+            name = self._paths[self.chosen.id].strip() or self.chosen.default_name
+            lines = self.context.exporter.next_steps(self.chosen.id, name, self.context.state)
+            steps = next_steps(name, lines, self.context.state.verification)
             show_text(self.query_one("#next-steps", Static), steps)
 
-    def _preview(self, chosen: ExportFormat) -> tuple[str, str]:
+    def _preview(self, chosen: Offer) -> tuple[str, str]:
         try:
             text = self.context.exporter.preview(chosen.id, self.context.state)
         except AdvisorError as error:
@@ -150,7 +151,7 @@ class ExportView(View):
         config = self.context.request.config_path
         return config is not None and path.resolve() == Path(config).resolve()
 
-    def _answered(self, chosen: ExportFormat, path: Path, other: Path, answer: Overwriting | None) -> None:
+    def _answered(self, chosen: Offer, path: Path, other: Path, answer: Overwriting | None) -> None:
         if answer is Overwriting.OVERWRITE:
             self._write(chosen, path)
         elif answer is Overwriting.RENAME:
@@ -158,7 +159,7 @@ class ExportView(View):
             self._path.value = self._paths[self.chosen.id] if self.chosen else ""
             self.edit_path()
 
-    def _write(self, chosen: ExportFormat, path: Path) -> None:
+    def _write(self, chosen: Offer, path: Path) -> None:
         """Write the file and say where it is, or what went wrong."""
         try:
             written = self.context.exporter.save(chosen.id, path, self.context.state)
@@ -198,7 +199,7 @@ class ExportView(View):
         return self._list
 
 
-def _entry(item: ExportFormat) -> Content:
+def _entry(item: Offer) -> Content:
     entry = Content.styled(item.title, "bold")
     return entry + Content.assemble("\n", (item.description, DIM)) if item.description else entry
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -15,13 +14,13 @@ from advisor.figures.formatting import (
     format_ms,
     format_noise,
     format_numerics,
-    format_percent,
     format_rate,
     format_seconds,
 )
 from advisor.records import Objective, StackRecord, Verdict
 from advisor.report.conclusions import candidates_tried, count_untried, stack_helps
 from advisor.report.figures import MEASURED_ONCE
+from advisor.report.no_result import Cause, no_result
 from advisor.tui.text import DIM, memory_against, own_effect
 from advisor.tui.views.roof_text import roof_before_and_after
 
@@ -160,22 +159,20 @@ def _in_the_middle(state: SessionState) -> Content:
     return _two("The first trials are running…", "Key 3 shows them live.")
 
 
+# What to do where nothing could be judged; the cause is told first.
+_NEXT = {
+    Cause.NOT_TRIED: "R tries them, for as long again; a larger --budget does the same. Key 3 says why.",
+    Cause.ALL_FAILED: "Key 3 shows the reason of each, l its log; t tries one again.",
+    Cause.TOO_NOISY: "End other programs and run again; only larger effects than that could be seen.",
+}
+
+
 def _at_the_end(state: SessionState) -> Content:
     """Nothing helped: whether that is a result, or nothing could be judged."""
-    tried, missed = candidates_tried(state), count_untried(state)
-    if not tried:
-        rest = "R tries them, for as long again; a larger --budget does the same. Key 3 says why."
-        return _two("Nothing could be judged: no candidate was tried.", rest, _PROBLEM)
-    if not any(record.result.measured for record in tried):
-        failed = "its only trial failed" if len(tried) == 1 else f"all {len(tried)} trials failed"
-        rest = "Key 3 shows the reason of each, l its log; t tries one again."
-        return _two(f"Nothing could be judged: {failed}.", rest, _PROBLEM)
-    noise = state.baseline.noise_floor if state.baseline else 0.0
-    if noise > POLICY.noisy:
-        head = f"Nothing could be judged: identical runs differ by {format_percent(noise)} on this machine."
-        return _two(head, "End other programs and run again; only larger effects than that could be seen.", _PROBLEM)
-    head = f"Nothing that was tried {state.goal.better()}."
+    found, missed = no_result(state), count_untried(state)
+    if found.cause in _NEXT:
+        return _two(found.sentence, _NEXT[found.cause], _PROBLEM)
     if missed:
         rest = f"{missed} more could not be tried: R tries them, for as long again. Key 3 says why."
-        return _two(head, rest, _PROBLEM)
-    return _two(head, "Your settings are good as they are; key 3 shows each trial.")
+        return _two(found.sentence, rest, _PROBLEM)
+    return _two(found.sentence, "Your settings are good as they are; key 3 shows each trial.")

@@ -64,7 +64,7 @@ class OverviewView(View):
         """Draw all panels."""
         state, request = self.context.state, self.context.request
         show_text(self.query_one("#headline", Static), headline(state))
-        plan = plan_text(state, request.budget_s)
+        plan = plan_text(state, request.budget_s, self.context.expected_end)
         self.query_one("#plan").display = bool(plan)
         show_text(self.query_one("#plan", Static), plan)
         self.query_one("#headline").border_subtitle = what_is_measured(state.facts)

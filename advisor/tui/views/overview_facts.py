@@ -12,7 +12,6 @@ from advisor.figures.formatting import (
     format_bytes,
     format_count,
     format_ms,
-    format_percent,
     format_rate,
     format_seconds,
     format_setting,
@@ -24,7 +23,6 @@ from advisor.records import (
     Hardware,
     HostInfo,
     Mode,
-    Objective,
     Value,
     WorkloadFacts,
 )
@@ -32,13 +30,6 @@ from advisor.report.figures import noise_words
 from advisor.tui.text import DIM
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact
-
-_OBJECTIVES = {
-    Objective.THROUGHPUT: "samples per second",
-    Objective.MEMORY: "the smallest peak",
-    Objective.LATENCY: "a shorter step",
-    Objective.ENERGY: "fewer joules a sample",
-}
 
 
 def hardware_facts(hardware: Hardware | None, device_uuid: str | None, *, short: bool = False) -> list[Fact]:
@@ -190,9 +181,9 @@ def baseline_facts(baseline: BaselineRecord | None, facts: Facts | None) -> list
 def bound_facts(facts: Facts | None) -> list[Fact]:
     """The bottleneck with its evidence."""
     profile = facts.profile if facts else None
-    if profile is None or profile.bottleneck is None:
+    if profile is None or not profile.kind_of_step:
         return []
-    return [("Limit", Content.assemble((profile.bottleneck.kind_of_step, "bold $accent"), "  ", profile.evidence))]
+    return [("Limit", Content.assemble((profile.kind_of_step, "bold $accent"), "  ", profile.evidence))]
 
 
 def _spread(baseline: BaselineRecord) -> list[Fact]:
@@ -218,10 +209,8 @@ def source_facts(state: SessionState) -> list[Fact]:
 
 
 def _goal_text(goal: Goal, budget_s: float) -> str:
-    kept = f" at {format_percent(goal.keep_speed)} of the speed or more"
     limit = f", at most {format_bytes(goal.memory_limit_bytes)}" if goal.memory_limit_bytes else ""
-    what = f"{_OBJECTIVES[goal.objective]}{kept if goal.objective is Objective.MEMORY else ''}{limit}"
-    return f"{what}, within {format_seconds(budget_s)}"
+    return f"{goal.words.short.format(kept=goal.kept_speed)}{limit}, within {format_seconds(budget_s)}"
 
 
 def note_lines(state: SessionState, goal: Goal, budget_s: float, *, most: int = 6) -> list[Fact]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from textual.content import Content
 
 from advisor.experiment.state import SessionState
@@ -27,8 +29,11 @@ _TEACHES = {
 }
 
 
-def plan_text(state: SessionState, budget_s: float) -> Content:
-    """Return the steps with their marks and a sentence about the present one; empty once the session is over."""
+def plan_text(state: SessionState, budget_s: float, ends: datetime | None = None) -> Content:
+    """Return the steps with their marks, the expected end, and a sentence about the present one.
+
+    Empty once the session is over.
+    """
     if state.finished or state.failure:
         return Content("")
     now = step_now(state)
@@ -41,7 +46,8 @@ def plan_text(state: SessionState, budget_s: float) -> Content:
         else Content.styled(f"{step} ·", DIM)
         for position, step in enumerate(_STEPS)
     ]
-    line = Content("  ").join(marks) + Content.styled(f"   at most {format_seconds(budget_s)}", DIM)
+    end = f"ends about {ends:%H:%M}, " if ends and not state.held else ""
+    line = Content("  ").join(marks) + Content.styled(f"   {end}at most {format_seconds(budget_s)}", DIM)
     return Content("\n").join([line, Content.styled(_TEACHES[now], DIM)])
 
 

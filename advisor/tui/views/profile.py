@@ -13,6 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from advisor.records import Profile
+from advisor.report.pictures import phases_chart, roofline_chart, steps_chart
 from advisor.tui.context import Context
 from advisor.tui.messages import TraceSaved
 from advisor.tui.saving import copy_trace
@@ -24,10 +25,12 @@ from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import PhaseBar
+from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
 _WAITING = "The profile is taken soon after the baseline."
 _HABITS = "What habits cost is measured with the profile."
 # The panels under the phase bar, in the order of the key; a narrow screen shows one of them at a time.
+_LEGEND = "B baseline · S stack"
 _PANELS = ("operators", "roof", "habits")
 
 
@@ -53,6 +56,7 @@ class ProfileView(View):
                     yield Static(id="habits", markup=False)
             with VerticalScroll(classes="panel", id="roof-panel"):
                 yield FactList(label_width=9, id="roof")
+        yield PicturePanel()
 
     def on_mount(self) -> None:
         """Title the panels."""
@@ -74,8 +78,8 @@ class ProfileView(View):
         """Draw the profile, once there is one."""
         profile, state = self._profile, self.context.state
         self._show_verdict(profile)
-        phases, on_device = (profile.phases, profile.device_phases) if profile else ({}, {})
-        self.query_one(PhaseBar).show(phases, on_device, waiting_text(state, _WAITING))
+        on_device = profile.device_phases if profile else {}
+        self.query_one(PhaseBar).show(phases_chart(state), on_device, waiting_text(state, _WAITING))
         nothing = waiting_text(state, "Nothing to compare with yet.")
         self.query_one("#roof", FactList).show(roof_facts(self.context.state), nothing)
         waiting = waiting_text(state, "No operators yet.")
@@ -87,6 +91,7 @@ class ProfileView(View):
         self._table.display = has_rows
         self._table.show(profile)
         self._tell_operators()
+        self._show_pictures()
 
     def _title_of(self, recipe_id: str) -> str:
         recipe = self.context.recipe(recipe_id)
@@ -94,9 +99,9 @@ class ProfileView(View):
 
     def _show_verdict(self, profile: Profile | None) -> None:
         verdict = self.query_one("#verdict", Static)
-        verdict.display = profile is not None and profile.bottleneck is not None
-        if profile and profile.bottleneck:
-            name = profile.bottleneck.kind_of_step.capitalize()
+        verdict.display = profile is not None and bool(profile.kind_of_step)
+        if profile and profile.kind_of_step:
+            name = profile.kind_of_step.capitalize()
             show_text(verdict, Content.assemble((name, "bold $accent"), ": ", (profile.evidence, DIM)))
 
     @on(OperatorTable.Drawn)
@@ -112,11 +117,19 @@ class ProfileView(View):
 
     def handlers(self) -> Mapping[str, Callable[[], None]]:
         """The keys of this view."""
-        return {"sort": self.sort, "shapes": self.toggle_shapes, "panel": self.next_panel, "trace": self.save_trace}
+        return {
+            "sort": self.sort,
+            "shapes": self.toggle_shapes,
+            "panel": self.next_panel,
+            "plot": self.next_picture,
+            "trace": self.save_trace,
+        }
 
     def can(self, name: str) -> bool:
         """What is not in the profile can be neither sorted nor saved."""
         profile = self._profile
+        if name == "plot":
+            return bool(self._pictures())
         if profile is None:
             return name == "panel"
         needed = {"sort": bool(profile.operators), "shapes": bool(profile.by_shape), "trace": bool(profile.trace_path)}
@@ -135,6 +148,28 @@ class ProfileView(View):
     def next_panel(self) -> None:
         """Go to the next of the panels under the phase bar."""
         self._go_to(_PANELS[(_PANELS.index(self._panel) + 1) % len(_PANELS)])
+
+    def next_picture(self) -> None:
+        """Show the next picture under the phases, and the panels again behind the last."""
+        panel = self.query_one(PicturePanel)
+        panel.show(self._pictures())
+        panel.go_on()
+        self._make_room(panel)
+
+    def _pictures(self) -> list[Picture]:
+        drawn = (roofline_chart(self.context.state), steps_chart(self.context.state))
+        return [Picture(plot, legend=_LEGEND) for plot in drawn if plot is not None]
+
+    def _show_pictures(self) -> None:
+        panel = self.query_one(PicturePanel)
+        if panel.is_open:
+            panel.show(self._pictures())
+            self._make_room(panel)
+
+    def _make_room(self, panel: PicturePanel) -> None:
+        """A picture stands in place of the panels, and on a short screen of the phases."""
+        self.query_one("#profile-columns").display = not panel.is_open
+        self.set_class(panel.is_open, "-picture")
 
     def _go_to(self, panel: str) -> None:
         self.remove_class(f"-{self._panel}")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
+
 from textual.content import Content
 
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     format_interval,
+    format_ms,
     format_numerics,
     format_outcome,
     format_pending,
@@ -18,13 +22,15 @@ from advisor.figures.formatting import (
 from advisor.recipe.catalog import Catalog
 from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report.conclusions import shown_by
-from advisor.report.figures import MEASURED_ONCE, own_figures, verdict_shown
+from advisor.report.figures import IN_TURN, MEASURED_ONCE, own_figures, verdict_shown
+from advisor.report.pictures import block_times
 from advisor.tui.deciding import decision_on
-from advisor.tui.text import DIM, memory_against, own_effect, ratio
+from advisor.tui.text import DIM, memory_against, own_effect, ratio, sparkline
 from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s
 
-IN_TURN = "in turn with the baseline"
+# The widest line of step times, in cells.
+_SPARK = 24
 
 
 def selection_text(key: str, state: SessionState, catalog: Catalog | None = None) -> Content:
@@ -38,7 +44,8 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
     record = state.trials.get(key)
     if record is None or state.running == key:  # a trial that runs again is not told by what it found before
         now = f"running: {state.activity}" if state.running == key else _why_waiting(key, state)
-        return Content.assemble((key, "bold"), "\n", (now, DIM))
+        before = _steps(record.result, state.baseline, "last time") if record and record.alone else []
+        return _lines([Content.assemble((key, "bold")), Content.styled(now, DIM), *before])
     return _record_text(record, state, catalog)
 
 
@@ -59,7 +66,7 @@ def _skipped_text(recipe: str, state: SessionState) -> Content:
 
 def _baseline_text(baseline: BaselineRecord | None) -> Content:
     head = Content.assemble((BASELINE, "bold"), ("  your present settings; everything is compared with it", DIM))
-    return _lines([head, *(_beside(baseline.result, None) if baseline else [])])
+    return _lines([head, *([*_steps(baseline.result, None), *_beside(baseline.result, None)] if baseline else [])])
 
 
 def _stack_text(stack: StackRecord, baseline: BaselineRecord | None) -> Content:
@@ -68,7 +75,8 @@ def _stack_text(stack: StackRecord, baseline: BaselineRecord | None) -> Content:
         return _lines([Content.assemble(("stack  ", "bold"), (format_pending(stack), "$warning")), Content(listed)])
     how = f"  measured {IN_TURN}" if stack.confirmed else f"  {MEASURED_ONCE}"
     head = Content.assemble(("stack  ", "bold"), ratio(stack.comparison), (how, DIM))
-    return _lines([head, Content(listed), *_numerics_line(stack.numerics), *_beside(stack.result, baseline)])
+    beside = [*_steps(stack.result, baseline), *_numerics_line(stack.numerics), *_beside(stack.result, baseline)]
+    return _lines([head, Content(listed), *beside])
 
 
 def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | None) -> Content:
@@ -85,7 +93,8 @@ def _record_text(record: TrialRecord, state: SessionState, catalog: Catalog | No
         lines += [] if trade is None else [trade]
         lines += [Content(text) for text in shown_by(record, state, catalog)]
     result = own_figures(record).result
-    return _lines([*lines, *_numerics_line(record.numerics), *_beside(result, state.baseline)])
+    steps = _steps(record.result, state.baseline) if record.alone else []
+    return _lines([*lines, *steps, *_numerics_line(record.numerics), *_beside(result, state.baseline)])
 
 
 def _how_to_go_on(record: TrialRecord, state: SessionState) -> str:
@@ -101,6 +110,22 @@ def _effect(record: TrialRecord) -> Content:
     if verdict_shown(record) is Verdict.NO_DIFFERENCE:
         effect += Content.styled(f"  {format_interval(record.comparison)}", DIM)
     return effect + Content.styled(f"  {IN_TURN}" if record.confirmed else "", DIM)
+
+
+def _steps(result: TrialResult, baseline: BaselineRecord | None, when: str = "steps") -> list[Content]:
+    """The step times of a trial's blocks in the order in which they were timed, beside the baseline's."""
+    parts = [("baseline", baseline.result)] if baseline else []
+    lines = [_sparkline(name, block_times(timed)) for name, timed in [(when, result), *parts] if len(timed.blocks) > 1]
+    return [Content("   ").join(lines)] if result.measured and lines else []
+
+
+def _sparkline(name: str, times: Sequence[float]) -> Content:
+    """Half as high as it can be is the median, the top is a tenth above it: a steady trial is a level line."""
+    usual = median(times)
+    drawn = [100 * (0.5 + (time - usual) / (0.2 * usual)) for time in times] if usual else []
+    shown = sparkline([min(99.0, max(0.0, value)) for value in drawn], min(_SPARK, len(drawn)))
+    spread = f" {format_ms(min(times))} to {format_ms(max(times))}"
+    return Content.assemble((f"{name} ", DIM), (shown, "$primary"), (spread, DIM))
 
 
 def _costs(record: TrialRecord, baseline: BaselineRecord | None) -> Content:

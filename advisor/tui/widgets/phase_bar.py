@@ -1,4 +1,4 @@
-"""The phases of a step as one stacked bar with a legend."""
+"""The phases of a step as stacked bars, before and after, with a legend."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from advisor.figures.formatting import format_ms, format_percent
+from advisor.report.charts import Part, Stacked, StackedBars
 from advisor.tui.text import DIM, phase_colour
 
 _NAME = 11
+_LABEL = 7
 _CELL = 2 + _NAME + 8 + 6
 _GPU_CELL = 8
 _GAP = 3
@@ -19,9 +21,10 @@ _TALL = 30
 
 
 class PhaseBar(Widget):
-    """A stacked bar and under it each phase's colour, name, ms and share, and how long the GPU worked for it.
+    """A stacked bar of the phases before, and after where they were timed, with each phase's initial in it.
 
-    Where there is room the bar is two rows high and stands apart.
+    Under them each phase's colour, initial, name, ms and share, and how long the GPU worked for it; then what the
+    phases take afterwards.
     """
 
     DEFAULT_CSS = """
@@ -31,32 +34,36 @@ class PhaseBar(Widget):
     def __init__(self) -> None:
         super().__init__()
         self._empty = ""
-        self._phases: dict[str, float] = {}
+        self._chart: StackedBars | None = None
         self._device: dict[str, float] = {}
 
-    def show(self, phases: Mapping[str, float], device: Mapping[str, float], empty: str = "") -> None:
-        """Replace the phases: ms by name, and ms of kernels and copies that each launched (empty on a CPU).
+    def show(self, chart: StackedBars | None, device: Mapping[str, float], empty: str = "") -> None:
+        """Replace the phases, and the ms of kernels and copies that each launched (empty on a CPU).
 
         ``empty`` stands in their place where there are none.
         """
-        if (dict(phases), dict(device), empty) != (self._phases, self._device, self._empty):
-            self._phases, self._device, self._empty = dict(phases), dict(device), empty
+        if (chart, dict(device), empty) != (self._chart, self._device, self._empty):
+            self._chart, self._device, self._empty = chart, dict(device), empty
             self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """As many rows as the bar and its legend take at this width."""
-        return len(self._lines(width)) if self._phases else 1
+        """As many rows as the bars and the legend take at this width."""
+        return len(self._lines(self._chart, width)) if self._chart else 1
 
     def render(self) -> Content:
-        """The bar and its legend."""
-        if not self._phases:
+        """The bars and the legend."""
+        if self._chart is None:
             return Content.styled(self._empty, DIM)
-        return Content("\n").join(self._lines(self.content_size.width))
+        return Content("\n").join(self._lines(self._chart, self.content_size.width))
 
-    def _lines(self, width: int) -> list[Content]:
-        line = stacked(self._phases, width)
-        tall = self.app.size.height >= _TALL
-        return [*([line, line, Content("")] if tall else [line]), *legend(self._phases, self._device, width)]
+    def _lines(self, chart: StackedBars, width: int) -> list[Content]:
+        tall = self.app.size.height >= _TALL and len(chart.bars) == 1
+        lines = bars(chart, width)
+        return [
+            *([lines[0], Content("")] if tall else lines),
+            *legend(chart.bars[0], self._device, width),
+            *(afterwards(bar, width) for bar in chart.bars[1:]),
+        ]
 
 
 def cells(values: list[float], width: int) -> list[int]:
@@ -74,25 +81,37 @@ def cells(values: list[float], width: int) -> list[int]:
     return shares
 
 
-def stacked(phases: Mapping[str, float], width: int) -> Content:
-    """The bar: each phase its colour, as wide as its share."""
-    parts = cells(list(phases.values()), width)
-    pieces = [
-        (" " * count, f"on {phase_colour(name, position)}")
-        for position, (name, count) in enumerate(zip(phases, parts, strict=True))
-    ]
-    return Content.assemble(*pieces)
+def bars(chart: StackedBars, width: int) -> list[Content]:
+    """The bars on one scale, named where there are several; each part its colour and its initial in the middle."""
+    longest = max(bar.size for bar in chart.bars) or 1.0
+    several = len(chart.bars) > 1
+    room = width - (_LABEL if several else 0)
+    lines = []
+    for bar in chart.bars:
+        name = Content.styled(f"{bar.name:<{_LABEL}}" if several else "", DIM)
+        lines.append(name + _pieces(bar, max(1, round(bar.size / longest * room))))
+    return lines
 
 
-def legend(phases: Mapping[str, float], device: Mapping[str, float], width: int) -> list[Content]:
+def _pieces(bar: Stacked, width: int) -> Content:
+    parts = cells([part.size for part in bar.parts], width)
+    return Content.assemble(
+        *(
+            ((part.initial if count else "").center(count), f"#10141a on {phase_colour(part.name, position)}")
+            for position, (part, count) in enumerate(zip(bar.parts, parts, strict=True))
+        )
+    )
+
+
+def legend(bar: Stacked, device: Mapping[str, float], width: int) -> list[Content]:
     """The legend in as many columns as fit, filled row by row; with the GPU's times under a heading of their own."""
     cell = _CELL + (_GPU_CELL if device else 0)
-    columns = max(1, min((width + _GAP) // (cell + _GAP), len(phases)))
-    total = sum(phases.values()) or 1.0
+    columns = max(1, min((width + _GAP) // (cell + _GAP), len(bar.parts)))
+    on_device = {name.replace("_", " "): spent_ms for name, spent_ms in device.items()}
     entries = [
-        _entry(name, duration_ms, duration_ms / total, position)
-        + (Content.styled(f"{format_ms(device.get(name)):>{_GPU_CELL}}", DIM) if device else Content(""))
-        for position, (name, duration_ms) in enumerate(phases.items())
+        _entry(part, bar.size or 1.0, position)
+        + (Content.styled(f"{format_ms(on_device.get(part.name)):>{_GPU_CELL}}", DIM) if device else Content(""))
+        for position, part in enumerate(bar.parts)
     ]
     padded = [entry.pad_right(cell + _GAP - entry.cell_length) for entry in entries]
     rows = [padded[start : start + columns] for start in range(0, len(padded), columns)]
@@ -101,12 +120,23 @@ def legend(phases: Mapping[str, float], device: Mapping[str, float], width: int)
     return [*headings, *(Content("").join(row) for row in rows)]
 
 
-def _entry(name: str, duration_ms: float, share: float, position: int) -> Content:
+def afterwards(bar: Stacked, width: int) -> Content:
+    """A bar's parts in a line, as many as fit, the longest first."""
+    line = Content.styled(f"{bar.name} {bar.text}", "bold")
+    for part in sorted(bar.parts, key=lambda part: part.size, reverse=True):
+        longer = line + Content.styled(f"  {part.initial} {part.name} {format_ms(part.size)}", DIM)
+        if longer.cell_length > width:
+            break
+        line = longer
+    return line
+
+
+def _entry(part: Part, total: float, position: int) -> Content:
     return Content.assemble(
-        ("■ ", phase_colour(name, position)),
-        f"{_short(name):<{_NAME}}",
-        (f"{format_ms(duration_ms):>8}", "bold"),
-        (f"{format_percent(share):>6}", DIM),
+        (part.initial, f"bold #10141a on {phase_colour(part.name, position)}"),
+        f" {_short(part.name):<{_NAME}}",
+        (f"{format_ms(part.size):>8}", "bold"),
+        (f"{format_percent(part.size / total):>6}", DIM),
     )
 
 

@@ -1,0 +1,82 @@
+"""``perf-advisor check``: whether exported settings are still worth it, for a continuous integration."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from advisor.cli.parser import Parser
+from advisor.cli.values import device_of, factor_of, seconds_of, split_arguments
+from advisor.errors import ExitCode
+from advisor.figures.formatting import format_ms
+from advisor.records import TargetSpec
+
+_BUDGET_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Measure a target with a settings file and without it."""
+
+    path: str
+    target: TargetSpec
+    min_speedup: float
+    budget_s: float
+    as_json: bool
+
+    def run(self) -> int:
+        """Print what was found; the exit code says whether the settings are worth it. Raises AdvisorError."""
+        from advisor.experiment.check import check
+        from advisor.experiment.request import Request
+        from advisor.recipe.catalog import load_catalog
+        from advisor.runner.trials import Runner
+
+        Runner.prepare()
+        runner = Runner()
+
+        def say(text: str) -> None:
+            print(text, file=sys.stderr, flush=True)
+
+        found = check(runner, Request(self.target, self.budget_s), self.path, load_catalog(), say)
+        worth = found.worth(self.min_speedup)
+        if self.as_json:
+            import json
+
+            print(json.dumps({"min_speedup": self.min_speedup, "worth_it": worth, **asdict(found)}, indent=2))
+        else:
+            interval = f"{found.speedup:.2f}x ({found.ci_low:.2f}-{found.ci_high:.2f})"
+            steps = f"{format_ms(found.plain_step_ms)} a step without, {format_ms(found.tuned_step_ms)} with"
+            reached = "still worth it" if found.speedup >= self.min_speedup else "the interval does not rule that out"
+            verdict = reached if worth else "no longer worth it"
+            print(f"{self.path}: {interval}, {steps}; at least {self.min_speedup:g}x is asked for: {verdict}")
+        return ExitCode.OK if worth else ExitCode.NOT_WORTH_IT
+
+
+def parse(arguments: Sequence[str]) -> Check:
+    """The options of this command. Raises UsageError."""
+    own, targets = split_arguments(arguments)
+    parser = Parser(
+        "perf-advisor check",
+        "Measure exported settings again. The exit code is 4 when the whole 95 % interval of their speed-up\n"
+        "lies below --min-speedup.",
+        usage="perf-advisor check SETTINGS TARGET [options] [-- ARGUMENTS of the target]",
+    )
+    parser.add_argument("settings", metavar="SETTINGS", help="the file that --export wrote, as in tuned.yaml")
+    parser.add_argument("target", metavar="TARGET", help="what it is for, as in mymodel:build")
+    parser.option(
+        "--min-speedup", metavar="FACTOR", read=factor_of, default=1.0, help="what is worth it; 1.0 if left out"
+    )
+    parser.option("--budget", metavar="TIME", read=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
+    parser.option("--device", metavar="DEVICE", read=device_of, default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.option("--config", metavar="FILE", help="your YAML, JSON or TOML config, given to build(config)")
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    options = parser.parse(own)
+    from advisor.files.config_file import read_config
+    from advisor.recipe.settings import Settings
+
+    Settings.from_file(options.settings)  # a file that cannot be read is told before anything is measured
+    config = read_config(options.config) if options.config else None
+    spec = TargetSpec(options.target, str(Path.cwd()), device=options.device, config=config, arguments=targets)
+    return Check(options.settings, spec, options.min_speedup, options.budget, options.json)

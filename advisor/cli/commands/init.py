@@ -1,0 +1,79 @@
+"""``perf-advisor init``: a build() to complete, filled in with what was seen of a script."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.cli.parser import Parser
+from advisor.cli.values import seconds_of, split_arguments
+from advisor.errors import ExitCode, TargetError, UsageError
+
+_BUDGET_S = 120.0
+_LAST_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """Run a script up to its first whole step in a process of its own, and write the file."""
+
+    script: str
+    file: str
+    arguments: tuple[str, ...]
+    budget_s: float
+
+    def run(self) -> int:
+        """Write the file and return the exit code. Raises TargetError where the script fails."""
+        path = Path(self.file)
+        if path.exists():
+            raise UsageError(f"there is a file {self.file} already.", "Name another one with --output.")
+        path.write_text(self._draft(), encoding="utf-8")
+        todo = path.read_text(encoding="utf-8").count("TODO")
+        print(f"{self.file} written. Complete its {todo} lines marked TODO, then type: perf-advisor {self.file}")
+        return ExitCode.OK
+
+    def _draft(self) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            result = Path(folder, "result.json")
+            command = [sys.executable, "-m", "advisor.target.scripts.draft", self.script, self.file, str(result)]
+            try:
+                ran = subprocess.run(  # noqa: S603 - the user's own script
+                    [*command, *self.arguments],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=self.budget_s,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise TargetError(
+                    f"{self.script} came to no update of weights within {self.budget_s:.0f} s.",
+                    "Give it more with --budget, or let it come to its loop sooner with arguments after --.",
+                ) from error
+            if not result.is_file():
+                said = "\n".join(ran.stderr.splitlines()[-_LAST_LINES:])
+                raise TargetError(f"{self.script} ended its process ({ran.returncode}).", "See its last words.", said)
+            outcome = json.loads(result.read_text(encoding="utf-8"))
+        if "text" not in outcome:
+            raise TargetError(outcome["message"], outcome["hint"], outcome["details"])
+        return str(outcome["text"])
+
+
+def parse(arguments: Sequence[str]) -> Init:
+    """The options of this command. Raises UsageError."""
+    own, scripts = split_arguments(arguments)
+    parser = Parser("perf-advisor init", "Write a build() to complete, filled in with what was seen of a script.")
+    parser.add_argument("script", metavar="SCRIPT", help="your training script, path/file.py; it is run up to its loop")
+    parser.option("--output", metavar="FILE", help="the file to write (build_SCRIPT.py if left out)")
+    parser.option("--budget", metavar="TIME", read=seconds_of, default=_BUDGET_S, help="90s, 2m (the default)")
+    options = parser.parse(own)
+    script = Path(options.script)
+    if script.suffix != ".py" or not script.is_file():
+        raise UsageError(f"there is no script {options.script}.", "Give the path of a Python file, as in train.py.")
+    file = options.output or str(script.with_name(f"build_{script.name}"))
+    return Init(options.script, file, scripts, options.budget)

@@ -1,0 +1,102 @@
+"""``perf-advisor help``: the options by topic, each topic on a page of its own."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.cli.parser import Parser
+from advisor.errors import ExitCode, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What a page is about: a heading, words, the options of measuring that belong to it, examples."""
+
+    title: str
+    words: str
+    options: tuple[str, ...]
+    examples: tuple[str, ...]
+
+
+TOPICS = {
+    "targets": Topic(
+        "What is measured",
+        "A target is a training script as it is, a function build() that returns a model and its data, or a model by "
+        "its name. What follows -- are the target's own arguments.",
+        ("--config", "--mode", "--device", "--gpus", "--batch-size", "--input", "--script"),
+        ("perf-advisor train.py -- --epochs 1", "perf-advisor mymodel:build", "perf-advisor timm:resnet50"),
+    ),
+    "goals": Topic(
+        "What counts as better",
+        "Without an option that is more samples per second. What changes the results of a training needs consent.",
+        ("--objective", "--keep-speed", "--memory-limit", "--allow", "--only", "--skip", "--recipes"),
+        ("perf-advisor mymodel:build --objective memory --keep-speed 80%",),
+    ),
+    "time": Topic(
+        "How long it takes",
+        "The budget is wall time for the whole session. What was measured is kept; a session can be taken up again.",
+        ("--budget", "--resume", "--anew"),
+        ("perf-advisor mymodel:build --budget 90s", "perf-advisor mymodel:build --resume"),
+    ),
+    "files": Topic(
+        "What is written",
+        "The settings, your config patched, plain PyTorch, and reports for people and programs.",
+        ("--export", "--map", "--config-kind", "--no-verify", "--report", "--json", "--events", "--trace"),
+        ("perf-advisor mymodel:build --export tuned.yaml --report report.html",),
+    ),
+    "ci": Topic(
+        "In a continuous integration and from programs",
+        "Without a terminal there is no app. The exit code is 0 when done, 2 for a mistake on the command line, 3 when "
+        "the target cannot be measured, 4 when `check` finds settings no longer worth it, 130 when interrupted.",
+        ("--headless", "--json", "--events"),
+        ("perf-advisor check tuned.yaml mymodel:build --min-speedup 0.95", "perf-advisor demo --json - --events"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    """Show a topic, or the list of them where none is named."""
+
+    topic: str
+
+    def run(self) -> int:
+        """Print it and return the exit code."""
+        print(page(self.topic) if self.topic else listing(), end="")
+        return ExitCode.OK
+
+
+def listing() -> str:
+    """The topics, a line each."""
+    lines = (f"  perf-advisor help {name:<9} {topic.title}\n" for name, topic in TOPICS.items())
+    all_options = "`perf-advisor --help` lists all options, `perf-advisor COMMAND --help` those of a command."
+    return f"{''.join(lines)}\n{all_options}\n"
+
+
+def page(name: str) -> str:
+    """A topic: its words, its options with their help, and examples."""
+    from advisor.cli.commands.measure import measure_parser
+
+    topic, parser = TOPICS[name], measure_parser("")
+    shown = argparse.RawDescriptionHelpFormatter(parser.prog)
+    shown.start_section("options")
+    shown.add_arguments(action for action in parser._actions if set(action.option_strings) & set(topic.options))
+    shown.end_section()
+    examples = "".join(f"  {example}\n" for example in topic.examples)
+    return f"{topic.title}\n\n{textwrap.fill(topic.words, 80)}\n\n{shown.format_help()}\nexamples:\n{examples}"
+
+
+def parse(arguments: Sequence[str]) -> Help:
+    """The options of this command. Raises UsageError."""
+    parser = Parser("perf-advisor help", "Show the options by topic.")
+    parser.add_argument("topic", nargs="?", default="", metavar="TOPIC", help=", ".join(TOPICS))
+    topic = parser.parse(arguments).topic
+    if topic and topic not in TOPICS:
+        close = difflib.get_close_matches(topic, TOPICS, n=1)
+        hint = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(TOPICS)}."
+        raise UsageError(f"there is no topic {topic!r}.", hint)
+    return Help(topic)

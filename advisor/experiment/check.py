@@ -1,0 +1,108 @@
+"""Settings measured again: the target's loop with a settings file and without it, in turn, each in fresh processes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from advisor.errors import TargetError
+from advisor.experiment.judge import rates
+from advisor.experiment.request import Request
+from advisor.figures.stats import process_spread, runs_ratio_interval
+from advisor.files.scratch import SCRATCH
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.settings import Settings
+from advisor.records import Outcome, TrialKind, TrialResult, TrialSpec
+from advisor.runner.trials import Runner
+
+# What each process times at most, and the share of the budget that a process's timing may take. Seconds; unitless.
+_MEASURE_S = 3.0
+_MEASURE_SHARE = 0.04
+# Pairs of processes at most; beyond these an interval hardly narrows. A count.
+_MOST_PAIRS = 4
+# What another pair must be expected to take, as a multiple of the longest so far. Unitless.
+_LIKE_BEFORE = 1.2
+# Standard deviation between processes of the same program before any was repeated: of loops on shared CPUs. Unitless.
+_PRIOR_SPREAD = 0.04
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What settings do now: the ratio of samples per second with its 95 % interval, and ms per step of both loops."""
+
+    speedup: float
+    ci_low: float
+    ci_high: float
+    plain_step_ms: float
+    tuned_step_ms: float
+    pairs: int
+    seconds: float
+
+    def worth(self, least: float) -> bool:
+        """Whether the settings may be worth ``least``: only an interval that lies below it says that they are not."""
+        return self.ci_high >= least
+
+
+def check(runner: Runner, request: Request, path: str, catalog: Catalog, say: Callable[[str], None]) -> Checked:
+    """Measure pairs of processes, plain and tuned, while the budget holds another; the first runs to its end.
+
+    Raises TargetError where a process fails, or takes longer than the whole budget.
+    """
+    started = time.monotonic()
+    settings = Settings.from_file(path)
+    catalog.check(settings)
+    specs = {tuned: _spec(request, settings, path, catalog, tuned=tuned) for tuned in (False, True)}
+    runs: dict[bool, list[TrialResult]] = {False: [], True: []}
+    longest_s = 0.0
+    while len(runs[True]) < _MOST_PAIRS:
+        pairs, begun = len(runs[True]), time.monotonic()
+        if pairs and request.budget_s - (begun - started) < _LIKE_BEFORE * longest_s:
+            break
+        for tuned in (False, True) if pairs % 2 == 0 else (True, False):
+            say(f"pair {pairs + 1}: {specs[tuned].trial_id}")
+            runs[tuned].append(_run(runner, specs[tuned]))
+        longest_s = max(longest_s, time.monotonic() - begun)
+    return _judged(runs, time.monotonic() - started)
+
+
+def _spec(request: Request, settings: Settings, path: str, catalog: Catalog, *, tuned: bool) -> TrialSpec:
+    """A process that times the plain loop, with the file applied where it is ``tuned``."""
+    name = "with the settings" if tuned else "without the settings"
+    return TrialSpec(
+        trial_id=name,
+        target=request.target,
+        settings=dict(settings) if tuned else {},
+        measure_s=min(_MEASURE_S, _MEASURE_SHARE * request.budget_s),
+        warmup_limit_s=request.budget_s,
+        timeout_s=request.budget_s,
+        log_path=str(SCRATCH.folder() / f"{name.replace(' ', '-')}.log"),
+        kind=TrialKind.VERIFY,
+        environment=catalog.environment(settings) if tuned else {},
+        export_path=str(Path(path).resolve()) if tuned else "",
+    )
+
+
+def _run(runner: Runner, spec: TrialSpec) -> TrialResult:
+    result = runner.run(spec, lambda message: None)
+    if result.measured:
+        return result
+    late = result.outcome is Outcome.TIMED_OUT
+    raise TargetError(
+        f"the loop {spec.trial_id}: {result.reason}",
+        "Give it more time with --budget." if late else result.hint or "Fix what the lines below show.",
+        result.details,
+    )
+
+
+def _judged(runs: dict[bool, list[TrialResult]], seconds: float) -> Checked:
+    plain, tuned = ([rates(result.blocks) for result in runs[which]] for which in (False, True))
+    groups = [[median(run) for run in side] for side in (plain, tuned)]
+    spread = process_spread(groups, prior=_PRIOR_SPREAD)
+    estimate, low, high = runs_ratio_interval(tuned, plain, spread)
+    step_ms = [median(block.step_ms for result in runs[which] for block in result.blocks) for which in (False, True)]
+    assert math.isfinite(estimate), "blocks have steps and take time"
+    return Checked(estimate, low, high, step_ms[0], step_ms[1], len(tuned), seconds)

@@ -1,0 +1,115 @@
+"""The contract of an export format. Each is a file in ``formats/``; the command line, the app and the palette read it.
+
+A module there defines a subclass of ``Format`` and ``FORMAT``, an object of it. Nothing heavy is imported at its top.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from advisor.records.outputs import Outputs
+
+if TYPE_CHECKING:
+    from advisor.experiment.request import Request
+    from advisor.experiment.state import SessionState
+    from advisor.experiment.verification import Exported
+    from advisor.recipe.catalog import Catalog
+    from advisor.records import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A format as the app lists it. ``language`` colours the preview, such as ``yaml`` or ``diff``."""
+
+    id: str
+    title: str
+    default_name: str
+    language: str = "text"
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A session and all that a format may need to write it."""
+
+    state: SessionState
+    request: Request
+    outputs: Outputs
+    catalog: Catalog
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """The settings that won."""
+        from advisor.report.conclusions import settings_to_export
+
+        return settings_to_export(self.state)
+
+    @property
+    def remark(self) -> str:
+        """The end of the sentence about exported settings that promise less than a person expects; else empty."""
+        from advisor.report.no_result import export_remark
+
+        return export_remark(self.state)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file to write. ``title`` begins the sentence about it, ``remark`` ends it, ``more`` are lines after it."""
+
+    title: str
+    path: str
+    content: Callable[[], str | bytes]
+    remark: str = ""
+    more: tuple[str, ...] = ()
+
+
+class Format(ABC):
+    """A form in which a session is written. Methods may raise AdvisorError with what is wrong and what to do."""
+
+    id: ClassVar[str]
+    # The command-line option that names its file, and the help's word for it.
+    option: ClassVar[str]
+    brief: ClassVar[str]
+    # Endings of a path by which the option means this format; without any, it is for all other paths.
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    # Its place in the app's list, from low to high.
+    order: ClassVar[int]
+    needs_baseline: ClassVar[bool] = True
+
+    def offer(self, outputs: Outputs) -> Offer | None:
+        """The entry in the app's list; None where the app does not offer it."""
+        return None
+
+    def serves(self, outputs: Outputs) -> bool:
+        """Whether it can be written of a session with these outputs."""
+        return True
+
+    @abstractmethod
+    def files(self, found: Found, path: str) -> Iterable[File]:
+        """The files to write, the one of this path first. Their content is made at their turn."""
+
+    def preview(self, found: Found) -> str:
+        """The text that the app shows before it is written."""
+        offered = self.offer(found.outputs)
+        assert offered, "only what is offered is previewed"
+        content = next(iter(self.files(found, offered.default_name))).content()
+        assert isinstance(content, str), "only text is offered"
+        return content
+
+    def missing(self) -> str:
+        """The sentence for a measured session that has nothing for this format, where that can be."""
+        return ""
+
+    def to_verify(self, found: Found, path: str) -> Exported | None:
+        """The written file, where it holds settings that can be applied to the target and timed."""
+        return None
+
+    def next_steps(self, name: str, found: Found) -> tuple[str, str]:
+        """Two lines that say what to do with the file."""
+        return (
+            f"read {name}, or pass it on",
+            f"measure again after changes: perf-advisor {found.request.target.command}",
+        )

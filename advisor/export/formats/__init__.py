@@ -1,0 +1,42 @@
+"""The registry of export formats: every file of this folder is one. See ``export/format.py`` for the contract."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+
+from advisor.export.format import Format
+from advisor.records.outputs import Outputs
+
+
+def _all_formats() -> Iterator[Format]:
+    for module in pkgutil.iter_modules(__path__):
+        found = getattr(import_module(f"{__name__}.{module.name}"), "FORMAT", None)
+        if not isinstance(found, Format):
+            raise TypeError(f"advisor/export/formats/{module.name}.py: FORMAT is not an object of a Format.")
+        yield found
+
+
+def discovered() -> tuple[Format, ...]:
+    """All formats of the folder, in the order of the app's list. Raises TypeError for a file that defines none."""
+    return tuple(sorted(_all_formats(), key=lambda each: each.order))
+
+
+FORMATS = discovered()
+
+
+def format_of(format_id: str) -> Format:
+    """The format of this id."""
+    return next(each for each in FORMATS if each.id == format_id)
+
+
+def formats_of(option: str) -> tuple[Format, ...]:
+    """The formats whose file a command-line option names."""
+    return tuple(each for each in FORMATS if each.option == option)
+
+
+def format_for(option: str, path: str, outputs: Outputs) -> Format:
+    """The format that an option means by a path: one with its ending, else the first that serves any path."""
+    fitting = [each for each in formats_of(option) if path.lower().endswith(each.suffixes or ("",))]
+    return next(each for each in sorted(fitting, key=lambda each: not each.suffixes) if each.serves(outputs))

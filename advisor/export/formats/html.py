@@ -1,0 +1,134 @@
+"""The report as one HTML page."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from advisor.export import svg
+from advisor.export.format import File, Format, Found, Offer
+from advisor.figures.formatting import format_percent, printable
+from advisor.records.outputs import Outputs
+from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Picture, Share, Table
+
+if TYPE_CHECKING:
+    from advisor.experiment.request import Request
+    from advisor.experiment.state import SessionState
+    from advisor.recipe.catalog import Catalog
+
+
+class HtmlReport(Format):
+    """The report for people, as one HTML file that needs nothing else."""
+
+    id = "html"
+    option = "--report"
+    brief = ".html"
+    suffixes = (".html",)
+    order = 50
+
+    def offer(self, outputs: Outputs) -> Offer:
+        """Offered in every session."""
+        return Offer(self.id, "Report (HTML)", "report.html", "html", "The same as a page of its own")
+
+    def files(self, found: Found, path: str) -> Iterable[File]:
+        """One page."""
+        yield File("Report", path, lambda: html_report(found.state, found.request, found.catalog))
+
+
+FORMAT = HtmlReport()
+
+
+def html_report(state: SessionState, request: Request, catalog: Catalog) -> str:
+    """The report of a session, also of one that has not ended, as a page; light or dark as the reader's system is."""
+    from advisor.report.whole import document_of
+
+    return printable(_page(document_of(state, request, catalog)))
+
+
+def _page(document: Document) -> str:
+    title = html.escape(document.title)
+    parts = [f"<h1>{title}</h1>", f'<p class="summary">{html.escape(document.summary)}</p>']
+    for section in document.sections:
+        blocks = "\n".join(_html_block(block) for block in section.blocks)
+        parts.append(f"<section>\n<h2>{html.escape(section.title)}</h2>\n{blocks}\n</section>")
+    parts.append(f"<footer>{html.escape(document.footer)}</footer>")
+    filled = {"@title@": title, "@body@": "\n".join(parts), "@style@": svg.STYLE}
+    return re.sub("@(title|body|style)@", lambda match: filled[match[0]], _PAGE)
+
+
+def _html_block(block: Block) -> str:
+    match block:
+        case Paragraph(text):
+            return f"<p>{html.escape(text)}</p>"
+        case Bullets(items):
+            return "<ul>\n" + "\n".join(f"<li>{html.escape(item)}</li>" for item in items) + "\n</ul>"
+        case Listing(text):
+            return f"<pre>{html.escape(text)}</pre>"
+        case Table():
+            return _html_table(block)
+        case Picture(chart):
+            return svg.figure(chart)
+
+
+def _html_table(table: Table) -> str:
+    kinds = [' class="number"' if heading in table.numbers else "" for heading in table.headings]
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        return (
+            "<tr>" + "".join(f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)) + "</tr>"
+        )
+
+    head = [f"<thead>{row('th', table.headings)}</thead>"] if any(table.headings) else []
+    body = [row("td", [_html_inline(cell) for cell in cells]) for cells in table.rows]
+    return "\n".join(['<div class="wide"><table>', *head, "<tbody>", *body, "</tbody>", "</table></div>"])
+
+
+def _html_inline(inline: Inline) -> str:
+    match inline:
+        case Code(text):
+            return f"<code>{html.escape(text)}</code>"
+        case Share(share):
+            width = f"{100 * min(max(share, 0.0), 1.0):.1f}%"
+            return f'<span class="bar"><i style="width:{width}"></i></span> {format_percent(share, digits=1)}'
+        case _:
+            return html.escape(inline)
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>@title@</title>
+<style>
+:root { --text: #1c2024; --dim: #60646c; --line: #d9dde2; --back: #fcfcfd; --soft: #f0f2f5; --mark: #0b7a5c; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e6e8eb; --dim: #9ba1a9; --line: #363a40; --back: #15181b; --soft: #1f2328; --mark: #3fc79a; }
+}
+body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 72rem; color: var(--text); background: var(--back);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; margin: 0 0 .5rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; margin: 2.25rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 0 0 .4rem; }
+.summary { font-size: 1.15rem; border-left: .25rem solid var(--mark); padding-left: .9rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: .35rem .9rem .35rem 0; border-bottom: 1px solid var(--line); }
+th { color: var(--dim); font-weight: 600; white-space: nowrap; }
+.number { text-align: right; white-space: nowrap; }
+code, pre { font: .88em/1.5 ui-monospace, monospace; background: var(--soft); border-radius: .25rem; }
+code { padding: .1rem .3rem; }
+pre { padding: .8rem 1rem; overflow-x: auto; }
+.bar { display: inline-block; width: 8rem; height: .6rem; background: var(--soft); border-radius: .2rem; }
+.bar i { display: block; height: 100%; background: var(--mark); border-radius: .2rem; }
+footer { margin-top: 3rem; color: var(--dim); font-size: .88rem; }
+@style@</style>
+</head>
+<body>
+@body@
+</body>
+</html>
+"""

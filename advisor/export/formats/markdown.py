@@ -1,0 +1,104 @@
+"""The report as Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from advisor.export.format import File, Format, Found, Offer
+from advisor.figures.formatting import format_percent, printable
+from advisor.records.outputs import Outputs
+from advisor.report.document import Block, Bullets, Code, Document, Inline, Listing, Paragraph, Picture, Share, Table
+
+if TYPE_CHECKING:
+    from advisor.experiment.request import Request
+    from advisor.experiment.state import SessionState
+    from advisor.recipe.catalog import Catalog
+
+
+class MarkdownReport(Format):
+    """The report for people, as Markdown."""
+
+    id = "markdown"
+    option = "--report"
+    brief = ".md"
+    suffixes = (".md",)
+    order = 40
+
+    def offer(self, outputs: Outputs) -> Offer:
+        """Offered in every session."""
+        return Offer(self.id, "Report (Markdown)", "report.md", "markdown", "Everything measured, to read")
+
+    def files(self, found: Found, path: str) -> Iterable[File]:
+        """One file."""
+        yield File("Report", path, lambda: markdown_report(found.state, found.request, found.catalog))
+
+
+FORMAT = MarkdownReport()
+
+
+def markdown_report(state: SessionState, request: Request, catalog: Catalog) -> str:
+    """The report of a session, also of one that has not ended, as Markdown."""
+    from advisor.report.whole import document_of
+
+    return printable(_markdown_document(document_of(state, request, catalog)))
+
+
+def _markdown_document(document: Document) -> str:
+    lines = [f"# {_markdown(document.title)}", "", _markdown(document.summary)]
+    for section in document.sections:
+        lines += ["", f"## {section.title}"]
+        for block in section.blocks:
+            lines += ["", *_markdown_block(block)]
+    return "\n".join([*lines, "", document.footer]) + "\n"
+
+
+def _markdown_block(block: Block) -> list[str]:
+    match block:
+        case Paragraph(text):
+            return [_markdown(text)]
+        case Bullets(items):
+            return [f"- {_markdown(item)}" for item in items]
+        case Listing(text, language):
+            fence = "`" * max(3, 1 + _longest_run(text))
+            return [f"{fence}{language}", *text.rstrip("\n").split("\n"), fence]
+        case Table():
+            return _markdown_table(block)
+        case Picture(chart):
+            return [f"**{_markdown(chart.title)}.** {_markdown(chart.words)}"]
+
+
+def _markdown_table(table: Table) -> list[str]:
+    def row(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    rules = ["---:" if heading in table.numbers else "---" for heading in table.headings]
+    return [row(table.headings), row(rules), *(row([_markdown_inline(cell) for cell in cells]) for cells in table.rows)]
+
+
+def _markdown_inline(inline: Inline) -> str:
+    match inline:
+        case Code(text):
+            return _markdown_code(text)
+        case Share(share):
+            return format_percent(share, digits=1)
+        case _:
+            return _markdown(inline)
+
+
+def _markdown(text: str) -> str:
+    """Text with everything that Markdown or HTML would take for markup escaped, on one line."""
+    escaped = re.sub(r"([\\`*\[\]<>|#~&])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", escaped)
+
+
+def _markdown_code(text: str) -> str:
+    line = " ".join(text.split()).replace("|", "\\|")
+    ticks = "`" * (1 + _longest_run(line))
+    space = " " if len(ticks) > 1 else ""
+    return f"{ticks}{space}{line}{space}{ticks}"
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall(r"`+", text)), default=0)

@@ -1,0 +1,61 @@
+"""The Python file as a format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from advisor.export.format import File, Format, Found, Offer
+from advisor.records import Mode
+from advisor.records.outputs import Outputs
+
+if TYPE_CHECKING:
+    from advisor.experiment.verification import Exported
+
+
+class PythonFile(Format):
+    """The settings that won, as plain PyTorch."""
+
+    id = "python"
+    option = "--export"
+    brief = ".py"
+    suffixes = (".py",)
+    order = 30
+
+    def offer(self, outputs: Outputs) -> Offer:
+        """Offered in every session."""
+        return Offer(self.id, "Python file", "tuned.py", "python", "The same in plain PyTorch, without perf-advisor")
+
+    def files(self, found: Found, path: str) -> Iterable[File]:
+        """One module."""
+        yield File("Python file", path, lambda: _source(found), found.remark)
+
+    def to_verify(self, found: Found, path: str) -> Exported:
+        """Always possible."""
+        from advisor.experiment.verification import Exported
+
+        return Exported(path)
+
+    def next_steps(self, name: str, found: Found) -> tuple[str, str]:
+        """Import it."""
+        made = "infer_step" if _mode(found) is Mode.INFER else "train_step"
+        step = "own_step" if _has_own_step(found) else made
+        return f"in your script: from {Path(name).stem} import prepare, {step}", "it needs no perf-advisor"
+
+
+def _source(found: Found) -> str:
+    from advisor.export.python_file import python_source
+
+    return python_source(found.catalog, found.settings, _mode(found), own_step=_has_own_step(found))
+
+
+def _mode(found: Found) -> Mode:
+    return found.state.facts.workload.mode if found.state.facts else Mode.TRAIN
+
+
+def _has_own_step(found: Found) -> bool:
+    return bool(found.state.facts and found.state.facts.workload.own_step)
+
+
+FORMAT = PythonFile()

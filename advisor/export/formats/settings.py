@@ -1,0 +1,53 @@
+"""The settings file as a format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from advisor.export.format import File, Format, Found, Offer
+from advisor.records import Mode
+from advisor.records.outputs import Outputs
+
+if TYPE_CHECKING:
+    from advisor.experiment.verification import Exported
+
+_PREPARE = "model, optimizer, loader = tuning.prepare(model, optimizer, loader)"
+
+
+class SettingsFile(Format):
+    """The settings that won, as a flat YAML mapping."""
+
+    id = "settings"
+    option = "--export"
+    brief = "YAML"
+    order = 20
+
+    def offer(self, outputs: Outputs) -> Offer:
+        """Offered in every session."""
+        return Offer(self.id, "Settings (YAML)", "tuned.yaml", "yaml", "What advisor.load() applies")
+
+    def files(self, found: Found, path: str) -> Iterable[File]:
+        """One file with all settings."""
+        yield File("Settings", path, lambda: _text(found), found.remark)
+
+    def to_verify(self, found: Found, path: str) -> Exported:
+        """Always possible."""
+        from advisor.experiment.verification import Exported
+
+        return Exported(path)
+
+    def next_steps(self, name: str, found: Found) -> tuple[str, str]:
+        """Load it."""
+        infers = found.state.facts is not None and found.state.facts.workload.mode is Mode.INFER
+        applied = "model = tuning.infer(model)" if infers else _PREPARE
+        return f'in your script: tuning = advisor.load("{name}")', applied
+
+
+def _text(found: Found) -> str:
+    from advisor.export.settings_file import settings_yaml
+
+    return settings_yaml(found.state, found.settings, target=found.request.target.command)
+
+
+FORMAT = SettingsFile()

@@ -1,0 +1,353 @@
+"""The charts of a session: what the app and the HTML report draw. Pure functions of its state.
+
+Each is None while what it would show is not known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from advisor.experiment.state import SessionState
+from advisor.figures.formatting import (
+    format_bytes,
+    format_bytes_change,
+    format_interval,
+    format_ms,
+    format_percent,
+    format_rate,
+    format_ratio,
+)
+from advisor.figures.roof import ceiling_of
+from advisor.figures.sweep import SweepPoint, knee_of
+from advisor.recipe.settings import Settings
+from advisor.records import Mode, Phase, Profile, TrialResult, Value, Verdict
+from advisor.report.charts import (
+    Axis,
+    Bar,
+    Bars,
+    Chart,
+    Line,
+    Mark,
+    Part,
+    Plot,
+    Stacked,
+    StackedBars,
+    Tone,
+    linear_axis,
+    log_axis,
+    without_outliers,
+)
+from advisor.report.conclusions import RoofShare, roof_shares, sweep_of
+from advisor.report.evidence import sweep_sentence
+from advisor.report.pareto import front_of, measured_points, pareto_sentence
+from advisor.report.waterfall import Step, waterfall
+
+_GIB, _MIB = 1024**3, 1024**2
+_SPEED_UPS = (0.1, 0.2, 0.5, 0.8, 1, 1.2, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100)
+_CUMULATIVE = ((0.0, "0 %"), (0.25, "25 %"), (0.5, "50 %"), (0.75, "75 %"), (1.0, "100 %"))
+# One letter for each phase; others have their own first letter.
+_INITIALS: Mapping[str, str] = {
+    Phase.DATA_WAIT: "W",
+    Phase.HOST_TO_DEVICE: "H",
+    Phase.ZERO_GRAD: "Z",
+    Phase.FORWARD: "F",
+    Phase.LOSS: "L",
+    Phase.BACKWARD: "B",
+    Phase.OPTIMIZER: "O",
+}
+_PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def pictures(state: SessionState) -> tuple[Chart, ...]:
+    """All charts that there is something for, the most wanted first."""
+    every = (
+        waterfall_chart(state),
+        front_chart(state),
+        phases_chart(state),
+        roofline_chart(state),
+        steps_chart(state),
+        batch_chart(state),
+    )
+    return tuple(chart for chart in every if chart is not None)
+
+
+# --- from the baseline to the stack -------------------------------------------------------------------------------
+
+
+def waterfall_chart(state: SessionState) -> Bars | None:
+    """A bar for each setting of the stack, in the order in which they were added."""
+    steps, stack, baseline = waterfall(state), state.stack, state.baseline
+    if not any(step.contribution for step in steps) or stack is None or stack.comparison is None or baseline is None:
+        return None
+    before = format_ms(stack.baseline_step_ms or baseline.step_ms)
+    reached = stack.comparison.speedup
+    bars = [
+        Bar("baseline", 1.0, 1.0, before, Tone.BASELINE, is_mark=True),
+        *(_bar(step, baseline.result.peak_reserved_bytes) for step in steps),
+        Bar("stack", 1.0, reached, format_interval(stack.comparison), Tone.STACK, (format_ms(stack.step_ms),)),
+    ]
+    ends = [end for bar in bars for end in (bar.start, bar.end)]
+    axis = log_axis("speed-up over the baseline", ends, lambda tick: f"{tick:g}x", _SPEED_UPS)
+    words = f"From {before} to {format_ms(stack.step_ms)} a step, setting by setting in the order of the search."
+    return Bars("What each setting adds", words, axis, tuple(bars))
+
+
+def _bar(step: Step, baseline_bytes: int | None) -> Bar:
+    tone = _tone_of(step)
+    is_mark = tone is Tone.OTHER and bool(step.key)
+    details = tuple(_details(step, baseline_bytes))
+    return Bar(step.name, step.start, step.end, step_words(step), tone, details, is_mark)
+
+
+def step_words(step: Step) -> str:
+    """What a step of the waterfall contributes: ``+1.20x (1.15–1.25)``."""  # noqa: RUF002
+    if not step.key:
+        rest = step.end / step.start
+        return f"+{rest:.2f}x together" if rest > 1 else f"{rest:.2f}x: they overlap"
+    if step.contribution is None:
+        return "not measured apart"
+    if step.contribution.verdict is Verdict.NO_DIFFERENCE:
+        return "no measurable difference"
+    return f"+{format_interval(step.contribution)}"
+
+
+def _details(step: Step, baseline_bytes: int | None) -> Iterator[str]:
+    """What else is known of a step's setting: its own memory, and what it does alone."""
+    if step.peak_bytes and baseline_bytes:
+        yield f"memory {format_bytes_change(step.peak_bytes, baseline_bytes)}"
+    if step.alone:
+        yield f"alone {format_ratio(step.alone)}"
+
+
+def _tone_of(step: Step) -> Tone:
+    if step.contribution is None or step.contribution.verdict is Verdict.NO_DIFFERENCE:
+        return Tone.OTHER
+    return Tone.FASTER if step.contribution.verdict is Verdict.FASTER else Tone.SLOWER
+
+
+# --- speed against memory -----------------------------------------------------------------------------------------
+
+
+def front_chart(state: SessionState, chosen: Mapping[str, Value] | None = None) -> Plot | None:
+    """Peak memory to the right, speed-up upwards, with the front; ``chosen`` settings are marked.
+
+    Numbers are ranks. Nothing that was measured is both as fast and as small as a point of the front.
+    """
+    known = _speeds(state)
+    if len(known) < 2:
+        return None
+    marks = _front_marks(state, known, Settings(chosen) if chosen else None)
+    unit, size = ("GiB", _GIB) if max(peak for peak, _ in known.values()) >= _GIB else ("MiB", _MIB)
+    told = {settings: f"{format_bytes(peak)}, {speedup:.2f}x" for settings, (peak, speedup) in known.items()}
+    drawn = tuple(
+        Mark(known[settings][0] / size, known[settings][1], sign, tone, label, told[settings])
+        for settings, (sign, tone, label) in marks.items()
+    )
+    front = tuple((point.peak_reserved_bytes / size, point.speedup) for point in front_of(state))
+    kept = [mark for mark in drawn if mark.tone is not Tone.OTHER]
+    across = without_outliers([mark.x for mark in drawn], [mark.x for mark in kept])
+    upwards = without_outliers([mark.y for mark in drawn], [mark.y for mark in kept])
+    lines = (Line(front, Tone.FRONT, "front"),) if len(front) > 1 else ()
+    x, y = linear_axis(f"peak memory, {unit}", across), linear_axis("speed-up", upwards, "x")
+    return Plot("Speed against memory", pareto_sentence(state), x, y, lines, drawn)
+
+
+def _speeds(state: SessionState) -> dict[Settings, tuple[int, float]]:
+    """Peak memory and speed-up of all that was measured and may be used, and of what is recommended for consent."""
+    known = {Settings(point.settings): (point.peak_reserved_bytes, point.speedup) for point in measured_points(state)}
+    for item in state.recommendations:
+        record, peak = item.record, item.record.result.peak_reserved_bytes
+        if record.alone and record.comparison and peak:
+            known[Settings(record.settings)] = (peak, record.comparison.speedup)
+    return known
+
+
+_Sign = tuple[str, Tone, str]
+
+
+def _front_marks(
+    state: SessionState, known: Mapping[Settings, tuple[int, float]], chosen: Settings | None
+) -> dict[Settings, _Sign]:
+    """The sign of each point, what must not be hidden last."""
+    marks: dict[Settings, _Sign] = dict.fromkeys(known, ("•", Tone.OTHER, ""))
+
+    def put(settings: Settings, sign: str, tone: Tone, label: str) -> None:
+        if settings in known:
+            marks.pop(settings, None)  # what is added last is drawn over the others
+            marks[settings] = (sign, tone, label)
+
+    for point in front_of(state):
+        put(Settings(point.settings), "◆", Tone.FRONT, "")
+    for item in reversed(state.recommendations):
+        if item.record.alone:
+            put(Settings(item.record.settings), str(item.rank)[-1], Tone.FASTER, item.record.candidate.recipe)
+    if chosen and chosen in known:
+        put(chosen, "◉", Tone.CHOSEN, marks[chosen][2])
+    put(Settings(), "B", Tone.BASELINE, "baseline")
+    put(Settings(state.stack_settings), "S", Tone.STACK, "stack")
+    return marks
+
+
+# --- the phases of a step -----------------------------------------------------------------------------------------
+
+
+def phases_chart(state: SessionState) -> StackedBars | None:
+    """The phases of the baseline's step, and of the stack's where they were timed, as stacked bars on one scale."""
+    profile = state.facts.profile if state.facts else None
+    if profile is None or not profile.phases:
+        return None
+    bars = [_stacked("before", profile.phases)]
+    after = state.stack.result.phases if state.stack and state.stack.settings else {}
+    if after:
+        bars.append(_stacked("after", after))
+    words = "Each phase is waited for here, so that together they can take longer than a step."
+    return StackedBars("Where a step goes", words, tuple(bars))
+
+
+def initial_of(phase: str) -> str:
+    """The letter that stands for a phase where there is no room for its name."""
+    return _INITIALS.get(phase, phase[:1].upper())
+
+
+def _stacked(name: str, phases: Mapping[str, float]) -> Stacked:
+    total = sum(phases.values())
+    parts = tuple(
+        Part(phase.replace("_", " "), initial_of(phase), spent_ms, f"{format_ms(spent_ms)} {_share(spent_ms, total)}")
+        for phase, spent_ms in phases.items()
+    )
+    return Stacked(name, format_ms(total), parts)
+
+
+def _share(part: float, whole: float) -> str:
+    return format_percent(part / whole if whole else None)
+
+
+# --- the roof -----------------------------------------------------------------------------------------------------
+
+
+def roofline_chart(state: SessionState) -> Plot | None:
+    """What a step computes a second over what it computes for each byte that it moves, under the machine's limits.
+
+    The stack is drawn at the baseline's intensity: its own traffic is not counted, the work of a sample is the same.
+    """
+    profile = state.facts.profile if state.facts else None
+    before, after = roof_shares(state)
+    if profile is None or before is None or not profile.copy_bytes_per_s:
+        return None
+    if not profile.flops_per_step or not profile.moved_bytes_per_step:
+        return None
+    intensity = profile.flops_per_step / profile.moved_bytes_per_step
+    reached = [(before, "B", Tone.BASELINE, "baseline"), *([(after, "S", Tone.STACK, "stack")] if after else [])]
+    marks = tuple(_reached(intensity, share, sign, tone, name) for share, sign, tone, name in reached)
+    roofs = {share.dtype: share.ceiling_flops_per_s for share in (before, after) if share}
+    ridges = [peak / profile.copy_bytes_per_s for peak in roofs.values()]
+    x = log_axis("arithmetic intensity, FLOP per byte", [intensity / 4, intensity * 4, *ridges], "{:g}".format)
+    rates = [mark.y for mark in marks]
+    y = log_axis("FLOP/s", [min(rates) / 3, 1.5 * max(roofs.values()), x.low * profile.copy_bytes_per_s], _flops)
+    lines = tuple(_roof(dtype, peak, profile.copy_bytes_per_s, x) for dtype, peak in roofs.items())
+    return Plot("Roofline", _roof_words(profile, intensity, before, after), x, y, lines, marks)
+
+
+def _flops(rate: float) -> str:
+    power = min(len(_PREFIXES) - 1, max(0, math.floor(math.log10(rate)) // 3))
+    return f"{rate / 1e3**power:g} {_PREFIXES[power]}"
+
+
+def _reached(intensity: float, share: RoofShare, sign: str, tone: Tone, name: str) -> Mark:
+    rate = share.share * share.ceiling_flops_per_s
+    return Mark(intensity, rate, sign, tone, f"{name} {format_rate(rate, 'FLOP')}")
+
+
+def _roof(dtype: str, peak: float, bytes_per_s: float, x: Axis) -> Line:
+    """The lower of what memory feeds and what the type computes."""
+    ridge = peak / bytes_per_s
+    points = ((x.low, x.low * bytes_per_s), (ridge, peak), (x.high, peak))
+    return Line(points, Tone.LIMIT, f"{dtype} {format_rate(peak, 'FLOP')}")
+
+
+def _roof_words(profile: Profile, intensity: float, before: RoofShare, after: RoofShare | None) -> str:
+    ceiling = ceiling_of(profile, before.dtype) or before.ceiling_flops_per_s
+    ridge = ceiling / (profile.copy_bytes_per_s or math.inf)
+    side = "right" if intensity > ridge else "left"
+    limit = "arithmetic" if intensity > ridge else "memory traffic"
+    shares = [format_percent(share.share) for share in (before, after) if share]
+    kept = " The stack stands at the baseline's intensity, since its own traffic was not counted" if after else ""
+    if after and after.share * after.ceiling_flops_per_s > intensity * (profile.copy_bytes_per_s or math.inf):
+        kept += "; above the slope it moves fewer bytes"
+    return (
+        f"{intensity:.3g} FLOP a byte lie {side} of the ridge at {ridge:.3g}, so {limit} is the limit. "
+        f"Of the rate of its type the step reaches {', the stack '.join(shares)}.{kept}{'.' if kept else ''}"
+    )
+
+
+# --- step times ---------------------------------------------------------------------------------------------------
+
+
+def steps_chart(state: SessionState) -> Plot | None:
+    """How step times are distributed, as the share of blocks of steps that are faster: the baseline's and the stack's.
+
+    A steep line is a steady step; a line with a tail to the right has slow blocks.
+    """
+    found = _timed(state)
+    if not found:
+        return None
+    times = [step_ms for _, values in found for step_ms in values]
+    x = log_axis("time of a step, ms", times, "{:g}".format)
+    y = Axis("share of blocks", 0.0, 1.0, _CUMULATIVE)
+    lines = tuple(Line(_cumulative(values), tone, tone.value) for tone, values in found)
+    marks = tuple(
+        Mark(median(values), 0.5, tone.value[0].upper(), tone, f"{tone.value} {format_ms(median(values))}")
+        for tone, values in found
+    )
+    spreads = [f"{tone.value} {format_ms(values[0])} to {format_ms(values[-1])}" for tone, values in found]
+    return Plot("Step times", f"The fastest and the slowest block of steps: {', '.join(spreads)}.", x, y, lines, marks)
+
+
+def block_times(result: TrialResult) -> list[float]:
+    """Milliseconds a step of each block, in the order in which they were timed."""
+    return [block.step_ms for block in result.blocks]
+
+
+def _timed(state: SessionState) -> list[tuple[Tone, list[float]]]:
+    stack = state.stack if state.stack and state.stack.settings else None
+    results = ((Tone.BASELINE, state.baseline), (Tone.STACK, stack))
+    found = [(tone, sorted(block_times(record.result))) for tone, record in results if record]
+    return [(tone, values) for tone, values in found if len(values) > 1 and values[0] > 0]
+
+
+def _cumulative(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """The staircase of a distribution: at each value the share of those up to it."""
+    steps: list[tuple[float, float]] = []
+    for place, value in enumerate(values):
+        steps += [(value, place / len(values)), (value, (place + 1) / len(values))]
+    return tuple(steps)
+
+
+# --- batch sizes --------------------------------------------------------------------------------------------------
+
+
+def batch_chart(state: SessionState) -> Plot | None:
+    """Samples per second by batch size, with the knee; a size that did not run stands at the bottom with its reason."""
+    points = sweep_of(state)
+    if not points:
+        return None
+    ran = [point for point in points if point.samples_per_s]
+    x = log_axis("batch size", [point.size for point in points], "{:,g}".format, [point.size for point in points])
+    y = linear_axis("samples/s", [0.0, *(point.samples_per_s or 0.0 for point in ran)])
+    knee = knee_of(points)
+    line = Line(tuple((float(point.size), point.samples_per_s or 0.0) for point in ran), Tone.OTHER)
+    marks = tuple(_batch_mark(point, knee) for point in sorted(points, key=lambda point: point.size == knee))
+    mode = state.facts.workload.mode if state.facts else Mode.TRAIN
+    return Plot("Batch sizes", sweep_sentence(points, mode), x, y, (line,), marks)
+
+
+def _batch_mark(point: SweepPoint, knee: int | None) -> Mark:
+    rate = point.samples_per_s
+    if rate is None:
+        return Mark(point.size, 0.0, "✗", Tone.SLOWER, point.problem)
+    own, at_knee = "yours" if point.own else "", "knee" if point.size == knee else ""
+    label = ", ".join(filter(None, (own, at_knee, point.problem, format_rate(rate) if own or at_knee else "")))
+    sign, tone = ("◆", Tone.STACK) if at_knee else ("B", Tone.BASELINE) if own else ("•", Tone.OTHER)
+    return Mark(point.size, rate, sign, tone, label)

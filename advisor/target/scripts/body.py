@@ -1,0 +1,265 @@
+"""The body of a script's training loop as a function of one batch: the user's own code, compiled from its source."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import itertools
+import linecache
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+
+from advisor.errors import TargetError
+from advisor.target.scripts.watch import Where
+
+Loop = ast.For | ast.While
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_ITEM, _LEFT = "__perf_advisor_item__", "__perf_advisor_left__"
+
+
+class NoBodyError(Exception):
+    """Why the body of a loop cannot be run by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLoop:
+    """A loop of the script's: its statement, the names as they are in its frame, and where it stands."""
+
+    statement: Loop
+    names: dict[str, Any]
+    file: str
+
+    @property
+    def place(self) -> str:
+        """``file:line``."""
+        return f"{self.file}:{self.statement.lineno}"
+
+
+class _Left(BaseException):
+    """Stands in for a ``return`` of the function that the loop is in."""
+
+
+def training_loop(frames: Iterable[Where], loader: Any) -> FoundLoop:
+    """The loop that the first update was made in. Raises NoBodyError where the script's source has none that fits.
+
+    With a loader it is the loop that reads the loader; else the innermost one around the update.
+    """
+    found = [loop for where in frames if where.is_users for loop in _loops_around(where)]
+    if not found:
+        raise NoBodyError("no loop in the script's own code stands around the update of the weights")
+    if loader is not None:
+        reading = next((loop for loop in found if _position_of(loader, loop) is not None), None)
+        return reading or found[0]
+    return found[0]
+
+
+def step_of(loop: FoundLoop, loader: Any) -> tuple[Callable[[Any], torch.Tensor], Any]:
+    """The body as ``step(batch) -> loss``, and what feeds it: the loader, or what the loop goes through.
+
+    Raises NoBodyError for a body that cannot stand by itself.
+    """
+    position = _position_of(loader, loop) if loader is not None else None
+    body = Body(loop, counts=position == _COUNTED)
+    if position is not None:
+        return body, loader
+    return body, _items(loop)
+
+
+class Body:
+    """The statements of a loop, run for one item after another in the names that the loop had.
+
+    Returns the last tensor that ``backward`` was called on. Raises TargetError where the loop comes to its end.
+    ``counts``: the loop counts its batches with ``enumerate``.
+    """
+
+    def __init__(self, loop: FoundLoop, *, counts: bool) -> None:
+        self.loop = loop
+        self._code = _compiled(loop)
+        self._names = loop.names
+        self._counter = itertools.count(int(self._names.get(_counter_name(loop.statement), 0)) + 1) if counts else None
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        """Run the body on a batch and return the loss."""
+        self._names[_ITEM] = batch if self._counter is None else (next(self._counter), batch)
+        with _losses() as losses, contextlib.suppress(_Left):
+            exec(self._code, self._names)  # noqa: S102 - it is the user's own loop
+        if not losses:
+            raise TargetError(
+                f"the loop at {self.loop.place} made a round without a backward pass, as at its end.",
+                "Let it go on for longer, with arguments of the script after --, or take out what ends it.",
+            )
+        return losses[-1].detach()
+
+
+@contextlib.contextmanager
+def _losses() -> Iterator[list[torch.Tensor]]:
+    """The tensors that ``backward`` is called on inside this context."""
+    found: list[torch.Tensor] = []
+    tensor: Any = torch.Tensor
+    original = tensor.backward
+
+    def backward(loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        found.append(loss)
+        return original(loss, *args, **kwargs)
+
+    tensor.backward = backward
+    try:
+        yield found
+    finally:
+        tensor.backward = original
+
+
+# The positions of the batch in what a loop goes through: it is the item, or comes after a count.
+_BARE, _COUNTED = "bare", "counted"
+
+
+def _position_of(loader: Any, loop: FoundLoop) -> str | None:
+    """How a loop reads a loader: by itself or wrapped, as in ``enumerate(tqdm(loader))``; None where it does not."""
+    if not isinstance(loop.statement, ast.For):
+        return None
+    expression, counted = loop.statement.iter, False
+    while True:
+        value = _value(expression, loop.names)
+        if value is loader or getattr(value, "iterable", None) is loader:  # tqdm's name for what it wraps
+            return _COUNTED if counted else _BARE
+        if not isinstance(expression, ast.Call) or not expression.args:
+            return None
+        name = ast.unparse(expression.func).rpartition(".")[2]
+        if name == "enumerate":
+            counted = True
+        elif name not in ("tqdm", "track", "iter", "list", "progress_bar", "prange", "auto_tqdm", "trange"):
+            return None
+        expression = expression.args[0]
+
+
+def _value(expression: ast.expr, names: dict[str, Any]) -> Any:
+    """The value of a name, an attribute or an element; None for anything that would run code of its own."""
+    if isinstance(expression, ast.Name):
+        return names.get(expression.id)
+    if isinstance(expression, ast.Attribute):
+        return getattr(_value(expression.value, names), expression.attr, None)
+    if isinstance(expression, ast.Subscript) and isinstance(expression.slice, ast.Constant):
+        try:
+            return _value(expression.value, names)[expression.slice.value]
+        except (TypeError, KeyError, IndexError):
+            return None
+    return None
+
+
+def _items(loop: FoundLoop) -> Any:
+    """What a loop without a loader goes through, from its beginning in each epoch; a count where nothing is named."""
+    if isinstance(loop.statement, ast.While):
+        return _Again(itertools.count)
+    code = compile(ast.Expression(loop.statement.iter), loop.file, "eval")
+    return _Again(lambda: iter(eval(code, loop.names)))  # noqa: S307 - it is the user's own loop
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """An iterable that begins anew each time."""
+
+    begin: Callable[[], Iterable[Any]]
+    made_by = "the script's own loop"
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.begin())
+
+
+# --- the source -------------------------------------------------------------------------------------------------
+
+
+def _loops_around(where: Where) -> list[FoundLoop]:
+    """The loops around a frame's line, innermost first, in the function that the frame runs."""
+    code, line = where.frame.f_code, where.line
+    source = "".join(linecache.getlines(code.co_filename))
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return []
+    scope = _scope(tree, code)
+    if scope is None:
+        return []
+    names = {**where.frame.f_globals, **where.frame.f_locals}
+    if isinstance(scope, ast.Module):
+        names = where.frame.f_globals
+    around = [
+        node
+        for node in _own_statements(scope)
+        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= line <= (node.end_lineno or 0)
+    ]
+    around.sort(key=lambda node: node.lineno, reverse=True)
+    return [FoundLoop(node, names, code.co_filename) for node in around]
+
+
+def _scope(tree: ast.Module, code: CodeType) -> ast.AST | None:
+    """The function, or the module, whose code this is."""
+    if code.co_name == "<module>":
+        return tree
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    for node in (function for function in functions if function.name == code.co_name):
+        if min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) == code.co_firstlineno:
+            return node
+    return None
+
+
+def _own_statements(scope: ast.AST) -> Iterator[ast.AST]:
+    """All nodes of a scope but those of functions and classes within it."""
+    for child in ast.iter_child_nodes(scope):
+        if isinstance(child, (*_FUNCTIONS, ast.ClassDef)):
+            continue
+        yield child
+        yield from _own_statements(child)
+
+
+def _counter_name(statement: Loop) -> str:
+    """The name that a loop over ``enumerate`` counts with."""
+    target = statement.target if isinstance(statement, ast.For) else None
+    first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
+    return first.id if isinstance(first, ast.Name) else ""
+
+
+def _compiled(loop: FoundLoop) -> CodeType:
+    """The body as a loop over the one item at hand, so that ``continue`` and ``break`` mean what they meant."""
+    _check_stands_alone(loop.statement.body)
+    own = copy.deepcopy(loop.statement)
+    body: list[ast.stmt] = [_Returns().visit(statement) for statement in own.body]
+    target: ast.expr = ast.Name(_LEFT, ast.Store())
+    if isinstance(own, ast.For):
+        target = own.target
+    else:
+        body = [ast.copy_location(ast.If(own.test, body, []), own)]
+    items = ast.Tuple([ast.Name(_ITEM, ast.Load())], ast.Load())
+    again = ast.copy_location(ast.For(target, items, body, []), own)
+    loop.names[_Left.__name__] = _Left
+    return compile(ast.fix_missing_locations(ast.Module([again], [])), loop.file, "exec")
+
+
+def _check_stands_alone(body: list[ast.stmt]) -> None:
+    """Raise NoBodyError for what has a meaning only in the function that it stands in."""
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.Global | ast.Nonlocal):
+                raise NoBodyError(f"line {node.lineno} has `{type(node).__name__.lower()}`")
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "super" and not node.args:
+                raise NoBodyError(f"line {node.lineno} calls super()")
+
+
+class _Returns(ast.NodeTransformer):
+    """Puts the end of this round in the place of each ``return`` of the loop's own function."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        """Leave a function within the loop as it is."""
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
+        """Leave it as it is."""
+        return node
+
+    def visit_Return(self, node: ast.Return) -> ast.stmt:
+        """Raise what the step takes for its end."""
+        return ast.copy_location(ast.Raise(ast.Name(_Left.__name__, ast.Load()), None), node)

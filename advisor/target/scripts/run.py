@@ -1,0 +1,92 @@
+"""A script run as ``python train.py`` would run it, up to the end of its first whole step."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from advisor.errors import TargetError
+from advisor.files.paths import is_file
+from advisor.target.scripts.body import NoBodyError
+from advisor.target.scripts.plain import workload_of
+from advisor.target.scripts.watch import LoopSeen, Seen, Watch
+
+_MAIN = "__main__"
+
+
+def is_script(target: str, directory: str, builder: str) -> bool:
+    """Whether a target names a Python file, by itself, that has no ``builder`` at its top level."""
+    path = Path(directory, target)
+    if not target.endswith(".py") or not is_file(path):
+        return False
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
+    except (SyntaxError, ValueError):
+        return False  # importing it says where
+    return builder not in {name for statement in tree.body for name in _bound_by(statement)}
+
+
+def _bound_by(statement: ast.stmt) -> list[str]:
+    """The names that a statement at the top level of a file defines."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return [alias.asname or alias.name for alias in statement.names]
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        return [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    return []
+
+
+def script_workload(script: str, directory: str) -> Any:
+    """Run a script, whose arguments are in ``sys.argv``, and return the workload that it has. Raises TargetError.
+
+    Whatever else the script raises passes through.
+    """
+    seen = watched(script, directory)
+    try:
+        return workload_of(seen)
+    except NoBodyError as problem:
+        raise _no_loop(script, seen, str(problem)) from problem
+    finally:
+        seen.frames.clear()
+
+
+def watched(script: str, directory: str) -> Seen:
+    """Run a script until its first whole step is done, or to its end, and return what was seen."""
+    path = Path(directory, script).resolve()
+    sys.path.insert(0, str(path.parent))
+    module = ModuleType(_MAIN)
+    module.__file__ = str(path)
+    sys.modules[_MAIN] = module
+    code = compile(path.read_bytes(), str(path), "exec")
+    pid = os.getpid()
+    watch = Watch()
+    with watch.watching() as seen:
+        try:
+            exec(code, vars(module))  # noqa: S102 - it is the user's script
+        except LoopSeen:
+            pass
+        except SystemExit as error:
+            if error.code:
+                raise
+        finally:
+            if os.getpid() != pid:
+                os._exit(0)  # a process that the script forked has come to its end
+    return seen
+
+
+def _no_loop(script: str, seen: Seen, problem: str) -> TargetError:
+    """The error for a script whose loop cannot be measured as it is."""
+    type_this = f"`perf-advisor init {script}` writes a build() with what was seen of it: complete that."
+    if seen.starts_processes and not seen.updates:
+        return TargetError(
+            f"{script} trains in processes of its own (fork, multiprocessing or spawn), which are not watched.",
+            f"Let one process train, with the script's own options after --; or {type_this}",
+        )
+    if not seen.updates and not seen.calls:
+        return TargetError(f"{script} ended without a training loop: no model was called.", type_this)
+    return TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", type_this)

@@ -1,0 +1,301 @@
+"""Watching a script: what its loop calls, seen through the hooks of PyTorch, until one whole step is done."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing.process
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_hooks
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from advisor.files.paths import PACKAGE
+
+# Functions of torch.nn.functional that are losses: called with an output and a target.
+LOSSES = (
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "mse_loss",
+    "nll_loss",
+    "smooth_l1_loss",
+)
+# Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
+MOST_CALLS = 64
+_LIBRARIES = ("/site-packages/", "/dist-packages/", "<frozen ", f"{sysconfig.get_path('stdlib')}{os.sep}", f"{PACKAGE}")
+
+
+class LoopSeen(BaseException):
+    """Raised in the script once a whole step has been seen. No ``except Exception`` of the script catches it."""
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """A call of a module that no other module made."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    output: Any
+    autocast: str
+
+
+@dataclass(slots=True)
+class LossCall:
+    """A call of a loss: its function, what it was called with, and the result."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+
+
+@dataclass(slots=True)
+class Where:
+    """A frame of the script's at the first update: its code, its line, and the names as they are then."""
+
+    frame: FrameType
+    line: int
+
+    @property
+    def is_users(self) -> bool:
+        """Whether the code is the script's own or of a module beside it, and no library's."""
+        return not any(part in self.frame.f_code.co_filename for part in _LIBRARIES)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of a script.
+
+    ``batch`` is the one that the step used, of ``loader``. ``frames`` is the stack at the first update, innermost
+    first. ``clip_norm`` is what the norm of the gradients was clipped to, ``clips_otherwise`` that they were clipped in
+    another way. ``fitted`` is what a library's trainer was asked to train. ``starts_processes``: other processes were
+    started, or forked.
+    """
+
+    loader: Any = None
+    batch: Any = None
+    calls: list[ModelCall] = field(default_factory=list)
+    losses: list[LossCall] = field(default_factory=list)
+    backward: list[torch.Tensor] = field(default_factory=list)
+    updates: list[Optimizer] = field(default_factory=list)
+    frames: list[Where] = field(default_factory=list)
+    clip_norm: float | None = None
+    clips_otherwise: bool = False
+    fitted: Any = None
+    starts_processes: bool = False
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that made an update, each once."""
+        return list({id(one): one for one in self.updates}.values())
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The modules that were called and have parameters of an optimizer; without an update, any parameters."""
+        trained = {id(p) for one in self.updates for group in one.param_groups for p in group["params"]}
+        called = {id(call.module): call.module for call in self.calls}.values()
+        return [m for m in called if any(not trained or id(p) in trained for p in m.parameters())]
+
+
+class Watch:
+    """The hooks while a script runs. ``seen`` grows until :class:`LoopSeen` ends the script."""
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
+        self._depth = 0
+        self._in_loss = 0
+        self._loaders: dict[int, Any] = {}
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Seen]:
+        """Watch what runs inside this context."""
+        with contextlib.ExitStack() as stack:
+            for handle in (
+                module_hooks.register_module_forward_pre_hook(self._enters),
+                module_hooks.register_module_forward_hook(self._leaves, always_call=True),
+                optimizer_hooks.register_optimizer_step_pre_hook(self._before_update),
+                optimizer_hooks.register_optimizer_step_post_hook(self._after_update),
+            ):
+                stack.callback(handle.remove)
+            for owner, name, wrapper in (
+                (torch.Tensor, "backward", self._backward),
+                (DataLoader, "__iter__", self._iterates),
+                (_BaseDataLoaderIter, "__next__", self._next),
+                (torch.nn.utils, "clip_grad_norm_", self._clips),
+                (torch.nn.utils, "clip_grad_value_", self._clips_values),
+                (multiprocessing.process.BaseProcess, "start", self._starts),
+                (os, "fork", self._starts),
+                *((torch.nn.functional, name, self._loss) for name in LOSSES),
+            ):
+                stack.enter_context(_patched(owner, name, wrapper))
+            yield self.seen
+
+    # --- modules --------------------------------------------------------------------------------------------------
+
+    def _enters(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._is_ours():
+            self._depth += 1
+
+    def _leaves(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if not self._is_ours():
+            return
+        self._depth = max(0, self._depth - 1)
+        if self._depth or output is None:
+            return
+        if any(True for _ in module.parameters()):
+            self.seen.calls.append(ModelCall(module, args, output, _autocast()))
+            del self.seen.calls[:-MOST_CALLS]
+        else:
+            self.seen.losses.append(LossCall(module, args, {}, output))
+
+    def _loss(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._in_loss += 1
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self._in_loss -= 1
+        if self._is_ours() and not self._depth and not self._in_loss:
+            self.seen.losses.append(LossCall(function, args, kwargs, result))
+        return result
+
+    def _backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self._is_ours():
+            self.seen.backward.append(loss)
+        return function(loss, *args, **kwargs)
+
+    # --- data -----------------------------------------------------------------------------------------------------
+
+    def _iterates(self, function: Callable[..., Any], loader: Any) -> Any:
+        """Iterate without workers: their processes would be in the way of forks, and one step needs none."""
+        workers, timeout = loader.num_workers, loader.timeout
+        loader.num_workers, loader.timeout = 0, 0
+        try:
+            iterator = function(loader)
+        finally:
+            loader.num_workers, loader.timeout = workers, timeout
+        self._loaders[id(iterator)] = loader
+        return iterator
+
+    def _next(self, function: Callable[..., Any], iterator: Any) -> Any:
+        loader = self._loaders.get(id(iterator))
+        if self._is_ours() and self.seen.updates and loader is self.seen.loader:
+            raise LoopSeen
+        batch = function(iterator)
+        if self._is_ours() and loader is not None and not self.seen.updates:
+            self._begin_step()
+            self.seen.loader, self.seen.batch = loader, batch
+        return batch
+
+    def _begin_step(self) -> None:
+        """Forget the calls of an earlier batch that made no update, such as those of a validation before training."""
+        if not self.seen.backward:
+            self.seen.calls.clear()
+        self.seen.losses.clear()
+        self.seen.backward.clear()
+
+    # --- updates --------------------------------------------------------------------------------------------------
+
+    def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if os.getpid() != self._pid:
+            os._exit(0)  # a process that the script forked has reached a loop: that is not the one to measure
+        if not self._is_ours():
+            return
+        if optimizer in self.seen.updates:
+            raise LoopSeen
+        if not self.seen.frames:
+            self.seen.frames = [Where(frame, frame.f_lineno) for frame in _stack()]
+            self.seen.fitted = fitted_by_library(self.seen.frames)
+            if self.seen.fitted is not None:
+                raise LoopSeen
+
+    def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._is_ours():
+            self.seen.updates.append(optimizer)
+
+    def _clips(self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+        if args or set(kwargs) - {"foreach", "error_if_nonfinite"} or self.seen.clip_norm not in (None, max_norm):
+            self.seen.clips_otherwise = True
+        self.seen.clip_norm = float(max_norm)
+        return function(parameters, max_norm, *args, **kwargs)
+
+    def _clips_values(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.seen.clips_otherwise = True
+        return function(*args, **kwargs)
+
+    def _starts(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.seen.starts_processes = True
+        return function(*args, **kwargs)
+
+    def _is_ours(self) -> bool:
+        """Whether this is the script's own thread in its own process."""
+        return threading.get_ident() == self._thread and os.getpid() == self._pid
+
+
+def fitted_by_library(frames: list[Where]) -> Any:
+    """What the trainer of a library on the stack trains: in a form that the adapters understand; None without one."""
+    for where in frames:
+        names, library = where.frame.f_locals, where.frame.f_globals.get("__name__", "")
+        function = where.frame.f_code.co_name
+        if library in ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer") and function == "fit":
+            module, data = names["model"], names.get("datamodule") or names.get("train_dataloaders")
+            module._trainer = None  # its log() does nothing without one
+            return module if data is None else (module, data)
+        if library == "transformers.trainer" and function == "train":
+            trainer = names["self"]
+            trainer.optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)  # Accelerate's wrapper
+            return trainer
+        if library == "ultralytics.engine.model" and function == "train":
+            return names["self"]
+    return None
+
+
+def _stack() -> list[FrameType]:
+    """The frames of the present stack, innermost first."""
+    frames: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames
+
+
+def _autocast() -> str:
+    """The type that autocast casts to at present, ``none`` where it is off."""
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    return "none"
+
+
+@contextlib.contextmanager
+def _patched(owner: Any, name: str, wrapper: Any) -> Iterator[None]:
+    """Have ``wrapper(function, *args)`` called in place of a function."""
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(function, *args, **kwargs)
+
+    setattr(owner, name, call)
+    try:
+        yield
+    finally:
+        setattr(owner, name, function)

@@ -1,0 +1,77 @@
+"""A panel that shows one of several plots, with a sentence or a list under it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from advisor.report.charts import Plot
+from advisor.tui.text import DIM
+from advisor.tui.widgets.changes import show_text
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A plot; ``under`` stands under it in place of its own words, ``legend`` in the panel's border."""
+
+    plot: Plot
+    under: Content | None = None
+    legend: str = ""
+
+
+class PicturePanel(Vertical):
+    """Hidden until :meth:`go_on` chooses the first picture; behind the last one it is hidden again."""
+
+    def __init__(self) -> None:
+        super().__init__(classes="panel pictures")
+        self._pictures: Sequence[Picture] = ()
+        self._chosen: str | None = None
+
+    def compose(self) -> ComposeResult:
+        """A place for the plot, and the words."""
+        yield Vertical(classes="picture")
+        yield Static(classes="under", markup=False)
+
+    def on_mount(self) -> None:
+        """Nothing is chosen."""
+        self.display = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a picture is chosen."""
+        return self._chosen is not None
+
+    def go_on(self) -> None:
+        """Choose the next picture, and none behind the last."""
+        titles = [picture.plot.title for picture in self._pictures]
+        after = titles.index(self._chosen) + 1 if self._chosen in titles else 0
+        self._chosen = titles[after] if after < len(titles) and (after or not self.is_open) else None
+        self.show(self._pictures)
+
+    def show(self, pictures: Sequence[Picture]) -> None:
+        """Draw the chosen one as it is now."""
+        self._pictures = pictures
+        chosen = next((picture for picture in pictures if picture.plot.title == self._chosen), None)
+        self.display = chosen is not None
+        if chosen is None:
+            self._chosen = None
+            return
+        self.border_title, self.border_subtitle = chosen.plot.title, chosen.legend
+        under = self.query_one(".under", Static)
+        under.set_class(chosen.under is not None, "listed")
+        show_text(under, chosen.under or Content.styled(chosen.plot.words, DIM))
+        self._draw(chosen.plot)
+
+    def _draw(self, plot: Plot) -> None:
+        from advisor.tui.widgets.chart import Chart
+
+        place = self.query_one(".picture")
+        if place.children:
+            place.query_one(Chart).show(plot)
+        else:
+            place.mount(Chart(plot))

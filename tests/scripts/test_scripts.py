@@ -1,0 +1,213 @@
+"""Scripts as they are: each is run up to its loop, observed, and made into a loop that steps."""
+
+from __future__ import annotations
+
+import ast
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from advisor.cli.commands import init
+from advisor.errors import TargetError, UsageError
+from advisor.portable.plan import StepPlan
+from advisor.recipe.catalog import load_catalog
+from advisor.records import Mode, TargetSpec
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.step import make_step
+from advisor.target.entrypoint import load_target
+from advisor.target.scripts.draft import draft_of
+from advisor.trial.measurement.feed import Feed
+
+HERE = Path(__file__).parent
+PLAIN, OWN, INFERENCE = "its parts", "its body", "inference"
+ARGUMENTS = {"mnist_example": ("--width", "4", "--epochs", "1000")}
+SCRIPTS = {
+    "flat": (PLAIN, "Sequential", "SGD"),
+    "mnist_example": (PLAIN, "Net", "Adadelta"),
+    "nano_gpt": (OWN, "GPT", "AdamW"),
+    "gan": (OWN, "Linear + Sequential", "Adam + Adam"),
+    "lbfgs": (OWN, "Sequential", "LBFGS"),
+    "mixed_precision": (PLAIN, "Sequential", "AdamW"),
+    "accumulation": (OWN, "LSTM + Linear", "Adam"),
+    "trainer_class": (OWN, "Linear", "RMSprop"),
+    "distillation": (OWN, "Sequential", "SGD"),
+    "autoencoder": (OWN, "Sequential", "Adam"),
+    "next_batch": (PLAIN, "Linear", "Adam"),
+    "policy_gradient": (OWN, "Sequential", "Adam"),
+    "inference": (INFERENCE, "Sequential", ""),
+}
+WITH_LIBRARIES = {
+    "lightning_fit": (PLAIN, "Regression", "Adam"),
+    "hf_trainer": (PLAIN, "BertForSequenceClassification", "AdamW"),
+    "accelerate_loop": (OWN, "GPT2LMHeadModel", "AdamW"),
+}
+WHOLE = {**SCRIPTS, **WITH_LIBRARIES}
+
+
+@pytest.fixture(autouse=True)
+def own_program(monkeypatch):
+    """A script becomes the main program of its process: give the tests theirs back."""
+    monkeypatch.setattr(sys, "argv", ["perf-advisor"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    torch.manual_seed(0)
+
+
+def loaded(name):
+    return load_target(TargetSpec(f"{name}.py", str(HERE), device="cpu", arguments=ARGUMENTS.get(name, ())))
+
+
+def step_of(loop, settings=None):
+    components = loop.components(StepPlan(mode=loop.mode, device="cpu", clip_norm=loop.clip_norm), loop.data)
+    apply_settings(load_catalog(), components, {**loop.current, **(settings or {})})
+    return make_step(components, loop.loss)
+
+
+def check(name, kind, models, optimizers):
+    loop = loaded(name)
+    parts = [*loop.model] if isinstance(loop.model, torch.nn.ModuleList) else [loop.model]
+    assert " + ".join(type(part).__name__ for part in parts) == models
+    assert (loop.step is not None) is (kind == OWN)
+    assert loop.mode is (Mode.INFER if kind == INFERENCE else Mode.TRAIN)
+    owners = getattr(loop.optimizer, "optimizers", [] if loop.optimizer is None else [loop.optimizer])
+    assert " + ".join(type(one).__name__.removeprefix("Accelerated") for one in owners) == optimizers
+    feed, step = Feed(loop.data, 0), step_of(loop)
+    before = [parameter.detach().clone() for parameter in loop.model.parameters()]
+    results = [step(feed.next()) for _ in range(8)]
+    if kind != INFERENCE:
+        assert all(math.isfinite(float(loss)) for loss in results)
+        assert not all(map(torch.equal, before, loop.model.parameters()))
+    return loop
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_measured_without_an_edit(name):
+    check(name, *SCRIPTS[name])
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", WITH_LIBRARIES)
+def test_a_script_that_leaves_the_loop_to_a_library(name):
+    check(name, *WITH_LIBRARIES[name])
+
+
+def test_every_script_here_is_tested():
+    assert {path.stem for path in HERE.glob("*.py")} - {"__init__", "test_scripts"} == WHOLE.keys()
+
+
+class TestWhatIsSeen:
+    def test_parts_compute_what_the_script_computed(self):
+        loop = loaded("flat")
+        assert loop.loss.label_smoothing == 0.1
+        assert loop.loader.batch_size == 16
+
+    def test_workers_stay_the_scripts(self):
+        assert loaded("mnist_example").loader.num_workers == 2
+
+    def test_options_of_a_functional_loss_are_kept(self):
+        loop = loaded("next_batch")
+        output, target = torch.zeros(1), torch.full((1,), 3.0)
+        assert float(loop.loss(output, target)) == pytest.approx(0.5 * (3.0 - 0.25))
+
+    def test_autocast_and_clipping_are_settings_of_the_loop(self):
+        loop = loaded("mixed_precision")
+        assert loop.current["precision.autocast"] == "bfloat16"
+        assert loop.clip_norm == 1.0
+
+    def test_settings_reach_the_scripts_own_objects(self):
+        loop = loaded("gan")
+        feed, step = Feed(loop.data, 0), step_of(loop, {"optimizer.implementation": "fused"})
+        step(feed.next())
+        assert all(group["fused"] for group in loop.optimizer.param_groups)
+
+    def test_counters_of_a_loop_go_on(self):
+        loop = loaded("nano_gpt")
+        before = loop.step.loop.names["iter_num"]
+        loop.step(0)
+        assert loop.step.loop.names["iter_num"] == before + 1
+
+    def test_a_loader_feeds_the_body_of_a_loop(self):
+        assert type(loaded("accumulation").data) is DataLoader
+
+    def test_nothing_stays_hooked(self):
+        before = (torch.Tensor.backward, DataLoader.__iter__, torch.nn.functional.cross_entropy)
+        loaded("trainer_class")
+        assert (torch.Tensor.backward, DataLoader.__iter__, torch.nn.functional.cross_entropy) == before
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("name", "said", "hint"),
+        [
+            ("bad/no_loop", "ended without a training loop", "perf-advisor init"),
+            ("bad/spawns", "processes of its own", "one process"),
+            ("bad/forks", "processes of its own", "one process"),
+            ("bad/needs_arguments", "required: --data", "after --"),
+            ("bad/yields", "has `yield`", "perf-advisor init"),
+        ],
+    )
+    def test_says_what_is_missing_and_what_to_type(self, name, said, hint):
+        with pytest.raises(TargetError) as error:
+            loaded(name)
+        assert said in error.value.message
+        assert hint in error.value.hint
+
+    def test_a_loop_that_ends_says_so(self):
+        loop = loaded("bad/ends_soon")
+        loop.step(0)
+        with pytest.raises(TargetError, match="without a backward pass"):
+            loop.step(0)
+
+    def test_a_module_that_trains_at_import(self):
+        with pytest.raises(TargetError) as error:
+            loaded("bad/at_import")
+        assert "trains while it is imported" in error.value.message
+        assert "__main__" in error.value.hint
+
+    def test_a_notebook_is_told_how(self):
+        with pytest.raises(TargetError) as error:
+            load_target(TargetSpec("analysis.ipynb", str(HERE)))
+        assert "advisor.tune(build)" in error.value.hint
+
+
+class TestADraft:
+    """``perf-advisor init``: what was seen, as a file to complete."""
+
+    @pytest.mark.parametrize(
+        ("name", "has"),
+        [
+            ("mnist_example", ("from mnist_example import Net", "nll_loss", "batch_size=16, num_workers=2", "lr=1.0")),
+            ("gan", ("def step(batch):", "for (i, real) in [batch]", "models=[model, model_2]", "Adam(model_2.par")),
+            ("bad/no_loop", ("def step(batch):", "TODO: the model")),
+        ],
+    )
+    def test_has_what_was_seen_and_parses(self, name, has, monkeypatch):
+        monkeypatch.chdir(HERE)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *ARGUMENTS.get(name, ())])
+        text = draft_of(f"{name}.py", "build_it.py")
+        ast.parse(text)
+        assert [part for part in has if part not in text] == []
+
+    def test_refuses_to_write_over_a_file(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        for file in ("train.py", "build_train.py"):
+            Path(file).write_text("")
+        with pytest.raises(UsageError, match="already"):
+            init.parse(["train.py"]).run()
+
+    @pytest.mark.process
+    def test_the_command_writes_it(self, tmp_path, capsys):
+        output = tmp_path / "build_it.py"
+        assert init.parse([str(HERE / "trainer_class.py"), "--output", str(output)]).run() == 0
+        assert "RMSprop" in output.read_text()
+        assert "perf-advisor" in capsys.readouterr().out
+
+    @pytest.mark.process
+    def test_a_script_that_never_gets_there_is_stopped(self, tmp_path):
+        (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
+        with pytest.raises(TargetError, match="no update of weights within"):
+            init.parse([str(tmp_path / "waits.py"), "--budget", "8s"]).run()

@@ -1,0 +1,111 @@
+"""``perf-advisor check``: settings measured again, and the exit code that a continuous integration looks at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from advisor.cli.grammar import parse
+from advisor.errors import ExitCode, TargetError, UsageError
+from advisor.experiment import check as checking
+from advisor.experiment.request import Request
+from advisor.recipe.catalog import load_catalog
+from advisor.records import Block, Outcome, TargetSpec, TrialKind, TrialResult
+
+
+class FakeRunner:
+    """Gives each process blocks at a rate: samples per second without the settings and with them."""
+
+    def __init__(self, plain, tuned, failure=None):
+        self.rates, self.failure, self.specs = {"": plain, "tuned": tuned}, failure, []
+
+    def run(self, spec, listen):
+        self.specs.append(spec)
+        if self.failure and spec.export_path:
+            return self.failure
+        rate = self.rates["tuned" if spec.export_path else ""] * (1 + 0.001 * len(self.specs))
+        return TrialResult(Outcome.MEASURED, blocks=tuple(Block(10, 100, 100 / rate) for _ in range(5)))
+
+
+@pytest.fixture
+def settings(tmp_path):
+    file = tmp_path / "tuned.yaml"
+    file.write_text("step.zero_grad: zeros\n")
+    return str(file)
+
+
+def checked(runner, settings, budget_s=60.0):
+    request = Request(TargetSpec("t:build", "."), budget_s)
+    return checking.check(runner, request, settings, load_catalog(), lambda text: None)
+
+
+def test_the_speedup_is_that_of_pairs_of_processes(settings):
+    runner = FakeRunner(100.0, 150.0)
+    found = checked(runner, settings)
+    assert found.speedup == pytest.approx(1.5, rel=0.01)
+    assert found.ci_low < 1.5 < found.ci_high
+    assert found.plain_step_ms > found.tuned_step_ms
+    assert [bool(spec.export_path) for spec in runner.specs] == [False, True, True, False] * 2
+    assert {spec.kind for spec in runner.specs} == {TrialKind.VERIFY}
+
+
+@pytest.mark.parametrize(("tuned", "least", "worth"), [(150, 1.0, True), (80, 0.95, False), (98, 1.0, True)])
+def test_only_an_interval_below_the_least_says_no(settings, tuned, least, worth):
+    assert checked(FakeRunner(100.0, float(tuned)), settings).worth(least) is worth
+
+
+def test_a_loop_that_fails_with_the_settings_is_told(settings):
+    failed = TrialResult(Outcome.FAILED, reason="RuntimeError: no", hint="Mend it.", details="line 3")
+    with pytest.raises(TargetError) as error:
+        checked(FakeRunner(1.0, 1.0, failed), settings)
+    assert error.value.message == "the loop with the settings: RuntimeError: no"
+    assert (error.value.hint, error.value.details) == ("Mend it.", "line 3")
+
+
+@pytest.mark.parametrize(("tuned", "code"), [(150.0, ExitCode.OK), (50.0, ExitCode.NOT_WORTH_IT)])
+def test_the_exit_code(settings, tuned, code, monkeypatch, capsys):
+    runner = FakeRunner(100.0, tuned)
+    runner.prepare = lambda: None
+    monkeypatch.setattr("advisor.runner.trials.Runner", type("R", (), {"prepare": int, "__new__": lambda _: runner}))
+    assert parse(["check", settings, "t:build", "--min-speedup", "0.95", "--json"]).run() == code
+    assert json.loads(capsys.readouterr().out)["worth_it"] is (code == ExitCode.OK)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.yaml", "t:build"], "missing.yaml"),
+        (["{settings}", "t:build", "--min-speedup", "fast"], "not a factor"),
+        (["{settings}"], "TARGET"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_measured(settings, arguments, said):
+    with pytest.raises(UsageError) as error:
+        parse(["check", *(text.format(settings=settings) for text in arguments)])
+    assert said in error.value.message
+
+
+@pytest.mark.process
+def test_a_target_is_measured(tmp_path, monkeypatch, settings, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "import torch\n\ndef build():\n    torch.set_num_threads(1)\n    return torch.nn.Linear(8, 8), torch.ones(4, 8)"
+    )
+    code = parse(
+        ["check", settings, "mine.py:build", "--min-speedup", "0.1", "--budget", "60s", "--device", "cpu"]
+    ).run()
+    assert code == ExitCode.OK
+    assert "0.1x is asked for: still worth it" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("tuned", "said"), [(150.0, "still worth it"), (99.0, "does not rule that out"), (50.0, "no longer worth it")]
+)
+def test_what_is_said(settings, tuned, said, monkeypatch, capsys):
+    runner = FakeRunner(100.0, tuned)
+    runner.prepare = lambda: None
+    monkeypatch.setattr("advisor.runner.trials.Runner", type("R", (), {"prepare": int, "__new__": lambda _: runner}))
+    parse(["check", settings, "t:build"]).run()
+    assert said in capsys.readouterr().out

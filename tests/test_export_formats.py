@@ -1,0 +1,120 @@
+"""The registry of export formats: the command line and the app read it, so a format is one file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sample_session import sample_history, sample_request
+
+from advisor.cli.commands.measure import measure_parser
+from advisor.errors import UsageError
+from advisor.experiment import events
+from advisor.experiment.state import SessionState
+from advisor.export import formats, outputs
+from advisor.export.format import Found
+from advisor.export.formats import FORMATS, format_for, format_of
+from advisor.export.outputs import write_outputs
+from advisor.recipe.catalog import Catalog
+from advisor.records import Mode
+from advisor.records.outputs import Outputs
+from advisor.tui.launch import FileExporter
+
+CSV = """
+from advisor.export.format import File, Format, Offer
+
+
+class Csv(Format):
+    id, option, brief, suffixes, order = "csv", "--report", ".csv", (".csv",), 55
+
+    def offer(self, outputs):
+        return Offer(self.id, "Report (CSV)", "report.csv")
+
+    def files(self, found, path):
+        yield File("Table", path, lambda: "".join(f"{name}\\n" for name in found.state.trials))
+
+
+FORMAT = Csv()
+"""
+
+
+@pytest.fixture
+def state():
+    return SessionState.of(sample_history())
+
+
+def test_a_file_in_the_folder_is_a_format_everywhere(state, tmp_path, monkeypatch):
+    (tmp_path / "made_up_csv.py").write_text(CSV, encoding="utf-8")
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    every = formats.discovered()
+    monkeypatch.setattr(formats, "FORMATS", every)
+    monkeypatch.setattr("advisor.tui.launch.FORMATS", every)
+    assert ".md, .html or .csv" in " ".join(measure_parser("").format_help().split())
+    path = tmp_path / "out.csv"
+    wanted = Outputs(report_path=measure_parser("").parse(["demo", "--report", str(path)]).report)
+    assert write_outputs(state, sample_request(), wanted, Catalog({})).sentences == (f"Table written to {path}.",)
+    assert path.read_text(encoding="utf-8").split() == list(state.trials)
+    exporter = FileExporter(sample_request(), Outputs())
+    assert "csv" in [offered.id for offered in exporter.formats()]
+    assert exporter.preview("csv", state) == path.read_text(encoding="utf-8")
+
+
+def test_a_file_without_a_format_is_named(tmp_path, monkeypatch):
+    (tmp_path / "made_up_empty.py").write_text("", encoding="utf-8")
+    monkeypatch.setattr(formats, "__path__", [str(tmp_path)])
+    with pytest.raises(TypeError, match=r"formats/made_up_empty\.py: FORMAT"):
+        formats.discovered()
+
+
+def test_ids_are_the_files_names_and_places_differ():
+    assert len({each.order for each in FORMATS}) == len(FORMATS)
+    assert [each.id for each in FORMATS] == [type(each).__module__.rpartition(".")[2] for each in FORMATS]
+
+
+@pytest.mark.parametrize(
+    ("option", "path", "config", "wanted"),
+    [
+        ("--export", "tuned.yaml", None, "settings"),
+        ("--export", "tuned", None, "settings"),
+        ("--export", "Tuned.PY", "train.yaml", "python"),
+        ("--export", "train.tuned.yaml", "train.yaml", "config"),
+        ("--report", "r.md", None, "markdown"),
+        ("--report", "r.HTML", None, "html"),
+        ("--json", "-", None, "json"),
+        ("--trace", "step.json.gz", None, "trace"),
+    ],
+)
+def test_a_path_means_a_format(option, path, config, wanted):
+    assert format_for(option, path, Outputs(config_path=config)).id == wanted
+
+
+def test_next_steps_follow_the_mode(state):
+    assert state.facts is not None
+    inferring = replace(state.facts.workload, mode=Mode.INFER)
+    infers = SessionState.of([*sample_history(), events.FactsFound(replace(state.facts, workload=inferring))])
+    for seen, called, step in ((state, "tuning.prepare(", "train_step"), (infers, "tuning.infer(model)", "infer_step")):
+        found = Found(seen, sample_request(), Outputs(), Catalog({}))
+        assert called in format_of("settings").next_steps("t.yaml", found)[1]
+        assert format_of("python").next_steps("mine.py", found)[0].endswith(f"from mine import prepare, {step}")
+    assert format_of("json").next_steps("r.json", found)[0] == "read r.json, or pass it on"
+
+
+def test_what_was_written_before_an_error_is_said(state, tmp_path, monkeypatch):
+    """The first of two files is written, the second cannot be."""
+    real = outputs._write_file
+
+    def refuse_second(file):
+        if file.title == "Table":
+            raise UsageError("no.", "no.")
+        real(file)
+
+    monkeypatch.setattr(outputs, "_write_file", refuse_second)
+    monkeypatch.setattr(type(format_of("settings")), "files", _two_files)
+    written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "a")), Catalog({}))
+    assert (len(written.sentences), [error.message for error in written.errors]) == (1, ["no."])
+
+
+def _two_files(self, found, path):
+    from advisor.export.format import File
+
+    return [File("Settings", path, lambda: "a"), File("Table", path, lambda: "b")]

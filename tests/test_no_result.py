@@ -1,0 +1,69 @@
+"""Why a session found no faster settings: one cause and one sentence, whoever tells it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from sample_session import sample_history
+
+from advisor.experiment import events
+from advisor.experiment.objective import WORDS
+from advisor.experiment.ranking import CONTROL
+from advisor.experiment.state import SessionState
+from advisor.records import Objective, Outcome, TrialResult
+from advisor.report.listing import result_line
+from advisor.report.no_result import Cause, export_remark, no_result, why_no_stack
+from advisor.report.verdict import verdict
+
+
+def session(change=None, *, noise=0.01, ended=True):
+    """A session without a stack whose candidates have this result; without candidates when there is no change."""
+    kept = []
+    for event in sample_history():
+        if isinstance(event, events.StackMeasured | events.Ranked):
+            continue
+        if isinstance(event, events.TrialMeasured) and event.record.candidate.recipe != CONTROL:
+            if change is None:
+                continue
+            record = replace(event.record, result=change(event.record.result), comparison=None)
+            kept.append(events.TrialMeasured(record))
+        elif ended or not isinstance(event, events.SessionFinished):
+            kept.append(event)
+    state = SessionState.of(kept)
+    state.stack = None
+    state.baseline = replace(state.baseline, noise_floor=noise)
+    return state
+
+
+def failed(result):
+    return TrialResult(Outcome.FAILED, "no kernel")
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "sentence"),
+    [
+        (session(), Cause.NOT_TRIED, "Nothing could be judged: no candidate was tried."),
+        (session(failed), Cause.ALL_FAILED, r"Nothing could be judged: all \d+ trials failed."),
+        (session(lambda r: r, noise=0.5), Cause.TOO_NOISY, "Nothing could be judged: identical runs differ by 50 %.*"),
+        (session(lambda r: r), Cause.NO_GAIN, "Nothing that was tried is measurably faster."),
+    ],
+)
+def test_a_cause_has_one_sentence(state, cause, sentence):
+    found = no_result(state)
+    assert found.cause is cause
+    assert re.fullmatch(sentence, found.sentence)
+    assert result_line(state) == found.reason
+    assert cause is Cause.NO_GAIN or found.reason in verdict(state)
+
+
+def test_an_export_without_settings_says_why():
+    assert export_remark(session()) == ", without settings: no candidate was tried"
+    assert export_remark(session(lambda r: r)) == ", without settings: none were measured together"
+    assert why_no_stack(session(ended=False)) == "the session ended before any were measured together"
+
+
+def test_every_objective_has_its_words():
+    assert set(WORDS) == set(Objective)
+    assert all(len(words.better) == len(words.not_better) == 2 for words in WORDS.values())

@@ -1,0 +1,247 @@
+"""A step of the user's own, and batches that no DataLoader makes."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from advisor import Workload
+from advisor.errors import TargetError
+from advisor.export.python_file import python_source
+from advisor.portable.losses import LossError
+from advisor.portable.plan import StepPlan
+from advisor.recipe.catalog import load_catalog
+from advisor.records import Mode, TargetSpec
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.compilation import Models
+from advisor.runtime.optimizers import Together
+from advisor.runtime.step import OwnStep, make_step
+from advisor.runtime.tuning import Tuning
+from advisor.target.normalise import normalise
+from advisor.trial.inspection import inspect_loop
+from advisor.trial.measurement.probe import probe_batches, probe_training
+from tests.facts import cpu_facts
+
+CPU = torch.device("cpu")
+
+
+def spec(**changes):
+    return replace(TargetSpec("t:build", "."), **changes)
+
+
+def gan(**changes):
+    """Two models with an optimizer each, trained by one step."""
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(4, 8), nn.Linear(8, 1)
+    of_generator = torch.optim.Adam(generator.parameters(), lr=1e-2)
+    of_critic = torch.optim.Adam(critic.parameters(), lr=1e-2)
+
+    def step(real):
+        noise = torch.ones(len(real), 4)
+        of_critic.zero_grad()
+        (critic(generator(noise).detach()).mean() - critic(real).mean()).backward()
+        of_critic.step()
+        of_generator.zero_grad()
+        loss = -critic(generator(noise)).mean()
+        loss.backward()
+        of_generator.step()
+        return loss
+
+    made = {"step": step, "models": [generator, critic], "optimizers": [of_generator, of_critic]}
+    return Workload(**{**made, "data": torch.randn(16, 8), **changes})
+
+
+def lbfgs():
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+
+    def step(batch):
+        x, y = batch
+
+        def closure():
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    return Workload(step=step, model=model, optimizer=optimizer, data=(torch.randn(32, 3), torch.randn(32, 1)))
+
+
+def step_of(loop, settings=None):
+    components = loop.components(StepPlan(mode=loop.mode, device="cpu"), loop.data)
+    apply_settings(load_catalog(), components, {**loop.current, **(settings or {})})
+    return make_step(components, loop.loss)
+
+
+def facts_of(loop):
+    return replace(cpu_facts(), workload=inspect_loop(loop, CPU, probe_batches(loop.data, 0)))
+
+
+class TestAStepOfOnesOwn:
+    def test_several_models_and_optimizers_are_one_loop(self):
+        loop = normalise(gan(), spec())
+        assert isinstance(loop.model, Models)
+        assert isinstance(loop.optimizer, Together)
+        assert loop.mode is Mode.TRAIN
+        assert facts_of(loop).workload.model == "Linear + Linear"
+        assert facts_of(loop).workload.optimizer.name == "Adam + Adam"
+
+    def test_it_runs_what_the_user_wrote(self):
+        expected = gan()
+        wanted = [expected.step(expected.data).item() for _ in range(3)]
+        loop = normalise(gan(), spec())
+        step = step_of(loop)
+        assert isinstance(step, OwnStep)
+        assert [float(step(loop.data)) for _ in range(3)] == wanted
+
+    def test_a_closure_is_called_as_often_as_the_optimizer_likes(self):
+        loop = normalise(lbfgs(), spec())
+        probe = probe_training(step_of(loop), [loop.data] * 3, 0)
+        assert probe.losses[0] > probe.losses[-1]
+        assert probe.weights[0] != probe.weights[1]
+
+    def test_recipes_that_must_see_inside_skip_with_that_reason(self):
+        skipped = load_catalog().propose(facts_of(normalise(gan(), spec()))).skipped
+        for recipe in ("zero_grad", "grad_accumulation"):
+            assert "the step is your own" in skipped[recipe], recipe
+
+    def test_no_recipe_has_a_bug_with_it(self):
+        for workload in (gan(), lbfgs(), gan(optimizers=None)):
+            skipped = load_catalog().propose(facts_of(normalise(workload, spec()))).skipped
+            assert not [why for why in skipped.values() if "bug" in why]
+
+    def test_the_others_are_tried(self):
+        proposals = load_catalog().propose(facts_of(normalise(gan(), spec())))
+        proposed = {candidate.key for candidate in proposals.candidates}
+        assert {"optimizer.implementation", "host.gc"} <= proposed
+        assert ("compile.scope", "with_loss") not in {(c.key, c.value) for c in proposals.candidates}
+
+    def test_settings_reach_each_model_and_optimizer(self):
+        loop = normalise(gan(), spec())
+        step = step_of(loop, {"optimizer.implementation": "fused", "precision.autocast": "bfloat16"})
+        types = []
+        loop.model[0].register_forward_hook(lambda *seen: types.append(seen[-1].dtype))
+        step(loop.data)
+        assert all(group["fused"] for group in loop.optimizer.param_groups)
+        assert set(types) == {torch.bfloat16}
+
+    def test_autocast_keeps_no_stale_copy_of_a_weight(self):
+        model = nn.Linear(1, 1, bias=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+        def step(x):
+            model(x).sum().backward()
+            optimizer.step()
+            return model(x).sum()
+
+        loop = normalise(Workload(step=step, model=model, optimizer=optimizer, data=torch.ones(1, 1)), spec())
+        with torch.no_grad():
+            model.weight.fill_(4.0)
+        assert float(step_of(loop, {"precision.autocast": "bfloat16"})(loop.data)) == 3.0
+
+    def test_inference_returns_the_output(self):
+        model = nn.Linear(2, 3)
+        loop = normalise(Workload(step=model, model=model, data=torch.ones(5, 2), mode="infer"), spec())
+        assert step_of(loop)(loop.data).shape == (5, 3)
+        assert loop.mode is Mode.INFER
+
+    def test_the_public_api_does_what_the_trials_do(self):
+        workload = gan()
+        tuning = Tuning({"optimizer.implementation": "fused", "precision.autocast": "bfloat16"})
+        prepared = tuning.prepare(*workload.models, *workload.optimizers)
+        loss = tuning.own_step(workload.step, prepared[0])(workload.data)
+        loop = normalise(gan(), spec())
+        own = step_of(loop, {"optimizer.implementation": "fused", "precision.autocast": "bfloat16"})
+        assert float(loss) == float(own(loop.data))
+
+    def test_the_python_file_has_it(self, tmp_path):
+        file = tmp_path / "tuned.py"
+        settings = {"optimizer.implementation": "fused", "precision.autocast": "bfloat16"}
+        file.write_text(python_source(load_catalog(), settings, Mode.TRAIN, own_step=True))
+        found = importlib.util.spec_from_file_location("tuned", file)
+        module = importlib.util.module_from_spec(found)
+        found.loader.exec_module(module)
+        workload = lbfgs()
+        loop = normalise(lbfgs(), spec())
+        module.prepare(workload.model, workload.optimizer)
+        loss = module.own_step(workload.step, workload.model)(workload.data)
+        assert float(loss) == float(step_of(loop, {"precision.autocast": "bfloat16"})(loop.data))
+
+
+class TestWhatDoesNotFit:
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"step": None}, "no step that uses them"),
+            ({"models": None}, "without the models"),
+            ({"models": [nn.Linear]}, "not an nn.Module"),
+            ({"optimizers": [torch.optim.Adam]}, "not a torch.optim.Optimizer"),
+            ({"data": None}, "no data"),
+            ({"loss": nn.MSELoss()}, "a step of its own and a loss"),
+            ({"step": lambda: None}, "cannot be called with a batch"),
+        ],
+    )
+    def test_says_so(self, changes, said):
+        with pytest.raises(TargetError) as error:
+            normalise(gan(**changes), spec())
+        assert said in error.value.message
+        assert error.value.hint
+
+    def test_a_step_without_a_loss_says_what_to_return(self):
+        loop = normalise(Workload(step=lambda b: None, model=nn.Linear(2, 2), data=torch.ones(1, 2)), spec())
+        with pytest.raises(LossError, match="the step returns NoneType"):
+            step_of(loop)(loop.data)
+
+    def test_the_other_mode_is_refused(self):
+        with pytest.raises(TargetError, match="does not fit"):
+            normalise(gan(), spec(mode=Mode.INFER))
+
+
+class TestBatchesOfAnything:
+    def batches(self):
+        return [(torch.full((2, 3), float(i)), torch.zeros(2, 1)) for i in range(3)]
+
+    def loop(self, data):
+        return normalise((nn.Linear(3, 1), data, nn.MSELoss()), spec())
+
+    def values(self, loop):
+        return [float(x[0, 0]) for x, _ in loop.data]
+
+    def test_a_list_of_batches_is_read_in_each_epoch(self):
+        loop = self.loop(self.batches())
+        assert self.values(loop) == self.values(loop) == [0.0, 1.0, 2.0]
+
+    def test_an_iterable_is_begun_anew(self):
+        made = self.batches()
+
+        class Endless:
+            def __iter__(self):
+                yield from made
+
+        loop = self.loop(Endless())
+        assert self.values(loop) == self.values(loop) == [0.0, 1.0, 2.0]
+
+    def test_what_can_be_read_once_is_read_ahead_and_said(self):
+        loop = self.loop(batch for batch in self.batches())
+        assert self.values(loop) == self.values(loop) == [0.0, 1.0, 2.0]
+        assert any("can be read only once" in note for note in loop.notes)
+
+    def test_one_batch_stays_one_batch(self):
+        for data in ([torch.ones(2, 3), torch.ones(2, 1)], (torch.ones(2, 3), torch.ones(2, 1))):
+            assert not isinstance(self.loop(data).data, DataLoader)
+
+    def test_no_recipe_changes_how_they_are_made(self):
+        skipped = load_catalog().propose(facts_of(self.loop(iter(self.batches())))).skipped
+        assert "which is no DataLoader" in skipped["num_workers"]
+
+    def test_an_empty_one_is_told(self):
+        with pytest.raises(TargetError, match="yields no batch"):
+            self.loop(iter(()))

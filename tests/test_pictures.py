@@ -1,0 +1,268 @@
+"""The charts of a session: their figures, where their labels stand, and how they look as SVG."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import combinations
+from xml.etree import ElementTree as Xml
+
+import pytest
+import tui_histories as histories
+from sample_session import detailed_history, sample_request
+
+from advisor.experiment.state import SessionState
+from advisor.export import svg
+from advisor.export.formats.html import html_report
+from advisor.export.formats.markdown import markdown_report
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
+from advisor.report.charts import (
+    Axis,
+    Canvas,
+    Line,
+    Mark,
+    Plot,
+    Tone,
+    limit_label,
+    linear_axis,
+    log_axis,
+    placed,
+    without_outliers,
+)
+from advisor.report.conclusions import roof_shares
+from advisor.report.pareto import front_of, measured_points
+from advisor.report.pictures import (
+    batch_chart,
+    front_chart,
+    initial_of,
+    phases_chart,
+    pictures,
+    roofline_chart,
+    steps_chart,
+    waterfall_chart,
+)
+from advisor.report.waterfall import waterfall
+
+AFTER = {"data wait": 0.4, "host-to-device": 0.5, "captured step": 12.9}
+
+
+@pytest.fixture
+def state() -> SessionState:
+    state = SessionState.of(histories.contributed())
+    assert state.stack is not None
+    state.stack = replace(state.stack, result=replace(state.stack.result, phases=AFTER))
+    return state
+
+
+# --- figures ------------------------------------------------------------------------------------------------------
+
+
+def test_the_bars_lead_from_the_baseline_to_the_stack(state) -> None:
+    chart = waterfall_chart(state)
+    assert chart is not None
+    first, *steps, last = chart.bars
+    assert (first.start, first.end, first.is_mark) == (1.0, 1.0, True)
+    assert [(bar.start, bar.end) for bar in steps] == [(step.start, step.end) for step in waterfall(state)]
+    assert (last.start, last.end) == (1.0, state.stack.comparison.speedup)
+    assert [bar.name for bar in chart.bars if bar.tone is Tone.FASTER] == ["autocast", "channels_last", "compile"]
+    assert "no measurable difference" in next(bar.text for bar in chart.bars if bar.name == "fused_optimizer")
+
+
+def test_speed_against_memory_has_a_point_for_all_that_was_measured(state) -> None:
+    plot = front_chart(state)
+    assert plot is not None
+    signs = [mark.sign for mark in plot.marks]
+    assert signs[-2:] == ["B", "S"]  # nothing is drawn over these
+    ranks = [str(item.rank) for item in state.recommendations if item.record.alone]
+    assert sorted(sign for sign in signs if sign.isdigit()) == ranks
+    assert {mark.label for mark in plot.marks if mark.sign == "S"} == {"stack"}
+    assert len(plot.lines[0].points) == len(front_of(state)) == 3
+    assert len(plot.marks) >= len(measured_points(state))
+
+
+def test_the_highlighted_recommendation_is_marked(state) -> None:
+    chosen = state.recommendations[1].record
+    plot = front_chart(state, chosen.settings)
+    assert plot is not None
+    marked = [mark for mark in plot.marks if mark.tone is Tone.CHOSEN]
+    assert [(mark.label, mark.y) for mark in marked] == [(chosen.candidate.recipe, chosen.comparison.speedup)]
+
+
+def test_an_outlier_does_not_squeeze_all_others(state) -> None:
+    point = replace(measured_points(state)[-1], name="huge", settings={"x.y": 1}, peak_reserved_bytes=130 * 2**30)
+    state.combinations[Settings({"x.y": 1})] = point
+    plot = front_chart(state)
+    assert plot is not None
+    assert plot.x.high < 60  # a recommended batch size takes 34.6 GiB and is kept
+    huge = next(mark for mark in plot.marks if mark.x > 100)
+    spot = next(spot for spot in placed(plot, Canvas(80, 20)) if spot.mark == huge)
+    assert spot.text.startswith("130 GiB")  # its value is told, where its place is not
+    assert spot.x == 79.5
+
+
+def test_phases_have_initials_of_their_own(state) -> None:
+    chart = phases_chart(state)
+    assert chart is not None
+    before, after = chart.bars
+    assert "".join(part.initial for part in before.parts) == "WHFLBOZ"
+    assert [part.size for part in after.parts] == list(AFTER.values())
+    assert after.parts[-1].initial == initial_of("captured step") == "C"
+    assert before.size > after.size
+
+
+def test_without_phases_of_the_stack_there_is_one_bar(state) -> None:
+    state.stack = replace(state.stack, result=replace(state.stack.result, phases={}))
+    chart = phases_chart(state)
+    assert chart is not None
+    assert [bar.name for bar in chart.bars] == ["before"]
+
+
+def test_both_points_lie_under_the_roof_of_their_type(state) -> None:
+    plot = roofline_chart(state)
+    assert plot is not None
+    assert plot.x.log
+    assert plot.y.log
+    assert [mark.sign for mark in plot.marks] == ["B", "S"]
+    profile = state.facts.profile
+    assert {mark.x for mark in plot.marks} == {profile.flops_per_step / profile.moved_bytes_per_step}
+    for mark, share in zip(plot.marks, roof_shares(state), strict=True):
+        assert mark.y == pytest.approx(share.share * share.ceiling_flops_per_s)
+        assert mark.y < share.ceiling_flops_per_s
+    assert plot.marks[0].y < plot.marks[0].x * profile.copy_bytes_per_s
+    assert "it moves fewer bytes" in plot.words  # else it could not lie above the slope
+    assert [line.label.split()[0] for line in plot.lines] == ["float32", "bfloat16"]
+    assert "arithmetic is the limit" in plot.words
+
+
+def test_below_the_ridge_memory_is_the_limit(state) -> None:
+    profile = replace(state.facts.profile, moved_bytes_per_step=10**12)
+    state.facts = replace(state.facts, profile=profile)
+    assert "left of the ridge" in roofline_chart(state).words
+    assert "memory traffic is the limit" in roofline_chart(state).words
+
+
+def test_step_times_are_shares_of_blocks(state) -> None:
+    plot = steps_chart(state)
+    assert plot is not None
+    baseline, stack = plot.lines
+    assert [y for _, y in baseline.points][-1] == 1.0
+    assert [x for x, _ in baseline.points] == sorted(x for x, _ in baseline.points)
+    assert len(baseline.points) == 2 * len(state.baseline.result.blocks)
+    assert stack.points[0][0] == min(block.step_ms for block in state.stack.result.blocks)
+
+
+def test_a_batch_size_that_did_not_run_stands_at_the_bottom(state) -> None:
+    plot = batch_chart(state)
+    assert plot is not None
+    by_size = {mark.x: mark for mark in plot.marks}
+    assert by_size[4096].y == 0.0
+    assert by_size[4096].label == "out of memory"
+    assert by_size[64].label.startswith("yours")
+    assert by_size[256].sign == "◆"
+    assert all(size not in {x for x, _ in plot.lines[0].points} for size in (4096,))
+
+
+@pytest.mark.parametrize(
+    "history", [[], histories.start(), histories.failure(), histories.judged_nothing(), histories.cpu_demo()]
+)
+def test_what_is_not_known_is_not_drawn(history) -> None:
+    state = SessionState.of(history)
+    assert waterfall_chart(state) is None
+    assert roofline_chart(state) is None
+    assert batch_chart(state) is None
+
+
+# --- axes and labels ----------------------------------------------------------------------------------------------
+
+
+def test_ticks_are_round_and_enclose_the_values() -> None:
+    axis = linear_axis("x", [3.1, 9.3])
+    assert axis.low <= 3.1
+    assert axis.high >= 9.3
+    assert [name for _, name in axis.ticks] == ["2", "4", "6", "8", "10"]
+    assert [name for _, name in log_axis("x", [3, 4000], "{:g}".format).ticks] == ["10", "100", "1000"]
+    assert axis.place(axis.low) == 0.0
+    assert axis.place(1e9) == 1.0
+
+
+@pytest.mark.parametrize("values", [[1.0], [5.0, 5.0], [1e-9, 1e12], [0.0], []])
+def test_an_axis_of_anything_can_be_drawn(values) -> None:
+    for axis in (linear_axis("x", values), log_axis("x", values, "{:g}".format)):
+        assert axis.low < axis.high
+        assert all(0.0 <= axis.place(value) <= 1.0 for value in (*values, -1.0, 0.0, 1e30))
+
+
+def test_only_what_is_far_beyond_all_others_is_cut_off() -> None:
+    assert without_outliers([1, 2, 3, 100], []) == [1, 2, 3]
+    assert without_outliers([1, 2, 3, 100], [100]) == [1, 2, 3, 100]
+    assert without_outliers([-90, 1, 2, 3], []) == [1, 2, 3]
+    assert without_outliers([1, 2, 5], []) == [1, 2, 5]
+    assert without_outliers([1, 2, 3, 8], []) == [1, 2, 3, 8]
+
+
+@pytest.mark.parametrize("size", [(40, 8), (76, 12), (120, 30)])
+def test_labels_cover_neither_marks_nor_each_other(size) -> None:
+    around = [(0.5 + 0.2 * math.cos(angle), 0.5 + 0.2 * math.sin(angle)) for angle in range(12)]
+    marks = tuple(Mark(x, y, "•", Tone.OTHER, f"label {place}") for place, (x, y) in enumerate(around))
+    axis = Axis("", 0.0, 1.0)
+    plot = Plot("", "", axis, axis, (Line(((0.0, 0.2), (1.0, 0.2)), Tone.LIMIT, "limit"),), marks)
+    spots = placed(plot, Canvas(*size))
+    boxes = [(*spot.at, spot.at[0] + len(spot.text), spot.at[1] + 1) for spot in spots if spot.at]
+    boxes.append((*limit_label(plot, plot.lines[0], Canvas(*size)), size[0], 0))
+    assert len(boxes) > 3
+    assert all(spot.mark == mark for spot, mark in zip(spots, marks, strict=True))
+    for one, other in combinations(boxes[:-1], 2):
+        assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+    for spot in spots:
+        for left, bottom, right, top in boxes[:-1]:
+            assert not (left < spot.x < right and bottom < spot.y < top)
+    assert all(left >= 0 and right <= size[0] for left, _, right, _ in boxes[:-1])
+
+
+# --- SVG ----------------------------------------------------------------------------------------------------------
+
+
+def _texts(markup: str) -> list[tuple[float, float, str, str]]:
+    root = Xml.fromstring(markup[markup.index("<svg") : markup.index("</svg>") + 6])
+    return [(float(e.get("x")), float(e.get("y")), e.get("text-anchor"), e.text or "") for e in root.iter("text")]
+
+
+def test_every_picture_is_well_formed_and_within_its_frame(state) -> None:
+    charts = pictures(state)
+    assert [chart.title for chart in charts] == [
+        "What each setting adds",
+        "Speed against memory",
+        "Where a step goes",
+        "Roofline",
+        "Step times",
+        "Batch sizes",
+    ]
+    for chart in charts:
+        for x, y, anchor, text in _texts(svg.figure(chart)):
+            width = 6.6 * len(text)
+            left = x - {"start": 0, "middle": width / 2, "end": width}[anchor]
+            assert left > -8, (chart.title, text)
+            assert left + width < svg.WIDTH + 8, (chart.title, text)
+            assert y > 0
+
+
+def test_what_a_user_named_is_text_in_a_picture(state) -> None:
+    chart = waterfall_chart(state)
+    evil = replace(chart.bars[1], name='<script>"&', text="</svg>")
+    drawn = svg.figure(replace(chart, bars=(evil,), title="<b>"))
+    assert '<script>"&' in [text for *_, text in _texts(drawn)]
+    assert "<script" not in drawn
+    assert drawn.count("</svg>") == 1
+
+
+def test_the_html_report_holds_the_pictures_and_needs_nothing_else() -> None:
+    state = SessionState.of(detailed_history())
+    charts = pictures(state)
+    page = html_report(state, sample_request(), load_catalog())
+    assert page.count("<svg") == len(charts) > 2
+    assert all(chart.words.split(":")[0][:20] in page for chart in charts)
+    assert "http" not in page.replace("http-equiv", "").split("</style>")[1].split("<svg")[0]
+    assert "@style@" not in page
+    text = markdown_report(state, sample_request(), load_catalog())
+    assert all(f"**{chart.title}.**" in text for chart in charts)

@@ -1,0 +1,76 @@
+"""Help by topic, and the scripts with which shells complete."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from advisor.cli.commands.completion import script_for
+from advisor.cli.commands.measure import measure_parser
+from advisor.cli.commands.topics import TOPICS
+from advisor.cli.grammar import COMMANDS, parse
+from advisor.errors import UsageError
+from advisor.records.kinds import Objective, Shell
+
+OPTIONS = {name for action in measure_parser("")._actions for name in action.option_strings if name.startswith("--")}
+
+
+def shown(capsys, *arguments):
+    assert parse(arguments).run() == 0
+    return capsys.readouterr().out
+
+
+def test_every_option_has_a_topic():
+    assert {name for topic in TOPICS.values() for name in topic.options} == OPTIONS - {"--help", "--version"}
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_a_topic_shows_its_options_and_examples(name, capsys):
+    text = shown(capsys, "help", name)
+    assert [option for option in TOPICS[name].options if option not in text] == []
+    for example in TOPICS[name].examples:
+        assert example in text
+
+
+def test_the_list_names_every_topic(capsys):
+    text = shown(capsys, "help")
+    assert all(f"perf-advisor help {name}" in text for name in TOPICS)
+
+
+def test_an_unknown_topic_is_told_the_nearest():
+    with pytest.raises(UsageError) as error:
+        parse(["help", "target"])
+    assert error.value.hint == "Did you mean targets?"
+
+
+@pytest.mark.parametrize("shell", Shell)
+def test_a_script_completes_all_options_and_commands(shell, capsys):
+    text = shown(capsys, "completion", shell.value)
+    assert [name for name in (*OPTIONS, *COMMANDS) if name.removeprefix("--") not in text] == []
+
+
+def completed(*words):
+    script = script_for(Shell.BASH, measure_parser(""), tuple(COMMANDS))
+    quoted = " ".join(f"'{word}'" for word in words)
+    ask = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _perf_advisor; echo ${{COMPREPLY[*]}}"
+    ran = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
+    return set(ran.stdout.split())
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+class TestInBash:
+    def test_values(self):
+        assert completed("perf-advisor", "demo", "--objective", "") == {each.value for each in Objective}
+
+    def test_options(self):
+        assert completed("perf-advisor", "demo", "--bud") == {"--budget"}
+
+    def test_commands(self):
+        assert "recipes" in completed("perf-advisor", "rec")
+
+
+def test_another_shell_is_refused():
+    with pytest.raises(UsageError):
+        parse(["completion", "tcsh"])

@@ -1,0 +1,178 @@
+"""``advisor.tune``: from a notebook or a program, and what comes back."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from sample_session import cancelled_history, sample_history, sample_request
+
+import advisor
+from advisor.cli.grammar import parse
+from advisor.errors import AdvisorError, UsageError
+from advisor.experiment.state import SessionState
+from advisor.headless import tune as tuning
+from advisor.headless.event_stream import EventStream
+from advisor.headless.tune import BarReporter, Tuned, seconds_in, target_of
+from advisor.records import TargetSpec
+from advisor.target.entrypoint import load_target
+
+
+def build():
+    return torch.nn.Linear(4, 2), torch.ones(3, 4)
+
+
+def tuned(history=None):
+    return Tuned(SessionState.of(history or sample_history()), sample_request())
+
+
+class FakeSession:
+    """Posts a recorded session's events."""
+
+    def __init__(self, history, emit):
+        self.history, self.emit = history, emit
+
+    def run(self):
+        for event in self.history:
+            self.emit(event)
+
+    def cancel(self):
+        raise AssertionError("nobody asked")
+
+
+class TestWhatComesBack:
+    def test_settings_and_report(self, tmp_path):
+        found = tuned()
+        assert found.settings == dict(SessionState.of(sample_history()).stack.settings)
+        assert found.speedup > 1
+        assert found.report().startswith("#")
+        found.report(tmp_path / "report.html")
+        assert "<html" in (tmp_path / "report.html").read_text()
+
+    def test_it_shows_itself(self):
+        shown = tuned()._repr_html_()
+        assert shown.startswith("<iframe")
+        assert "&lt;html" in shown
+        assert "http" not in shown.partition("srcdoc")[0]
+        assert "x with " in repr(tuned())
+
+    def test_saved_settings_are_loaded_again(self, tmp_path):
+        file = tmp_path / "tuned.yaml"
+        tuned().save(file)
+        assert dict(advisor.load(file).settings) == tuned().settings
+        tuned().save(tmp_path / "tuned.py")
+        assert "def prepare(" in (tmp_path / "tuned.py").read_text()
+
+    def test_applying_prepares_the_objects(self, monkeypatch):
+        monkeypatch.setattr(Tuned, "settings", property(lambda self: {"step.zero_grad": "zeros"}))
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        assert tuned().apply(model, optimizer) == (model, optimizer)
+
+    def test_without_anything_found_it_says_so(self):
+        found = tuned(cancelled_history()[:3])
+        assert found.settings == {}
+        assert found.speedup is None
+        assert "no settings" in repr(found)
+
+
+class TestASession:
+    def run(self, monkeypatch, history, **options):
+        monkeypatch.setattr(tuning, "open_session", lambda request, past, emit: FakeSession(history, emit))
+        return advisor.tune("demo", "2m", **options)
+
+    def test_it_runs_with_a_bar(self, monkeypatch, capsys):
+        found = self.run(monkeypatch, sample_history())
+        assert found.settings
+        shown = capsys.readouterr().err
+        assert shown.count("\r") > 5
+        assert "100 %" in shown.rpartition("\r")[2]
+
+    def test_without_progress_nothing_is_printed(self, monkeypatch, capsys):
+        self.run(monkeypatch, sample_history(), progress=False)
+        assert capsys.readouterr().err == ""
+
+    def test_a_failure_is_raised(self, monkeypatch):
+        from sample_session import failed_history
+
+        with pytest.raises(AdvisorError):
+            self.run(monkeypatch, failed_history(), progress=False)
+
+    def test_not_from_a_trial(self, monkeypatch):
+        monkeypatch.setattr("multiprocessing.parent_process", object)
+        with pytest.raises(UsageError, match="while its own target was imported"):
+            advisor.tune("demo")
+
+
+class TestTheWorkload:
+    def test_a_function_is_named_by_its_module(self):
+        assert target_of(build) == f"{__name__}:build"
+        assert target_of("mymodel:build") == "mymodel:build"
+
+    def test_an_object_reaches_the_process_that_measures(self):
+        model = torch.nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        target = target_of((model, (torch.ones(3, 4), torch.ones(3, 2)), torch.nn.MSELoss(), optimizer))
+        assert Path(target).stat().st_mode & 0o077 == 0
+        loop = load_target(TargetSpec(target, "."))
+        assert torch.equal(loop.model.weight, model.weight)
+        assert loop.optimizer.param_groups[0]["params"][0] is loop.model.weight
+
+    def test_what_cannot_be_handed_over_says_what_to_type(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "cloudpickle", None)
+        with pytest.raises(UsageError) as error:
+            target_of(lambda: None)
+        assert "%%writefile" in error.value.hint
+
+    def test_what_is_defined_in_the_notebook_needs_cloudpickle(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "cloudpickle", None)
+        monkeypatch.setattr(pickle, "dumps", lambda value: b"c__main__\nNet\n")
+        with pytest.raises(UsageError, match="defined in this notebook"):
+            target_of(object())
+
+    @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("2m", 120), ("1.5h", 5400), (30, 30), ("45", 45)])
+    def test_budgets(self, text, seconds):
+        assert seconds_in(text) == seconds
+
+    @pytest.mark.parametrize("text", ["", "soon", 0, -1, "0s", True])
+    def test_what_is_no_time(self, text):
+        with pytest.raises(UsageError):
+            seconds_in(text)
+
+
+class TestEventsAsLines:
+    def test_each_event_is_a_line_and_the_report_the_last(self):
+        file = io.StringIO()
+        stream = EventStream(file)
+        for event in sample_history():
+            stream.handle(event)
+        stream.report('{\n "schema": 1}')
+        lines = [json.loads(line) for line in file.getvalue().splitlines()]
+        assert len(lines) == len(sample_history()) + 1
+        assert {"event", "at", "data"} == set(lines[0])
+        assert lines[-1]["event"] == "Report"
+        assert lines[-1]["data"] == {"schema": 1}
+
+    def test_a_reader_that_left_stops_nothing(self):
+        file = io.StringIO()
+        file.close()
+        EventStream(file).handle(sample_history()[0])
+
+    def test_the_option_goes_with_standard_output(self):
+        assert parse(["demo", "--json", "-", "--events"]).outputs.streams_events
+        with pytest.raises(UsageError, match="--events"):
+            parse(["demo", "--events"])
+
+
+def test_a_bar_never_goes_back():
+    file = io.StringIO()
+    reporter = BarReporter(file)
+    for event in sample_history():
+        reporter.handle(event)
+    shares = [int(part.split("]")[1].split("%")[0]) for part in file.getvalue().split("\r") if "]" in part]
+    assert shares == sorted(shares)
