@@ -106,7 +106,8 @@ def test_repeats_of_disturbed_trials_get_a_share_of_the_budget(clock):
     assert budget.allows_repeat(5.0)
     assert not budget.allows_repeat(6.0)
     clock.now += 95
-    assert not budget.allows_repeat(3.0)
+    assert not budget.allows_repeat(3.0), "the next trial has to fit as well"
+    assert budget.allows_repeat(2.0)
 
 
 def test_a_trial_that_compiles_is_given_all_the_time_that_is_left(clock):
