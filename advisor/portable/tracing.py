@@ -80,10 +80,13 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         raise CannotTraceError("has forward hooks, which a trace would lose")
     before = {module: dict(vars(module)) for module in model.modules()}
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    versions = written_versions(model)
     try:
         with own_functions_refused():
             graph = LimitedTracer(limit_s).trace(model)
-        kept = [module for module, attributes in before.items() if set_in_forward(module, attributes)]
+        kept = any(set_in_forward(module, attributes) for module, attributes in before.items())
+        kept = kept or written_versions(model) != versions
         traced = None if kept else torch.fx.GraphModule(model, graph, type(model).__name__)
     except CannotTraceError:
         raise
@@ -93,6 +96,10 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
         for module, attributes in before.items():
             vars(module).clear()
             vars(module).update(attributes)
+        with torch.no_grad():
+            for buffer, value in buffers:
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
     if traced is None:
         raise CannotTraceError("makes tensors of its own or keeps values in its forward, which a trace would freeze")
     return traced
@@ -122,6 +129,12 @@ def own_functions_refused() -> typing.Iterator[None]:
         yield
     finally:
         function.apply = usual
+
+
+def written_versions(model: torch.nn.Module) -> list[int | None]:
+    """How often each parameter and buffer was written to: a write that no stand-in takes part in is done in tracing."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return [None if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def set_in_forward(module: torch.nn.Module, before: dict[str, object]) -> bool:
