@@ -161,3 +161,22 @@ def test_a_trace_writes_to_no_buffer_and_says_that_it_would():
     with pytest.raises(CannotTraceError, match="keeps values in its forward"):
         trace(model)
     assert model.calls == 0
+
+
+class Averaging(nn.Module):
+    """Replaces a buffer by what it computes from others."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.ones(4))
+
+    def forward(self, x):
+        self.total = self.total / 2
+        return x - self.total
+
+
+def test_a_trace_replaces_no_buffer():
+    model = Averaging()
+    with pytest.raises(CannotTraceError, match="keeps values in its forward"):
+        trace(model)
+    assert torch.equal(model.total, torch.ones(4))
