@@ -57,9 +57,11 @@ class LargeBatchOptimizer(Recipe):
     gain = 0.99
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
-        optimizer, batch_size = facts.workload.optimizer, facts.workload.batch_size or 0
+        optimizer, batch_size = facts.workload.optimizer, facts.workload.batch_size
         if optimizer is None:
             return Skip("the workload has no optimizer")
+        if batch_size is None:
+            return Skip(f"it is for batches of about {_LARGE_BATCH:,} samples and more, and the size of yours is open")
         if batch_size < _LARGE_BATCH:
             return Skip(
                 f"it is for batches of about {_LARGE_BATCH:,} samples and more, and yours has {batch_size:,}; "

@@ -132,7 +132,7 @@ def test_every_trial_is_there_with_interval_or_reason(text):
     assert failed[2] == "out of memory"
     assert failed[3] == failed[4] == "–"
     assert "2.00 GiB" in failed[-1]
-    assert "Try a smaller batch" in failed[-1]
+    assert ". Try a smaller batch" in failed[-1]
     skipped = table_rows(text, "Not tried")[2:]
     assert ["data wait is 0.3 % of the step", "DataLoader workers"] in skipped
     assert len(skipped) == 4

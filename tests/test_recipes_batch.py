@@ -395,6 +395,7 @@ def test_timms_optimizers_take_over_the_groups(cls, value):
 
 def test_layer_rates_are_for_large_batches_only():
     assert "yours has 32" in reason("large_batch_optimizer", gpu_facts())
+    assert "the size of yours is open" in reason("large_batch_optimizer", gpu_facts(batch_size=None))
     rmsprop = gpu_facts(batch_size=8192, optimizer=sgd_facts(name="RMSprop"))
     assert "yours is RMSprop" in reason("large_batch_optimizer", rmsprop)
     assert "no optimizer" in reason("large_batch_optimizer", gpu_facts(batch_size=8192, optimizer=None))

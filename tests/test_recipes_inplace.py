@@ -12,7 +12,7 @@ from test_recipes_pointwise import Optional
 from torch import nn
 
 from advisor.portable.inplace import activations_in_place, inplace_sites
-from advisor.portable.tracing import CannotTraceError
+from advisor.portable.tracing import CannotTraceError, trace
 from advisor.records import Mode, Numerics
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -138,3 +138,45 @@ def test_candidates_of_activations_in_place():
 def test_what_cannot_be_traced_is_refused_in_words():
     with pytest.raises(CannotTraceError, match="optional arguments"):
         by_apply("inplace_activations", True, Optional())
+
+
+class InitialisedByItsFirstBatch(nn.Module):
+    """Learns its offset from the first batch, and remembers in a buffer that it has."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.act = nn.Linear(4, 4), nn.ReLU()
+        self.register_buffer("offset", torch.zeros(4))
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x):
+        if self.calls == 0:
+            self.offset.copy_(x.mean(0))
+        self.calls.add_(1)
+        return self.act(self.layer(x - self.offset))
+
+
+def test_a_trace_writes_to_no_buffer_and_says_that_it_would():
+    model = InitialisedByItsFirstBatch()
+    with pytest.raises(CannotTraceError, match="keeps values in its forward"):
+        trace(model)
+    assert model.calls == 0
+
+
+class Averaging(nn.Module):
+    """Replaces a buffer by what it computes from others."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.ones(4))
+
+    def forward(self, x):
+        self.total = self.total / 2
+        return x - self.total
+
+
+def test_a_trace_replaces_no_buffer():
+    model = Averaging()
+    with pytest.raises(CannotTraceError, match="keeps values in its forward"):
+        trace(model)
+    assert torch.equal(model.total, torch.ones(4))

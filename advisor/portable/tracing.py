@@ -79,20 +79,27 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
         raise CannotTraceError("has a forward with optional arguments, whose absence a trace does not notice")
     if any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()):
         raise CannotTraceError("has forward hooks, which a trace would lose")
-    before = {module: dict(vars(module)) for module in model.modules()}
+    before = attributes_in(model)
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    versions = written_versions(model)
     try:
         with own_functions_refused():
             graph = LimitedTracer(limit_s).trace(model)
-        kept = [module for module, attributes in before.items() if set_in_forward(module, attributes)]
+        kept = any(set_in_forward(owner, attributes) for owner, attributes in before)
+        kept = kept or written_versions(model) != versions
         traced = None if kept else torch.fx.GraphModule(model, graph, type(model).__name__)
     except CannotTraceError:
         raise
     except Exception as error:
         raise not_followed("torch.fx", error) from error
     finally:
-        for module, attributes in before.items():
-            vars(module).clear()
-            vars(module).update(attributes)
+        for owner, attributes in before:
+            owner.clear()
+            owner.update(attributes)
+        with torch.no_grad():
+            for buffer, value in buffers:
+                if not torch.equal(buffer, value):
+                    buffer.copy_(value)
     if traced is None:
         raise CannotTraceError("makes tensors of its own or keeps values in its forward, which a trace would freeze")
     return traced
@@ -124,9 +131,20 @@ def own_functions_refused() -> typing.Iterator[None]:
         function.apply = usual
 
 
-def set_in_forward(module: torch.nn.Module, before: dict[str, object]) -> bool:
-    """Whether tracing has added or replaced an attribute of a module."""
-    now = vars(module)
+def written_versions(model: torch.nn.Module) -> list[int | None]:
+    """How often each parameter and buffer was written to: a write that no stand-in takes part in is done in tracing."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return [None if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
+def attributes_in(model: torch.nn.Module) -> list[tuple[dict[str, object], dict[str, object]]]:
+    """The attributes and the buffers by name of each module, with a copy of what they are now."""
+    owners = [part for module in model.modules() for part in (vars(module), vars(module).get("_buffers"))]
+    return [(owner, dict(owner)) for owner in owners if isinstance(owner, dict)]
+
+
+def set_in_forward(now: dict[str, object], before: dict[str, object]) -> bool:
+    """Whether tracing has added or replaced an attribute or a buffer of a module."""
     return now.keys() != before.keys() or any(now[name] is not value for name, value in before.items())
 
 

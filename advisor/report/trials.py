@@ -85,7 +85,9 @@ def _remark(record: TrialRecord) -> str:
 
 
 def _failure(result: TrialResult) -> str:
-    return " ".join(f"{result.reason} {result.hint}".split())
+    """The reason and the hint, as sentences where there are both."""
+    reason, hint = (" ".join(text.split()) for text in (result.reason, result.hint))
+    return f"{reason.rstrip('.')}. {hint}" if reason and hint else reason or hint
 
 
 def _shown_besides(records: Sequence[TrialRecord], state: SessionState, catalog: Catalog) -> Iterator[str]:
