@@ -88,8 +88,8 @@ def test_when_every_part_of_the_leap_fails_alone_too_that_is_said_plainly(tmp_pa
     assert not run.posted(events.SessionFailed)
     assert [run.state.trials[f"{recipe}=true"].verdict for recipe in ("one", "two")] == [Verdict.FAILED] * 2
     assert run.state.stack.settings == {}
-    assert verdict(run.state).startswith("Each of 2 candidates tried for Net training")
-    assert "failed" in verdict(run.state)
+    assert verdict(run.state).startswith("Nothing could be judged for Net training")
+    assert "all 2 trials failed" in verdict(run.state)
 
 
 def test_a_first_step_that_is_ten_times_slower_is_a_cost_and_no_fault(tmp_path):
@@ -112,7 +112,7 @@ def test_a_target_that_takes_longer_to_build_than_the_budget_is_built_once_and_n
     (warning,) = warnings(run)
     assert "left no time to try anything" in warning
     for advice in (verdict(run.state), nothing_helped(run.state)):
-        assert advice.startswith("No candidate was tried")
+        assert "no candidate was tried" in advice.lower()
         assert "measurably" not in advice
 
 

@@ -72,6 +72,16 @@ def test_code_that_was_compiled_before_is_expected_from_the_cache(clock):
     assert budget.compile_s == 30.0
 
 
+def test_a_first_compilation_is_guessed_near_what_a_resnet_50_took(clock):
+    """On an H200's host: 33 s for training, 14 s for inference; see budget.py."""
+    budget = Budget(300.0, clock)
+    budget.saw(1.0, PLAIN)
+    budget.parameter_tensors = 161
+    assert budget.expected_s(DEFAULT, cost=1) == pytest.approx(33.0, rel=0.2)
+    budget.compiles_backward = False
+    assert budget.expected_s(DEFAULT, cost=1) == pytest.approx(14.0, rel=0.2)
+
+
 def test_the_longest_first_compilation_is_what_the_next_one_is_expected_to_take(clock):
     budget = Budget(300.0, clock)
     assert budget.compile_s is None
