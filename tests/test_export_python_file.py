@@ -201,6 +201,35 @@ def test_each_object_may_be_left_out(catalog):
     assert module.prepare(model, None, data)[2] is data
 
 
+class Unpacks(nn.Module):
+    """A model that cannot be traced: its forward takes a size apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+
+    def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        return self.net(images), tuple(images.shape)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.conv_bias_before_norm", False),
+        ("model.fold_batch_norm", True),
+        ("model.inplace_activations", True),
+        ("compile.pointwise_only", True),
+    ],
+)
+def test_what_a_model_that_cannot_be_traced_does_not_allow_is_left_out_with_a_warning(catalog, key, value):
+    module = module_of(catalog, {key: value}, "infer")
+    model, images = Unpacks().eval(), torch.randn(2, 3, 8, 8)
+    before = model(images)[0]
+    with pytest.warns(UserWarning, match=f"{key}: .* is left out: the model has a forward that torch.fx cannot follow"):
+        model, _, _ = module.prepare(model)
+    assert torch.equal(module.infer_step(model)(images)[0], before)
+
+
 @pytest.mark.parametrize(
     ("settings", "mode"),
     [

@@ -193,10 +193,22 @@ def _prepared(recipe: Recipe, value: Value, parts: top_level.Parts | None) -> It
     if recipe.stage is Stage.ENVIRONMENT:
         return
     code = parts.rest if parts else _shown(recipe, value)
+    if "class CannotTraceError" in code:
+        code = _left_out_where_not_traced(code, format_setting(recipe.key, value))
     guard = _GUARDS.get(recipe.stage)
     if guard and not code.startswith(guard) and ast.parse(code).body:
         code = f"{guard}\n{textwrap.indent(code, '    ')}"
     yield f"{label}\n{code}" if code else label
+
+
+def _left_out_where_not_traced(code: str, setting: str) -> str:
+    """Code whose last statement traces the model, with a warning where the model cannot be traced."""
+    last = ast.parse(code).body[-1]
+    lines = code.splitlines()
+    warned = templates.LEFT_OUT.substitute(
+        call=textwrap.indent("\n".join(lines[last.lineno - 1 :]).strip(), "    "), setting=setting
+    )
+    return "\n".join([*lines[: last.lineno - 1], warned.strip("\n")])
 
 
 def _shown(recipe: Recipe, value: Value) -> str:

@@ -112,6 +112,15 @@ def own_step(step, model):
     return OwnStep(step, model, step_plan(model))
 '''
 
+LEFT_OUT = Template("""
+try:
+$call
+except CannotTraceError as error:
+    import warnings
+
+    warnings.warn(f"$setting is left out: the model {error}", stacklevel=2)
+""")
+
 LIBRARY = """
 # --- how a step runs: the code that perf-advisor measured with --------------------------------------------------
 """
