@@ -213,6 +213,11 @@ def test_one_point_is_no_chart():
     assert sweep_chart(sweep_points(baseline(), []), Mode.TRAIN) == ""
 
 
+def test_a_damaged_size_is_left_out_of_the_sweep():
+    bad = replace(SWEEP[0], candidate=replace(SWEEP[0].candidate, value="[red]"))
+    assert sweep_points(baseline(), [bad, *SWEEP[1:]]) == sweep_points(baseline(), SWEEP[1:])
+
+
 @pytest.mark.parametrize("damaged", [math.inf, math.nan, -1.0])
 def test_a_damaged_time_is_no_point_of_the_sweep(damaged):
     bad = replace(SWEEP[0], step_ms=damaged, samples_per_s=damaged)

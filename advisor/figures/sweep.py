@@ -61,9 +61,10 @@ def sweep_points(
             own=True,
         )
     for record in records:
-        tried = record.candidate.recipe == RECIPE and record.alone and record.result.outcome is not Outcome.SKIPPED
-        if tried and record.candidate.value:
-            points[int(record.candidate.value)] = _point(record, memory_bytes)
+        size, outcome = record.candidate.value, record.result.outcome
+        tried = record.candidate.recipe == RECIPE and record.alone and outcome is not Outcome.SKIPPED
+        if tried and size and isinstance(size, int):  # what a damaged journal may hold otherwise
+            points[size] = _point(record, memory_bytes)
     return tuple(points[size] for size in sorted(points))
 
 

@@ -41,7 +41,9 @@ def no_result(state: SessionState) -> NoResult:
     if not tried:
         return NoResult(Cause.NOT_TRIED, "no candidate was tried")
     if not any(record.result.measured for record in tried):
-        return NoResult(Cause.ALL_FAILED, f"all {len(tried)} trials failed" if len(tried) > 1 else "the trial failed")
+        return NoResult(
+            Cause.ALL_FAILED, f"all {len(tried)} trials failed" if len(tried) > 1 else "its only trial failed"
+        )
     noise = state.baseline.noise_floor if state.baseline else 0.0
     if noise > POLICY.noisy:
         return NoResult(Cause.TOO_NOISY, f"identical runs differ by {format_percent(noise)} on this machine")

@@ -285,8 +285,10 @@ def test_workers_start_as_in_the_users_own_program(trial, tmp_path):
 def test_a_target_that_cannot_be_loaded(trial):
     result, messages = trial("x = 1\n")
     failure = next(message for message in messages if isinstance(message, TargetFailure))
-    assert failure.message == "target.py has no 'build'."
-    assert failure.hint == "It defines: x."
+    assert failure.message == "target.py ended without a training loop: no model was called."
+    assert failure.hint.startswith(
+        "Name what makes your model, as in target.py:build; or `perf-advisor init target.py`"
+    )
     assert (result.outcome, result.reason, result.hint) == (Outcome.FAILED, failure.message, failure.hint)
 
 

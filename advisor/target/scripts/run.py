@@ -88,5 +88,8 @@ def _no_loop(script: str, seen: Seen, problem: str) -> TargetError:
             f"Let one process train, with the script's own options after --; or {type_this}",
         )
     if not seen.updates and not seen.calls:
-        return TargetError(f"{script} ended without a training loop: no model was called.", type_this)
+        return TargetError(
+            f"{script} ended without a training loop: no model was called.",
+            f"Name what makes your model, as in {script}:build; or {type_this}",
+        )
     return TargetError(f"the loop of {script} cannot be measured as it is: {problem}.", type_this)
