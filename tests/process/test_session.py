@@ -107,7 +107,7 @@ def test_the_facts_are_those_of_the_target(finished):
     workload = finished.state.facts.workload
     assert (workload.mode, workload.batch_size, workload.optimizer.name) == (Mode.TRAIN, 8, "SGD")
     assert finished.state.facts.profile.phases["backward"] > 0
-    assert finished.state.facts.profile.bottleneck is not None
+    assert finished.state.facts.profile.kind_of_step == "not clear"  # the model sleeps: neither computes nor moves data
 
 
 def test_the_control_is_measured_and_changes_nothing(finished):
@@ -249,7 +249,7 @@ def test_a_retry_measures_one_candidate_again(finished):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1\n", "target.py has no 'build'."),
+        ("x = 1\n", "target.py ended without a training loop"),
         (TINY_TARGET.replace("torch.manual_seed(0)", "raise ValueError('boom')"), "ValueError: boom"),
         (TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')"), "could not be measured: no room"),
     ],
