@@ -32,7 +32,7 @@ _PRIOR_SPREAD = 0.04
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What settings do now: the ratio of samples per second with its 95 % interval, and ms per step of both loops."""
+    """The result of a check: the ratio of samples per second with its 95 % interval, and ms per step of both loops."""
 
     speedup: float
     ci_low: float

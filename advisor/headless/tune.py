@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import multiprocessing
 import pickle
-import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from advisor.experiment.state import SessionState
 from advisor.export.files import write_atomically
 from advisor.export.format import Found
 from advisor.export.formats import format_for
+from advisor.figures.durations import seconds_of
 from advisor.files.scratch import SCRATCH
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import open_session
@@ -79,10 +79,10 @@ def tune(
 
 
 class Tuned:
-    """What a session found. In a notebook it shows its report.
+    """The result of a session. In a notebook it shows its report.
 
-    ``settings`` are those that won together: empty where nothing did. Those that win nothing measurable may be among
-    them, as in an export; ``speedup`` is None then.
+    ``settings`` are the ones that an export would hold, empty where nothing was found. Where they are not measurably
+    better together, ``speedup`` is None.
     """
 
     def __init__(self, state: SessionState, request: Request) -> None:
@@ -161,13 +161,10 @@ class BarReporter(HeadlessReporter):
 
 
 def seconds_in(budget: str | float) -> float:
-    """Seconds of ``"90s"``, ``"2m"``, ``"1h"`` or a number. Raises UsageError for anything else."""
+    """Seconds of a number, or of a text such as ``"90s"``, ``"2m"`` or ``"1h30m"``. Raises UsageError otherwise."""
     if isinstance(budget, int | float) and not isinstance(budget, bool) and budget > 0:
         return float(budget)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", str(budget))
-    if match is None or not float(match[1]):
-        raise UsageError(f"{budget!r} is not a time.", 'Give seconds, or a text such as "90s", "2m" or "1h".')
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+    return seconds_of(str(budget))
 
 
 def target_of(workload: Any) -> str:

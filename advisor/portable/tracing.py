@@ -132,7 +132,7 @@ def own_functions_refused() -> typing.Iterator[None]:
 
 
 def written_versions(model: torch.nn.Module) -> list[int | None]:
-    """How often each parameter and buffer was written to: a write that no stand-in takes part in is done in tracing."""
+    """The number of writes to each parameter and buffer. A write that the trace does not record changes it."""
     tensors = [*model.parameters(), *model.buffers()]
     return [None if tensor.is_inference() else tensor._version for tensor in tensors]
 

@@ -28,7 +28,7 @@ _PLACES = 60
 
 
 class Tone(StrEnum):
-    """What a mark or a line stands for; each has a sign of its own, so that none is told by its colour alone."""
+    """The role of a mark or a line. Each role has its own sign, so that colour is not needed to tell them apart."""
 
     BASELINE = "baseline"
     STACK = "stack"

@@ -102,7 +102,7 @@ def _bar(step: Step, baseline_bytes: int | None) -> Bar:
 
 
 def step_words(step: Step) -> str:
-    """What a step of the waterfall contributes: ``+1.20x (1.15–1.25)``."""  # noqa: RUF002
+    """The contribution of a step of the waterfall: ``+1.20x (1.15–1.25)``."""  # noqa: RUF002
     if not step.key:
         rest = step.end / step.start
         return f"+{rest:.2f}x together" if rest > 1 else f"{rest:.2f}x: they overlap"
@@ -114,7 +114,7 @@ def step_words(step: Step) -> str:
 
 
 def _details(step: Step, baseline_bytes: int | None) -> Iterator[str]:
-    """What else is known of a step's setting: its own memory, and what it does alone."""
+    """Further figures of a step's setting: its memory, and its speed-up alone."""
     if step.peak_bytes and baseline_bytes:
         yield f"memory {format_bytes_change(step.peak_bytes, baseline_bytes)}"
     if step.alone:
@@ -228,7 +228,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def roofline_chart(state: SessionState) -> Plot | None:
-    """What a step computes a second over what it computes for each byte that it moves, under the machine's limits.
+    """The roofline: operations a second over operations for each byte moved, with the limits of the machine.
 
     The stack is drawn at the baseline's intensity: its own traffic is not counted, the work of a sample is the same.
     """
@@ -286,7 +286,7 @@ def _roof_words(profile: Profile, intensity: float, before: RoofShare, after: Ro
 
 
 def steps_chart(state: SessionState) -> Plot | None:
-    """How step times are distributed, as the share of blocks of steps that are faster: the baseline's and the stack's.
+    """The distribution of step times, baseline and stack: over each time, the share of blocks that are faster.
 
     A steep line is a steady step; a line with a tail to the right has slow blocks.
     """

@@ -1,4 +1,4 @@
-"""What a reader needs to run a session again, and the code of the settings that won."""
+"""The parts of a report from which a session can be run again, and the code of the settings that won."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
 
 
 def hint_for(error: BaseException, usual: str) -> str:
-    """What to do about an error in the user's code: ``usual``, unless the code wants a GPU that is missing."""
+    """The hint for an error in the user's code: ``usual``, unless the code wants a GPU that is missing."""
     if any(text in str(error) for text in _NO_GPU):
         return "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
     return usual

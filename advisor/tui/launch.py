@@ -167,11 +167,11 @@ class FileExporter:
         return path
 
     def next_steps(self, format_id: str, name: str, state: SessionState) -> Sequence[str]:
-        """What to do with a file of this name."""
+        """The next steps for a file of this name, a line each."""
         return format_of(format_id).next_steps(name, self._found(state))
 
     def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
-        """What the format says; nothing with --no-verify."""
+        """The file as the format wants it verified; None with --no-verify."""
         return format_of(format_id).to_verify(self._found(state), str(path)) if self._outputs.verify else None
 
     def _found(self, state: SessionState) -> Found:

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from advisor.cli.parser import Parser
-from advisor.cli.values import device_of, factor_of, seconds_of, split_arguments
+from advisor.cli.values import device_of, factor_of, split_arguments
 from advisor.errors import ExitCode
+from advisor.figures.durations import seconds_of
 from advisor.figures.formatting import format_ms
 from advisor.records import TargetSpec
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.cli.parser import Parser
-from advisor.cli.values import seconds_of, split_arguments
+from advisor.cli.values import split_arguments
 from advisor.errors import ExitCode, TargetError, UsageError
+from advisor.figures.durations import seconds_of
 
 _BUDGET_S = 120.0
 _LAST_LINES = 12

@@ -23,7 +23,6 @@ from advisor.cli.values import (
     key_map_of,
     names_of,
     script_of,
-    seconds_of,
     shape_of,
     share_of,
     split_arguments,
@@ -31,6 +30,7 @@ from advisor.cli.values import (
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.figures.durations import seconds_of
 from advisor.process.interrupts import INTERRUPTS
 from advisor.records import Mode, Numerics, Objective, TargetSpec
 from advisor.records.outputs import Outputs

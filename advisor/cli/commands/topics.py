@@ -14,7 +14,7 @@ from advisor.errors import ExitCode, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What a page is about: a heading, words, the options of measuring that belong to it, examples."""
+    """A page of help: its heading, its text, the options of measuring that belong to it, and examples."""
 
     title: str
     words: str

@@ -23,7 +23,7 @@ _ITEM, _LEFT = "__perf_advisor_item__", "__perf_advisor_left__"
 
 
 class NoBodyError(Exception):
-    """Why the body of a loop cannot be run by itself."""
+    """Raised, with the reason, for a loop whose body cannot be run by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ _BARE, _COUNTED = "bare", "counted"
 
 
 def _position_of(loader: Any, loop: FoundLoop) -> str | None:
-    """How a loop reads a loader: by itself or wrapped, as in ``enumerate(tqdm(loader))``; None where it does not."""
+    """The form in which a loop reads a loader, plain or as in ``enumerate(tqdm(loader))``; None where it does not."""
     if not isinstance(loop.statement, ast.For):
         return None
     expression, counted = loop.statement.iter, False
@@ -152,7 +152,7 @@ def _value(expression: ast.expr, names: dict[str, Any]) -> Any:
 
 
 def _items(loop: FoundLoop) -> Any:
-    """What a loop without a loader goes through, from its beginning in each epoch; a count where nothing is named."""
+    """The items that a loop without a loader reads, from the first one in each epoch; a count for a ``while`` loop."""
     if isinstance(loop.statement, ast.While):
         return _Again(itertools.count)
     code = compile(ast.Expression(loop.statement.iter), loop.file, "eval")

@@ -1,4 +1,4 @@
-"""What was seen of a script as a workload: a plain loop of parts where it is one, else its own body as a step."""
+"""The workload of an observed script: the parts of a plain loop, or else the body of its loop as one step."""
 
 from __future__ import annotations
 

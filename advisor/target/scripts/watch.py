@@ -80,7 +80,7 @@ class Where:
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of a script.
+    """The observations of a script.
 
     ``batch`` is the one that the step used, of ``loader``. ``frames`` is the stack at the first update, innermost
     first. ``clip_norm`` is what the norm of the gradients was clipped to, ``clips_otherwise`` that they were clipped in
@@ -250,7 +250,7 @@ class Watch:
 
 
 def fitted_by_library(frames: list[Where]) -> Any:
-    """What the trainer of a library on the stack trains: in a form that the adapters understand; None without one."""
+    """The object that a library's trainer on the stack trains, as the adapters take it; None without a trainer."""
     for where in frames:
         names, library = where.frame.f_locals, where.frame.f_globals.get("__name__", "")
         function = where.frame.f_code.co_name
