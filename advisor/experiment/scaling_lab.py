@@ -1,0 +1,197 @@
+"""Several GPUs in a session: the one-GPU stack carried over, and trials over ranks measured for the search."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from advisor.errors import UsageError
+from advisor.experiment import events
+from advisor.experiment.bench import Bench
+from advisor.experiment.consent import Consent
+from advisor.experiment.scaling import ONE, Kind, Move, Scaling, Spread
+from advisor.experiment.scaling_moves import moves
+from advisor.recipe.catalog import Catalog
+from advisor.recipe.parallel_recipe import PARALLEL, STRATEGY, why_not_sharded
+from advisor.recipe.settings import Settings
+from advisor.records import Facts, Hardware, Mode, TrialResult, Value
+
+ALL = 0
+# torchrun imports PyTorch in each rank, which a trial of one GPU is spared. Seconds, before one was timed.
+_START_S = 8.0
+_TURNS = (True, False, False, True)
+# A trial that takes this many times as long as others, and this long at least, hangs. Unitless; seconds.
+_HANGS_AFTER, _HANGS_AFTER_S = 4.0, 60.0
+# Several machines meet within this, twice: torchrun's agents, then the ranks. Seconds.
+_MEETING_S = 120.0
+# CUDA graphs of the compiler do not hold the exchange of gradients; the same code without them.
+_WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+
+
+def gpus_in_use(wanted: int, hardware: Hardware, device: str) -> int:
+    """The number of GPUs (or of processes on the CPU) of a session. Raises UsageError where there are fewer."""
+    if wanted == 1:
+        return 1
+    if device == "cpu":
+        return wanted or max(2, hardware.host.usable_cores)
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = len(hardware.gpus) if shown is None else len([name for name in shown.split(",") if name.strip()])
+    if not there:
+        raise UsageError(
+            "--gpus asks for several GPUs, and there is none here.",
+            "Leave it out; with --device cpu it starts processes on the CPU, to see that it runs.",
+        )
+    if wanted > there:
+        raise UsageError(
+            f"{wanted} GPUs are asked for, and {there} {'is' if there == 1 else 'are'} visible.",
+            "Ask for fewer with --gpus, or show more with CUDA_VISIBLE_DEVICES.",
+        )
+    return wanted or there
+
+
+def why_not_several(facts: Facts) -> str:
+    """The reason to measure a workload on one GPU only; empty where several make sense."""
+    if facts.workload.mode is not Mode.TRAIN:
+        return "several GPUs are for training; for inference start a copy of the program on each"
+    if facts.workload.own_step:
+        return "the step is your own, and what several GPUs change happens inside it"
+    loader = facts.workload.loader
+    if loader is not None and loader.iterable_dataset:
+        return "the loader's dataset is iterable: nothing but its own code can divide it among ranks"
+    return ""
+
+
+def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings, dict[str, str]]:
+    """The one-GPU stack as several ranks can have it, and why the rest is left out."""
+    carried, left_out = Settings(stack), dict[str, str]()
+    mode = str(carried.get("compile.mode", "none"))
+    if mode in _WITHOUT_GRAPHS:
+        carried = carried.with_value("compile.mode", _WITHOUT_GRAPHS[mode])
+        left_out["compile.mode"] = f"the graphs of {mode} do not hold the exchange of gradients"
+    if carried.get("compile.scope") == "with_loss":
+        carried = carried.without("compile.scope").merged({"compile.mode": carried.get("compile.mode", "default")})
+        left_out["compile.scope"] = "the wrapper of the model stands between it and the loss"
+    ddp = {STRATEGY: "ddp"}
+    for key in stack:
+        if catalog.conflict(carried.merged(ddp)) and not catalog.conflict(carried.without(key).merged(ddp)):
+            left_out[key] = str(catalog.conflict(carried.merged(ddp)))
+            carried = carried.without(key)
+    return carried, left_out
+
+
+def losses_compare(facts: Facts) -> bool:
+    """Whether ranks with parts of a batch have the losses of one GPU with all of it.
+
+    Batch norms and padding depend on the samples beside one, dropout on chance.
+    """
+    return not (facts.computes("batch_norm", "dropout") or facts.workload.varying_shapes)
+
+
+class ScalingLab:
+    """Implements ``search.Lab`` with trials over ranks. ``one_gpu`` is the stack as one GPU has it, whole."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        emit: Callable[[events.Event], None],
+        one_gpu: Settings,
+        consented: Callable[[Consent], Consent],
+    ) -> None:
+        self.bench = bench
+        self._emit = emit
+        self._one_gpu = one_gpu
+        self._consented = consented
+        self._walls: list[float] = []
+
+    def begin(self, facts: Facts, gpus: int, consent: Consent, *, same_losses: bool) -> Scaling:
+        """Return the knowledge before the first strategy: one GPU under its stack, on torchrun as all others."""
+        catalog = self.bench.catalog
+        carried, left_out = carried_over(catalog, self._one_gpu)
+        current = {**facts.workload.current, **carried}
+        facts = replace(facts, gpus=gpus, workload=replace(facts.workload, current=current))
+        request = self.bench.request
+        proposals = catalog.propose(facts, only=request.only, skip=request.skip)
+        parallel = [recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL)]
+        known = Scaling(
+            gpus=gpus,
+            catalog=catalog,
+            consent=consent,
+            facts=facts,
+            candidates=tuple(one for one in proposals.candidates if one.recipe in parallel),
+            carried=carried,
+            left_out=left_out,
+            passed_over=_passed_over(catalog, facts, proposals.skipped, _named(parallel, request.only)),
+            same_losses=same_losses,
+            device_type=facts.workload.device_type,
+        )
+        return known.with_run(ONE, self._trial(known, ONE))
+
+    def cost_s(self, move: Move, known: Scaling) -> float:
+        """The seconds that a move is expected to take."""
+        return self._once_s(known) * (len(_TURNS) if move.kind is Kind.TURNS else 1)
+
+    def _once_s(self, known: Scaling) -> float:
+        """The seconds that one trial is expected to take."""
+        return median(self._walls) if self._walls else self.bench.expected_s(known.carried) + _START_S
+
+    def affords(self, move: Move, known: Scaling) -> bool:
+        """Whether there is time for a move, and for the turns behind it; a strategy may take what is left."""
+        if self.bench.steering.ending:
+            return False
+        cost_s = self.cost_s(move, known)
+        if move.kind is Kind.TURNS:
+            return self.bench.budget.allows(cost_s / 2)
+        reserve_s = 0.0 if known.confirmed or move.is_bold else cost_s * len(_TURNS) / 2
+        return self.bench.budget.allows(cost_s, reserve_s=reserve_s)
+
+    def measure(self, move: Move, known: Scaling) -> tuple[tuple[Spread, TrialResult], ...]:
+        """Run the trials of a move. Raises SessionCancelledError when the person ends the session meanwhile."""
+        if move.kind is not Kind.TURNS:
+            return ((move.spread, self._trial(known, move.spread)),)
+        evidence: list[tuple[Spread, TrialResult]] = []
+        for place, ours in enumerate(_TURNS):
+            spread = move.spread if ours else ONE
+            evidence.append((spread, self._trial(known, spread)))
+            if place % 2 and not self.bench.budget.allows(2 * median(self._walls)):
+                break
+        return tuple(evidence)
+
+    def _trial(self, known: Scaling, spread: Spread) -> TrialResult:
+        stack = self._one_gpu if spread == ONE else known.carried
+        spec = self.bench.spec(known.row_of(spread).trial, stack.merged(spread.settings))
+        patience_s = max(_HANGS_AFTER_S, _HANGS_AFTER * self._once_s(known))
+        request = self.bench.request
+        if request.machines > 1:
+            patience_s += _MEETING_S
+        world = replace(
+            spread.world(known.gpus, request.launch, request.machines), looks_closer=not known.measured(spread)
+        )
+        result = self.bench.run(replace(spec, world=world, timeout_s=min(spec.timeout_s, patience_s)))
+        if result.wall_s is not None and result.measured:
+            self._walls.append(result.wall_s)
+        return result
+
+    def tell(self, known: Scaling) -> Scaling:
+        """Post what is known; returns it under the decisions that were taken meanwhile."""
+        self._emit(events.ScalingMeasured(known.record()))
+        budget = self.bench.budget
+        left_s = min(budget.left_s, sum(self.cost_s(move, known) for move in moves(known)))
+        self._emit(events.ProgressMade(budget.spent_s / (budget.spent_s + left_s) if left_s else 1.0, left_s))
+        return replace(known, consent=self._consented(known.consent))
+
+
+def _named(recipes: list[str], only: Sequence[str]) -> list[str]:
+    """The recipes that were asked for: all, unless some are named."""
+    return [recipe for recipe in recipes if not only or recipe in only]
+
+
+def _passed_over(catalog: Catalog, facts: Facts, skipped: Mapping[str, str], parallel: list[str]) -> dict[str, str]:
+    """Strategies and options that are not tried, with the reasons."""
+    found = {catalog[recipe].key: reason for recipe, reason in skipped.items() if recipe in parallel}
+    if reason := why_not_sharded(facts):
+        found["fully_shard"] = reason
+    if not facts.on_cuda:
+        found["data_parallel"] = "on the CPU it is one process on the same cores"
+    return found

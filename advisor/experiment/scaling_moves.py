@@ -1,0 +1,145 @@
+"""The moves of the search over several GPUs: strategies first, then options of the best, then the whole batch on each.
+
+As ``moves.py`` for one GPU: functions of what is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.experiment.policy import POLICY
+from advisor.experiment.scaling import ONE, Kind, Move, Scaling, Spread
+from advisor.recipe import NOT_COMPILED
+from advisor.recipe.parallel_recipe import STRATEGY
+from advisor.recipe.settings import Settings
+from advisor.records import Candidate
+from advisor.records.parallel import UNUSED_PARAMETERS
+
+# Runs of settings that seem better than the stack, until they are or are not. A count.
+_MOST_RUNS = 3
+_MOST_TURNS = 2
+
+
+def moves(known: Scaling) -> tuple[Move, ...]:
+    """Everything that could be measured next; nothing where one GPU could not be."""
+    if not known.measured(ONE):
+        return ()
+    kinds = (_strategies, _options, _without_compiling, _again, _weak, _turns)
+    return tuple(move for kind in kinds for move in kind(known))
+
+
+def leading(known: Scaling) -> Spread | None:
+    """The fastest usable settings over several GPUs, also where one GPU is as fast; None while none has run."""
+    several = [one for one in known.runs if one != ONE and not one.weak and known.measured(one)]
+    usable = [one for one in several if not known.why_unusable(one)]
+    if known.stack:
+        return Spread(known.stack)
+    return max(usable, key=lambda one: _speedup(known, one), default=None)
+
+
+def _speedup(known: Scaling, spread: Spread) -> float:
+    comparison = known.compare(spread)
+    return comparison.speedup if comparison else 0.0
+
+
+def _strategies(known: Scaling) -> Iterator[Move]:
+    """Each strategy; one that fails once more, with what its reason asks for."""
+    for candidate in known.candidates:
+        if candidate.key != STRATEGY or known.consent.rejects(candidate.recipe):
+            continue
+        spread = Spread(_fitting(known, Settings(candidate.settings)))
+        gain = max(POLICY.bold, _expected(known, candidate, Settings()))
+        if not known.knows(spread):
+            yield Move(Kind.STRATEGY, spread, gain)
+        elif not known.measured(spread) and (other := _mended(known, spread)) and not known.knows(other):
+            yield Move(Kind.STRATEGY, other, gain)
+
+
+def _mended(known: Scaling, spread: Spread) -> Spread | None:
+    """A strategy that failed, with what its reason asks for: looking for unused parameters, or no compiling."""
+    if UNUSED_PARAMETERS in known.runs[spread][-1].reason:
+        return Spread(spread.settings.with_value("parallel.find_unused_parameters", True))
+    return _not_compiled(known, spread)
+
+
+def _fitting(known: Scaling, settings: Settings) -> Settings:
+    """A strategy's settings, with those of the carried stack switched off that do not go with it."""
+    for key in known.carried:
+        if not known.catalog.conflict(known.carried.merged(settings)):
+            break
+        off = settings.with_value(key, known.catalog.by_key(key).default)
+        if not known.catalog.conflict(known.carried.merged(off)):
+            settings = off
+    return settings
+
+
+def _not_compiled(known: Scaling, spread: Spread) -> Spread | None:
+    """The same without compiling; None where nothing is compiled."""
+    off = {key: value for key, value in NOT_COMPILED.items() if known.carried.get(key, value) != value}
+    return Spread(spread.settings.merged(off), spread.weak) if off else None
+
+
+def _options(known: Scaling) -> Iterator[Move]:
+    """One more option under the leading settings; what needs consent is measured for its price."""
+    lead = leading(known)
+    for candidate in known.candidates if lead else ():
+        assert lead is not None
+        if candidate.key == STRATEGY or candidate.key in lead.settings or known.consent.rejects(candidate.recipe):
+            continue
+        settings = lead.settings.merged(candidate.settings)
+        if _was_tried(known, candidate, lead) or known.catalog.conflict(known.carried.merged(settings)):
+            continue
+        gain = max(_expected(known, candidate, lead.settings), POLICY.information)
+        yield Move(Kind.OPTION, Spread(settings), gain)
+
+
+def _was_tried(known: Scaling, candidate: Candidate, lead: Spread) -> bool:
+    """Whether a value was measured under this strategy, on whatever else the stack held then."""
+    return any(
+        one.strategy == lead.strategy and one.settings.get(candidate.key) == candidate.value for one in known.runs
+    )
+
+
+def _expected(known: Scaling, candidate: Candidate, beside: Settings) -> float:
+    if known.facts is None:
+        return 1.0
+    joined = known.carried.merged(beside)
+    return known.catalog.expected_gain(candidate.recipe, known.facts, candidate.value, joined)
+
+
+def _without_compiling(known: Scaling) -> Iterator[Move]:
+    """The leading settings without compiling, which may hide the gradients' way worse than it computes faster."""
+    lead = leading(known)
+    plain = _not_compiled(known, lead) if lead else None
+    if plain and not known.knows(plain):
+        yield Move(Kind.WITHOUT, plain, 1.01)
+
+
+def _again(known: Scaling) -> Iterator[Move]:
+    """Once more where settings seem better than the stack and the interval does not say."""
+    for spread in known.runs:
+        if spread in (ONE, Spread(known.stack)) or spread.weak or known.why_unusable(spread):
+            continue
+        comparison = known.compare(spread, Spread(known.stack))
+        unclear = comparison is not None and comparison.ci_low <= 1 < comparison.speedup
+        if unclear and comparison is not None and len(known.runs[spread]) < _MOST_RUNS:
+            gain = min(comparison.speedup, POLICY.small_gain)
+            if gain > POLICY.least_gain:
+                yield Move(Kind.AGAIN, spread, gain)
+
+
+def _weak(known: Scaling) -> Iterator[Move]:
+    """The whole batch on each GPU, as many people use several: told apart from the same global batch."""
+    lead = leading(known)
+    if lead is None or lead.strategy == "data_parallel":
+        return
+    spread = Spread(lead.settings, weak=True)
+    tried = any(one.weak and one.strategy == lead.strategy for one in known.runs)
+    if not tried:
+        yield Move(Kind.WEAK, spread, POLICY.proof)
+
+
+def _turns(known: Scaling) -> Iterator[Move]:
+    """The stack in turn with one GPU: for the figure that is reported."""
+    if known.stack and not known.confirmed and known.turns < _MOST_TURNS:
+        yield Move(Kind.TURNS, Spread(known.stack), POLICY.proof)

@@ -1,0 +1,76 @@
+"""Common parts of recipes for several GPUs: when they apply, and the code that does the same in a user's own loop."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from advisor.figures.formatting import format_bytes
+from advisor.recipe.contract import TRAINING, Recipe, Stage
+from advisor.records import Bottleneck, Facts, Skip, Value
+
+STRATEGY = "parallel.strategy"
+SINGLE = "single"
+ONE_GPU = Skip("it is about several GPUs: measure on them with --gpus N")
+PARALLEL = "parallel."
+# Sharding is passed over where parameters, gradients and optimizer state take less than this share of one GPU.
+_FITS_EASILY = 0.25
+
+
+class ParallelRecipe(Recipe):
+    """A recipe whose value goes into the plan's field of the same name, which ``portable/parallel.py`` obeys.
+
+    ``strategies``: those under which the setting has an effect.
+    """
+
+    modes = TRAINING
+    attacks = frozenset({Bottleneck.COMMUNICATION})
+    stage = Stage.STEP
+    strategies: ClassVar[frozenset[str]] = frozenset({"ddp"})
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "key" in vars(cls):
+            cls.plan_field = cls.key.removeprefix(PARALLEL)
+
+    @abstractmethod
+    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+        """As ``candidates``, in a session on several GPUs."""
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        """The values for several GPUs, or why there are none to try."""
+        return self.values_for(facts) if facts.gpus > 1 else ONE_GPU
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        """The conflict with a strategy that has no use for the value."""
+        strategy = settings.get(STRATEGY)
+        if value == self.default or strategy is None or strategy in self.strategies:
+            return None
+        return f"{self.key} belongs to {' or '.join(sorted(self.strategies))}, and {STRATEGY} is {strategy}"
+
+
+def ddp_code(argument: str) -> str:
+    """The code of a user's own loop that wraps the model in DistributedDataParallel with this argument."""
+    return (
+        "# under torchrun, after torch.distributed.init_process_group()\n"
+        "model = torch.nn.parallel.DistributedDataParallel(\n"
+        f"    model, device_ids=[device.index], {argument}\n)\n"
+    )
+
+
+def state_bytes(facts: Facts) -> int:
+    """The bytes of parameters, gradients and optimizer state on one GPU."""
+    optimizer = facts.workload.optimizer
+    return 2 * facts.workload.parameter_bytes + (optimizer.state_bytes if optimizer else 0)
+
+
+def why_not_sharded(facts: Facts) -> str:
+    """The arithmetic why nothing needs to be sharded; empty where sharding is worth a trial."""
+    memory, needed = facts.workload.device_memory_bytes, state_bytes(facts)
+    if not memory or needed >= _FITS_EASILY * memory:
+        return ""
+    return (
+        f"parameters, gradients and optimizer state take {format_bytes(needed)} of {format_bytes(memory)} on each GPU, "
+        "so there is nothing to gain by dividing them"
+    )

@@ -1,0 +1,118 @@
+"""The section "Several GPUs": what each strategy and option gives, beside the one-GPU stack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.figures.formatting import (
+    MISSING,
+    format_bytes,
+    format_interval,
+    format_ms,
+    format_percent,
+    format_rate,
+    format_setting,
+)
+from advisor.records import Comparison, ScalingRecord, ScalingRow
+from advisor.report.document import Block, Bullets, Paragraph, Section, Table
+
+_HEADINGS = (
+    "Settings",
+    "Batch (each GPU)",
+    "Step",
+    "Speed",
+    "Against one GPU",
+    "Efficiency",
+    "Exposed communication",
+    "Straggler",
+    "Memory of a GPU",
+    "Losses",
+    "Remark",
+)
+_NUMBERS = frozenset(_HEADINGS[1:-1])
+_BRIEF = ("Settings", "Speed", "Against one GPU", "Efficiency", "Exposed communication")
+
+
+def several_gpus_section(record: ScalingRecord | None) -> Iterator[Section]:
+    """The section, where the session measured on several GPUs."""
+    if record is not None and record.rows:
+        yield Section("Several GPUs", tuple(_blocks(record)))
+
+
+def _blocks(record: ScalingRecord) -> Iterator[Block]:
+    yield Paragraph(_result(record))
+    yield scaling_table(record.rows)
+    remarks = [
+        *([f"Bound by {record.evidence}."] if record.evidence else []),
+        *(f"Left out on several GPUs: {key}, since {reason}." for key, reason in record.left_out.items()),
+        *(f"Not tried: {name}, since {reason}." for name, reason in record.passed_over.items()),
+    ]
+    if record.device_type == "cpu":
+        remarks.append(
+            "These are processes on the CPU that share its cores (gloo): they show that it runs, not what GPUs gain."
+        )
+    if remarks:
+        yield Bullets(tuple(remarks))
+
+
+def _result(record: ScalingRecord) -> str:
+    """The result in a sentence or two."""
+    places = f"{record.gpus} GPUs" if record.device_type == "cuda" else f"{record.gpus} processes"
+    if record.rows[0].step_ms is None:
+        return f"Several GPUs were not measured: {record.rows[0].reason}"
+    best = record.row(record.best) if record.best else None
+    if best is None:
+        return f"At the same global batch nothing on {places} was faster than one GPU with its own settings."
+    settings = ", ".join(format_setting(key, value) for key, value in best.settings.items())
+    how = "timed in turn with one GPU" if record.confirmed else "not timed in turn with one GPU"
+    return (
+        f"On {places} {settings} gives {format_interval(_comparison(best))} the speed of one GPU with the same global "
+        f"batch ({how}): an efficiency of {format_percent(best.efficiency)}."
+    )
+
+
+def row_words(row: ScalingRow) -> str:
+    """A row in a line: ``2 GPUs, ddp: 1.72x (1.65-1.79) one GPU, efficiency 86 %``."""
+    if row.gpus == 1:
+        return f"one GPU, with its stack: {format_rate(row.samples_per_s)}" if row.step_ms else f"one GPU: {row.reason}"
+    if row.step_ms is None:
+        return f"{row.gpus} GPUs, {row.name}: failed ({row.reason})"
+    return f"{row.gpus} GPUs, {row.name}: {against_one_gpu(row)}{f' ({row.reason})' if row.reason else ''}"
+
+
+def against_one_gpu(row: ScalingRow) -> str:
+    """The speed of a row against one GPU: ``1.72x (1.65-1.79) one GPU, efficiency 86 %``; empty for one GPU."""
+    if row.gpus == 1:
+        return ""
+    return f"{format_interval(_comparison(row))} one GPU, efficiency {format_percent(row.efficiency)}"
+
+
+def scaling_table(rows: tuple[ScalingRow, ...]) -> Table:
+    """All rows."""
+    return Table(_HEADINGS, tuple(map(_cells, rows)), numbers=_NUMBERS, brief=_BRIEF, remarks="Remark")
+
+
+def _cells(row: ScalingRow) -> tuple[str, ...]:
+    batch = MISSING if row.global_batch is None else f"{row.global_batch} ({row.batch_per_gpu})"
+    exposed = MISSING
+    if row.exposed_ms is not None:
+        exposed = f"{format_percent(row.exposed_share)}, {format_ms(row.exposed_ms)}"
+    return (
+        row.name,
+        batch,
+        format_ms(row.step_ms),
+        format_rate(row.samples_per_s),
+        format_interval(_comparison(row)) if row.gpus > 1 else MISSING,
+        format_percent(row.efficiency) if row.gpus > 1 else MISSING,
+        exposed,
+        format_percent(row.straggler_share, digits=1),
+        format_bytes(max(row.peak_reserved_bytes)) if row.peak_reserved_bytes else MISSING,
+        MISSING if row.loss_difference is None else f"{row.loss_difference:.1e}",
+        row.reason,
+    )
+
+
+def _comparison(row: ScalingRow) -> Comparison | None:
+    if row.speedup is None or row.ci_low is None or row.ci_high is None:
+        return None
+    return Comparison(row.speedup, row.ci_low, row.ci_high, 0.0)

@@ -1,0 +1,36 @@
+"""Ranks lent to a session on another machine: torchrun started for each of its trials, with the same options."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from advisor.process.household import OURS, SAFE_PATH
+
+# A session on several machines has ended, or searches on one GPU, when it asks for nothing. Seconds.
+_PATIENCE_S = 1800.0
+_PAUSE_S = 0.5
+_BOOTSTRAP = (
+    "import json, sys\nsys.path[:] = json.loads(sys.argv[1])\nfrom advisor.trial.ranks.rank import main\nmain('')\n"
+)
+
+
+def follow(launch: Sequence[str], gpus: int, say: Callable[[str], None], patience_s: float = _PATIENCE_S) -> None:
+    """Take part in trials until none was asked for in so long. ``gpus``: this machine's, 0 for all."""
+    program = [sys.executable, "-P", "-c", _BOOTSTRAP, json.dumps(sys.path)]
+    numbers = ["--nproc-per-node", str(gpus or "gpu"), "--no-python"]
+    command = [sys.executable, "-P", "-m", "torch.distributed.run", *launch, *numbers, *program]
+    environment = {SAFE_PATH: OURS, **os.environ}
+    last = time.monotonic()
+    trials = 0
+    while time.monotonic() - last < patience_s:
+        ended = subprocess.run(command, env=environment, check=False)  # noqa: S603 - our own interpreter
+        if ended.returncode == 0:
+            trials, last = trials + 1, time.monotonic()
+            say(f"took part in {trials} {'trial' if trials == 1 else 'trials'}")
+        time.sleep(_PAUSE_S)
+    say("no trial was asked for any more")

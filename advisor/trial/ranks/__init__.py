@@ -1,0 +1,1 @@
+"""Trials over several ranks: launched by torchrun, led by rank 0."""

@@ -1,0 +1,67 @@
+"""All-reduce measured over message sizes, by all ranks of a process group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from statistics import median
+
+import torch
+from torch import distributed
+
+from advisor.records import AllReduceSweep, AllReduceTime
+
+# 1 KiB to 256 MiB, in steps of four. Bytes.
+SIZES = tuple(1024 * 4**power for power in range(10))
+# A size is measured in this many blocks; a block runs for this long, or for this many calls. Count, seconds, counts.
+_BLOCKS = 5
+_BLOCK_S = 0.02
+_MOST_CALLS = 200
+_WARM_UP_CALLS = 3
+# What all sizes may take together; the largest ones are left out on slow links. Seconds.
+_WITHIN_S = 3.0
+
+
+def all_reduce_sweep(device: torch.device, sizes: Sequence[int] = SIZES, within_s: float = _WITHIN_S) -> AllReduceSweep:
+    """Measure all-reduce in the present process group; sizes for which no time is left are left out.
+
+    All ranks call it, and decide alike: what they decide by is the slowest rank's.
+    """
+    started = time.monotonic()
+    times: list[AllReduceTime] = []
+    for size in sizes:
+        spent_s = _slowest(time.monotonic() - started, device)
+        if times and spent_s >= within_s:
+            break
+        times.append(AllReduceTime(size, _seconds(torch.zeros(size // 4, device=device))))
+    return AllReduceSweep(distributed.get_world_size(), distributed.get_backend(), tuple(times))
+
+
+def _seconds(message: torch.Tensor) -> float:
+    """The median time of one all-reduce, in seconds."""
+    once_s = _block_s(message, _WARM_UP_CALLS) / _WARM_UP_CALLS
+    calls = max(1, min(_MOST_CALLS, int(_BLOCK_S / once_s)))
+    return median(_block_s(message, calls) / calls for _ in range(_BLOCKS))
+
+
+def _block_s(message: torch.Tensor, calls: int) -> float:
+    """The seconds of some calls one after the other, on the slowest rank."""
+    distributed.barrier()
+    _synchronize(message.device)
+    started = time.perf_counter()
+    for _ in range(calls):
+        distributed.all_reduce(message)
+    _synchronize(message.device)
+    return _slowest(time.perf_counter() - started, message.device)
+
+
+def _slowest(seconds: float, device: torch.device) -> float:
+    """The largest of what the ranks measured."""
+    held = torch.tensor([seconds], dtype=torch.float32, device=device)
+    distributed.all_reduce(held, op=distributed.ReduceOp.MAX)
+    return float(held.item())
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,139 @@
+"""The reason why ranks failed: whose error came first, in words for a person."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from advisor.process.output import STACK_BEGINS, TELL_WHERE
+from advisor.records import Outcome, TrialResult
+from advisor.records.parallel import UNUSED_PARAMETERS
+
+# Errors of a rank that lost its peers, or waited for them in vain: they say nothing of its own code.
+_OF_OTHERS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Timed out waiting",
+    "Socket Timeout",
+    "socketTimeout",
+    "Watchdog caught collective operation timeout",
+    "NCCL communicator was aborted",
+    "remote process exited",
+    "Broken pipe",
+    "Gloo connectFullMesh failed",
+    "wait timeout after",
+)
+_WATCHDOG = "Watchdog caught collective operation timeout"
+_UNUSED = "Expected to have finished reduction in the prior iteration"
+_TWICE = "trying to initialize the default process group twice"
+_TAKEN = ("EADDRINUSE", "Address already in use", "address already in use")
+# Calls in which a rank waits: exchanging gradients, a collective, its device.
+_WAITING_CALLS = ("_engine_run_backward", "distributed_c10d.py", "in synchronize", "torch/distributed/")
+_INNERMOST = 2
+_TAIL_BYTES = 2**16
+_CALLS_TOLD = 8
+_STACK_S = 0.4
+_SEES_LOG = "The trial's log has the whole story."
+_OWN_GROUP = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
+
+
+def blames_another(result: TrialResult | None) -> bool:
+    """Whether a rank's error follows from the end or the silence of another."""
+    return result is not None and any(text in f"{result.reason}\n{result.details}" for text in _OF_OTHERS)
+
+
+def of_rank(rank: int, result: TrialResult | None) -> TrialResult:
+    """A rank's own error, which names it."""
+    assert result is not None
+    reason, hint = result.reason, result.hint
+    if _UNUSED in f"{reason}{result.details}":
+        reason = UNUSED_PARAMETERS
+        hint = "Set `parallel.find_unused_parameters: true`, or leave these layers out of the model."
+    elif _TWICE in reason:
+        hint = _OWN_GROUP
+    return replace(result, reason=f"rank {rank}: {reason}", hint=hint)
+
+
+def of_death(rank: int, pid: int, log_path: str) -> TrialResult:
+    """A rank that ended without a word: torchrun tells by which signal."""
+    found = re.findall(rf"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*{pid}\)", _tail(log_path))
+    code = int(found[-1]) if found else None
+    if code is None:
+        return TrialResult(Outcome.CRASHED, f"rank {rank}: its process ended without a word", _SEES_LOG)
+    if code >= 0:
+        return TrialResult(Outcome.CRASHED, f"rank {rank}: its process ended with exit code {code}", _SEES_LOG)
+    ended = f"rank {rank}: its process was ended by {signal.Signals(-code).name}"
+    if code != -signal.SIGKILL:
+        return TrialResult(Outcome.CRASHED, ended, _SEES_LOG)
+    why = " (the system kills a process that takes too much memory, unless a person did)"
+    return TrialResult(Outcome.CRASHED, ended + why, "Try a smaller batch size, or look for what ended it.")
+
+
+def of_hang(silent: Sequence[tuple[int, int, str]], how: str, log_path: str) -> TrialResult:
+    """Ranks that the others waited for: number, process, and the last thing that each said."""
+    if not silent:
+        return TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", _SEES_LOG)
+    stacks = {one: _where(one[1], log_path) for one in silent}
+    culprit = next((one for one, stack in stacks.items() if not waits_for_others(stack)), silent[0])
+    rank, _, doing = culprit
+    doing = f" ({doing})" if doing else ""
+    where = stacks[culprit]
+    hint = "Give it more time with --budget, or mend what hangs."
+    return TrialResult(Outcome.TIMED_OUT, f"rank {rank} hangs{doing}: {how}", hint, where)
+
+
+def waits_for_others(stack: str) -> bool:
+    """Whether the innermost calls of a rank are PyTorch's, waiting for a device or for other ranks."""
+    calls = [line for line in stack.splitlines() if line.lstrip().startswith("File ")][:_INNERMOST]
+    return any(name in call for call in calls for name in _WAITING_CALLS)
+
+
+def of_torchrun(exit_code: int | None, folder: Path, log_path: str) -> TrialResult:
+    """The reason in an error file of a rank that never spoke, else the last error in the log."""
+    for path in sorted(folder.glob("**/error.json"), key=lambda path: path.stat().st_mtime):
+        message = json.loads(path.read_text(encoding="utf-8")).get("message", "")
+        text = message.get("message", "") if isinstance(message, dict) else str(message)
+        if text:
+            return TrialResult(Outcome.FAILED, f"rank {path.parent.name}: {text.splitlines()[-1]}", _SEES_LOG)
+    log = _tail(log_path)
+    if any(text in log for text in _TAKEN):
+        return TrialResult(
+            Outcome.FAILED,
+            "torchrun could not listen: the port is in use",
+            "Name a free one with --rdzv-endpoint HOST:PORT.",
+        )
+    errors = [line.strip() for line in log.splitlines() if re.match(r"\s*[\w.]*(Error|Exception)\b", line)]
+    last = errors[-1] if errors else "its log says no more"
+    return TrialResult(Outcome.FAILED, f"torchrun ended with exit code {exit_code}: {last}", _SEES_LOG)
+
+
+def was_stopped_by_watchdog(log_path: str) -> bool:
+    """Whether NCCL ended a rank that waited for another too long."""
+    return _WATCHDOG in _tail(log_path)
+
+
+def _where(pid: int, log_path: str) -> str:
+    """The innermost calls that a rank is in, by asking it."""
+    try:
+        os.kill(pid, TELL_WHERE)
+    except (ProcessLookupError, PermissionError):
+        return ""
+    time.sleep(_STACK_S)
+    told = _tail(log_path).rpartition(STACK_BEGINS)
+    calls = "\n".join(told[2].splitlines()[:_CALLS_TOLD])
+    return f"When its time was over it was here, the innermost call first:\n{calls}" if told[1] else ""
+
+
+def _tail(path: str) -> str:
+    try:
+        with Path(path).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return log.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,86 @@
+"""A rank of a trial: the program that torchrun starts in each of its processes."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pickle
+import socket
+import sys
+import time
+from multiprocessing.connection import Connection
+
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.distributed.rendezvous import rendezvous
+
+from advisor.process.channel import Channel
+from advisor.process.group import lead_own_group
+from advisor.process.output import redirect_output
+from advisor.process.printed import flush_streams
+from advisor.records import Finished, RankJoined, TrialMessage, TrialSpec
+from advisor.trial.ranks import failures
+
+# For the machines to meet before a trial is told.
+_MEETING = datetime.timedelta(seconds=60)
+# When a rank leaves, torchrun ends the others. The launcher has this long to see where the one is that it waited for.
+_LOOKED_AT_S = 4.0
+
+
+class Silence(Channel):
+    """The channel of a rank on a machine that follows: its session is on another."""
+
+    def __init__(self) -> None:
+        pass
+
+    def send(self, message: TrialMessage | RankJoined) -> None:
+        """Tell nobody."""
+
+
+def _told_by_the_session(own: TrialSpec | None) -> TrialSpec:
+    """The trial: where several machines take part, the ranks on that of the session tell the others."""
+    if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1:
+        meeting, _, _ = next(rendezvous("env://", timeout=_MEETING))
+        store = PrefixStore("trial", meeting)  # apart from the process group's keys
+        if own is not None:
+            store.set("spec", pickle.dumps(own).hex())
+        own = pickle.loads(bytes.fromhex(store.get("spec").decode()))  # noqa: S301 - of the same person's session
+    assert own is not None, "torchrun was started for a trial"
+    return own
+
+
+@record
+def main(address: str) -> None:
+    """Run this rank's part of a trial. Raises what it raises, for torchrun to see.
+
+    ``address`` is the launcher's socket, over which the trial comes; empty on a machine that follows another's session.
+    """
+    import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
+    from advisor.trial.main import result_of
+    from advisor.trial.ranks.trial import RankTrial
+
+    lead_own_group()
+    channel: Channel = Silence()
+    spec: TrialSpec | None = None
+    if address:
+        meeting = socket.socket(socket.AF_UNIX)
+        meeting.connect(address)
+        connection = Connection(meeting.detach())
+        spec, sys.path[:] = connection.recv()
+        assert spec is not None
+        redirect_output(spec.log_path)
+        channel = Channel(connection)
+        channel.send(RankJoined(int(os.environ["RANK"]), os.getpid()))
+    spec = _told_by_the_session(spec)
+    failure: BaseException | None = None
+    try:
+        result = RankTrial(spec, channel).run()
+    except BaseException as error:  # whatever the user's code raises is the trial's result
+        failure, result = error, result_of(error, channel)
+    flush_streams()
+    channel.send(Finished(result))
+    if failure is not None:
+        if failures.blames_another(result):
+            time.sleep(_LOOKED_AT_S)
+        raise failure
+    os._exit(0)  # user code may have left threads, and NCCL need not say goodbye

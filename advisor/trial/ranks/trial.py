@@ -1,0 +1,352 @@
+"""The stages of one rank's part of a trial. All ranks go through them together."""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from advisor.errors import TargetError
+from advisor.machine.device import backend_of
+from advisor.portable.nested import map_tensors, tensors_of
+from advisor.portable.parallel import share_of_tensor, spread_loader, spread_model, synchronise_gradients
+from advisor.portable.plan import StepPlan
+from advisor.process.channel import Channel
+from advisor.recipe import Components
+from advisor.recipe.catalog import load_catalog
+from advisor.records import (
+    Activity,
+    AllReduceSweep,
+    Block,
+    Mode,
+    Outcome,
+    RankFound,
+    RanksFound,
+    TrialResult,
+    TrialSpec,
+    Value,
+    World,
+)
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.loop import Loop
+from advisor.runtime.step import TrainStep, make_step
+from advisor.target.entrypoint import load_target
+from advisor.trial.main import resident_data, set_mode, settle_loss, stepper
+from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
+from advisor.trial.measurement.draws import seed_host
+from advisor.trial.measurement.feed import Feed
+from advisor.trial.measurement.probe import PROBE_LIMIT_S, PROBE_STEPS, probe_batches
+from advisor.trial.ranks.collectives import all_reduce_sweep
+from advisor.trial.ranks.exposed import exposed_by_profiler
+from advisor.trial.ranks.launcher import WAITING
+from advisor.trial.ranks.peers import Peers
+
+# A rank waits this long for the others at most, as a share of the trial's time, within bounds. Seconds.
+_PATIENCE_SHARE = 0.5
+_LEAST_PATIENCE_S, _MOST_PATIENCE_S = 8.0, 90.0
+_BLOCKS = 12
+_FEWEST_BLOCKS = 5
+_FEWEST_WARM_STEPS = 3
+# Steps whose longest and shortest differ by less are steady. Unitless.
+_STEADY = 1.15
+# Steps without communication, one by one: as many as fit into this time, within bounds. Seconds, counts.
+_ALONE_S = 1.0
+_FEWEST_ALONE, _MOST_ALONE = 6, 40
+_DIVIDED = "Choose a batch size that the number of GPUs divides, with --batch-size."
+
+
+class RankTrial:
+    """One rank's part. ``channel`` leads to the launcher, and from rank 0 to the session."""
+
+    def __init__(self, spec: TrialSpec, channel: Channel) -> None:
+        assert spec.world is not None
+        self.spec = spec
+        self.world: World = spec.world
+        self.channel = channel
+        self.catalog = load_catalog(spec.recipe_folders)
+
+    def run(self) -> TrialResult:
+        """Load, divide, wrap, compare the first steps, warm up, measure. Raises what the user's code raises."""
+        self._say("loading the model")
+        started = time.perf_counter()
+        device = self._device()
+        torch.manual_seed(self.spec.seed)
+        loop = load_target(replace(self.spec.target, device=str(device)))
+        _check_plain(loop)
+        set_mode(loop.model.to(device), training=loop.mode is Mode.TRAIN)
+        build_s = time.perf_counter() - started
+        self._say("meeting the other ranks")
+        patience_s = min(_MOST_PATIENCE_S, max(_LEAST_PATIENCE_S, _PATIENCE_SHARE * self.spec.timeout_s))
+        self.peers = Peers(self.world, device, patience_s)
+        self._say("applying the settings")
+        components = self._components(loop, device)
+        gc.unfreeze()
+        step, components = self._wrapped(components, loop)
+        feed = Feed(resident_data(components), self.spec.seed)
+        began = time.perf_counter()
+        losses = self._first_losses(step, feed, components.plan)
+        clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
+        step_s, warm_steps = self._warm_up(clock)
+        warmup_s = time.perf_counter() - began
+        measuring = time.perf_counter()
+        blocks = self._blocks(clock, step_s)
+        memory = self._memory(device)
+        found = self._looked_closer(step, clock, blocks, components)
+        ranks = self._ranks(found, memory, blocks, device)
+        return TrialResult(
+            outcome=Outcome.MEASURED if all(map(math.isfinite, losses)) else Outcome.NON_FINITE,
+            reason="" if all(map(math.isfinite, losses)) else "the losses of the first steps are not finite",
+            batch_size=ranks.global_batch,
+            blocks=tuple(blocks),
+            peak_allocated_bytes=max((one.peak_allocated_bytes or 0 for one in ranks.ranks), default=None),
+            peak_reserved_bytes=max((one.peak_reserved_bytes or 0 for one in ranks.ranks), default=None),
+            build_s=build_s,
+            warmup_s=warmup_s,
+            warmup_steps=len(losses) + warm_steps,
+            measuring_s=time.perf_counter() - measuring,
+            losses=tuple(losses),
+            parameters=sum(parameter.numel() for parameter in components.model.parameters()),
+            notes=tuple(loop.notes),
+            ranks=ranks,
+        )
+
+    def _say(self, text: str) -> None:
+        self.channel.send(Activity(text))
+
+    def _device(self) -> torch.device:
+        """This rank's device: the GPU of its local number, among those that CUDA_VISIBLE_DEVICES shows."""
+        if self.spec.target.device == "cpu" or not torch.cuda.is_available():
+            return torch.device("cpu")
+        index, wanted = int(os.environ["LOCAL_RANK"]), max(self.world.devices, self.world.ranks)
+        if torch.cuda.device_count() < wanted:
+            raise TargetError(
+                f"{wanted} GPUs are asked for, and PyTorch sees {torch.cuda.device_count()}.",
+                "Ask for fewer with --gpus, or show more with CUDA_VISIBLE_DEVICES.",
+            )
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+
+    # --- what is measured -----------------------------------------------------------------------------------------
+
+    def _components(self, loop: Loop, device: torch.device) -> Components:
+        """The parts of the workload under the settings, with this rank's share of the data."""
+        plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
+        components = loop.components(plan, loop.make_batch or loop.data)
+        apply_settings(self.catalog, components, {**loop.current, **self.spec.settings})
+        if loop.make_batch is not None:
+            resized = components.batch_size != loop.batch_size and components.batch_size is not None
+            components.data = loop.make_batch(components.batch_size or 1) if resized else loop.data
+        sizes = set(self.peers.objects(components.batch_size))
+        if len(sizes) > 1:
+            raise TargetError(
+                f"the ranks disagree on the batch size: {', '.join(map(str, sorted(sizes, key=str)))}.",
+                "Have build() return the same batches in each process, or set --batch-size.",
+            )
+        components.data = self._share(components)
+        return components
+
+    def _share(self, components: Components) -> Any:
+        """This rank's part of the data; with weak scaling, or in one process, all of it."""
+        divides = self.peers.size > 1 and not self.world.weak
+        rank, ranks = (self.peers.rank, self.peers.size) if divides else (0, 1)
+        if isinstance(components.data, DataLoader):
+            seed = self.spec.seed + (0 if divides else self.peers.rank)  # whole batches are others in each rank
+            try:
+                return spread_loader(components.data, components.plan, rank, ranks, seed)
+            except ValueError as problem:
+                raise TargetError(f"the batches cannot be divided: {problem}.", _PLAIN) from problem
+        if not divides:
+            return components.data
+        samples = batch_samples(components.data, 0)
+        if samples % self.peers.size:
+            raise TargetError(f"a batch of {samples} cannot be divided among {self.peers.size} GPUs.", _DIVIDED)
+        shared = map_tensors(lambda tensor: share_of_tensor(tensor, samples, rank, ranks), components.data)
+        if batch_samples(shared, 0) == samples or not any(True for _ in tensors_of(shared)):
+            raise TargetError(
+                f"a batch of the class {type(components.data).__name__} cannot be divided.",
+                "Return a DataLoader, or a batch of tensors with one entry for each sample.",
+            )
+        return shared
+
+    def _wrapped(self, components: Components, loop: Loop) -> tuple[Any, Components]:
+        """The step of the wrapped model. A loss whose form is open is tried on the plain model before."""
+        loss = loop.loss
+        if components.plan.mode is Mode.TRAIN and loss is not None:
+            plain = make_step(components, loss)
+            if isinstance(plain, TrainStep) and plain.loss_is_open:
+                settle_loss(plain, probe_batches(components.data, self.spec.seed, components.plan)[:1])
+                loss = plain.loss_of_known_form
+        gpus = max(self.world.devices, self.world.ranks)
+        try:
+            components.model = spread_model(components.model, components.optimizer, components.plan, gpus)
+        except (ValueError, TypeError) as problem:
+            raise TargetError(
+                f"the model cannot be wrapped: {problem}", "Leave this strategy out, or mend the model."
+            ) from problem
+        return make_step(components, loss), components
+
+    # --- first steps ----------------------------------------------------------------------------------------------
+
+    def _first_losses(self, step: Any, feed: Feed, plan: StepPlan) -> list[float]:
+        """The losses of the first steps, averaged over the ranks: those of one GPU with the same global batch."""
+        self._say("first steps" if plan.compiles_with == "none" else "compiling")
+        seed_host(self.spec.stream_seed)
+        losses: list[float] = []
+        began = time.perf_counter()
+        while len(losses) < PROBE_STEPS:
+            loss = step(feed.next())
+            everywhere = self.peers.gathered([float(loss), time.perf_counter() - began])
+            losses.append(sum(values[0] for values in everywhere) / self.peers.size)
+            if len(losses) > 1 and max(values[1] for values in everywhere) > PROBE_LIMIT_S:
+                break
+        return losses
+
+    def _warm_up(self, clock: StepClock) -> tuple[float, int]:
+        """Run until steps are steady or the limit is reached: seconds of a step, the same in all ranks, and steps."""
+        self._say("warming up")
+        times: list[float] = []
+        while True:
+            times.append(self.peers.largest(clock.run(1).seconds))
+            last = times[-_FEWEST_WARM_STEPS:]
+            steady = len(last) == _FEWEST_WARM_STEPS and max(last) < _STEADY * min(last)
+            if steady or sum(times) > self.spec.warmup_limit_s:
+                return median(last), len(times)
+
+    # --- timed blocks ---------------------------------------------------------------------------------------------
+
+    def _blocks(self, clock: StepClock, step_s: float) -> list[Block]:
+        """Blocks that all ranks begin together; each takes as long as the slowest rank."""
+        self._say("measuring")
+        steps = steps_in(self.spec.measure_s / _BLOCKS, step_s)
+        blocks: list[Block] = []
+        elapsed_s = 0.0
+        while len(blocks) < _FEWEST_BLOCKS or elapsed_s < self.spec.measure_s:
+            block = clock.run(steps)
+            self._tell_waiting(began=True)
+            everywhere = self.peers.gathered([block.seconds, float(block.samples)])
+            self._tell_waiting(began=False)
+            seconds = max(values[0] for values in everywhere)
+            blocks.append(Block(steps, int(sum(values[1] for values in everywhere)), seconds))
+            elapsed_s += seconds
+            if elapsed_s > 2 * max(self.spec.measure_s, 1.0):
+                break
+        return blocks
+
+    def _tell_waiting(self, *, began: bool) -> None:
+        self._say(WAITING if began else "measuring")
+
+    def _memory(self, device: torch.device) -> list[tuple[int, int]]:
+        """Peak bytes allocated and reserved: of each rank, or of each GPU of one process."""
+        if device.type == "cuda" and self.world.devices > self.world.ranks:
+            return [
+                (torch.cuda.max_memory_allocated(index), torch.cuda.max_memory_reserved(index))
+                for index in range(self.world.devices)
+            ]
+        memory = backend_of(device).memory()
+        own = [float(memory.peak_allocated_bytes or 0), float(memory.peak_reserved_bytes or 0)]
+        return [(int(one), int(other)) for one, other in self.peers.gathered(own)]
+
+    # --- a closer look --------------------------------------------------------------------------------------------
+
+    def _looked_closer(
+        self, step: Any, clock: StepClock, blocks: list[Block], components: Components
+    ) -> Mapping[str, Any]:
+        """Exposed communication and the straggler, after all that is reported of the speed has been timed."""
+        plan = components.plan
+        several = self.peers.size > 1 and isinstance(step, TrainStep)
+        if not (self.world.looks_closer and several):
+            return {}
+        self._say("looking at the communication")
+        found: dict[str, Any] = {}
+        step_s = min(block.seconds / block.steps for block in blocks)
+        if self.peers.device.type == "cuda":
+            own = exposed_by_profiler(clock)
+            everywhere = [one[0] for one in self.peers.gathered([math.nan if own is None else own])]
+            if all(map(math.isfinite, everywhere)):  # the slowest rank waits for nobody: all of its is communication
+                found |= {"exposed_ms": min(everywhere), "by": "profiler"}
+        if plan.strategy == "ddp" and not (plan.static_graph or plan.sync_batch_norm or plan.no_sync):
+            found |= self._alone(step, clock, step_s)
+            if "exposed_ms" not in found:
+                step_ms = 1e3 * median(block.seconds / block.steps for block in blocks)
+                found |= {"exposed_ms": max(0.0, step_ms - found["slowest_ms"]), "by": "difference"}
+        return found
+
+    def _alone(self, step: TrainStep, clock: StepClock, step_s: float) -> dict[str, Any]:
+        """Single steps that exchange nothing: each rank's own time, and how long the fastest would wait in each."""
+        count = int(self.peers.largest(max(_FEWEST_ALONE, min(_MOST_ALONE, steps_in(_ALONE_S, step_s)))))
+        synchronise_gradients(step.model, wanted=False)
+        clock.run(2)
+        everywhere = self.peers.gathered([clock.run(1).step_ms for _ in range(count)])
+        synchronise_gradients(step.model, wanted=True)
+        slowest = [max(times) for times in zip(*everywhere, strict=True)]
+        fastest = [min(times) for times in zip(*everywhere, strict=True)]
+        # Medians: one step that something outside disturbed is not how the ranks differ.
+        waits = [slow - fast for slow, fast in zip(slowest, fastest, strict=True)]
+        usual = _trimmed_mean(slowest)
+        return {
+            "alone_ms": [median(times) for times in everywhere],
+            "slowest_ms": usual,
+            "straggler": _trimmed_mean(waits) / usual if usual else None,
+        }
+
+    def _all_reduce(self) -> AllReduceSweep | None:
+        """All-reduce by message size, where that is asked for."""
+        if not self.world.times_all_reduce or self.peers.size == 1:
+            return None
+        self._say("measuring all-reduce")
+        return all_reduce_sweep(self.peers.device)
+
+    def _ranks(
+        self, found: Mapping[str, Any], memory: list[tuple[int, int]], blocks: list[Block], device: torch.device
+    ) -> RanksFound:
+        step_ms = median(block.step_ms for block in blocks)
+        own = found.get("alone_ms") or [None] * len(memory)
+        ranks = tuple(
+            RankFound(number, f"{device.type}:{number}" if device.type == "cuda" else "cpu", step_ms, alone, *peaks)
+            for number, (alone, peaks) in enumerate(zip(own, memory, strict=True))
+        )
+        samples = round(median(block.samples / block.steps for block in blocks))
+        settings: Mapping[str, Value] = self.spec.settings
+        return RanksFound(
+            world=self.world,
+            strategy=str(settings.get("parallel.strategy", "single")),
+            global_batch=samples,
+            batch_per_rank=round(samples / max(self.world.devices, self.peers.size)),
+            ranks=ranks,
+            exposed_ms=found.get("exposed_ms"),
+            exposed_by=found.get("by", ""),
+            straggler_share=found.get("straggler"),
+            all_reduce=self._all_reduce(),
+        )
+
+
+_PLAIN = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
+
+
+def _check_plain(loop: Loop) -> None:
+    """Raise TargetError for what is spread over ranks already, and for what cannot be."""
+    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    if isinstance(loop.model, wrappers):
+        raise TargetError(f"the model is wrapped in {type(loop.model).__name__} already.", _PLAIN)
+    if hasattr(getattr(loop.loader, "sampler", None), "num_replicas"):
+        raise TargetError("the loader has a DistributedSampler already.", _PLAIN)
+    if loop.step is not None:
+        raise TargetError(
+            "the step is your own, and what several GPUs change happens inside it.",
+            "Give build() the model, the data, the loss and the optimizer instead.",
+        )
+
+
+def _trimmed_mean(values: list[float]) -> float:
+    """The mean without the highest tenth, which something outside may have disturbed."""
+    kept = sorted(values)[: max(1, len(values) - len(values) // 10)]
+    return sum(kept) / len(kept)

@@ -1,0 +1,46 @@
+"""Looking for unused parameters
+
+What it does
+------------
+With `true`, DistributedDataParallel walks through the graph of every step to find parameters that get no gradient.
+
+Why it helps
+------------
+Switched off, that walk is saved. It is a setting that many loops copied from a model that needed it.
+
+When it does not
+----------------
+A model with parameters that get no gradient in some step needs it: without it the next step fails, and the error
+names the parameters.
+
+Numerics
+--------
+exact: the same gradients reach the optimizer.
+
+References
+----------
+PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe.parallel_recipe import ParallelRecipe, ddp_code
+from advisor.records import Facts, Numerics, Skip, Value
+
+
+class FindUnusedParameters(ParallelRecipe):
+    """`DistributedDataParallel(find_unused_parameters=False)`."""
+
+    id = "find_unused_parameters"
+    title = "Looking for unused parameters"
+    key = "parallel.find_unused_parameters"
+    default = False
+    numerics = Numerics.EXACT
+
+    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+        return Skip("it is off already, and only a model with unused parameters needs it")
+
+    def code(self, value: Value) -> str:
+        return ddp_code(f"find_unused_parameters={value}")

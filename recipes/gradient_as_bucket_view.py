@@ -1,0 +1,49 @@
+"""Gradients as views of the buckets
+
+What it does
+------------
+Lets each parameter's gradient be a part of the bucket that DistributedDataParallel sends, instead of a copy of it.
+
+Why it helps
+------------
+One copy of all gradients per step is saved, and as much memory as the gradients take.
+
+When it does not
+----------------
+The copy is a small share of a step that computes much. A gradient may not be detached in place, and clearing the
+gradients has to go through `optimizer.zero_grad()`.
+
+Numerics
+--------
+exact: the same gradients reach the optimizer.
+
+References
+----------
+PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe.parallel_recipe import ParallelRecipe, ddp_code
+from advisor.records import Facts, Numerics, Skip, Value
+
+
+class GradientAsBucketView(ParallelRecipe):
+    """`DistributedDataParallel(gradient_as_bucket_view=True)`."""
+
+    id = "gradient_as_bucket_view"
+    title = "Gradients as views of the buckets"
+    key = "parallel.gradient_as_bucket_view"
+    default = False
+    numerics = Numerics.EXACT
+
+    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+        return [True]
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        return 1.01 if value else 1.0
+
+    def code(self, value: Value) -> str:
+        return ddp_code(f"gradient_as_bucket_view={value}")

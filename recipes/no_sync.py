@@ -1,0 +1,57 @@
+"""No exchange between updates
+
+What it does
+------------
+With gradients of several batches in one update, the ranks exchange their gradients with the last batch only.
+
+Why it helps
+------------
+Each exchange that is left out is a whole all-reduce saved: with four batches an update, three of four.
+
+When it does not
+----------------
+Without accumulation every batch makes an update, and there is nothing to leave out. With fully_shard the gradients
+stay whole between the batches, which takes the memory that sharding saves.
+
+Numerics
+--------
+exact, up to the order of sums.
+
+References
+----------
+PyTorch documentation, DistributedDataParallel.no_sync and FSDPModule.set_requires_gradient_sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe.parallel_recipe import ParallelRecipe
+from advisor.records import Facts, Numerics, Skip, Value
+
+_CODE = """\
+with model.no_sync():  # for all batches of an update but the last
+    loss_fn(model(inputs.to(device)), targets.to(device)).backward()
+"""
+
+
+class NoSync(ParallelRecipe):
+    """`model.no_sync()` around all batches of an update but the last."""
+
+    id = "no_sync"
+    title = "No exchange between updates"
+    key = "parallel.no_sync"
+    default = False
+    strategies = frozenset({"ddp", "fully_shard"})
+    numerics = Numerics.EXACT
+
+    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+        if facts.current("step.accumulate", 1) == 1:
+            return Skip("every batch makes an update of its own: there is nothing to leave out without accumulation")
+        return [True]
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        return 1.05 if value else 1.0
+
+    def code(self, value: Value) -> str:
+        return _CODE if value else "# every batch exchanges its gradients\n"

@@ -1,0 +1,107 @@
+"""Several GPUs
+
+What it does
+------------
+Trains on several GPUs. `ddp` keeps a whole model in each process and averages the gradients while the backward pass
+still runs; `fully_shard` (FSDP2) divides parameters, gradients and optimizer state among the processes and gathers
+each block when it is needed; `data_parallel` is one process that copies the model to all GPUs in every step. The
+global batch stays the same and is divided among the GPUs.
+
+Why it helps
+------------
+Each GPU computes a part of the batch. With `ddp` the gradients of the last layers travel while those of the first
+are still computed, so that most of the communication is hidden. `fully_shard` makes room where the model, its
+gradients and the optimizer state do not fit into one GPU.
+
+When it does not
+----------------
+A small step is over before its gradients have arrived, and a small batch divided leaves each GPU too little to do:
+then one GPU is as fast, or a larger global batch is needed (weak scaling, which is measured apart). `data_parallel`
+is held up by one Python process and gathers all outputs on one GPU. `fully_shard` sends more than `ddp`, and gains
+nothing where everything fits easily.
+
+Numerics
+--------
+exact for the same global batch, up to the order of sums; batch norms see the samples of one GPU only.
+
+References
+----------
+PyTorch documentation, Distributed Data Parallel and torch.distributed.fsdp.fully_shard. Li et al., PyTorch
+Distributed: Experiences on Accelerating Data Parallel Training, VLDB 2020. Zhao et al., PyTorch FSDP, VLDB 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from advisor.recipe import NOT_COMPILED, TRAINING, Recipe, Stage
+from advisor.recipe.parallel_recipe import ONE_GPU, why_not_sharded
+from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
+
+_CODE = {
+    "single": "# one process on one GPU\n",
+    "data_parallel": "model = torch.nn.DataParallel(model)\n",
+    "ddp": """\
+# under torchrun, after torch.distributed.init_process_group()
+model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device.index])
+""",
+    "fully_shard": """\
+# under torchrun, after torch.distributed.init_process_group(), and before the optimizer is made
+from torch.distributed.fsdp import fully_shard
+
+for block in model.children():
+    fully_shard(block)
+fully_shard(model)
+""",
+}
+
+
+class ParallelStrategy(Recipe):
+    """DataParallel, DistributedDataParallel or fully_shard."""
+
+    id = "parallel_strategy"
+    title = "Several GPUs"
+    key = "parallel.strategy"
+    default = "single"
+    values = tuple(_CODE)
+    plan_field = "strategy"
+    modes = TRAINING
+    attacks = frozenset({Bottleneck.COMPUTE, Bottleneck.MEMORY})
+    numerics = Numerics.CLOSE
+    stage = Stage.STEP
+    inside_step = True
+    saves_memory = True
+
+    def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
+        if facts.gpus == 1:
+            return ONE_GPU
+        names = ["ddp"] if why_not_sharded(facts) else ["ddp", "fully_shard"]
+        return [*names, "data_parallel"] if facts.on_cuda else names
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        # Scaling efficiencies as published for one machine: DDP 0.9, sharding 0.8; DataParallel 0.5 on two GPUs.
+        efficiency = {"ddp": 0.9, "fully_shard": 0.8, "data_parallel": 0.5}
+        return max(1.0, facts.gpus * efficiency[str(value)]) if value in efficiency else 1.0
+
+    def code(self, value: Value) -> str:
+        return _CODE[str(value)]
+
+    def conflict(self, value: Value, settings: Mapping[str, Value]) -> str | None:
+        if value == self.default:
+            return None
+        if settings.get("step.cuda_graph"):
+            return "step.cuda_graph records one GPU's step, without the exchange of gradients"
+        if value == "data_parallel" and any(settings.get(key, off) != off for key, off in NOT_COMPILED.items()):
+            return "the copies of the model that DataParallel makes in each step cannot run compiled code"
+        return _conflict_of_shards(settings) if value == "fully_shard" else None
+
+
+def _conflict_of_shards(settings: Mapping[str, Value]) -> str | None:
+    """The reason why ``fully_shard`` does not go with settings."""
+    if settings.get("precision.autocast") == "float16":
+        return "the gradient scaler of float16 does not see the other ranks' shards; bfloat16 needs none"
+    if settings.get("model.memory_format") == "channels_last":
+        return "fully_shard takes no parameters in channels-last format"
+    if settings.get("compile.optimizer"):
+        return "a compiled optimizer step does not take the sharded parameters of fully_shard"
+    return None

@@ -1,0 +1,51 @@
+"""Freeing gathered parameters after the forward pass
+
+What it does
+------------
+With `true`, fully_shard frees a block's gathered parameters after its forward pass and gathers them again for the
+backward. With `false` they stay, and only gradients and optimizer state are divided.
+
+Why it helps
+------------
+One gathering less per step: a third less to send.
+
+When it does not
+----------------
+The whole parameters stay in memory from the forward to the backward pass; where that does not fit, `true` is the
+point of sharding.
+
+Numerics
+--------
+exact: the same gradients reach the optimizer.
+
+References
+----------
+PyTorch documentation, torch.distributed.fsdp.fully_shard. Rajbhandari et al., ZeRO, SC 2020: stages 2 and 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from advisor.recipe.parallel_recipe import ParallelRecipe
+from advisor.records import Facts, Numerics, Skip, Value
+
+
+class ReshardAfterForward(ParallelRecipe):
+    """`fully_shard(module, reshard_after_forward=...)`."""
+
+    id = "reshard_after_forward"
+    title = "Freeing gathered parameters after the forward pass"
+    key = "parallel.reshard_after_forward"
+    default = True
+    strategies = frozenset({"fully_shard"})
+    numerics = Numerics.EXACT
+
+    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
+        return [False]
+
+    def expected_gain(self, facts: Facts, value: Value) -> float:
+        return 1.05 if value != self.default else 1.0
+
+    def code(self, value: Value) -> str:
+        return f"fully_shard(model, reshard_after_forward={value})  # and so for each block\n"
