@@ -9,12 +9,16 @@ from textual.binding import Binding
 
 @dataclass(frozen=True, slots=True)
 class ViewInfo:
-    """A view: its id, its number key, its name and what it shows."""
+    """A view: its id, its number key, its name and what it shows.
+
+    ``sentence`` stands over it and says how to read it; where there is none, the live gauges do.
+    """
 
     id: str
     key: str
     title: str
     description: str
+    sentence: str = ""
 
 
 VIEWS = (
@@ -29,10 +33,23 @@ VIEWS = (
         "2",
         "Profile",
         "Where a step's time goes, the operators, the efficiency, and what habits cost",
+        "One step of the baseline: where its time goes, and what the machine could do",
     ),
     ViewInfo("trials", "3", "Trials", "Every candidate with its verdict, live, and the log of the selected trial"),
-    ViewInfo("advice", "4", "Advice", "The ranked recommendations: effect, cost, reason and code; accept or reject"),
-    ViewInfo("export", "5", "Export", "Preview and save settings, config, Python code or a report"),
+    ViewInfo(
+        "advice",
+        "4",
+        "Advice",
+        "The ranked recommendations: effect, cost, reason and code; accept or reject",
+        "The best first. Accept or reject a setting, and the stack follows",
+    ),
+    ViewInfo(
+        "export",
+        "5",
+        "Export",
+        "Preview and save settings, config, Python code or a report",
+        "The accepted settings as a file: choose a format, look at it, save it",
+    ),
 )
 
 
@@ -318,6 +335,11 @@ ACTIONS = (
 def bindings() -> list[Binding]:
     """The app's bindings, in the order of the footer."""
     return [action.binding() for action in ACTIONS]
+
+
+def view_info(view_id: str) -> ViewInfo:
+    """The view of that id."""
+    return next(view for view in VIEWS if view.id == view_id)
 
 
 def actions_of(view_id: str) -> list[Action]:

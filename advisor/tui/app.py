@@ -6,6 +6,7 @@ Threads only post messages; the handlers here, in the UI thread, change the stat
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -13,10 +14,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
-from textual.app import App, ComposeResult, SystemCommand
+from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher
 from textual.worker import Worker, WorkerState
 
 from advisor.experiment.control import SessionControl
@@ -31,6 +31,7 @@ from advisor.tui.decider import Decider
 from advisor.tui.exporting import Exporter
 from advisor.tui.jobs import Job, Jobs
 from advisor.tui.leaving import leave_from_outside
+from advisor.tui.main_screen import MainScreen
 from advisor.tui.messages import Decided, EventsWaiting, ExportSaved, RetryWanted
 from advisor.tui.pacing import Pace
 from advisor.tui.recorded import Recorded
@@ -39,12 +40,9 @@ from advisor.tui.sessions import pick_comparison, pick_session
 from advisor.tui.steering import Steering
 from advisor.tui.theme import ADVISOR_THEME, THEMES
 from advisor.tui.toasts import Toast, toast_for
-from advisor.tui.views import view_class
 from advisor.tui.views.base import View
-from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
-from advisor.tui.widgets.key_footer import KeyFooter
-from advisor.tui.widgets.nav import NavBar, NavTab
-from advisor.tui.widgets.status import StatusBar
+from advisor.tui.widgets.gauges import GaugeReader
+from advisor.tui.widgets.nav import NavTab
 
 if TYPE_CHECKING:
     from advisor.tui.screens import Leaving
@@ -54,8 +52,6 @@ MEASURING = "Measuring"
 STOP_WAIT_S = 2.0
 DRAW_INTERVAL_S = 0.1  # nobody reads faster, and what is drawn takes time from what is measured
 MOST_TOASTS = 3
-# The views that the gauges stand over.
-GAUGED = ("overview", "trials")
 
 
 class AdvisorApp(App[AppResult]):
@@ -117,21 +113,16 @@ class AdvisorApp(App[AppResult]):
 
     # --- start -----------------------------------------------------------------------------------------------
 
-    def compose(self) -> ComposeResult:
-        """Tabs, views, status, keys."""
-        yield NavBar(self.context.request.target.target, self.context.recorded)
-        yield GaugeStrip(self._read_gauges, self.context.recorded)
-        with ContentSwitcher(initial=VIEWS[0].id, id="views"):
-            yield from (view_class(view.id)(self.context) for view in VIEWS)
-        yield StatusBar()
-        yield KeyFooter()
+    def get_default_screen(self) -> MainScreen:
+        """The screen with the views."""
+        return MainScreen(self.context, self._read_gauges)
 
-    def on_mount(self) -> None:
-        """Begin once something is on screen."""
-        self.action_show_view(VIEWS[0].id)
-        self.call_after_refresh(self._begin)
-
-    def _begin(self) -> None:
+    @on(MainScreen.Shown)
+    async def _begin(self) -> None:
+        """Add the views that nobody sees yet, and measure."""
+        await self.base_screen.mount_hidden_views()
+        gc.enable()
+        gc.freeze()  # looking through all that was imported takes the collector longer than a key may
         if self._load_catalog:
             self._load_recipes(self._load_catalog)
         if self.context.control:
@@ -147,6 +138,7 @@ class AdvisorApp(App[AppResult]):
 
     def _take_catalog(self, catalog: Catalog) -> None:
         self.context.catalog = catalog
+        gc.freeze()
         for problem in catalog.problems:
             self.notify(problem, title="A recipe could not be loaded", severity="warning", markup=False)
         self._draw()
@@ -190,14 +182,9 @@ class AdvisorApp(App[AppResult]):
             return
         self.context.busy_with = self._jobs.busy_with
         self.context.waiting = self._jobs.waiting
-        view = self.view
-        hidden = view.first_focus() is None
-        view.show()
-        if hidden and self.focused is None and len(self.screen_stack) == 1:
-            self._focus_view()
-        self.base_screen.query_one(StatusBar).show(self.context)
-        self.base_screen.query_one(GaugeStrip).device_uuid = self.context.device_uuid
-        self.base_screen.refresh_bindings()
+        self.base_screen.draw()
+        if self.focused is None and len(self.screen_stack) == 1:  # the view may have got something to focus on
+            self.base_screen.focus_view()
         self.pace.drawn()
 
     def _tell(self, text: str) -> None:
@@ -259,34 +246,30 @@ class AdvisorApp(App[AppResult]):
     @property
     def _alive(self) -> bool:
         """Whether there are widgets to draw on: not before the start, nor while leaving."""
-        return self.is_running and not self._stopping and bool(self._screen_stack)
+        return self.is_running and not self._stopping and bool(self.screen_stack) and self.base_screen.is_mounted
 
     @property
-    def base_screen(self) -> Screen[object]:
+    def base_screen(self) -> MainScreen:
         """The screen with the views, under any dialog."""
-        return self.screen_stack[0]
+        screen = self.screen_stack[0]
+        assert isinstance(screen, MainScreen)
+        return screen
 
     @property
     def view(self) -> View:
         """The view on screen."""
-        switcher = self.base_screen.query_one("#views", ContentSwitcher)
-        return switcher.get_child_by_id(switcher.current or VIEWS[0].id, View)
+        return self.base_screen.view
 
     def action_show_view(self, view_id: str) -> None:
         """Switch to a view."""
-        self.base_screen.query_one("#views", ContentSwitcher).current = view_id
-        self.base_screen.query_one(NavBar).mark(view_id)
-        self.base_screen.query_one(GaugeStrip).display = view_id in GAUGED
+        self.base_screen.show_view(view_id)
         self._draw()
-        self._focus_view()
+        self.base_screen.focus_view()
 
     def action_step_view(self, step: int) -> None:
         """Switch to a neighbouring view, around the ends."""
         ids = [view.id for view in VIEWS]
         self.action_show_view(ids[(ids.index(self.view.id or ids[0]) + step) % len(ids)])
-
-    def _focus_view(self) -> None:
-        self.base_screen.set_focus(self.view.first_focus())
 
     def action_in_view(self, name: str) -> None:
         """Do what the view on screen does for this action."""
@@ -321,7 +304,7 @@ class AdvisorApp(App[AppResult]):
         self.push_screen(HelpScreen())
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette offers."""
+        """The commands of the palette."""
         from advisor.tui.palette import commands
 
         return commands(self)

@@ -1,4 +1,4 @@
-"""What the views share: the session's state, and the collaborators that the app was given."""
+"""The views' shared context: the session's state, and the collaborators that the app was given."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Context:
     """Shared by reference; only the app changes it, and only in the UI thread.
 
     ``waiting`` names the trials that the person asked for and that have not begun. ``paused``: no further trial begins.
-    ``recorded`` is the session that is shown again; None for one that measures.
+    ``version`` grows with each event. ``recorded`` is the session that is shown again; None for one that measures.
     """
 
     request: Request
@@ -36,17 +36,19 @@ class Context:
     waiting: tuple[str, ...] = ()
     paused: bool = False
     recorded: Recorded | None = None
+    version: int = 0
     today: Callable[[], datetime] = datetime.now
 
     @property
     def expected_end(self) -> datetime | None:
-        """When the session is expected to end; None where nobody knows."""
+        """The time at which the session is expected to end; None where unknown."""
         _, left_s = self.countdown.now(self.state)
         return None if left_s is None else self.today() + timedelta(seconds=left_s)
 
     def take(self, event: events.Event) -> None:
         """Have the state and the countdown follow an event."""
         self.state.apply(event)
+        self.version += 1
         match event:
             case events.ProgressMade():
                 self.countdown.told(self.state)
@@ -59,7 +61,7 @@ class Context:
 
     @property
     def decisions(self) -> dict[str, Decision]:
-        """What the person decided so far, by recipe id."""
+        """The person's decisions so far, by recipe id."""
         return self.state.decisions
 
     def recipe(self, recipe_id: str) -> Recipe | None:

@@ -1,4 +1,4 @@
-"""What the person accepts, rejects, takes back and tries again: asked of the session, and followed by the stack."""
+"""Carries out decisions: accept, reject, take back and retry are passed to the session, and the stack follows."""
 
 from __future__ import annotations
 

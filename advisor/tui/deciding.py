@@ -1,4 +1,4 @@
-"""What accepting and rejecting mean to the views that offer it. Pure functions of the state."""
+"""Consequences of accepting and rejecting, for the views that offer it. Pure functions of the state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def can_decide(state: SessionState, candidate: Candidate, name: str) -> bool:
 
 
 def decision_on(state: SessionState, candidate: Candidate) -> Decision | None:
-    """What was decided of a candidate: another value of its recipe may be the one that was accepted."""
+    """The decision on a candidate; None where another value of its recipe is the accepted one."""
     decision = state.decisions.get(candidate.recipe)
     others = state.accepted_values.get(candidate.recipe, candidate.value) != candidate.value
     return None if decision is Decision.ACCEPTED and others else decision
@@ -44,7 +44,7 @@ def value_to_accept(state: SessionState, candidate: Candidate) -> Value | None:
 def consequence(
     state: SessionState, recipe: str, decision: Decision | None, value: Value | None = None, *, measures: bool = True
 ) -> str:
-    """What follows from a decision, told before it is taken. A recorded session ``measures`` nothing by itself."""
+    """The consequence of a decision, told before it is taken. A recorded session ``measures`` nothing by itself."""
     name = recipe if value is None else f"{recipe}={text_of(value)}"
     candidates = values_of(state, recipe)
     stacked = any(state.stack_settings.get(c.key) == c.value for c in candidates)

@@ -1,4 +1,4 @@
-"""What the export view needs of an exporter. The functions that write files are elsewhere."""
+"""The export view's interface to an exporter. The functions that write files are elsewhere."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ class Exporter(Protocol):
         """Lines that say what to do with a file of this name."""
 
     def to_verify(self, format_id: str, path: Path, state: SessionState) -> Exported | None:
-        """What can be verified of a file that was saved; None where nothing can."""
+        """The settings of a saved file that can be verified; None where none can."""

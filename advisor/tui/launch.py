@@ -24,6 +24,7 @@ from advisor.figures.formatting import printable
 from advisor.files.paths import is_file
 from advisor.machine.hardware import sample_gpus
 from advisor.machine.load import sample_host
+from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records.outputs import Outputs
@@ -33,6 +34,10 @@ from advisor.tui.recorded import Recorded
 from advisor.tui.result import AppResult, Then
 from advisor.tui.sessions import SessionPicker
 from advisor.tui.widgets.gauges import Reading
+
+# Longest time that the session's thread keeps the interpreter while a key waits for it. Seconds; Python's default is
+# 0.005, and an answer to a key takes the interpreter some thirty times.
+SWITCH_INTERVAL_S = 0.0005
 
 
 def run_app(request: Request, outputs: Outputs, past: PastSession | None = None) -> int:
@@ -76,7 +81,8 @@ def _run(app: AdvisorApp, request: Request, outputs: Outputs) -> int:
 
 
 def _shown(app: AdvisorApp) -> AppResult | None:
-    with INTERRUPTS.obeyed_by(app.leave_soon):
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    with collector_waits(), INTERRUPTS.obeyed_by(app.leave_soon):  # until the app is on screen: it ends that itself
         return app.run()
 
 

@@ -1,4 +1,4 @@
-"""When to draw: at once after a quiet moment, and a burst of news together."""
+"""The moments of drawing: at once after a quiet moment, and one drawing for a burst of events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Timer(Protocol):
-    """What runs something a moment later."""
+    """A handle of a delayed call."""
 
     def stop(self) -> None:
         """Do not run it."""

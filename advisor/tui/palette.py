@@ -34,7 +34,7 @@ def commands(app: AdvisorApp) -> Iterable[SystemCommand]:
 
 
 def _things(app: AdvisorApp) -> Iterable[SystemCommand]:
-    """What was recommended and tried, by name; found by what is typed, not listed before that."""
+    """Commands for recommended and tried candidates, by name; found by typing, not listed before."""
     state = app.context.state
     for item in state.recommendations:
         recipe = item.record.candidate.recipe

@@ -21,7 +21,7 @@ class Recorded:
 
     @property
     def told(self) -> str:
-        """When it was measured: ``22 Nov 2026 15:41``."""
+        """The date of the measurement: ``22 Nov 2026 15:41``."""
         return date_text(self.past.started)
 
     def events(self) -> Iterator[Event]:

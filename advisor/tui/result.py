@@ -1,4 +1,4 @@
-"""What the app returns to the command line."""
+"""The app's result for the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from advisor.report.conclusions import candidates_tried
 
 @dataclass(frozen=True, slots=True)
 class Then:
-    """What to show after the app has closed: a recorded session; with ``measures``, one that goes on.
+    """The session to open after the app has closed: a recorded one; with ``measures``, one that goes on.
 
     It goes on for ``budget_s``, or for as long as it had.
     """
@@ -69,7 +69,7 @@ def _open_again(session_id: str) -> str:
 
 
 def bug_of(error: BaseException) -> SessionFailed:
-    """What an exception of the session's own code is to the app."""
+    """Turn an exception of the session's own code into the event that reports it."""
     details = "".join(traceback.format_exception(error))
     return SessionFailed(
         f"{type(error).__name__}: {error}",

@@ -82,7 +82,7 @@ class FailureScreen(ModalScreen[None]):
 
 
 class Overwriting(StrEnum):
-    """What to do when a file exists already."""
+    """The choice when a file exists already."""
 
     OVERWRITE = "overwrite"
     RENAME = "rename"
@@ -128,7 +128,7 @@ class OverwriteScreen(ModalScreen[Overwriting]):
 
 
 class Leaving(StrEnum):
-    """What to do when the person quits while something is measured."""
+    """The choice when the person quits while something is measured."""
 
     LEAVE = "leave"
     FINISH = "finish"

@@ -120,7 +120,7 @@ class SessionsScreen(ModalScreen[str | None]):
 
 
 class ComparisonScreen(ModalScreen[None]):
-    """What changed from an earlier session to the one on screen."""
+    """The comparison of an earlier session with the one on screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "Close", key_display="esc", tooltip="Back to the views", id="comparison.close")

@@ -80,7 +80,7 @@ class Steering:
         return offered[name]
 
     def do(self, name: str) -> None:
-        """Do what the key of an action says."""
+        """Carry out the action of this name."""
         control, recorded = self._context.control, self._context.recorded
         if not self.can(name):
             return
@@ -152,7 +152,7 @@ class Steering:
 
 
 def consequence_of_skipping(name: str, state: SessionState) -> str:
-    """What follows when the running trial is skipped."""
+    """The consequence of skipping the running trial."""
     if name == "stack, confirmed":
         return "The stack's figure stays as measured once, not confirmed."
     if name.startswith("stack:"):

@@ -73,7 +73,7 @@ def meter(share: float | None, width: int, style: str) -> Content:
 
 
 def waiting_text(state: SessionState, waiting: str) -> str:
-    """What stands where something is not known: what is waited for, or that it will not come any more."""
+    """The placeholder for an unknown figure: ``waiting``, or that it will not come any more."""
     if state.failure:
         return "Not known: the session failed before this."
     return "Not known: the session ended before this." if state.finished else waiting
@@ -132,7 +132,7 @@ def mark(record: TrialRecord) -> Content:
 
 
 def own_effect(record: TrialRecord, by: Yardstick | None = None, *, short: bool = False) -> Content:
-    """What a candidate itself does by the objective; of one that was measured with others, to their speed.
+    """A candidate's own effect by the objective; of one that was measured with others, its effect on their speed.
 
     Where both are known, what it adds to the stack comes first, with what it does alone behind it unless ``short``.
     """
@@ -149,7 +149,7 @@ def own_effect(record: TrialRecord, by: Yardstick | None = None, *, short: bool 
 
 
 def on_the_stack(contribution: Comparison) -> Content:
-    """What a setting adds to the others of the stack: ``+1.20x (1.15–1.25) on the stack``."""  # noqa: RUF002
+    """The effect of a setting on the others of the stack: ``+1.20x (1.15–1.25) on the stack``."""  # noqa: RUF002
     if contribution.verdict is Verdict.NO_DIFFERENCE:
         return Content.styled(f"{format_ratio(contribution)} on the stack", DIM)
     colour = MARKS[contribution.verdict][1]
@@ -168,7 +168,7 @@ def ratio(comparison: Comparison | None) -> Content:
 def by_objective(
     result: TrialResult, comparison: Comparison | None, by: Yardstick | None, *, short: bool = False
 ) -> Content:
-    """What settings do by the objective: ``-31 % memory 0.97x (0.95–0.99)``; a speed-up where it is a speed.
+    """The effect of settings by the objective: ``-31 % memory 0.97x (0.95–0.99)``; a speed-up where it is a speed.
 
     Without the speed where it has to be ``short``.
     """  # noqa: RUF002 - the en dash stands between the ends of an interval

@@ -1,4 +1,4 @@
-"""Which events are worth a toast, and what it says."""
+"""The toasts: the events that are worth one, and the texts."""
 
 from __future__ import annotations
 

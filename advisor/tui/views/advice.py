@@ -54,6 +54,7 @@ class AdviceView(View):
         super().__init__(context, id="advice")
         self._ids: list[str] = []
         self._drawn: object = None
+        self._known_width = 0
 
     def compose(self) -> ComposeResult:
         """The list, the detail and a place for the plot."""
@@ -76,10 +77,6 @@ class AdviceView(View):
     def on_mount(self) -> None:
         """Title the panel."""
         self.query_one("#detail").border_title = "Recommendation"
-
-    def on_resize(self) -> None:
-        """Fit the list to the new width."""
-        self.call_after_refresh(self.show)
 
     def show(self) -> None:
         """Draw the list and the detail of the highlighted recommendation."""
@@ -107,7 +104,7 @@ class AdviceView(View):
                 item,
                 decisions.get(item.record.candidate.recipe),
                 by,
-                wide=self.size.width >= _WIDE,
+                wide=self.width >= _WIDE,
                 value=self.context.state.accepted_values.get(item.record.candidate.recipe),
             )
             for item in items
@@ -166,7 +163,7 @@ class AdviceView(View):
             return
         decision = self.context.decisions.get(item.record.candidate.recipe)
         recipe = self.context.recipe(item.record.candidate.recipe)
-        state, width = self.context.state, self.query_one("#detail").scrollable_content_region.width
+        state, width = self.context.state, self._detail_width
         points = sweep_of(state) if item.record.candidate.recipe == BATCH_SIZE else ()
         caveats = tuple(sweep_caveats(state)) if points else ()
         drawn = (item, decision, recipe, state.baseline, state.findings, points, caveats, width)
@@ -182,6 +179,12 @@ class AdviceView(View):
         self.query_one("#advice-why", Static).update(Content(item.why))
         self.query_one("#advice-code", Static).update(self._code(item.record.candidate))
         self.query_one("#advice-card", Static).update(card_text(card(recipe)) if recipe else Content(""))
+
+    @property
+    def _detail_width(self) -> int:
+        """Cells for the detail; where it is not laid out just now, those that it had."""
+        self._known_width = self.query_one("#detail").scrollable_content_region.width or self._known_width
+        return self._known_width
 
     def _show_sweep(self, points: Sequence[SweepPoint], caveats: Sequence[str], width: int) -> None:
         facts = self.context.state.facts

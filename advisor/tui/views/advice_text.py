@@ -1,4 +1,4 @@
-"""What the advice view says of a recommendation. Pure functions."""
+"""The texts of the advice view on a recommendation. Pure functions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from advisor.tui.widgets.fact_list import Fact
 
 
 def nothing_helped(state: SessionState) -> str:
-    """What there is to say at the end of a session that recommends nothing."""
+    """The text at the end of a session that recommends nothing."""
     if state.stack and state.stack.settings:
         return "No setting is recommended alone. View 3 shows the stack, which is measured as one; view 5 exports it."
     missed, found = count_untried(state), no_result(state)
@@ -165,7 +165,7 @@ def effect_facts(item: Recommendation, context: Context) -> list[Fact]:
 
 
 def _goal(record: TrialRecord, context: Context) -> list[Fact]:
-    """What it does by an objective that is no speed."""
+    """The effect by an objective that is no speed."""
     by = context.state.yardstick
     if by is None or by.goal.by_time or not record.alone:
         return []
@@ -198,7 +198,7 @@ def _how(record: TrialRecord) -> list[Fact]:
 
 
 def _bound(record: TrialRecord, context: Context) -> list[Fact]:
-    """What shortening all that the recipe touches could give at most, where it touches some phases only."""
+    """The upper bound of the gain, where the recipe touches some phases only."""
     recipe, facts = context.recipe(record.candidate.recipe), context.state.facts
     if recipe is None or facts is None or facts.profile is None or not recipe.phases or record.candidate.already_on:
         return []

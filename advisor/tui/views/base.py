@@ -1,10 +1,12 @@
-"""What every view is: a container that can draw a session's state and answer its keys."""
+"""The base of every view: a container that can draw a session's state and answer its keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from textual import events
 from textual.containers import Container
+from textual.geometry import Size
 from textual.widget import Widget
 
 from advisor.tui.context import Context
@@ -16,6 +18,7 @@ class View(Container):
     def __init__(self, context: Context, *, id: str) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id, classes="view")
         self.context = context
+        self._fitted: Size | None = None
 
     decides = False
     """Whether recipes are accepted and rejected in it."""
@@ -27,8 +30,23 @@ class View(Container):
         """Draw the present state."""
         raise NotImplementedError
 
+    @property
+    def width(self) -> int:
+        """The width in cells: the app's, since a view that comes on screen is drawn before it is laid out."""
+        return self.app.size.width
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Fit to another size. A view that comes back on screen mostly has the size that it had."""
+        if event.size != self._fitted:
+            self._fitted = event.size
+            self.call_after_refresh(self.fit)
+
+    def fit(self) -> None:
+        """Draw for the present size."""
+        self.show()
+
     def handlers(self) -> Mapping[str, Callable[[], None]]:
-        """What the view does for each action name of the registry."""
+        """The view's handlers, by action name of the registry."""
         return {}
 
     def can(self, name: str) -> bool:
@@ -44,12 +62,12 @@ class View(Container):
             self.notify(f"{count} line{'s' * (count != 1)} copied to the clipboard.", markup=False)
 
     def text_to_copy(self) -> str:
-        """What ``y`` copies; empty where there is nothing."""
+        """The text that ``y`` copies; empty where there is nothing."""
         return ""
 
     @property
     def subject(self) -> str:
-        """What is chosen in the view and its actions are about, for their names in the palette."""
+        """The selected thing that the view's actions are about, for their names in the palette."""
         return ""
 
     def palette_title(self, label: str) -> str:

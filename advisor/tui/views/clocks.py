@@ -14,7 +14,7 @@ _NUMBER = 9
 
 
 def clock_check(facts: Facts | None) -> ClockCheck | None:
-    """What the profile's clocks said, once they were asked."""
+    """The profile's comparison of clocks; None until it was asked for."""
     return facts.profile.clock if facts and facts.profile else None
 
 

@@ -37,6 +37,7 @@ class ExportView(View):
         self._formats: tuple[Offer, ...] = ()
         self._paths: dict[str, str] = {}
         self._drawn: tuple[str, str] | None = None
+        self._previewed: tuple[tuple[str, int], tuple[str, str]] | None = None
 
     def compose(self) -> ComposeResult:
         """The list, the preview, and where to write."""
@@ -106,6 +107,14 @@ class ExportView(View):
             show_text(self.query_one("#next-steps", Static), steps)
 
     def _preview(self, chosen: Offer) -> tuple[str, str]:
+        """The file's text and its language. While the session runs it is written again only after another event."""
+        wanted = (chosen.id, self.context.version)
+        over = self.context.state.finished is not None  # the user's own files may change, and little is drawn then
+        if over or self._previewed is None or self._previewed[0] != wanted:
+            self._previewed = wanted, self._written_preview(chosen)
+        return self._previewed[1]
+
+    def _written_preview(self, chosen: Offer) -> tuple[str, str]:
         try:
             text = self.context.exporter.preview(chosen.id, self.context.state)
         except AdvisorError as error:
@@ -170,7 +179,7 @@ class ExportView(View):
         else:
             self.notify(str(written), title=f"{chosen.title} saved", markup=False)
             self.post_message(ExportSaved(chosen.id, written))
-            self._drawn = None
+            self._drawn = self._previewed = None
             self.show()
 
     def edit_path(self) -> None:

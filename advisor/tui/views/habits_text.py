@@ -1,4 +1,4 @@
-"""What habits cost, and which lines make the host wait. Pure functions."""
+"""The cost of coding habits, and the lines at which the host waits. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ _NUMBER = 10
 def habits_text(profile: Profile, title_of: Callable[[str], str]) -> Content:
     """The waits, then a table for each habit. ``title_of`` names a recipe by its id."""
     sections = [*_waits(profile.sync_places), *_habits(profile, title_of)]
-    return Content("\n\n").join(sections) if sections else Content.styled("No habit could be priced here.", DIM)
+    return (
+        Content("\n\n").join(sections)
+        if sections
+        else Content.styled("No coding habit was measured here, and no wait was found.", DIM)
+    )
 
 
 def _waits(places: Sequence[SyncPlace] | None) -> list[Content]:
@@ -61,5 +65,5 @@ def _way(row: HabitRow, step_ms: float, fastest_ms: float | None) -> Content:
 
 
 def _time_ms(row: HabitRow) -> float | None:
-    """What a way costs: the phase that it decides, or where that is the whole step, the step."""
+    """The cost of a way: the phase that it decides, or where that is the whole step, the step."""
     return row.phase_ms if row.phase_ms is not None else row.step_ms

@@ -54,7 +54,7 @@ def _before_the_baseline(state: SessionState) -> Content:
 
 
 def _pending(stack: StackRecord, state: SessionState) -> Content:
-    """What is left of a stack after a rejection: no figure until it has been measured."""
+    """The rest of a stack after a rejection: no figure until it has been measured."""
     count = len(stack.settings)
     if count:
         left = f"{count} setting{'' if count == 1 else 's'} left in the stack, {stack.result.reason}"
@@ -161,7 +161,7 @@ def _in_the_middle(state: SessionState) -> Content:
 
 # What to do where nothing could be judged; the cause is told first.
 _NEXT = {
-    Cause.NOT_TRIED: "R tries them, for as long again; a larger --budget does the same. Key 3 says why.",
+    Cause.NOT_TRIED: "R tries the candidates, for as long again; a larger --budget does the same. Key 3 says why.",
     Cause.ALL_FAILED: "Key 3 shows the reason of each, l its log; t tries one again.",
     Cause.TOO_NOISY: "End other programs and run again; only larger effects than that could be seen.",
 }

@@ -1,4 +1,4 @@
-"""What to do with an exported file, in three lines with its real name. Pure functions."""
+"""The use of an exported file, in three lines with its real name. Pure functions."""
 
 from __future__ import annotations
 

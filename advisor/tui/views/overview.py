@@ -9,11 +9,13 @@ from textual.widgets import Static
 
 from advisor.figures.explain import clock_sentences
 from advisor.records import ClockCheck
+from advisor.report.pictures import all_reduce_chart
 from advisor.tui.context import Context
 from advisor.tui.text import waiting_text
 from advisor.tui.views.base import View
 from advisor.tui.views.clocks import clock_check, clock_facts
 from advisor.tui.views.headline import headline
+from advisor.tui.views.live_text import live_text
 from advisor.tui.views.overview_facts import (
     baseline_facts,
     hardware_facts,
@@ -26,9 +28,14 @@ from advisor.tui.views.plan_text import plan_text
 from advisor.tui.views.waterfall_text import waterfall_text
 from advisor.tui.widgets.changes import show_text
 from advisor.tui.widgets.fact_list import Fact, FactList
+from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
 _BROAD = 100
 _WORKLOAD = "The model is described once its baseline has been measured."
+
+
+class Headline(Static, can_focus=True):
+    """The result. It takes the keys that scroll what is around it: Textual styles all anew in what gains the focus."""
 
 
 class OverviewView(View):
@@ -41,7 +48,8 @@ class OverviewView(View):
         """The panels."""
         with VerticalScroll(id="overview-scroll"):
             yield Static(id="plan", markup=False)
-            yield Static(id="headline", classes="panel")
+            yield Static(id="live", markup=False)
+            yield Headline(id="headline", classes="panel")
             with Vertical(classes="panel", id="waterfall-panel") as panel:
                 panel.border_title = "What each setting adds"
                 yield Static(id="waterfall", markup=False)
@@ -51,6 +59,7 @@ class OverviewView(View):
                     yield _panel("Workload", FactList(id="workload"))
                 with Vertical(classes="column"):
                     yield _panel("Hardware", FactList(id="hardware"))
+            yield PicturePanel()
             words = Static(id="clock-words", markup=False)
             yield _panel("Timing cross-check", FactList(id="clocks", label_width=25), words)
             yield _panel("Found in your source", FactList(id="source", label_width=2))
@@ -65,38 +74,43 @@ class OverviewView(View):
         state, request = self.context.state, self.context.request
         show_text(self.query_one("#headline", Static), headline(state))
         plan = plan_text(state, request.budget_s, self.context.expected_end)
-        self.query_one("#plan").display = bool(plan)
+        self.query_one("#plan").display = self.query_one("#live").display = bool(plan)
+        show_text(self.query_one("#live", Static), live_text(state, self.width - 4), layout=False)
         show_text(self.query_one("#plan", Static), plan)
         self.query_one("#headline").border_subtitle = what_is_measured(state.facts)
         self._show_waterfall()
         self._show_panel("#baseline", baseline_facts(state.baseline, state.facts), "The baseline is being measured…")
         self._show_panel("#workload", workload_facts(state.facts, self.context.defaults), _WORKLOAD)
-        machine = hardware_facts(state.hardware, self.context.device_uuid, short=self.app.size.width < _BROAD)
+        machine = hardware_facts(state.hardware, self.context.device_uuid, short=self.width < _BROAD)
         self._show_panel("#hardware", machine, "The machine is inspected…")
+        self._show_all_reduce()
         self.query_one("#notes", FactList).show(note_lines(state, request.goal, request.budget_s))
         self._show_clocks(clock_check(state.facts))
         _show_or_hide(self.query_one("#source", FactList), source_facts(state))
+
+    def _show_all_reduce(self) -> None:
+        """The picture of the links between GPUs, once they are measured."""
+        plot, panel = all_reduce_chart(self.context.state), self.query_one(PicturePanel)
+        panel.show([Picture(plot)] if plot else [])
+        if plot and not panel.is_open:
+            panel.go_on()
 
     def _show_panel(self, panel: str, facts: list[Fact], waiting: str) -> None:
         self.query_one(panel, FactList).show(facts, waiting_text(self.context.state, waiting))
 
     def _show_waterfall(self) -> None:
         panel = self.query_one("#waterfall-panel")
-        text = waterfall_text(self.context.state, self.size.width - 6)
+        text = waterfall_text(self.context.state, self.width - 6)
         panel.display = bool(text)
         show_text(self.query_one("#waterfall", Static), text)
-
-    def on_resize(self) -> None:
-        """Fit the bars and the panels to the new width."""
-        self.call_after_refresh(self.show)
 
     def _show_clocks(self, clock: ClockCheck | None) -> None:
         _show_or_hide(self.query_one("#clocks", FactList), clock_facts(clock))
         show_text(self.query_one("#clock-words", Static), " ".join(clock_sentences(clock)) if clock else "")
 
     def first_focus(self) -> Widget | None:
-        """The scrolling area."""
-        return self.query_one("#overview-scroll")
+        """The headline, whose keys scroll the view."""
+        return self.query_one(Headline)
 
 
 def _show_or_hide(facts: FactList, rows: list[Fact]) -> None:

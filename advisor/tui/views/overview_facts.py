@@ -16,6 +16,7 @@ from advisor.figures.formatting import (
     format_seconds,
     format_setting,
 )
+from advisor.figures.links import link_rows
 from advisor.records import (
     BaselineRecord,
     Facts,
@@ -45,6 +46,7 @@ def hardware_facts(hardware: Hardware | None, device_uuid: str | None, *, short:
     others = [other.name for other in hardware.gpus if other is not gpu]
     if others:
         facts.append(("More GPUs", f"{len(others)}: {', '.join(sorted(set(others)))}"))
+    facts += [(f"GPUs {pairs}", link) for pairs, link in link_rows(hardware.links)]
     return facts + (_host_facts(hardware.host)[:1] if short else _host_facts(hardware.host))
 
 
@@ -110,7 +112,7 @@ def what_is_measured(facts: Facts | None) -> Content:
 
 
 def workload_facts(facts: Facts | None, defaults: Mapping[str, Value]) -> list[Fact]:
-    """What is being measured. Of the user's present settings those are listed that are not at their default."""
+    """Facts on the workload. Of the user's present settings, only those that are not at their default."""
     if facts is None:
         return []
     workload = facts.workload
@@ -199,7 +201,7 @@ def _spread(baseline: BaselineRecord) -> list[Fact]:
 
 
 def source_facts(state: SessionState) -> list[Fact]:
-    """What reading the user's source found; empty when no file was read."""
+    """The findings in the user's source; empty when no file was read."""
     if not state.source_files and not state.source_problems:
         return []
     rows: list[Fact] = [("•", found_text(finding)) for finding in state.findings]
@@ -210,6 +212,8 @@ def source_facts(state: SessionState) -> list[Fact]:
 
 def _goal_text(goal: Goal, budget_s: float) -> str:
     limit = f", at most {format_bytes(goal.memory_limit_bytes)}" if goal.memory_limit_bytes else ""
+    if goal.latency_limit_ms:
+        limit += f", calls of at most {format_ms(goal.latency_limit_ms)}"
     return f"{goal.words.short.format(kept=goal.kept_speed)}{limit}, within {format_seconds(budget_s)}"
 
 

@@ -32,7 +32,7 @@ _TEACHES = {
 def plan_text(state: SessionState, budget_s: float, ends: datetime | None = None) -> Content:
     """Return the steps with their marks, the expected end, and a sentence about the present one.
 
-    Empty once the session is over.
+    Until an end can be expected, the budget stands in its place. Empty once the session is over.
     """
     if state.finished or state.failure:
         return Content("")
@@ -46,8 +46,8 @@ def plan_text(state: SessionState, budget_s: float, ends: datetime | None = None
         else Content.styled(f"{step} ·", DIM)
         for position, step in enumerate(_STEPS)
     ]
-    end = f"ends about {ends:%H:%M}, " if ends and not state.held else ""
-    line = Content("  ").join(marks) + Content.styled(f"   {end}at most {format_seconds(budget_s)}", DIM)
+    end = f"ends about {ends:%H:%M}" if ends and not state.held else f"at most {format_seconds(budget_s)}"
+    line = Content("  ").join(marks) + Content.styled(f"   {end}", DIM)
     return Content("\n").join([line, Content.styled(_TEACHES[now], DIM)])
 
 

@@ -126,7 +126,7 @@ class ProfileView(View):
         }
 
     def can(self, name: str) -> bool:
-        """What is not in the profile can be neither sorted nor saved."""
+        """Whether an action is possible: the profile has to hold what is sorted or saved."""
         profile = self._profile
         if name == "plot":
             return bool(self._pictures())

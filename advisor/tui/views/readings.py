@@ -1,4 +1,4 @@
-"""What stands beside a trial's speed: energy, the GPU's readings, what disturbed it, its notes. Pure functions."""
+"""Readings beside a trial's speed: energy, the GPU's readings, disturbances, notes. Pure functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def changed(new: float | None, old: float | None) -> Content:
 
 
 def readings_text(gpu: GpuReadings | None) -> Content | None:
-    """What NVML read while a trial was timed, in one line, with what is a problem marked; None without readings."""
+    """NVML's readings while a trial was timed, in one line, with problems marked; None without readings."""
     if gpu is None or not gpu.samples:
         return None
     parts = [Content.styled(reading.text, "$warning" if reading.problem else "") for reading in gpu_readings(gpu)]
@@ -42,7 +42,7 @@ def readings_text(gpu: GpuReadings | None) -> Content | None:
 
 
 def troubles_text(gpu: GpuReadings | None) -> Content | None:
-    """What of these readings is a problem; None where nothing is."""
+    """The problems among these readings; None where there is none."""
     troubles = [reading.text for reading in gpu_readings(gpu) if reading.problem] if gpu and gpu.samples else []
     return Content.styled("; ".join(troubles), "$warning") if troubles else None
 
@@ -71,7 +71,7 @@ def trade_text(record: TrialRecord, baseline: BaselineRecord | None) -> Content 
 
 
 def remarks(result: TrialResult) -> list[Fact]:
-    """What a person has to know of a trial: that it is unreliable, and why; and its own notes."""
+    """Remarks on a trial: that it is unreliable, and why; and its own notes."""
     rows: list[Fact] = []
     if result.disturbed:
         rows.append(("!", Content.styled(f"Unreliable: {result.disturbed}.", "$warning")))

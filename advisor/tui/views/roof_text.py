@@ -1,4 +1,4 @@
-"""How far a step is from what the machine can do. Pure functions; the figures are those of the reports."""
+"""The distance between a step and the machine's peak rates. Pure functions; the figures are those of the reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _dim(text: str) -> Content:
 
 
 def ceiling_facts(ceilings: Ceilings | None, used: str | None) -> list[Fact]:
-    """What the machine can do at most, by type, and when that was measured; the type that the step uses stands out."""
+    """The machine's peak rates, by type, and the date of their measurement; the type that the step uses stands out."""
     figures = ceiling_figures(ceilings) if ceilings else []
     rows: list[Fact] = []
     for figure in figures:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from textual.content import Content
 
-from advisor.figures.sweep import HEADINGS, SweepPoint, knee_of, sweep_chart, sweep_rows
+from advisor.figures.sweep import SweepPoint, headings_of, knee_of, sweep_chart, sweep_rows
 from advisor.records import Mode
 from advisor.report.evidence import sweep_sentence
 from advisor.tui.text import DIM, bar
@@ -15,8 +15,8 @@ _WIDEST_BAR = 24
 _LEAST_BAR = 6
 _CHART_WIDTH = 60
 # For narrow screens, which would have no room for a bar.
-_SHORT = {"samples/s": "per s"}
-_SPARED = "gain"
+_SHORT = {"samples/s": "per s", "call p95": "p95"}
+_SPARED = ("gain", "call p50", "call p99")
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
@@ -44,11 +44,12 @@ def sweep_text(points: Sequence[SweepPoint], mode: Mode, width: int, caveats: It
 def _fitting(points: Sequence[SweepPoint], width: int) -> Table:
     """The columns of the table that leave room for a bar: all with their headings, or the most important ones."""
     rows = [row[:-1] for row in sweep_rows(points)]
-    whole: Table = (HEADINGS[:-1], rows)
+    headings = headings_of(points)[:-1]
+    whole: Table = (headings, rows)
     if _room(whole, width) >= _LEAST_BAR:
         return whole
-    kept = [place for place, head in enumerate(HEADINGS[:-1]) if head != _SPARED]
-    heads = tuple(_SHORT.get(HEADINGS[place], HEADINGS[place]) for place in kept)
+    kept = [place for place, head in enumerate(headings) if head not in _SPARED]
+    heads = tuple(_SHORT.get(headings[place], headings[place]) for place in kept)
     return heads, [tuple(row[place] for place in kept) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""Which rows of the trials table are shown, and in which order: sorted, filtered, what does not apply hidden.
+"""The rows of the trials table and their order: sorted, filtered, without those that do not apply.
 
 Pure functions. The baseline and the stack stay on top, whatever the order: everything is compared with them.
 """
@@ -22,7 +22,7 @@ _LARGEST_FIRST = (EFFECT, "bar")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """How the rows are arranged: by a ``column`` (empty: as planned), with a ``query`` in them, skipped ones or not."""
+    """The order of the rows: by a ``column`` (empty: as planned), with a ``query`` in them, skipped ones or not."""
 
     column: str = ""
     backwards: bool = False
@@ -75,7 +75,7 @@ def _text_of(row: Row) -> str:
 
 
 def _figure(key: str, column: str, state: SessionState) -> tuple[float, str] | None:
-    """What a row is sorted by in a column; None where it has nothing there."""
+    """The sort key of a row in a column; None where it has nothing there."""
     if column == NAME:
         return (0.0, key.removeprefix(SKIPPED_PREFIX).lower())
     record = state.trials.get(key)

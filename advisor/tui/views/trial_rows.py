@@ -21,8 +21,10 @@ from advisor.figures.formatting import (
 )
 from advisor.records import Comparison, NumericsResult, Outcome, TrialRecord, TrialResult, Verdict
 from advisor.report.figures import effect_words, own_figures, verdict_shown
+from advisor.report.several_gpus import against_one_gpu
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import DIM, MARKS, interval_bar, on_the_stack, own_mark, widest_effect
+from advisor.tui.views.live_text import live_line, live_step_ms
 
 BASELINE = "baseline"
 STACK = "stack"
@@ -101,7 +103,7 @@ def _baseline_row(state: SessionState, colours: Colours) -> Row:
     log_path = state.logs.get(BASELINE, "")
     baseline = state.baseline
     if baseline is None:
-        return _row(BASELINE, _running_cells(BASELINE, state.activity, colours), log_path)
+        return _row(BASELINE, _running_cells(BASELINE, state, colours), log_path)
     cells = {
         "state": _marked(Text("●", colours["primary"]), baseline.result, colours),
         "name": _plain(BASELINE, "bold"),
@@ -136,7 +138,7 @@ def _other_row(name: str, state: SessionState, colours: Colours) -> Row:
     """A trial that measured something else than a candidate: its step and its memory, or why it failed."""
     log_path, ended = state.logs[name], state.ended.get(name)
     if state.running == name:
-        return _row(name, _running_cells(name, state.activity, colours), log_path)
+        return _row(name, _running_cells(name, state, colours), log_path)
     cells = {"state": Text("·", "dim"), "name": _plain(name, "dim")}
     if ended is None:
         return _row(name, cells, log_path)
@@ -144,17 +146,23 @@ def _other_row(name: str, state: SessionState, colours: Colours) -> Row:
         sign = Text("○" if ended.outcome is Outcome.SKIPPED else "✗", colours["warning"])
         reason = format_outcome(TrialResult(ended.outcome, ended.reason))
         return _row(name, cells | {"state": sign, "effect": _plain(ended.reason or reason, "dim")}, log_path)
-    cells["effect"] = _plain("measured", "dim")
+    cells["effect"] = _plain(_of_several_gpus(name, state) or "measured", "dim")
     cells["step"] = Text(format_ms(ended.step_ms), "dim", justify="right")
     cells["memory"] = Text(format_bytes(ended.peak_reserved_bytes), "dim", justify="right")
     return _row(name, cells, log_path)
+
+
+def _of_several_gpus(name: str, state: SessionState) -> str:
+    """The speed of a trial over several GPUs against one; empty for any other trial."""
+    rows = state.scaling.rows if state.scaling else ()
+    return next((against_one_gpu(row) for row in rows if row.trial == name), "")
 
 
 def _candidate_row(name: str, state: SessionState, colours: Colours, widest: float, *, waited_for: bool = False) -> Row:
     record = state.trials.get(name)
     log_path = state.logs.get(name, "") or (record.result.log_path if record else "")
     if state.running == name:
-        return _row(name, _running_cells(name, state.activity, colours), log_path)
+        return _row(name, _running_cells(name, state, colours), log_path)
     if waited_for:
         when = "tried next" if state.finished else "tried when the session is through"
         cells = {"state": Text("⧗", colours["accent"]), "name": _plain(name, ""), "effect": _plain(when, "")}
@@ -170,19 +178,22 @@ def _candidate_row(name: str, state: SessionState, colours: Colours, widest: flo
 def _waiting_cells(name: str, state: SessionState) -> dict[str, Text]:
     candidate = state.candidate(name)
     decision = decision_on(state, candidate) if candidate else None
-    text = "opt-in: it changes results; a allows it" if name in state.consent else "waiting"
+    text = "opt-in: press a (changes results)" if name in state.consent else "waiting"
     if decision is not None:
         text = REJECTED if decision is Decision.REJECTED else "waiting, you accepted it"
     sign = "○" if decision is Decision.REJECTED else "·"
     return {"state": Text(sign, "dim"), "name": _plain(name, "dim"), "effect": _plain(text, "dim")}
 
 
-def _running_cells(name: str, activity: str, colours: Colours) -> dict[str, Text]:
-    accent = colours["accent"]
+def _running_cells(name: str, state: SessionState, colours: Colours) -> dict[str, Text]:
+    """The running trial's state; once blocks are timed, their step times as a sparkline and the median so far."""
+    accent, activity, line = colours["accent"], state.activity, live_line(state)
+    told = f"{activity} {line}" if line else f"running: {activity}" if activity else "running"
     return {
         "state": Text("▶", accent),
         "name": _plain(name, f"bold {accent}"),
-        "effect": _plain(f"running: {activity}" if activity else "running", accent),
+        "effect": _plain(told, accent),
+        "step": Text(format_ms(live_step_ms(state)) if line else "", accent, justify="right"),
     }
 
 
@@ -262,7 +273,7 @@ def _numerics_cell(numerics: NumericsResult | None) -> Text:
 
 
 def start_up_s(result: TrialResult) -> float | None:
-    """What a start costs before the steady state: applying the settings and warming up."""
+    """Seconds from the start to the steady state: applying the settings and warming up."""
     parts = [part for part in (result.prepare_s, result.warmup_s) if part is not None]
     return sum(parts) if parts else None
 
@@ -285,7 +296,7 @@ def _plain(text: str, style: str) -> Text:
 
 
 def tally(state: SessionState, *, wide: bool) -> Content:
-    """How many candidates were tried, and with what verdicts; in marks when not ``wide``. The control is none."""
+    """The number of candidates tried, by verdict; in marks when not ``wide``. The control does not count."""
     records = [record for record in state.trials.values() if record.candidate.recipe != CONTROL]
     done = sum(record.verdict is not Verdict.SKIPPED for record in records)
     verdicts = [verdict_shown(record) for record in records]

@@ -10,6 +10,7 @@ from textual.content import Content
 from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
+    format_bytes,
     format_interval,
     format_ms,
     format_numerics,
@@ -20,21 +21,24 @@ from advisor.figures.formatting import (
     format_setting,
 )
 from advisor.recipe.catalog import Catalog
-from advisor.records import BaselineRecord, NumericsResult, StackRecord, TrialRecord, TrialResult, Verdict
+from advisor.records import BaselineRecord, NumericsResult, Outcome, StackRecord, TrialRecord, TrialResult, Verdict
 from advisor.report.conclusions import shown_by
 from advisor.report.figures import IN_TURN, MEASURED_ONCE, own_figures, verdict_shown
 from advisor.report.pictures import block_times
 from advisor.tui.deciding import decision_on
 from advisor.tui.text import DIM, memory_against, own_effect, ratio, sparkline
+from advisor.tui.views.live_text import live_text
 from advisor.tui.views.readings import energy_text, findings_of, readings_text, remarks, trade_text
 from advisor.tui.views.trial_rows import BASELINE, SKIPPED_PREFIX, STACK, start_up_s
 
 # The widest line of step times, in cells.
 _SPARK = 24
+# A line is cut at the edge of the screen.
+_WIDEST = 200
 
 
 def selection_text(key: str, state: SessionState, catalog: Catalog | None = None) -> Content:
-    """What is known of a row, most important first; of a trial also what ``catalog`` says that it has shown."""
+    """The text on a row, most important first; of a trial also what ``catalog`` says that it has shown."""
     if key.startswith(SKIPPED_PREFIX):
         return _skipped_text(key.removeprefix(SKIPPED_PREFIX), state)
     if key == BASELINE:
@@ -43,10 +47,28 @@ def selection_text(key: str, state: SessionState, catalog: Catalog | None = None
         return _stack_text(state.stack, state.baseline)
     record = state.trials.get(key)
     if record is None or state.running == key:  # a trial that runs again is not told by what it found before
-        now = f"running: {state.activity}" if state.running == key else _why_waiting(key, state)
         before = _steps(record.result, state.baseline, "last time") if record and record.alone else []
-        return _lines([Content.assemble((key, "bold")), Content.styled(now, DIM), *before])
+        if state.running == key:
+            return _lines([*_running_lines(state), *before])
+        return _lines([Content.assemble((key, "bold")), Content.styled(_why_not_running(key, state), DIM), *before])
     return _record_text(record, state, catalog)
+
+
+def _running_lines(state: SessionState) -> list[Content]:
+    if state.live_ms:
+        return [live_text(state, _WIDEST)]
+    return [Content.assemble((state.running, "bold")), Content.styled(f"running: {state.activity}", DIM)]
+
+
+def _why_not_running(name: str, state: SessionState) -> str:
+    """The state of a trial without a record: it has ended, or its turn has not come."""
+    ended = state.ended.get(name)
+    if ended is None or state.candidate(name) is not None:
+        return _why_waiting(name, state)
+    if ended.outcome is not Outcome.MEASURED:
+        return format_outcome(TrialResult(ended.outcome, ended.reason))
+    took = f", the trial took {format_seconds(ended.wall_s)}" if ended.wall_s is not None else ""
+    return f"measured: {format_ms(ended.step_ms)} a step, memory {format_bytes(ended.peak_reserved_bytes)}{took}"
 
 
 def _why_waiting(name: str, state: SessionState) -> str:
@@ -143,7 +165,7 @@ def _costs(record: TrialRecord, baseline: BaselineRecord | None) -> Content:
 
 
 def _numerics_line(numerics: NumericsResult | None) -> list[Content]:
-    """What was found, when it is worse than the recipe declares."""
+    """The numerics, when they are worse than the recipe declares."""
     if numerics is None or not numerics.worse_than_declared:
         return []
     return [Content.assemble(("≠ ", "$error"), numerics.text or format_numerics(numerics))]

@@ -60,9 +60,9 @@ class TrialsView(View):
         self.query_one("#filter").display = False
         self.app.theme_changed_signal.subscribe(self, lambda _: self._redraw())
 
-    def on_resize(self) -> None:
-        """Fit the columns, and the log, to the new size."""
-        self.call_after_refresh(self._redraw)
+    def fit(self) -> None:
+        """Fit the columns, and the log, to the present size."""
+        self._redraw()
 
     def _redraw(self) -> None:
         self._columns = ()
@@ -88,8 +88,8 @@ class TrialsView(View):
         self._show_selection()
 
     def _tally(self, every: Sequence[Row], shown: Sequence[Row]) -> Content:
-        """How many were tried, and how many rows are not shown, with the key that shows them."""
-        parts = [tally(self.context.state, wide=self.size.width >= WIDE)]
+        """The number of candidates tried, and of rows not shown, with the key that shows them."""
+        parts = [tally(self.context.state, wide=self.width >= WIDE)]
         if self._order.query:
             parts.append(Content.styled(f"/{self._order.query}: {len(shown)} of {len(every)} rows", "$accent"))
         elif hidden := len(every) - len(shown):
@@ -108,7 +108,7 @@ class TrialsView(View):
         table = self._table
         selected = self.selected_key
         table.clear(columns=True)
-        fitting = fitting_columns(self.size.width)
+        fitting = fitting_columns(self.width)
         self._columns = tuple(column for column, _ in fitting)
         for column, width in fitting:
             label = Text(self._order.label(column), justify="right" if column.number else "left")

@@ -91,5 +91,5 @@ def _ticks(axis: Axis) -> tuple[list[float], list[str]]:
 
 
 def _data(column: float, row: float, canvas: Canvas) -> tuple[float, float]:
-    """Where plotext puts what is to stand in a cell, counted from the left and from the bottom."""
+    """The coordinates at which plotext puts a mark into a cell, counted from the left and from the bottom."""
     return round(column) / max(1.0, canvas.width - 1), round(row) / max(1.0, canvas.height - 1)

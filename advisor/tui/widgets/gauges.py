@@ -1,4 +1,7 @@
-"""The line of live gauges: GPU and host, or the host alone. Reads them in a thread while it is on screen."""
+"""The line under the tabs: live gauges of GPU and host, or a sentence about the view in their place.
+
+Gauges are read in a thread, while they are shown.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,15 @@ GaugeReader = Callable[[], Reading]
 
 
 class GaugeStrip(Static):
-    """One line of gauges. A recorded session has none: it says so."""
+    """One line of gauges, or ``sentence`` where there is one. A recorded session has no gauges: it says so.
+
+    It is there in every view: a line that comes and goes would have each switch lay the screen out twice.
+    """
 
     reading: reactive[Reading | None] = reactive(None, always_update=True)
     device_uuid: reactive[str | None] = reactive(None)
     problem: reactive[str] = reactive("")
+    sentence: reactive[str] = reactive("")
 
     def __init__(self, read: GaugeReader | None, recorded: Recorded | None = None) -> None:
         super().__init__(id="gauges", markup=False)
@@ -54,11 +61,11 @@ class GaugeStrip(Static):
         self._draw()
 
     def on_resize(self) -> None:
-        """Say as much as there is room for."""
+        """Redraw with as many figures as there is room for."""
         self._draw()
 
     def _poll(self) -> None:
-        if self._read is not None and self.display:
+        if self._read is not None and not self.sentence:
             self._take(self._read)
 
     @work(thread=True, exclusive=True, exit_on_error=False, group="gauges")
@@ -93,10 +100,16 @@ class GaugeStrip(Static):
         """Tell why there are no gauges."""
         self._draw()
 
+    def watch_sentence(self) -> None:
+        """Draw it, or the gauges again."""
+        self._draw()
+
     def _draw(self) -> None:
         self.update(self._text(self.size.width - 2), layout=False)
 
     def _text(self, width: int) -> Content:
+        if self.sentence:
+            return Content.styled(self.sentence, DIM)
         if self._recorded is not None:
             told = f"Recorded on {self._recorded.told}: there are no live gauges"
             return Content.styled(told, DIM)

@@ -1,38 +1,131 @@
-"""The footer: built again only when the keys in it changed."""
+"""The footer: the keys that do something now, in one line of text.
+
+Textual's footer has a widget for each key and makes all of them anew whenever one changes: most of the time of a switch
+between views went there.
+"""
 
 from __future__ import annotations
 
-from textual.app import ComposeResult
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from textual import events
+from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Footer
+from textual.widget import Widget
 
-_Keys = tuple[tuple[str, str, str, bool], ...]
+_LAST = ("app.help", "app.quit")  # shown however narrow the screen is
+_PALETTE_EDGE = "▏"
 
 
-class KeyFooter(Footer):
-    """Textual's footer makes all its keys anew each time the bindings may have changed; mostly they have not.
+@dataclass(frozen=True, slots=True)
+class FooterKey:
+    """A key as it is shown, what it does, and whether it can be pressed now; ``key`` is Textual's name of it."""
 
-    It is kept up to date also while the terminal has no focus: a session is often watched from another window.
+    id: str
+    key: str
+    shown: str
+    label: str
+    action: str
+    tooltip: str
+    enabled: bool
+
+    @property
+    def text(self) -> Content:
+        """The key and its label, dimmed where it cannot be pressed."""
+        style = "" if self.enabled else " dim"
+        parts = (f" {self.shown} ", f"bold $footer-key-foreground{style}"), (f"{self.label} ", style.strip())
+        return Content.assemble(*parts)
+
+
+class KeyFooter(Widget):
+    """Keys are pressed by a click too. It is kept up to date also while the terminal has no focus."""
+
+    ALLOW_SELECT = False
+    DEFAULT_CSS = """
+    KeyFooter {
+        dock: bottom; height: 1; text-wrap: nowrap;
+        color: $footer-foreground; background: $footer-background;
+    }
     """
 
-    _shown: _Keys | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: tuple[FooterKey, ...] = ()
+        self._palette: FooterKey | None = None
 
-    def compose(self) -> ComposeResult:
-        """The keys as they are now."""
-        if self._bindings_ready:
-            self._shown = self._keys()
-        yield from super().compose()
+    def on_mount(self) -> None:
+        """Follow the screen's keys."""
+        self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
 
-    def bindings_changed(self, screen: Screen[object]) -> None:
-        """Build the footer again if it would show anything else."""
-        self._bindings_ready = True
-        if self.is_attached and screen is self.screen and self._keys() != self._shown:
-            self.call_after_refresh(self.recompose)
+    def _bindings_changed(self, screen: Screen[object]) -> None:
+        if not self.is_attached or screen is not self.screen:
+            return
+        every = self._active_keys(screen)
+        keys = tuple(key for key in every if key.key != self.app.COMMAND_PALETTE_BINDING)
+        if keys != self.keys:
+            self._palette = next((key for key in every if key not in keys), None)
+            self.keys = keys
+            self.refresh()
 
-    def _keys(self) -> _Keys:
-        """Of each key in the order of the footer: the key, what it does, what it is called, whether it is dimmed."""
-        return tuple(
-            (binding.key, binding.action, binding.description, enabled)
-            for _, binding, enabled, _ in self.screen.active_bindings.values()
-            if binding.show
-        )
+    def _active_keys(self, screen: Screen[object]) -> list[FooterKey]:
+        """The keys to show, one for each action, and the palette's."""
+        found: dict[str, FooterKey] = {}
+        for _, binding, enabled, tooltip in screen.active_bindings.values():
+            if binding.show or binding.key == self.app.COMMAND_PALETTE_BINDING:
+                shown = self.app.get_key_display(binding)
+                told = tooltip or binding.description
+                key = FooterKey(
+                    binding.id or "", binding.key, shown, binding.description, binding.action, told, enabled
+                )
+                found.setdefault(binding.action, key)
+        return list(found.values())
+
+    def render(self) -> Content:
+        """The keys from the left, the palette's at the right end."""
+        line = Content("").join([key.text for key, _, _ in self._places() if key is not self._palette])
+        if self._palette is None:
+            return line
+        end = Content.assemble((_PALETTE_EDGE, "$foreground 20%"), self._palette.text)
+        return line + Content(" " * (self.size.width - line.cell_length - end.cell_length)) + end
+
+    def _places(self) -> list[tuple[FooterKey, int, int]]:
+        """Each key that is shown, and the cells where it begins and ends."""
+        palette = self._palette
+        end = self.size.width - (palette.text.cell_length if palette else 0)
+        places, begin = [], 0
+        for key in fitting(self.keys, end - len(_PALETTE_EDGE)):
+            places.append((key, begin, begin + key.text.cell_length))
+            begin = places[-1][2]
+        return [*places, *([(palette, end, self.size.width)] if palette else [])]
+
+    def _key_at(self, x: int) -> FooterKey | None:
+        return next((key for key, begin, end in self._places() if begin <= x < end), None)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Have the tooltip tell about the key under the mouse."""
+        key = self._key_at(event.x)
+        self.tooltip = key.tooltip if key else None
+
+    def on_click(self, event: events.Click) -> None:
+        """Press the key."""
+        key = self._key_at(event.x)
+        if key and key.enabled:
+            self.app.simulate_key(key.key)
+        elif key:
+            self.app.bell()
+
+
+def fitting(keys: Sequence[FooterKey], width: int) -> list[FooterKey]:
+    """Return the keys that fit in so many cells: from the left, but help and the end in any case."""
+    last = [key for key in keys if key.id in _LAST]
+    room = width - sum(key.text.cell_length for key in last)
+    kept: list[FooterKey] = []
+    for key in keys:
+        if key in last:
+            continue
+        room -= key.text.cell_length
+        if room < 0:
+            break
+        kept.append(key)
+    return [*kept, *last]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.text import Text
-from textual import on
+from textual import events, on
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import DataTable
@@ -72,12 +72,13 @@ class OperatorTable(DataTable[Text]):
         self._order = ""
         self._name_cells = _LEAST_NAME_WIDTH
         self._drawn: object = None
+        self._width = 0
         self.by_shape = False
 
     def show(self, profile: Profile | None) -> None:
         """Draw the operators, unless they stand there already at this width and in this order."""
         self._profile = profile
-        wanted = (profile, self.by_shape, self._order, self.size.width)
+        wanted = (profile, self.by_shape, self._order, self._width)
         if wanted != self._drawn:
             self._drawn = wanted
             self._draw()
@@ -120,19 +121,20 @@ class OperatorTable(DataTable[Text]):
     def _draw(self) -> None:
         profile = self._profile
         rows = (profile.by_shape if self.by_shape else profile.operators) if profile else ()
-        self._columns = columns_of(rows, self.size.width, by_shape=self.by_shape)
+        self._columns = columns_of(rows, self._width, by_shape=self.by_shape)
         self.clear(columns=True)
         self._add_columns()
         for row in self.rows_shown:
             self.add_row(*self._cells(row))
         self.post_message(self.Drawn())
 
-    def on_resize(self) -> None:
-        """Fit the names to the new width."""
+    def on_resize(self, event: events.Resize) -> None:
+        """Fit the names to the new width, and keep it: a table that is not on screen has none."""
+        self._width = event.size.width
         self.show(self._profile)
 
     def _add_columns(self) -> None:
-        room = _name_width(self._columns, self.size.width)
+        room = _name_width(self._columns, self._width)
         self._name_cells = _SHAPED_NAME_WIDTH if self.by_shape else max(_LEAST_NAME_WIDTH, room)
         self.add_column("operator", width=self._name_cells, key=_NAME)
         if self.by_shape:
@@ -162,7 +164,7 @@ class OperatorTable(DataTable[Text]):
 
     @property
     def caption(self) -> Content:
-        """What the table shows and how it is sorted, for a panel's title."""
+        """The contents and the order of the table, for a panel's title."""
         what = "Operators by input shapes" if self.by_shape else "Operators"
         return Content(f"{what}, per step, by {self.order.words}" if self.row_count and self.order else what)
 

@@ -17,6 +17,8 @@ from advisor.tui.widgets.changes import show_text
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 COUNT_INTERVAL_S = 1.0
+# Each turn of the spinner is painted, which takes time from what is measured, in seconds.
+SPIN_INTERVAL_S = 0.5
 _WIDE = 100
 # Fewer cells for the trial's name say nothing; the stack's figure makes room for it.
 _LEAST_NAME = 16
@@ -32,6 +34,7 @@ STAGES = {
     "search": "Improving the stack",
     "confirmation": "Confirming the stack",
     "alone": "Measuring settings alone",
+    "several GPUs": "Measuring several GPUs",
     "done": "Done",
 }
 
@@ -56,7 +59,7 @@ class StatusBar(Horizontal):
     def on_mount(self) -> None:
         """Turn the spinner, unless animations are off, and count the seconds."""
         if self.app.animation_level != "none":
-            self._timer = self.set_interval(0.1, self._turn)
+            self._timer = self.set_interval(SPIN_INTERVAL_S, self._turn)
         self.set_interval(COUNT_INTERVAL_S, self._count)
 
     def show(self, context: Context) -> None:
@@ -186,7 +189,7 @@ def far_text(context: Context, *, working: bool, wide: bool) -> Content:
 
 
 def stack_text(state: SessionState, *, wide: bool) -> Content:
-    """What the stack reaches; empty while there is none."""
+    """The effect of the stack; empty while there is none."""
     stack = state.stack
     if stack is None or not stack.settings:
         return Content("")

@@ -1,0 +1,93 @@
+"""The screen with the views: tabs, gauges, one view at a time, the status and the keys."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+from textual.message import Message
+from textual.reactive import Reactive
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import ContentSwitcher
+
+from advisor.tui.actions import VIEWS, view_info
+from advisor.tui.context import Context
+from advisor.tui.views import view_class
+from advisor.tui.views.base import View
+from advisor.tui.widgets.gauges import GaugeReader, GaugeStrip
+from advisor.tui.widgets.key_footer import KeyFooter
+from advisor.tui.widgets.nav import NavBar
+from advisor.tui.widgets.status import StatusBar
+
+
+class MainScreen(Screen[object]):
+    """Its first view is there from the start, the others once :meth:`mount_hidden_views` has been awaited.
+
+    Textual paints a whole screen again when another widget gets the focus; here the two widgets draw themselves.
+    """
+
+    focused: Reactive[Widget | None] = Reactive(None, repaint=False)
+
+    class Shown(Message):
+        """The screen has been painted for the first time."""
+
+    def __init__(self, context: Context, read_gauges: GaugeReader | None) -> None:
+        super().__init__(id="_default")  # as Textual calls it
+        self.context = context
+        self._read_gauges = read_gauges
+        self._wanted = ""
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield NavBar(self.context.request.target.target, self.context.recorded)
+        yield GaugeStrip(self._read_gauges, self.context.recorded)
+        with ContentSwitcher(initial=VIEWS[0].id, id="views"):
+            yield view_class(VIEWS[0].id)(self.context)
+        yield StatusBar()
+        yield KeyFooter()
+
+    def on_mount(self) -> None:
+        """Show the first view, and say when it is on screen."""
+        self.show_view(VIEWS[0].id)
+        self.draw()
+        self.focus_view()
+        self.call_after_refresh(self.post_message, self.Shown())
+
+    async def mount_hidden_views(self) -> None:
+        """Add the views that nobody sees yet: the first paint does not wait for them."""
+        hidden = [view_class(view.id)(self.context) for view in VIEWS[1:]]
+        for view in hidden:
+            view.display = False
+        await self._switcher.mount_all(hidden)
+        if self._wanted:
+            self.show_view(self._wanted)
+            self.draw()
+            self.focus_view()
+
+    @property
+    def _switcher(self) -> ContentSwitcher:
+        return self.query_one("#views", ContentSwitcher)
+
+    @property
+    def view(self) -> View:
+        """The view that is shown."""
+        return self._switcher.get_child_by_id(self._switcher.current or VIEWS[0].id, View)
+
+    def show_view(self, view_id: str) -> None:
+        """Switch to a view, once it is there; :meth:`draw` draws it."""
+        if all(view.id != view_id for view in self._switcher.children):
+            self._wanted = view_id
+            return
+        self._switcher.current = view_id
+        self.query_one(NavBar).mark(view_id)
+        self.query_one(GaugeStrip).sentence = view_info(view_id).sentence
+
+    def draw(self) -> None:
+        """Draw the view that is shown, and what stands around it."""
+        self.view.show()
+        self.query_one(StatusBar).show(self.context)
+        self.query_one(GaugeStrip).device_uuid = self.context.device_uuid
+        self.refresh_bindings()
+
+    def focus_view(self) -> None:
+        """Let the view take the keys."""
+        self.set_focus(self.view.first_focus(), scroll_visible=False)
