@@ -62,6 +62,7 @@ class Wanted:
     along: Mapping[str, Value] = field(default_factory=dict)
     mode: Mode = Mode.TRAIN
     on_cpu: bool = False
+    gpus: int = 1
 
     @property
     def brought(self) -> dict[str, Value]:
@@ -75,17 +76,6 @@ class Wanted:
     def everything(self) -> dict[str, Value]:
         """All that may be said: the settings win."""
         return {**self.along, **self.brought, **self.settings}
-
-
-def patch_config(
-    text: str,
-    settings: Mapping[str, Value],
-    current: Mapping[str, Value],
-    key_map: Mapping[str, str],
-    kind: ConfigKind | None = None,
-) -> Patch:
-    """The YAML or JSON config with these settings in it; ``patched`` with what is usual."""
-    return patched(text, Wanted(settings, current, key_map), kind=kind)
 
 
 def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: ConfigKind | None = None) -> Patch:
@@ -126,7 +116,7 @@ def open_document(text: str, name: str) -> Document:
 
 
 def check_key_map(text: str, key_map: Mapping[str, str], name: str = "config.yaml") -> None:
-    """Raise UsageError, as ``patch_config`` would, where a path of ``key_map`` is not a value in the config."""
+    """Raise UsageError, as ``patched`` would, where a path of ``key_map`` is not a value in the config."""
     document = open_document(text, name)
     _refuse_clashes({key: _by_path(document, key, path) for key, path in key_map.items()})
 
@@ -190,12 +180,13 @@ def _phrases(document: Document, wanted: Wanted, kind: ConfigKind) -> list[Phras
         home_of(kind, document.tree),
         wanted.mode,
         wanted.on_cpu,
+        wanted.gpus,
     )
     return [*words_of(kind)(config), *phrases_of_nodes(config)]
 
 
 def _rest(writer: _Writer, wanted: Wanted) -> dict[str, Value]:
-    """What was not said, and what a setting brings with it where the config says that setting alone."""
+    """The settings that the config does not hold, with those that a written setting implies in a trial only."""
     left = {key: value for key, value in wanted.settings.items() if key not in writer.said}
     for key, brought in wanted.implied.items():
         if key in writer.said:
@@ -275,7 +266,7 @@ def _in_its_words(tree: Mapping[str, Any], key: str, value: Value, path: Path, k
 
 
 def _by_path(document: Document, key: str, path: str) -> Path:
-    """Where ``--map key=path`` leads. Raises UsageError when that is nowhere, or not a single value."""
+    """The entry that ``--map key=path`` names. Raises UsageError when there is none, or it is not a single value."""
     parts = re.sub(r"\[([0-9]{1,9})\]", r".\1", path).split(".")
     found = resolved(document.tree, parts)
     option = f"--map {key}={path}"

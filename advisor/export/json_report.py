@@ -16,6 +16,7 @@ from advisor.figures.formatting import CONTROLS
 from advisor.figures.sweep import knee_of
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import (
+    AllReduceSweep,
     BaselineRecord,
     Comparison,
     Facts,
@@ -24,6 +25,7 @@ from advisor.records import (
     Outcome,
     ParetoPoint,
     Recommendation,
+    ScalingRecord,
     StackRecord,
     TimeSpent,
     TrialRecord,
@@ -31,7 +33,8 @@ from advisor.records import (
     Verdict,
 )
 from advisor.records.secrets import arguments_without_secrets
-from advisor.report.conclusions import roof_shares, sweep_of
+from advisor.report.conclusions import roof_shares, settings_to_export, sweep_of
+from advisor.report.figures import tokens_per_s
 from advisor.report.habits import habit_rows
 from advisor.report.pareto import front_of
 
@@ -67,12 +70,14 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "objective": request.objective.value,
         "keep_speed": request.keep_speed if request.objective is Objective.MEMORY else None,
         "memory_limit_bytes": request.memory_limit_bytes,
+        "latency_limit_ms": request.latency_limit_ms,
         "budget_s": request.budget_s,
         "seed": request.seed,
         "hardware": msgspec.to_builtins(state.hardware),
+        "all_reduce": _all_reduce(state.all_reduce),
         "versions": dict(facts.versions) if facts else {},
         "workload": msgspec.to_builtins(facts.workload) if facts else None,
-        "baseline": _baseline(state.baseline, profile.phases if profile else {}),
+        "baseline": _with_tokens(_baseline(state.baseline, profile.phases if profile else {}), facts),
         "bottleneck": profile.bottleneck.value if profile and profile.bottleneck else None,
         "bottleneck_evidence": profile.evidence if profile else "",
         "profile": msgspec.to_builtins(profile),
@@ -85,7 +90,8 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
         "trials": [_trial(record, facts, recipes) for record in state.trials.values()] + _skipped(state),
         "recommendations": [_recommendation(item, state.yardstick) for item in state.recommendations],
         "decisions": {recipe: decision.value for recipe, decision in state.decisions.items()},
-        "stack": _stack(state.stack, state.yardstick),
+        "stack": _with_tokens(_stack(state), facts),
+        "parallel": _parallel(state.scaling),
         "verification": msgspec.to_builtins(state.verification),
         "pareto": [_pareto_point(point) for point in front_of(state)],
         "messages": [{"severity": said.severity, "text": said.text} for said in state.messages],
@@ -96,6 +102,13 @@ def report(state: SessionState, request: Request, version: str, catalog: Catalog
     }
     strict: Json = _strict(full)
     return strict
+
+
+def _all_reduce(sweep: AllReduceSweep | None) -> Json | None:
+    if sweep is None:
+        return None
+    times = [{**msgspec.to_builtins(time), "bus_bytes_per_s": sweep.bus_bytes_per_s(time)} for time in sweep.times]
+    return {**msgspec.to_builtins(sweep), "times": times}
 
 
 def _baseline(baseline: BaselineRecord | None, phases: dict[str, float]) -> Json | None:
@@ -111,8 +124,24 @@ def _baseline(baseline: BaselineRecord | None, phases: dict[str, float]) -> Json
     }
 
 
+def _with_tokens(record: Json | None, facts: Facts | None) -> Json | None:
+    """The record with tokens per second, null where the step generates no text."""
+    return {**record, "tokens_per_s": tokens_per_s(facts, record["samples_per_s"])} if record else None
+
+
+def _parallel(scaling: ScalingRecord | None) -> Json | None:
+    """Several GPUs: ``efficiency`` is the speed-up over one GPU as a share of their number."""
+    if scaling is None:
+        return None
+    rows = [
+        {**msgspec.to_builtins(row), "efficiency": row.efficiency, "exposed_share": row.exposed_share}
+        for row in scaling.rows
+    ]
+    return {**msgspec.to_builtins(scaling), "rows": rows}
+
+
 def _time(spent: TimeSpent | None) -> Json | None:
-    """Where the session's wall time went; ``outside`` is what is neither measuring nor warming up and compiling."""
+    """The session's wall time by use; ``outside`` is neither measuring nor warming up and compiling."""
     if spent is None:
         return None
     return {**msgspec.to_builtins(spent), "outside_s": spent.outside_s, "outside_share": spent.outside_share}
@@ -170,7 +199,8 @@ def _skipped(state: SessionState) -> list[Json]:
     ]
 
 
-def _stack(stack: StackRecord | None, by: Yardstick | None) -> Json | None:
+def _stack(state: SessionState) -> Json | None:
+    stack, by = state.stack, state.yardstick
     if stack is None:
         return None
     return {
@@ -179,6 +209,7 @@ def _stack(stack: StackRecord | None, by: Yardstick | None) -> Json | None:
         "reason": stack.result.reason,
         "confirmed": stack.confirmed,
         "verdict": stack.verdict.value,
+        "exported": bool(settings_to_export(state)),
         "dropped": dict(stack.dropped),
         "baseline_step_ms": stack.baseline_step_ms,
         "baseline_samples_per_s": stack.baseline_samples_per_s,
@@ -216,7 +247,7 @@ def _pareto_point(point: ParetoPoint) -> Json:
 
 
 def _gain(record: TrialRecord | StackRecord, by: Yardstick | None) -> Json | None:
-    """How many times as good as the baseline by the objective, with its interval; null where that is not known."""
+    """The gain over the baseline by the objective, with its interval; null where unknown."""
     gain = by.gain(record.result, record.comparison) if by else None
     return {"ratio": gain.ratio, "low": gain.low, "high": gain.high, "floor": gain.floor} if gain else None
 
@@ -236,10 +267,12 @@ def _effect(record: TrialRecord | StackRecord | None) -> Json:
 def _result(result: TrialResult) -> Json:
     return {
         "batch_size": result.batch_size,
+        "device": result.device,
         "disturbed": result.disturbed,
         "energy_j_per_sample": result.energy_j_per_sample,
         "gpu": msgspec.to_builtins(result.gpu),
         "event_step_ms": list(result.event_step_ms) if result.event_step_ms else None,
+        "latency": msgspec.to_builtins(result.latency),
         "peak_allocated_bytes": result.peak_allocated_bytes,
         "peak_reserved_bytes": result.peak_reserved_bytes,
         "device_used_bytes": result.device_used_bytes,
@@ -255,7 +288,7 @@ def _result(result: TrialResult) -> Json:
 
 
 def _contribution(record: TrialRecord) -> Json | None:
-    """How many times as fast the others of its trial are with a candidate; null where that is not known."""
+    """The speed-up that a candidate adds to the other settings of its trial; null where unknown."""
     own = record.contribution
     return {"speedup": own.speedup, "ci_low": own.ci_low, "ci_high": own.ci_high} if own else None
 

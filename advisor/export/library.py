@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from advisor.export.top_level import bound_by, needs
@@ -16,6 +16,9 @@ STEP_MODULES = (
     "compiled_module",
     "regions",
     "nested",
+    "loaders",
+    "parallel",
+    "launched",
     "calls",
     "losses",
     "compiling",
@@ -56,9 +59,13 @@ class Library:
     text: str
 
 
-def library_for(codes: Iterable[str]) -> Library:
-    """The definitions of the step's modules that these pieces of code use, with all that the definitions use."""
-    known = {name: one for module in STEP_MODULES for one in definitions_in(module) for name in one.names}
+def library_for(codes: Iterable[str], held: Collection[str] = ()) -> Library:
+    """The definitions of the step's modules that these pieces of code use, with all that the definitions use.
+
+    Those named in ``held`` are left out: the file has them elsewhere.
+    """
+    every = {name: one for module in STEP_MODULES for one in definitions_in(module) for name in one.names}
+    known = {name: one for name, one in every.items() if name not in held or one.is_import}
     wanted: set[str] = set()
     new = {name for code in codes for name in set(needs(code)) - set(bound_by(code))} & known.keys()
     while new:

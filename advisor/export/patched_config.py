@@ -8,12 +8,13 @@ from pathlib import Path
 
 from advisor.experiment.state import SessionState
 from advisor.export.config_patch import Patch, Wanted, patched
-from advisor.export.configs.words import LOADER_KEYS
+from advisor.export.configs.words import DDP_KEYS, LOADER_KEYS
 from advisor.export.files import read_exactly
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import SECTION
 from advisor.records import ConfigKind, Mode, Value
 from advisor.records.outputs import Outputs
+from advisor.report.launching import gpus_to_start, launch_lines
 
 REST_NAME = "tuned.yaml"
 _MADE_BY_US = "# Made by perf-advisor"
@@ -56,7 +57,9 @@ def patched_for(
     wanted = _wanted(state, settings, outputs, catalog)
     patch = patched(read_exactly(config), wanted, name=config, kind=outputs.config_kind)
     rest_path = _rest_path(path) if patch.rest else None
-    return ExportedConfig(patch, rest_path, tuple(_sentences(patch, path)), tuple(_code(patch, rest_path, wanted.mode)))
+    sentences = tuple(_sentences(patch, path, said=outputs.config_kind is not None))
+    code = (*_code(patch, rest_path, wanted.mode), *_ddp_kwargs(patch), *launch_lines(state, settings))
+    return ExportedConfig(patch, rest_path, sentences, code)
 
 
 def _wanted(state: SessionState, settings: Mapping[str, Value], outputs: Outputs, catalog: Catalog) -> Wanted:
@@ -66,7 +69,8 @@ def _wanted(state: SessionState, settings: Mapping[str, Value], outputs: Outputs
     loads = any(key in settings for key in LOADER_KEYS)
     along = {key: current[key] for key in LOADER_KEYS if loads and key in current}
     mode, on_cpu = (facts.mode, facts.device_type == "cpu") if facts else (Mode.TRAIN, False)
-    return Wanted(settings, current, outputs.key_map, implied, along, mode, on_cpu)
+    gpus = gpus_to_start(state, settings)
+    return Wanted(settings, current, outputs.key_map, implied, along, mode, on_cpu, gpus)
 
 
 def _rest_path(export: Path) -> Path:
@@ -82,7 +86,10 @@ def _rest_path(export: Path) -> Path:
     return own if taken else path
 
 
-def _sentences(patch: Patch, path: Path) -> Iterator[str]:
+def _sentences(patch: Patch, path: Path, *, said: bool) -> Iterator[str]:
+    """Sentences on where each setting was written, and on the kind of config unless the person ``said`` it."""
+    if patch.kind in _PROGRAMS and not said:
+        yield f"  recognised as a config of {_PROGRAMS[patch.kind]}; --config-kind says otherwise"
     for key in patch.said:
         yield f"  {key} -> {patch.said[key] or f'{_PROGRAMS[patch.kind]} does that anyway'}"
     for remark in patch.remarks:
@@ -111,3 +118,12 @@ def _code(patch: Patch, path: Path | None, mode: Mode) -> Iterator[str]:
         yield "  step = tuning.train_step(model, optimizer, loss)"
     else:
         yield "  step = tuning.infer(model)"
+
+
+def _ddp_kwargs(patch: Patch) -> Iterator[str]:
+    """The options of DistributedDataParallel as Accelerate takes them: in code."""
+    given = {key.partition(".")[2]: value for key, value in patch.rest.items() if key in DDP_KEYS}
+    if patch.kind is ConfigKind.ACCELERATE and given:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        yield "Or, of these, the options of DistributedDataParallel:"
+        yield f"  accelerator = Accelerator(kwargs_handlers=[DistributedDataParallelKwargs({arguments})])"

@@ -12,7 +12,7 @@ import advisor
 from advisor.errors import UsageError
 from advisor.export import python_templates as templates
 from advisor.export import top_level
-from advisor.export.library import library_for, without_library
+from advisor.export.library import definitions_in, library_for, without_library
 from advisor.figures.formatting import format_setting
 from advisor.portable import FREEZING, compile_source
 from advisor.portable.plan import StepPlan
@@ -51,7 +51,9 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     step = [templates.STEP_PLAN, templates.OWN_STEP if own_step else made]
     others = [pair for pair in chosen if pair[0].stage is not Stage.DATA]
     codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
-    library = library_for([_prepare(others, plan, wrapper, {}), *codes.values(), *step])
+    of_loaders = {name for one in definitions_in("loaders") if not one.is_import for name in one.names}
+    held = of_loaders if any(of_loaders <= top_level.bindings(code).keys() for code in codes.values()) else ()
+    library = library_for([_prepare(others, plan, wrapper, {}), *codes.values(), *step], held)
     imports = ["import torch", "from types import SimpleNamespace", *library.imports]
     plan_data = _plan_data(plan, library.text)
     file = "\n".join([*imports, plan_data, *step, templates.PREPARE, library.text])
@@ -68,7 +70,7 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
 
 
 def _plan(chosen: list[tuple[Recipe, Value]], mode: Mode) -> StepPlan:
-    """How the settings make a step run. The device is the model's, found when the file runs."""
+    """The settings' plan of a step. The device is the model's, found when the file runs."""
     values = {recipe.plan_field: value for recipe, value in chosen if recipe.plan_field}
     if values.get("memory_format") == "contiguous":
         del values["memory_format"]
@@ -149,6 +151,8 @@ def _prepare(
     pairs = [(recipe, value) for recipe, value in chosen if not recipe.compiles]
     blocks = [block for recipe, value in pairs for block in _prepared(recipe, value, data.get(recipe.key))]
     blocks += _compiled([(recipe, value) for recipe, value in chosen if recipe.compiles], plan)
+    if plan.strategy != "single":
+        blocks.append(templates.SPREAD.strip("\n"))
     if wrapper:
         blocks.append(wrapper)
     if plan.compile_optimizer or (plan.cuda_graph and plan.mode == Mode.TRAIN):
@@ -159,12 +163,14 @@ def _prepare(
         blocks.insert(0, templates.AS_WRITTEN.strip("\n"))
     if any("device" in block for block in blocks):
         blocks.insert(0, "device = next(model.parameters()).device")
+    if plan.strategy != "single":
+        blocks.insert(0, templates.JOIN_RANKS.strip("\n"))
     body = "\n".join([*blocks, "return model, optimizer, loader"])
     return templates.PREPARE.strip("\n") + "\n" + textwrap.indent(body, "    ")
 
 
 def _compiled(chosen: list[tuple[Recipe, Value]], plan: StepPlan) -> Iterator[str]:
-    """What compiles the model: one statement for all the settings that say how."""
+    """The code that compiles the model: one statement for all settings of compilation."""
     if not chosen:
         return
     yield "\n".join(f"# {_label(recipe, value)}" for recipe, value in chosen)
@@ -249,7 +255,8 @@ def _label(recipe: Recipe, value: Value) -> str:
 
 def _train_step(plan: StepPlan) -> str:
     update = ", compiled_step(optimizer, torch.device(plan.device))" if plan.compile_optimizer else ""
-    return templates.TRAIN_STEP.substitute(update=update, step=_captured(plan))
+    model = "model" if plan.strategy == "single" else "over_ranks(model)"
+    return templates.TRAIN_STEP.substitute(update=update, step=_captured(plan), model=model)
 
 
 def _infer_step(plan: StepPlan) -> str:

@@ -55,6 +55,24 @@ if optimizer is not None:
     make_capturable(optimizer, device)
 """
 
+JOIN_RANKS = """
+# Under torchrun this process joins the others, on the GPU of its own.
+not_spread = why_not_spread(PLAN["strategy"])
+if not_spread:
+    import warnings
+
+    warnings.warn(not_spread, stacklevel=2)
+else:
+    join_ranks(model)
+"""
+
+SPREAD = """
+# The model is spread over the ranks, and the loader gives each its part of every batch.
+if not not_spread:
+    spread_over_ranks(model, optimizer, step_plan(model))
+    loader = share_of_loader(loader, step_plan(model))
+"""
+
 AS_WRITTEN = """
 # A model that is compiled already is compiled anew.
 model = getattr(model, "_orig_mod", model)
@@ -94,7 +112,7 @@ def train_step(model, optimizer, loss_fn=None, clip_grad=None):
     """
     start_training(model)
     plan = step_plan(model, clip_norm=clip_grad)
-    step = TrainStep(model, optimizer, loss_fn, plan$update)
+    step = TrainStep($model, optimizer, loss_fn, plan$update)
     return $step
 ''')
 

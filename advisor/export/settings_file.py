@@ -10,8 +10,9 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_interval, format_ms, format_pending
 from advisor.files.config_file import dumped
 from advisor.recipe.settings import Settings
-from advisor.records import StackRecord, TrialRecord, Value
+from advisor.records import Comparison, ScalingRecord, StackRecord, TrialRecord, Value
 from advisor.report.figures import effect_words, hardware_line, how_confirmed
+from advisor.report.launching import gpus_to_start
 from advisor.report.no_result import why_no_stack
 
 
@@ -59,6 +60,8 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
     if beside and stack and stack.comparison:
         yield f"the settings that {beside} has no place for"
         yield f"speed-up together with those in {beside}: {stack_line(stack)}"
+    elif state.scaling and settings and settings == state.scaling.all_settings:
+        yield from _on_several_gpus(state.scaling, gpus_to_start(state, settings))
     elif stack and stack.pending and settings == stack.settings:
         yield f"speed-up: not known: {format_pending(stack)}"
         if state.baseline:
@@ -74,6 +77,16 @@ def _header(state: SessionState, settings: Settings, target: str, date: datetime
         yield "speed-up: these settings were not measured together"
         if state.baseline:
             yield f"step: {format_ms(state.baseline.step_ms)} before"
+
+
+def _on_several_gpus(scaling: ScalingRecord, processes: int) -> Iterator[str]:
+    """The speed-up over one GPU, and how a script with these settings is started where it needs several processes."""
+    best = scaling.row(scaling.best)
+    if best and best.speedup and best.ci_low and best.ci_high:
+        found = format_interval(Comparison(best.speedup, best.ci_low, best.ci_high, 0.0))
+        yield f"speed-up on {scaling.gpus} GPUs over one with its own best settings: {found}"
+    if processes > 1:
+        yield f"start: torchrun --standalone --nproc-per-node {processes} your_script.py"
 
 
 def _steps(state: SessionState, stack: StackRecord) -> str:

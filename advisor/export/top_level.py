@@ -1,4 +1,4 @@
-"""What of a recipe's code goes to the top level of the exported file, where worker processes can import it.
+"""Moves parts of a recipe's code to the top level of the exported file, where worker processes can import them.
 
 What is defined inside ``prepare`` cannot be pickled, and so cannot be sent to workers that are started afresh.
 """
@@ -38,7 +38,7 @@ class _Movable:
 
 
 def split(code: str, taken: Mapping[str, str], others: Collection[str] = ()) -> Parts:
-    """What of a recipe's code can stand at the top of a file that binds the names ``taken`` there already.
+    """Split a recipe's code into the part for the top of a file that binds the names ``taken`` already, and the rest.
 
     Those are imports, functions, classes and constants (``NAME = literal``). One stays with the rest when it uses a
     name that only ``prepare`` or the rest has, when it binds one that has another meaning in the file, and when the

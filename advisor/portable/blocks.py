@@ -53,7 +53,7 @@ def is_block(module: torch.nn.Module) -> bool:
 
 
 def kind_of(module: torch.nn.Module) -> object:
-    """The kind of a block: their class, and for a plain Sequential the classes inside."""
+    """The kind of a block: its class, and for a plain Sequential the classes inside."""
     inside = tuple(map(type, module.modules())) if type(module) is torch.nn.Sequential else ()
     return type(module), inside
 

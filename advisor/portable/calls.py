@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from advisor.portable.parallel import unwrapped
+
 TARGET_NAMES = ("labels", "label", "targets", "target", "y")
 
 
@@ -62,8 +64,9 @@ def split_sequence(batch: tuple[Any, ...], accepted: int | None, *, with_target:
 def inputs_of(model: torch.nn.Module) -> list[inspect.Parameter] | None:
     """The parameters of a model's forward pass; None where it has no signature."""
     try:
-        # A compiled model's own forward takes anything.
-        return list(inspect.signature(getattr(model, "_orig_mod", model).forward).parameters.values())
+        # The forward of a compiled model, or of one over several GPUs, takes anything.
+        inner = unwrapped(model)
+        return list(inspect.signature(getattr(inner, "_orig_mod", inner).forward).parameters.values())
     except (TypeError, ValueError):
         return None
 
@@ -91,6 +94,6 @@ def positional_inputs(model: torch.nn.Module) -> list[inspect.Parameter] | None:
 
 
 def positional_count(model: torch.nn.Module) -> int | None:
-    """How many inputs the model is called with: its required ones, at least one; None when it takes any number."""
+    """The number of inputs of the model: the required ones, at least one; None when it takes any number."""
     positional = positional_inputs(model)
     return None if positional is None else max(1, sum(p.default is p.empty for p in positional))

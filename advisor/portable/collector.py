@@ -1,4 +1,4 @@
-"""When Python's garbage collector runs in a loop of steps."""
+"""Control of Python's garbage collector in a loop of steps."""
 
 import gc
 
@@ -9,7 +9,7 @@ STEPS_BETWEEN_COLLECTIONS = 50
 
 
 class Collector:
-    """What a loop calls after each step. ``how`` is ``freeze`` or ``scheduled``.
+    """A function that a loop calls after each step. ``how`` is ``freeze`` or ``scheduled``.
 
     After ten steps all objects that live then are taken out of later collections, once. ``scheduled`` also switches
     the automatic collections off and collects young objects at every fiftieth step.

@@ -26,8 +26,10 @@ SECOND_DERIVATIVE = (
 )
 
 
-def compile_in_place(module: torch.nn.Module, **options: typing.Any) -> None:
+def compile_in_place(module: torch.nn.Module, *, is_block: bool = False, **options: typing.Any) -> None:
     """Compile what calling a module runs; ``options`` are those of torch.compile. A copy of it is not compiled.
+
+    ``is_block``: it is a part of a model, whose inputs need gradients for its layers before it, or for a checkpoint.
 
     CUDA graphs are replayed by the steps of ``train_step`` and ``infer`` only: their gradients and outputs lie in
     memory that the next call overwrites, so a loop that adds up gradients, or keeps an output, would go wrong.
@@ -36,7 +38,7 @@ def compile_in_place(module: torch.nn.Module, **options: typing.Any) -> None:
     sizes of its cache change with every token, and each would be compiled.
     """
     if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-        compile_in_place(module.module, **options)  # its own forward starts the communication
+        compile_in_place(module.module, is_block=is_block, **options)  # its own forward starts the communication
         return
     compiled: typing.Any = torch.compile(frame_of(module), **options)
     call, plain = compiled, without_graphs(options)
@@ -47,12 +49,14 @@ def compile_in_place(module: torch.nn.Module, **options: typing.Any) -> None:
     if hasattr(module, "generate"):
         call = unless_decoding(module, call)
     call = refusing_second_derivatives(call)
+    if not is_block:
+        call = plain_for_gradients_of_inputs(module, call)
     vars(call)["get_compiler_config"] = compiled.get_compiler_config
     module._compiled_call_impl = call
 
 
 def frame_of(module: torch.nn.Module) -> typing.Callable[..., typing.Any]:
-    """What a module's call runs, as a function whose frames the compiler takes."""
+    """Return a module's call as a function whose frames the compiler takes."""
     if not getattr(type(module).forward, "__module__", "").startswith("torch.nn.") or "forward" in vars(module):
         return module._call_impl
 
@@ -111,7 +115,7 @@ def leave_graphs_out(reason: str) -> None:
 
 
 def addresses_in_use(device: torch.device) -> set[int]:
-    """Where what the graphs of the last step returned is still in use; gradients among them."""
+    """The addresses of live tensors that the last step's graphs returned; gradients among them."""
     trees = sys.modules.get("torch._inductor.cudagraph_trees")
     if trees is None or device.type != "cuda":
         return set()
@@ -132,6 +136,24 @@ def copy_gradients(addresses: set[int]) -> None:
                 continue
             if gradient.untyped_storage().data_ptr() in addresses:
                 parameter.grad = gradient.clone()
+
+
+def plain_for_gradients_of_inputs(
+    module: torch.nn.Module, compiled: typing.Callable[..., typing.Any]
+) -> typing.Callable[..., typing.Any]:
+    """The compiled call; the plain one where a loop wants the gradient of an input: it may differentiate that again.
+
+    So do gradient penalties, forces from energies, and equations as losses.
+    """
+
+    def call(*args: typing.Any, **kwargs: typing.Any) -> typing.Any:
+        given = [*args, *kwargs.values()]
+        tensors = [one for one in given if isinstance(one, torch.Tensor) and not isinstance(one, torch.nn.Parameter)]
+        if torch.is_grad_enabled() and any(one.requires_grad and one.is_leaf for one in tensors):
+            return module._call_impl(*args, **kwargs)
+        return compiled(*args, **kwargs)
+
+    return call
 
 
 def refusing_second_derivatives(call: typing.Callable[..., typing.Any]) -> typing.Callable[..., typing.Any]:

@@ -41,7 +41,7 @@ def removable_biases(
 
 
 def convolution_biases(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """What may be the bias of a convolution: it stands beside a weight of three dimensions or more."""
+    """The parameters that may be biases of convolutions: beside each is a weight of three dimensions or more."""
     found = []
     for module in model.modules():
         own = [(name, parameter) for name, parameter in module._parameters.items() if parameter is not None]

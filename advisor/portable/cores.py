@@ -1,4 +1,4 @@
-"""Which cores the process may use."""
+"""The cores that the process may use."""
 
 import os
 import pathlib

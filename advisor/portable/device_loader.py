@@ -51,7 +51,7 @@ class DeviceLoader:
 
     @property
     def remainder(self) -> int:
-        """How many samples of the last batch Accelerate keeps of what it gathers; 0 for all of them."""
+        """The number of samples of the last batch that Accelerate keeps of what it gathers; 0 for all of them."""
         return getattr(self.loader, "remainder", 0)
 
     def __iter__(self) -> typing.Iterator[typing.Any]:
@@ -108,7 +108,7 @@ class DeviceLoader:
 
 
 def gradient_state() -> typing.Any:
-    """What Accelerate knows of the loaders that are being read; None without an Accelerator in this process."""
+    """Accelerate's record of the loaders that are being read; None without an Accelerator in this process."""
     module: typing.Any = sys.modules.get("accelerate.state")
     return module.GradientState() if module is not None and module.AcceleratorState._shared_state else None
 

@@ -65,7 +65,7 @@ class CudaGraph:
 
 
 class Patience:
-    """When an eager step is captured: once nothing has changed for some steps.
+    """The rule for capturing an eager step: once nothing has changed for some steps.
 
     These are more after each graph that lived for a few steps only. ``reason`` says what was in the way last.
     """
@@ -164,7 +164,7 @@ class GraphedStep:
         return self.step.scaler if isinstance(self.step, TrainStep) else None
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs of a training step beside the model and the optimizer."""
+        """The state that a checkpoint needs of a training step, beside the model and the optimizer."""
         return self.step.state_dict() if isinstance(self.step, TrainStep) else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -218,7 +218,7 @@ class GraphedStep:
         return "options of the optimizer changed"
 
     def _changed_since_last(self, key: Any) -> str:
-        """What changed since the last eager step, in words. What is new is what later steps are compared with."""
+        """Changes since the last eager step, in words. The present state is kept for the next comparison."""
         changed = (
             "" if key == self._last_key else "the structure, the shapes or the Python values of the batches changed"
         )
@@ -332,12 +332,12 @@ def copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def host_places(batch: Any, device: torch.device) -> tuple[int, ...]:
-    """Which tensors of a moved batch stay on the host, where a graph reads them only while it is captured."""
+    """Indices of the moved batch's tensors that stay on the host: a graph reads those only while it is captured."""
     return tuple(place for place, tensor in enumerate(tensors_of(batch)) if tensor.device.type != device.type)
 
 
 def values_at(batch: Any, places: tuple[int, ...]) -> list[Any]:
-    """What these tensors hold; something that equals nothing where that is too much to compare."""
+    """The contents of these tensors; for a tensor too large to compare, an object that equals nothing."""
     if not places:
         return []
     tensors = list(tensors_of(batch))

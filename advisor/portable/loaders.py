@@ -61,7 +61,7 @@ def is_rebuilt_later(loader: typing.Any) -> bool:
 
 
 def adjusted(change: typing.Callable[..., typing.Any], loader: typing.Any, **options: typing.Any) -> typing.Any:
-    """What a change makes of a loader; the loader itself, with a warning, where the change is refused."""
+    """Return the changed loader; the loader itself, with a warning, where the change is refused."""
     try:
         return change(loader, **options)
     except ValueError as problem:
@@ -89,54 +89,95 @@ def copy_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
             vars(copied)[name] = types.MethodType(value.__func__, copied)
     if "dataset" in held:  # a loader that only wraps another one has no options of its own
         give_options(copied, settled(loader, changes))
-        keep_draws(copied, began=bool(changes.get("persistent_workers")) and not loader.persistent_workers)
+        keep_draws(copied, loader, began=bool(changes.get("persistent_workers")) and not loader.persistent_workers)
     for name in iterators:
         vars(copied)[name] = None if name == "_iterator" else torch.utils.data.DataLoader.__iter__(copied)
     return copied
 
 
 class IteratorsOf:
-    """Makes the iterators of a loader whose workers live on though its owner's end with each epoch.
+    """Makes the iterators of a loader with workers that were added, or that live on, so that it draws as its owner's.
 
-    The loader's own iterator is made once, and draws a random number then. One that is made for each epoch draws one
-    each time, on which all later random numbers depend: the shuffling of the next epoch, dropout.
+    A loader without workers asks its sampler for one iterator in each epoch, and PyTorch's loader with workers for two:
+    a sampler that counts epochs would skip every other one. A loader whose workers live on has one iterator for all
+    epochs. One that is made for each epoch draws a random number each time, on which all later ones depend: the
+    shuffling of the next epoch, dropout.
     """
 
-    def __init__(self, loader: typing.Any) -> None:
+    def __init__(self, loader: typing.Any, once: bool, draws: bool) -> None:
         self.loader = weakref.ref(loader)  # the loader holds this object
+        self.once = once
+        self.draws = draws
 
     def __reduce__(self) -> typing.Any:
-        return IteratorsOf, (self.loader(),)
+        return IteratorsOf, (self.loader(), self.once, self.draws)
 
     def __call__(self) -> typing.Any:
-        """The iterator that the loader's class makes, which draws in each epoch."""
+        """The iterator that the loader's class makes."""
         loader: typing.Any = self.loader()
-        iterator = type(loader)._get_iterator(loader)
-        if hasattr(iterator, "_reset"):
+        held = dict(vars(loader))
+        for name in ("batch_sampler", "sampler") if self.once else ():
+            if held.get(name) is not None:  # the iterator keeps it
+                object.__setattr__(loader, name, UnreadKept(held[name]))
+        try:
+            iterator = type(loader)._get_iterator(loader)
+        finally:
+            for name in ("batch_sampler", "sampler"):
+                if name in held:
+                    object.__setattr__(loader, name, held[name])
+        if self.draws and hasattr(iterator, "_reset"):
             iterator.__class__ = type(type(iterator).__name__, (DrawsEachEpoch, type(iterator)), {})
         return iterator
+
+
+class UnreadKept:
+    """A sampler that is asked for another iterator only when the last one has been read from."""
+
+    def __init__(self, sampler: typing.Any) -> None:
+        self.sampler = sampler
+        self.unread: typing.Iterator[typing.Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> typing.Iterator[typing.Any]:
+        if self.unread is None:
+            self.unread = iter(self.sampler)
+        return self.read()
+
+    def read(self) -> typing.Iterator[typing.Any]:
+        """Yield the rest of the present iterator."""
+        unread, self.unread = self.unread, None
+        yield from unread or ()
 
 
 class DrawsEachEpoch:
     """An iterator that draws in each epoch the random number that a new one would draw."""
 
+    _index_sampler: typing.Any
+
     def _reset(self, loader: typing.Any, first_iter: bool = False) -> None:
         if not first_iter:
+            if isinstance(self._index_sampler, UnreadKept):
+                iter(self._index_sampler)  # which may draw: before the iterator, as a new one does
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
 
-def keep_draws(copied: typing.Any, began: bool) -> None:
+def keep_draws(copied: typing.Any, loader: typing.Any, began: bool) -> None:
     """Have a copied loader draw as its owner's does, when its workers ``began`` to live on, now or in a copy before."""
     held = vars(copied).pop("_get_iterator", None)
-    if copied.persistent_workers and (began or isinstance(held, IteratorsOf)):
-        copied._get_iterator = IteratorsOf(copied)
-    elif held is not None and not isinstance(held, IteratorsOf):
+    ours = isinstance(held, IteratorsOf)
+    once = copied.num_workers > 0 and (held.once if ours else not loader.num_workers)
+    draws = copied.persistent_workers and (began or (ours and held.draws))
+    if once or draws:
+        copied._get_iterator = IteratorsOf(copied, once, draws)
+    elif held is not None and not ours:
         copied._get_iterator = held
 
 
 def settled(loader: typing.Any, changes: dict[str, typing.Any]) -> dict[str, typing.Any]:
-    """The attributes that these options come to, in the order in which they are to be set."""
+    """The attribute values that follow from these options, in the order in which they have to be set."""
     options = dict(changes)
     workers = options.setdefault("num_workers", loader.num_workers)
     if not workers:
@@ -227,7 +268,7 @@ def divides_samples(loader: typing.Any) -> bool:
 
 
 def parts_with_code(one: typing.Any) -> list[typing.Any]:
-    """What may hold code of a function, a container or an object; nothing of PyTorch's own functions and classes."""
+    """The parts of a function, container or object that may hold code; none of PyTorch's own functions and classes."""
     if isinstance(one, types.CodeType):
         return list(one.co_consts)
     if isinstance(one, types.FunctionType):
@@ -253,7 +294,7 @@ def is_of_a_library(one: typing.Any) -> bool:
 
 
 def closed_over(function: typing.Any) -> list[typing.Any]:
-    """What the variables of a closure hold; those without a value yet are left out."""
+    """The values of a closure's variables; those without a value yet are left out."""
     found = []
     for cell in function.__closure__ or ():
         try:

@@ -82,7 +82,7 @@ def form_text(of_model: bool) -> str:
 
 
 def failure_of(call: Callable[[], Any]) -> str:
-    """Why a call gives no loss; empty when it does. Memory that ran out is raised: it says nothing about the form."""
+    """The reason that a call gives no loss; empty when it gives one. Raises where memory runs out."""
     try:
         value = call()
     except (MemoryError, torch.OutOfMemoryError):

@@ -178,7 +178,7 @@ def copy_into(static: Any, batch: Any) -> None:
 
 
 def signature_of(batch: Any) -> tuple[Any, ...]:
-    """What a batch is beside the contents of its tensors: structure, shapes, types and Python values.
+    """The signature of a batch: structure, shapes, types and Python values, without the contents of its tensors.
 
     Batches of equal signatures fit one captured graph. What cannot be compared makes a signature that equals no other.
     """

@@ -11,7 +11,13 @@ import warnings
 
 import torch
 
-from advisor.portable.tracing import CannotTraceError, LimitedTracer, inputs_to_trace, not_followed
+from advisor.portable.tracing import (
+    CannotTraceError,
+    LimitedTracer,
+    inputs_to_trace,
+    not_followed,
+    random_streams_kept,
+)
 
 LAYERS = (torch.nn.modules.conv._ConvNd, torch.nn.Linear)
 NORMS = (torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm)
@@ -292,7 +298,8 @@ def kept_as_it_is(model: torch.nn.Module, training: bool) -> typing.Iterator[Non
         model.train(training)
         for module in frozen:
             module.training = False
-        yield
+        with random_streams_kept(model):
+            yield
     finally:
         for attributes, values in saved:
             attributes.clear()
@@ -342,7 +349,8 @@ def example_calls(
     """Arguments to call a model with, the likeliest first; none when there is no batch to take them from."""
     device = next((tensor.device for tensor in itertools.chain(model.parameters(), model.buffers())), None)
     try:
-        samples = few_samples(data, device)
+        with random_streams_kept(model):
+            samples = few_samples(data)
     except Exception:  # a dataset may ask for other indices, a callable for another size: then there is no example
         return []
     if samples is None:
@@ -363,13 +371,12 @@ def example_calls(
     return [(tuple(samples if open_ended else samples[: len(places)]), {}), without_target]
 
 
-def few_samples(data: typing.Any, device: torch.device | None) -> typing.Any:
-    """A batch of two, or the batch that there is. The random streams are afterwards as they were."""
-    with torch.random.fork_rng([device] if device is not None and device.type == "cuda" else []):
-        if not isinstance(data, torch.utils.data.DataLoader):
-            return data(2) if callable(data) else data
-        if isinstance(data.dataset, torch.utils.data.IterableDataset):
-            return None
-        if data.batch_size is None and data.batch_sampler is None:
-            return data.dataset[0]
-        return data.collate_fn([data.dataset[0], data.dataset[1]])
+def few_samples(data: typing.Any) -> typing.Any:
+    """A batch of two, or the batch that there is."""
+    if not isinstance(data, torch.utils.data.DataLoader):
+        return data(2) if callable(data) else data
+    if isinstance(data.dataset, torch.utils.data.IterableDataset):
+        return None
+    if data.batch_size is None and data.batch_sampler is None:
+        return data.dataset[0]
+    return data.collate_fn([data.dataset[0], data.dataset[1]])

@@ -175,7 +175,7 @@ class PlainState:
         return {**self.defaults, **(self.groups[place] if place < len(self.groups) else {})}
 
     def save(self, optimizer: torch.optim.Optimizer, saved: dict[str, typing.Any]) -> dict[str, typing.Any]:
-        """What a plain optimizer would save; it shares tensors with this one, as usual."""
+        """Return the state that a plain optimizer would save; it shares tensors with this one, as usual."""
         groups = [{**group, **self.plain(place)} for place, group in enumerate(saved["param_groups"])]
         state = dict(saved["state"])
         for group, own in zip(groups, optimizer.param_groups, strict=True):
@@ -191,7 +191,7 @@ class PlainState:
         return {**saved, "state": state, "param_groups": groups}
 
     def before_loading(self, optimizer: torch.optim.Optimizer, loaded: dict[str, typing.Any]) -> dict[str, typing.Any]:
-        """What is loaded, with the present options in place of those that it was saved with."""
+        """Return the loaded state with the present options in place of the saved ones."""
         if len(loaded["param_groups"]) != len(optimizer.param_groups):
             return loaded  # PyTorch says what is wrong
         self.present = {parameter: dict(state) for parameter, state in optimizer.state.items()}

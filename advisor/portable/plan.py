@@ -39,6 +39,9 @@ class StepPlan:
     ``loss_item`` (training): ``never``, ``every_step`` (the host reads the loss), or ``accumulated`` on the device.
     ``collector``: how Python's garbage collector runs in the loop: ``default``, ``freeze`` or ``scheduled``.
     ``empty_cache`` (training on CUDA): ``never``, ``every_step``, or ``every_step_with_del`` (of the batch, before it).
+    ``strategy`` (training): ``single``, ``data_parallel``, ``ddp`` or ``fully_shard``; what follows it are options of
+    PyTorch's by their names, ``comm_hook`` (``none``, ``bf16``, ``fp16``, ``powersgd``), ``no_sync`` (batches that make
+    no update exchange no gradients), ``sync_batch_norm`` and ``length_bucketing``.
     """
 
     mode: str
@@ -67,6 +70,17 @@ class StepPlan:
     loss_item: str = "never"
     empty_cache: str = "never"
     collector: str = "default"
+    strategy: str = "single"
+    gradient_as_bucket_view: bool = False
+    static_graph: bool = False
+    bucket_cap_mb: int = 25
+    find_unused_parameters: bool = False
+    broadcast_buffers: bool = True
+    comm_hook: str = "none"
+    no_sync: bool = False
+    sync_batch_norm: bool = False
+    reshard_after_forward: bool = True
+    length_bucketing: bool = False
 
     @property
     def device_type(self) -> str:

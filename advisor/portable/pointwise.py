@@ -78,7 +78,7 @@ def usual_module(node: torch.fx.Node, traced: torch.fx.GraphModule) -> str:
 
 
 def usual_form(node: torch.fx.Node) -> typing.Any:
-    """What computes the same as an in-place function or method into a new tensor; None for any other operation."""
+    """The function that computes an in-place function or method into a new tensor; None for any other operation."""
     if node.op not in ("call_function", "call_method"):
         return None
     name = name_of(node)
@@ -122,7 +122,7 @@ def chains_in(traced: torch.fx.GraphModule) -> list[list[torch.fx.Node]]:
 
 
 def fusable_chains(model: torch.nn.Module, limit_s: float = 10.0) -> int:
-    """How many chains of pointwise operations a model has. Raises CannotTraceError."""
+    """Count the chains of pointwise operations in a model. Raises CannotTraceError."""
     return len(chains_in(traced_for_fusing(model, limit_s)))
 
 

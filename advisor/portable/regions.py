@@ -20,4 +20,4 @@ def compile_blocks(model: torch.nn.Module, **options: typing.Any) -> None:
     config: typing.Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, 2 * len(blocks))
     for block in blocks:
-        compile_in_place(block, **options)
+        compile_in_place(block, is_block=True, **options)

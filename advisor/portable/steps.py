@@ -24,6 +24,7 @@ from advisor.portable.compiled_module import (
 from advisor.portable.compiling import compiled_call
 from advisor.portable.losses import default_loss, form_that_works, loss_in, takes_model
 from advisor.portable.nested import map_tensors, mover
+from advisor.portable.parallel import synchronise_gradients
 from advisor.portable.plan import StepPlan
 from advisor.portable.watching import REQUIRES_GRAD, is_installed
 
@@ -93,7 +94,7 @@ class TrainStep:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the model and the optimizer."""
+        """The state that a checkpoint needs beside the model and the optimizer."""
         return {"scaler": self.scaler.state_dict() if self.scaler else None, "accumulated": self._accumulated}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -137,6 +138,24 @@ class TrainStep:
         self._loss_takes_model = form
         self._compile_whole()
         return found
+
+    @property
+    def loss_is_open(self) -> bool:
+        """Whether a try has to tell which form the loss has."""
+        return self._loss_takes_model is None
+
+    @property
+    def loss_of_known_form(self) -> Callable[..., Any]:
+        """The loss with a signature that says its form, once that is settled."""
+        loss = self.loss_function
+
+        def of_model(model: Any, batch: Any) -> Any:
+            return loss(model, batch)
+
+        def of_output(output: Any, target: Any) -> Any:
+            return loss(output, target)
+
+        return of_model if self._loss_takes_model else of_output
 
     def _loss_of_output(self, batch: Any) -> Any:
         split = (self._split_mapping if isinstance(batch, Mapping) else self._split)(batch)
@@ -191,7 +210,7 @@ class TrainStep:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip_norm, foreach=foreach)
 
     def after(self, loss: torch.Tensor) -> None:
-        """What the loop does when the update is done, as the plan says; usually nothing."""
+        """Do the plan's work after an update; usually nothing."""
         if self.plan.loss_item == "every_step":
             loss.item()
         elif self.plan.loss_item == "accumulated":
@@ -201,7 +220,7 @@ class TrainStep:
         self._collect()
 
     def run(self, batch: Any) -> torch.Tensor:
-        """A whole step on a batch that is on the device already."""
+        """Run a whole step on a batch that is on the device already."""
         loss = self._run(batch)
         self.after(loss)
         return loss
@@ -210,6 +229,8 @@ class TrainStep:
         self.zero_grad()
         self.begin_graphs()
         self._compile_anew_when_unfrozen()
+        if self.plan.no_sync:
+            synchronise_gradients(self.model, self._accumulated + 1 == self.plan.accumulate)
         loss = self.loss(self.forward(batch), batch)
         self.backward(loss)
         self.update()
@@ -288,7 +309,7 @@ class InferStep:
             return self.model(*split.args, **split.kwargs)
 
     def run(self, batch: Any) -> Any:
-        """A whole step on a batch that is on the device already."""
+        """Run a whole step on a batch that is on the device already."""
         self.begin_graphs()
         output = self.forward(batch)
         if self._marks_steps:
@@ -297,7 +318,7 @@ class InferStep:
         return output
 
     def after(self) -> None:
-        """What the loop does when the pass is done, as the plan says; usually nothing."""
+        """Do the plan's work after a pass; usually nothing."""
         self._collect()
 
     def __call__(self, batch: Any) -> Any:
@@ -346,7 +367,7 @@ def marks_steps(plan: StepPlan) -> bool:
 
 
 def collector_of(plan: StepPlan) -> Callable[[], None]:
-    """What runs Python's garbage collector after a step, as the plan says."""
+    """Return the function that runs Python's garbage collector after a step, as the plan says."""
     return leave_to_python if plan.collector == "default" else Collector(plan.collector)
 
 
@@ -355,7 +376,7 @@ def leave_to_python() -> None:
 
 
 def creation_of(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:
-    """What makes the context in which tensors are created on the plan's device, if it says so; a new one each time."""
+    """Return a factory of contexts that create tensors on the plan's device, if it says so."""
     return (lambda: torch.device(plan.device)) if plan.create_on_device else nullcontext
 
 
@@ -367,7 +388,7 @@ def autocast_of(plan: StepPlan) -> AbstractContextManager[Any]:
 
 
 def attention_of(plan: StepPlan) -> Callable[[], AbstractContextManager[Any]]:
-    """What makes the context in which only the plan's attention kernel may run; a new one for each use."""
+    """Return a factory of contexts in which only the plan's attention kernel may run."""
     if plan.attention_backend == "auto":
         return nullcontext
     return lambda: only_attention(plan.attention_backend)

@@ -3,6 +3,8 @@
 import contextlib
 import inspect
 import operator
+import random
+import sys
 import time
 import typing
 
@@ -10,11 +12,11 @@ import torch
 
 
 class CannotTraceError(ValueError):
-    """Why a model cannot be traced: the rest of a sentence that begins with the model."""
+    """A model cannot be traced; the message is the rest of a sentence that begins with the model."""
 
 
 def not_followed(tracer: str, error: Exception) -> CannotTraceError:
-    """What to raise for a forward that a tracer gave up on, with its reason as a person reads it."""
+    """Return the error for a forward that a tracer cannot follow, with the reason in plain words."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0].partition(". ")[0]
     if type(error).__name__ == "GuardOnDataDependentSymNode":
         text = "what it does depends on the values of a tensor"
@@ -83,7 +85,7 @@ def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     versions = written_versions(model)
     try:
-        with own_functions_refused():
+        with random_streams_kept(model), own_functions_refused():
             graph = LimitedTracer(limit_s).trace(model)
         kept = any(set_in_forward(owner, attributes) for owner, attributes in before)
         kept = kept or written_versions(model) != versions
@@ -113,6 +115,22 @@ def trace_both(model: torch.nn.Module, limit_s: float = 10.0) -> list[torch.fx.G
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+@contextlib.contextmanager
+def random_streams_kept(model: torch.nn.Module) -> typing.Iterator[None]:
+    """Afterwards PyTorch's generators of the host and of the model's GPUs, Python's and NumPy's are as they were."""
+    tensors = [*model.parameters(), *model.buffers()]
+    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+    numpy: typing.Any = sys.modules.get("numpy")
+    of_python, of_numpy = random.getstate(), numpy.random.get_state() if numpy is not None else None
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(of_python)
+        if of_numpy is not None:
+            numpy.random.set_state(of_numpy)
 
 
 @contextlib.contextmanager

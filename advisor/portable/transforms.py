@@ -14,7 +14,7 @@ SAMPLES_COMPARED = 2
 
 
 class DeviceNormalize:
-    """What Normalize does, with its numbers kept on the device: it would copy them there for every batch."""
+    """Normalize with its numbers kept on the device: the original would copy them there for every batch."""
 
     def __init__(self, mean: typing.Any, std: typing.Any) -> None:
         self.mean, self.std = ([float(number) for number in numbers] for numbers in (mean, std))
@@ -177,7 +177,7 @@ def same_samples(loader: typing.Any, dataset: typing.Any) -> typing.Any:
 
 
 def changed_places(expected: typing.Any, have: typing.Any) -> list[typing.Any]:
-    """Where two batches differ; at each such place there is a tensor in both."""
+    """The places at which two batches differ; at each there is a tensor in both."""
     theirs, places = parts_of(have), []
     for place, part in parts_of(expected).items():
         other = theirs.get(place)

@@ -1,4 +1,4 @@
-"""What a captured step was recorded with and cannot follow when it changes: compared before each replay.
+"""Detects changes that a captured step cannot follow: its surroundings are compared before each replay.
 
 A CUDA graph repeats kernels on the same memory. It follows what happens in that memory; it does not see a tensor that
 takes the place of another, a layer that is frozen, a changed mode, hook or Python number. Numbers are looked for in the
@@ -221,7 +221,7 @@ def is_plain(value: Any) -> bool:
 
 
 def places_of(modules: list[torch.nn.Module], loss: Any) -> Iterator[tuple[Any, str]]:
-    """Where the plain values lie that the modules' forward passes and the loss read: namespaces or cells, and names."""
+    """The plain values that the forward passes and the loss read, as pairs of a namespace or cell and a name."""
     for module in modules:
         kind: Any = type(module)
         of_torch = kind.__module__.startswith("torch.")
@@ -237,7 +237,7 @@ def places_of(modules: list[torch.nn.Module], loss: Any) -> Iterator[tuple[Any, 
 
 
 def places_of_call(call: Any) -> Iterator[tuple[Any, str]]:
-    """Where the plain values lie that a function, a method, a partial or an object reads when it is called."""
+    """The plain values that a function, a method, a partial or an object reads when it is called."""
     if isinstance(call, functools.partial):
         yield from places_of_call(call.func)
     elif isinstance(call, types.MethodType):
@@ -251,14 +251,14 @@ def places_of_call(call: Any) -> Iterator[tuple[Any, str]]:
 
 
 def places_of_object(owner: Any, method: str) -> Iterator[tuple[Any, str]]:
-    """Where the plain values lie that a method reads in its object."""
+    """The plain values that a method reads in its object."""
     own, kind = getattr(owner, "__dict__", {}), type(owner)  # type: dict[str, Any], Any
     for name in names_read(kind, method) & own.keys():
         yield from places_in(own, name, own[name])
 
 
 def places_of_function(function: Any) -> Iterator[tuple[Any, str]]:
-    """Where the plain values lie that a function reads in its closure and among its module's global names."""
+    """The plain values that a function reads in its closure and among its module's global names."""
     if not isinstance(function, types.FunctionType):
         return
     for cell in function.__closure__ or ():

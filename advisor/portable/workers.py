@@ -21,7 +21,7 @@ class StartWorker:
 
 
 def context_without_fork(loader: typing.Any) -> typing.Any:
-    """How to start workers that may use threads: as the loader does, or in fresh interpreters where it would fork.
+    """The start method for workers that use threads: the loader's own, or fresh interpreters where that would fork.
 
     A forked worker would wait for ever for the threads that OpenMP had started in this process: they are not copied.
     Nor would a fork server do: one that has used threads itself passes on the same.

@@ -137,7 +137,7 @@ def _recommendation(item: Recommendation, state: SessionState, *, with_energy: b
 
 
 def _how(record: TrialRecord) -> Iterator[str]:
-    """How a figure came about, where it is more or less than one trial of the setting alone."""
+    """The origin of a figure, where it is more or less than one trial of the setting alone."""
     if not record.alone:
         yield with_the_stack(record)
     if record.confirmed:

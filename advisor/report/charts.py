@@ -51,7 +51,7 @@ class Axis:
     log: bool = False
 
     def place(self, value: float) -> float:
-        """Where a value lies on the axis, 0 to 1; what lies outside is at the end."""
+        """The position of a value on the axis, 0 to 1; values outside are at the nearer end."""
         low, value, high = (math.log(max(v, 1e-30)) if self.log else v for v in (self.low, value, self.high))
         return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.5
 

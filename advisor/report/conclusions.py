@@ -5,9 +5,10 @@ Pure functions of the state; the words are in ``formatting`` and in the reports.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from advisor.experiment.control import Decision
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_worth
@@ -44,13 +45,37 @@ def stack_helps(state: SessionState) -> bool:
 
 
 def settings_to_export(state: SessionState) -> dict[str, Value]:
-    """The settings that won: those of the measured stack less what was rejected; none when there is no such stack."""
-    stack = state.stack
-    return state.stack_settings if stack and (stack.result.measured or stack.pending) else {}
+    """The settings that won: those of the stack less what was rejected, where they are better than the baseline.
+
+    None where they are not, unless a person accepted one of them; then that choice is kept. Where several GPUs were
+    faster, those that were measured on them, as long as the stack holds what they carry over.
+    """
+    stack, scaling = state.stack, state.scaling
+    if scaling and scaling.settings and all(_holds(state, key, value) for key, value in scaling.carried.items()):
+        return scaling.all_settings
+    if stack is None or not (stack.result.measured or stack.pending):
+        return {}
+    return state.stack_settings if stack.pending or stack_helps(state) or _accepted(state) else {}
+
+
+def _accepted(state: SessionState) -> bool:
+    """Whether a person accepted a setting that is in the stack."""
+    accepted = {recipe for recipe, decision in state.decisions.items() if decision is Decision.ACCEPTED}
+    candidates = (record.candidate for record in state.trials.values())
+    stacked = {candidate.recipe for candidate in candidates if _is_in(candidate, state.stack_settings)}
+    return bool(accepted & stacked)
+
+
+def _holds(state: SessionState, key: str, value: Value) -> bool:
+    return state.stack_settings.get(key) == value
+
+
+def _is_in(candidate: Candidate, settings: Mapping[str, Value]) -> bool:
+    return settings.get(candidate.key) == candidate.value
 
 
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:
-    """What the baseline and the stack reach, each of the roof of the type that it computes in; None where unknown.
+    """The roof shares of the baseline and the stack, each of the type that it computes in; None where unknown.
 
     The baseline's throughput is the one timed beside the stack, where there is one: on a machine that drifts the
     session's first has no part in the speed-up.
@@ -79,7 +104,12 @@ def sweep_of(state: SessionState) -> tuple[SweepPoint, ...]:
     if state.baseline is None:
         return ()
     memory_bytes = state.facts.workload.device_memory_bytes if state.facts else 0
-    points = sweep_points(state.baseline, state.trials.values(), memory_bytes=memory_bytes or None)
+    points = sweep_points(
+        state.baseline,
+        state.trials.values(),
+        memory_bytes=memory_bytes or None,
+        latency_limit_ms=state.goal.latency_limit_ms,
+    )
     return points if sum(point.samples_per_s is not None for point in points) > 1 else ()
 
 

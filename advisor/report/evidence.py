@@ -19,7 +19,15 @@ from advisor.figures.formatting import (
     format_rate,
     format_seconds,
 )
-from advisor.figures.sweep import HEADINGS, KNEE_TOLERANCE, SweepPoint, knee_of, sweep_chart, sweep_rows
+from advisor.figures.sweep import (
+    BEYOND_LATENCY,
+    KNEE_TOLERANCE,
+    SweepPoint,
+    headings_of,
+    knee_of,
+    sweep_chart,
+    sweep_rows,
+)
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.records import (
     BaselineRecord,
@@ -39,11 +47,13 @@ from advisor.report.figures import (
     ceiling_figures,
     company,
     energy_words,
+    format_tokens,
     gpu_sentence,
     noise_words,
     on_cpu,
     roof_figure,
     step_figures,
+    tokens_per_s,
 )
 
 _OPERATORS_SHOWN = 10
@@ -60,7 +70,7 @@ def pairs(rows: Sequence[tuple[str, Inline]]) -> Table:
 
 
 def caveats(state: SessionState) -> Iterator[str]:
-    """What a reader must know before believing a figure: warnings, and what disturbed the baseline or the stack."""
+    """Sentences to read before believing a figure: warnings, and what disturbed the baseline or the stack."""
     yield from (f"{_capitalised(said.text.rstrip('.'))}." for said in state.messages if said.severity != "information")
     if state.baseline is not None and state.baseline.result.disturbed:
         yield f"The baseline is unreliable: {state.baseline.result.disturbed}."
@@ -104,7 +114,7 @@ def cpu_sentence(baseline: BaselineRecord) -> str:
 
 
 def clock_warning(clock: ClockCheck | None) -> str:
-    """What a host clock without synchronisation says, when that is wrong by more than a tenth; else empty."""
+    """A sentence on a host clock without synchronisation that is wrong by more than a tenth; else empty."""
     if clock is None or clock.events_ms is None:  # on the CPU a call returns when its work is done
         return ""
     wrong = abs(clock.naive_ms - clock.block_ms) > _CLOCK_TOLERANCE * clock.block_ms
@@ -121,7 +131,7 @@ def roof_text(reached: RoofShare | None) -> str:
 
 def baseline_blocks(baseline: BaselineRecord, facts: Facts | None) -> Iterator[Block]:
     """The workload, and what was measured with the user's own settings."""
-    yield pairs([*_workload(facts), *_measured(baseline)])
+    yield pairs([*_workload(facts), *_measured(baseline), *_generated(facts, baseline)])
     if baseline.result.notes:
         yield Bullets(baseline.result.notes)
 
@@ -143,6 +153,9 @@ def _measured(baseline: BaselineRecord) -> Iterator[tuple[str, Inline]]:
     if result.event_step_ms:
         low, middle, high = map(format_ms, result.event_step_ms)
         yield "Single steps", f"median {middle}, 5th to 95th percentile {low} to {high}"
+    if latency := result.latency:
+        shares = " / ".join(format_ms(ms) for ms in (latency.p50_ms, latency.p95_ms, latency.p99_ms))
+        yield "Single calls, waited for", f"p50 / p95 / p99 of {latency.calls}: {shares}"
     yield "Throughput", format_rate(baseline.samples_per_s)
     yield "Peak memory", format_bytes(result.peak_reserved_bytes)
     if energy := energy_words(result):
@@ -151,6 +164,11 @@ def _measured(baseline: BaselineRecord) -> Iterator[tuple[str, Inline]]:
         yield "GPU meanwhile", gpu_sentence(result.gpu)
     yield "Warm-up", format_seconds(result.warmup_s)
     yield "Noise floor", noise_words(baseline).removeprefix("noise ")
+
+
+def _generated(facts: Facts | None, baseline: BaselineRecord) -> Iterator[tuple[str, Inline]]:
+    if rate := tokens_per_s(facts, baseline.samples_per_s):
+        yield "Generated", format_tokens(rate)
 
 
 # --- the profile ----------------------------------------------------------------------------------------------
@@ -227,7 +245,7 @@ def waits_blocks(profile: Profile) -> Iterator[Block]:
 
 
 def roof_section(state: SessionState) -> Iterator[Section]:
-    """How far the step is from what the machine can do, before and after, and what that was measured to be."""
+    """The section on efficiency: the step against the machine's peak rates, before and after, and those rates."""
     profile = state.facts.profile if state.facts else None
     if profile is None:
         return
@@ -267,7 +285,7 @@ def _ceilings(ceilings: Ceilings) -> Iterator[Block]:
 
 
 def clock_section(state: SessionState) -> Iterator[Section]:
-    """What several clocks say of the same step, and the CPU of the same step; nothing where nobody asked."""
+    """The section that compares several clocks, and the CPU, for the same step; none unless they were asked for."""
     clock = state.facts.profile.clock if state.facts and state.facts.profile else None
     on_cpu = cpu_sentence(state.baseline) if state.baseline else ""
     sentences = tuple(filter(None, (*(clock_sentences(clock) if clock else ()), on_cpu)))
@@ -285,13 +303,23 @@ def sweep_section(state: SessionState, advice: str) -> Iterator[Section]:
         return
     mode = state.facts.workload.mode if state.facts else Mode.TRAIN
     blocks: list[Block] = [Paragraph(sweep_sentence(points, mode))]
-    headings = tuple(heading.capitalize() or "Remark" for heading in HEADINGS)
+    headings = tuple(heading.capitalize() or "Remark" for heading in headings_of(points))
     blocks.append(Table(headings, tuple(sweep_rows(points)), frozenset(headings[:-1])))
     chart = sweep_chart(points, mode)
     if chart:
         blocks.append(Listing(chart))
-    blocks += [Paragraph(text) for text in (*sweep_caveats(state), advice) if text]
+    blocks += [Paragraph(text) for text in (_calls_sentence(points), *sweep_caveats(state), advice) if text]
     yield Section("Batch sizes", tuple(blocks))
+
+
+def _calls_sentence(points: Sequence[SweepPoint]) -> str:
+    """The meaning of the percentiles in the table; empty where no calls were timed."""
+    calls = [point.latency.calls for point in points if point.latency]
+    if not calls:
+        return ""
+    fewest, most = min(calls), max(calls)
+    counted = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    return f"Call p50, p95 and p99 are percentiles of {counted} single calls, each waited for before the next."
 
 
 def sweep_caveats(state: SessionState) -> Iterator[str]:
@@ -302,13 +330,18 @@ def sweep_caveats(state: SessionState) -> Iterator[str]:
 
 
 def sweep_sentence(points: Sequence[SweepPoint], mode: Mode) -> str:
-    """Which size to take, and why not a larger one."""
+    """A sentence that recommends a batch size, and says why not a larger one."""
     knee = knee_of(points)
+    bounded = any(point.problem.startswith(BEYOND_LATENCY) for point in points)
+    if knee is None and bounded:
+        return "No size that was measured keeps the latency limit: start lower, with --batch-size 1."
     if knee is None:
         return "No size leaves the device enough free memory to be recommended."
     if all(point.own or point.undecided for point in points if point.usable):
         return "No size is measurably faster than the one you have."
     best = f"the smallest size within {format_percent(KNEE_TOLERANCE)} of the best throughput"
+    if bounded:
+        return f"{knee:,} samples is the size to take: of those that keep the latency limit, {best}."
     if knee == max(point.size for point in points if point.usable) > min(point.size for point in points):
         return f"{knee:,} samples is {best}, and the largest that was fit to use: a larger one may give more."
     grows = "memory and the time of a step" if mode is Mode.TRAIN else "memory and latency"

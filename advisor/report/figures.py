@@ -26,6 +26,7 @@ from advisor.records import (
     BaselineRecord,
     Ceilings,
     Comparison,
+    Facts,
     GpuReadings,
     Hardware,
     Profile,
@@ -114,9 +115,9 @@ def effect_words(record: TrialRecord, figure: Callable[[Comparison | None], str]
 
 
 def noise_words(baseline: BaselineRecord) -> str:
-    """The noise floor as a phrase; before anything was repeated it is not known."""
+    """The noise floor as a phrase; unless something was repeated it is not known."""
     if baseline.runs < 2:
-        return "noise not measured yet"
+        return "noise not measured"
     return f"noise {format_noise(baseline.noise_floor)}"
 
 
@@ -128,6 +129,17 @@ def with_the_stack(record: TrialRecord) -> str:
 def how_confirmed(stack: StackRecord) -> str:
     """The certainty of the stack's figure: ``confirmed`` in turn with the baseline, or ``measured once``."""
     return "confirmed" if stack.confirmed else MEASURED_ONCE
+
+
+def tokens_per_s(facts: Facts | None, samples_per_s: float | None) -> float | None:
+    """The tokens a second that a rate of samples means where the step generates text; None elsewhere."""
+    tokens = facts.workload.generated_tokens if facts else None
+    return tokens * samples_per_s if tokens and samples_per_s else None
+
+
+def format_tokens(rate: float) -> str:
+    """``81.2 tokens/s``."""
+    return format_rate(rate, "tokens")
 
 
 # --- the export ---------------------------------------------------------------------------------------------------
@@ -143,6 +155,8 @@ def verified_words(verification: Verification) -> str:
         return f"not verified: {verification.problem}"
     steps = f"{format_ms(verification.plain_step_ms)} before, {format_ms(verification.tuned_step_ms)} with it"
     words = f"verified: {format_times(speedup)} in a plain loop ({steps})"
+    if difference := verification.difference:
+        words += f", outputs within {format_percent(difference, digits=2)}"
     differs = measured is not None and abs(speedup / measured - 1) > _AGREES
     return f"{words}; the session measured {format_times(measured)}" if differs and measured else words
 
@@ -157,7 +171,7 @@ def roof_figure(reached: RoofShare, name: str = "Matrix-product rate") -> Figure
 
 
 def step_figures(profile: Profile) -> list[Figure]:
-    """What a step does and how far that is from what the machine can do; what was not measured is left out."""
+    """The figures of a step's work and of its distance to the machine's peaks; unmeasured ones are left out."""
     return [*_arithmetic(profile), *_traffic(profile), *_device(profile), *_calls(profile)]
 
 
@@ -252,7 +266,7 @@ def _held_back(reasons: Sequence[str]) -> Iterator[Reading]:
 
 
 def company(count: int | None) -> str:
-    """How many other processes NVML lists on the GPU; None where it lists none at all, as in some containers."""
+    """A phrase for the count of other processes on the GPU; None when NVML lists none at all, as in some containers."""
     if count is None:
         return "NVML lists no processes here, so nobody knows of others on the GPU"
     if not count:

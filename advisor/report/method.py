@@ -8,6 +8,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     format_bytes,
+    format_ms,
     format_noise,
     format_percent,
     format_seconds,
@@ -53,7 +54,7 @@ def method(state: SessionState, request: Request) -> Iterator[str]:
 
 
 def _ranking_rule(state: SessionState) -> Iterator[str]:
-    """How the objective ranks and combines, where it is not the speed-up; and what the memory limit did."""
+    """Sentences on an objective that does not rank by the speed-up, and on the memory limit."""
     by = state.yardstick
     if rule := state.goal.words.rule.format(share=format_percent(state.goal.keep_speed)):
         floors = {Objective.MEMORY: by.saving_floor, Objective.ENERGY: by.energy_floor} if by else {}
@@ -62,6 +63,12 @@ def _ranking_rule(state: SessionState) -> Iterator[str]:
     if state.goal.memory_limit_bytes is not None:
         limit = format_bytes(state.goal.memory_limit_bytes)
         yield f"What took more than the memory limit of {limit} is neither recommended nor in the combination."
+    if state.goal.latency_limit_ms is not None:
+        limit = format_ms(state.goal.latency_limit_ms)
+        yield (
+            f"A size whose single calls, each waited for, exceed the latency limit of {limit} in their 95th percentile "
+            "is neither recommended nor in the combination."
+        )
 
 
 def _repeats(state: SessionState) -> Iterator[str]:

@@ -52,12 +52,13 @@ def no_result(state: SessionState) -> NoResult:
 
 def why_no_stack(state: SessionState) -> str:
     """The reason there are no settings to use together, in lower case and without an end."""
-    if state.stack is None and (state.finished is None or state.finished.cancelled):
+    together = any(len(settings) > 1 for settings in state.combinations)
+    if state.stack is None and not together and (state.finished is None or state.finished.cancelled):
         return "the session ended before any were measured together"
     found = no_result(state)
     if found.cause in (Cause.NOT_TRIED, Cause.ALL_FAILED):
         return found.reason
-    if state.stack is None:
+    if state.stack is None and not together:
         return "none were measured together"
     return f"nothing that was measured together {state.goal.better()}"
 

@@ -19,6 +19,7 @@ from advisor.figures.formatting import (
     format_rate,
     format_ratio,
 )
+from advisor.figures.links import all_reduce_sentence
 from advisor.figures.roof import ceiling_of
 from advisor.figures.sweep import SweepPoint, knee_of
 from advisor.recipe.settings import Settings
@@ -69,6 +70,7 @@ def pictures(state: SessionState) -> tuple[Chart, ...]:
         roofline_chart(state),
         steps_chart(state),
         batch_chart(state),
+        all_reduce_chart(state),
     )
     return tuple(chart for chart in every if chart is not None)
 
@@ -272,14 +274,19 @@ def _roof_words(profile: Profile, intensity: float, before: RoofShare, after: Ro
     ridge = ceiling / (profile.copy_bytes_per_s or math.inf)
     side = "right" if intensity > ridge else "left"
     limit = "arithmetic" if intensity > ridge else "memory traffic"
-    shares = [format_percent(share.share) for share in (before, after) if share]
-    kept = " The stack stands at the baseline's intensity, since its own traffic was not counted" if after else ""
-    if after and after.share * after.ceiling_flops_per_s > intensity * (profile.copy_bytes_per_s or math.inf):
-        kept += "; above the slope it moves fewer bytes"
-    return (
-        f"{intensity:.3g} FLOP a byte lie {side} of the ridge at {ridge:.3g}, so {limit} is the limit. "
-        f"Of the rate of its type the step reaches {', the stack '.join(shares)}.{kept}{'.' if kept else ''}"
+    words = (
+        f"{intensity:.3g} FLOP for each byte moved, {side} of the ridge at {ridge:.3g}: the limit is {limit}. "
+        f"Baseline: {_of_peak(before)}."
     )
+    if after is None:
+        return words
+    words += f" Stack: {_of_peak(after)}, drawn at the baseline's FLOP per byte, since its traffic was not counted"
+    above = after.share * after.ceiling_flops_per_s > intensity * (profile.copy_bytes_per_s or math.inf)
+    return f"{words}; above the slope it moves fewer bytes." if above else f"{words}."
+
+
+def _of_peak(share: RoofShare) -> str:
+    return f"{format_percent(share.share)} of the {share.dtype} peak"
 
 
 # --- step times ---------------------------------------------------------------------------------------------------
@@ -351,3 +358,23 @@ def _batch_mark(point: SweepPoint, knee: int | None) -> Mark:
     label = ", ".join(filter(None, (own, at_knee, point.problem, format_rate(rate) if own or at_knee else "")))
     sign, tone = ("◆", Tone.STACK) if at_knee else ("B", Tone.BASELINE) if own else ("•", Tone.OTHER)
     return Mark(point.size, rate, sign, tone, label)
+
+
+# --- links between GPUs -------------------------------------------------------------------------------------------
+
+
+def all_reduce_chart(state: SessionState) -> Plot | None:
+    """The bus bandwidth of all-reduce by the size of the message."""
+    sweep = state.all_reduce
+    if sweep is None or len(sweep.times) < 2:
+        return None
+    points = tuple((float(time.size_bytes), sweep.bus_bytes_per_s(time)) for time in sweep.times)
+    sizes, rates = zip(*points, strict=True)
+    x = log_axis("message size", sizes, format_bytes, sizes[::2])
+    y = log_axis("bus bandwidth", rates, lambda rate: format_rate(rate, "B"))
+    best = max(points, key=lambda point: point[1])
+    marks = tuple(
+        Mark(*point, "◆", Tone.STACK, format_rate(point[1], "B")) if point == best else Mark(*point, "•", Tone.OTHER)
+        for point in sorted(points, key=lambda point: point == best)
+    )
+    return Plot("All-reduce", all_reduce_sentence(sweep), x, y, (Line(points, Tone.OTHER),), marks)

@@ -11,7 +11,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_setting
 from advisor.recipe.catalog import Catalog
-from advisor.records import Numerics, Objective
+from advisor.records import Numerics, Objective, Value, text_of
 from advisor.report.document import Block, Listing, Paragraph, Section
 
 
@@ -51,12 +51,14 @@ def command_of(request: Request) -> str:
         *_given("keep-speed", request.keep_speed, DEFAULT_KEEP_SPEED),
         *_given("allow", request.allow, Numerics.CLOSE),
         *_given("memory-limit", request.memory_limit_bytes, None, unit="B"),
+        *_given("latency-limit", request.latency_limit_ms, None, unit="ms"),
         *_given("mode", target.mode, None),
         *_given("device", target.device, "auto"),
         *_given("batch-size", target.batch_size, None),
         *_given("input", "x".join(map(str, target.input_shape or ())), ""),
         *_given("only", ",".join(request.only), ""),
         *_given("skip", ",".join(request.skip), ""),
+        *_given("accept", ",".join(_accepted(name, value) for name, value in request.accept), ""),
         *_given("config", request.config_path, None),
         *(f"--recipes={folder}" for folder in request.recipe_folders),
         *(f"--script={script}" for script in request.scripts),
@@ -66,12 +68,16 @@ def command_of(request: Request) -> str:
     return f"perf-advisor {shlex.quote(target.target)} {shlex.join(words)}{arguments}"
 
 
+def _accepted(recipe: str, value: Value | None) -> str:
+    return recipe if value is None else f"{recipe}={text_of(value)}"
+
+
 def _given(option: str, value: object, usual: object, *, unit: str = "") -> list[str]:
     """An option with its value, where that is not the usual one."""
     return [] if value == usual else [f"--{option}={value}{unit}"]
 
 
 def _begun(session_id: str) -> str:
-    """When a session began, by its name; empty for a name that does not say."""
+    """A phrase for the start of a session, read from its id; empty for an id without a time."""
     match = re.match(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)", session_id)
     return ", begun on {}-{}-{} at {}:{}".format(*match.groups()) if match else ""

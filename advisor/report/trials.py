@@ -73,7 +73,7 @@ def _trial(
 
 
 def _remark(record: TrialRecord) -> str:
-    """Why a trial failed, and what to do; of one that measured, what a reader of its figures has to know."""
+    """The remark on a trial: the reason of a failure with its remedy, or a caveat on its figures."""
     remarks = [_failure(record.result)] if not record.result.measured else []
     if record.candidate.already_on:
         remarks.append(format_worth(record))
@@ -91,7 +91,7 @@ def _failure(result: TrialResult) -> str:
 
 
 def _shown_besides(records: Sequence[TrialRecord], state: SessionState, catalog: Catalog) -> Iterator[str]:
-    """What recipes say after their trials, numerics that are worse than declared, and notes such as graph breaks."""
+    """Sentences on findings beside the speed: from recipes, worse numerics than declared, notes like graph breaks."""
     for record in records:
         numerics = record.numerics
         worse = f"numerics: {numerics.text}" if numerics and numerics.worse_than_declared else ""

@@ -25,7 +25,9 @@ from advisor.report.conclusions import (
 from advisor.report.figures import (
     IN_TURN,
     MEASURED_ONCE,
+    format_tokens,
     hardware_line,
+    tokens_per_s,
 )
 from advisor.report.no_result import Cause, no_result
 
@@ -50,7 +52,12 @@ def _result_sentence(state: SessionState, baseline: BaselineRecord) -> str:
     if stack is None or not stack_helps(state):
         return _no_stack_sentence(state, by, where)
     how = f"confirmed {IN_TURN}" if stack.confirmed else MEASURED_ONCE
-    return f"{_effect_sentence(state, stack, by, where)}, {how}: {_before_and_tuned(stack, by)}."
+    return f"{_effect_sentence(state, stack, by, where)}, {how}: {_before_and_tuned(stack, by)}{_tokens(state, stack)}."
+
+
+def _tokens(state: SessionState, stack: StackRecord) -> str:
+    rate = tokens_per_s(state.facts, stack.samples_per_s)
+    return f", {format_tokens(rate)}" if rate else ""
 
 
 def _pending_sentence(state: SessionState, stack: StackRecord, where: str) -> str:
@@ -75,7 +82,7 @@ def _before_and_tuned(stack: StackRecord, by: Yardstick) -> str:
 
 
 def _effect_sentence(state: SessionState, stack: StackRecord, by: Yardstick, where: str) -> str:
-    """What the settings together do by the goal, as a sentence without its end."""
+    """The effect of the settings together by the goal, as a sentence without its end."""
     count = len(stack.settings)
     if _by_figure(stack, by):
         settings = f"{count} settings together" if count != 1 else "one setting"

@@ -10,6 +10,7 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     format_bytes,
 )
+from advisor.figures.links import link_rows
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.recipe.catalog import Catalog
 from advisor.records import (
@@ -39,6 +40,7 @@ from advisor.report.method import method
 from advisor.report.pareto import pareto_section
 from advisor.report.pictures import pictures
 from advisor.report.reproduce import code_section, reproduce_section
+from advisor.report.several_gpus import several_gpus_section
 from advisor.report.trials import habits_table, source, trials, untried_table
 from advisor.report.verdict import verdict
 
@@ -62,6 +64,7 @@ def sections(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     if state.recommendations:
         table, *reasons = recommendations(state)
         yield Section(f"Recommendations, {state.goal.words.ranked}", (table, *reasons), brief=(table,))
+    yield from several_gpus_section(state.scaling)
     yield from code_section(state, catalog)
     if drawn := tuple(map(Picture, pictures(state))):
         yield Section("Pictures", drawn, brief=())
@@ -99,7 +102,7 @@ def _is_told(record: TrialRecord, state: SessionState) -> bool:
 
 
 def _background(state: SessionState, request: Request) -> Iterator[Section]:
-    """What a summary leaves out: the machine, and how the numbers were made."""
+    """Sections that a summary leaves out: the machine, and the method of measurement."""
     if state.hardware:
         yield Section("Hardware and versions", (_hardware(state.hardware, state.facts),))
         yield reproduce_section(state, request)
@@ -114,6 +117,7 @@ def _hardware(hardware: Hardware, facts: Facts | None) -> Table:
     ]
     if hardware.gpu_note:
         rows.append(("GPU", hardware.gpu_note))
+    rows += [(f"GPUs {pairs_of}", link) for pairs_of, link in link_rows(hardware.links)]
     host = hardware.host
     rows.append(("CPU", f"{host.cpu}, {host.usable_cores} of {host.logical_cores} logical cores usable"))
     rows += [("Memory", format_bytes(host.memory_total_bytes)), ("System", host.system)]

@@ -73,5 +73,5 @@ def _needs_a_loop(_: Value) -> str:
 
 
 def argument(call: str, name: str, words: Mapping[Value, Any] | None = None) -> Callable[[Value], str]:
-    """What to write for a setting: an argument of a call, its value in the framework's words."""
+    """Return a function that writes a setting as an argument of a call, with its value in the framework's words."""
     return lambda value: f"{call}({name}={(words or {}).get(value, value)!r})"

@@ -1,4 +1,4 @@
-"""What ``prepare`` was given, told apart: models, optimizers, loaders, and which optimizer trains which model."""
+"""Sorts the arguments of ``prepare``: models, optimizers, loaders, and which optimizer trains which model."""
 
 from __future__ import annotations
 

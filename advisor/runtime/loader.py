@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_convert
 
 from advisor.portable.device_loader import DeviceLoader
+from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
 from advisor.runtime.step import mover_of
 
@@ -18,8 +19,13 @@ class GivenBatches(DataLoader[Any]):
     """Batches as something else than a DataLoader hands them out: nothing of how it makes them can be changed."""
 
     def __init__(self, dataset: Any, made_by: str) -> None:
-        super().__init__(dataset, batch_size=None)
+        super().__init__(dataset, batch_size=None, collate_fn=_as_given)
         self.made_by = made_by
+
+
+def _as_given(batch: Any) -> Any:
+    """A batch with tensors as it is; PyTorch would make lists of its tuples. What has none is made to tensors."""
+    return batch if next(tensors_of(batch), None) is not None else default_convert(batch)
 
 
 def loop_loader(data: Any, plan: StepPlan) -> Any:

@@ -40,7 +40,7 @@ class Loop:
     step: Callable[[Any], Any] | None = None
 
     def components(self, plan: StepPlan, data: Any) -> Components:
-        """The parts that recipes may change, with ``data`` as what feeds them."""
+        """The parts that recipes may change; ``data`` feeds them."""
         return Components(self.model, self.optimizer, data, plan, self.batch_size, self.step)
 
     @property

@@ -43,7 +43,7 @@ def finish_components(components: Components) -> None:
 
 
 def settle_optimizers(components: Components) -> None:
-    """What follows from the plan for the optimizers: where their step is compiled or captured, they ask no host."""
+    """Make the optimizers capturable where the plan compiles or captures their step: then they need no host."""
     plan = components.plan
     if plan.compile_optimizer or (plan.cuda_graph and plan.mode is Mode.TRAIN):
         for optimizer in optimizers_in(components.optimizer):

@@ -18,6 +18,14 @@ from torch import nn
 
 from advisor.errors import RefusedError
 from advisor.figures.formatting import format_setting
+from advisor.portable.launched import (
+    join_ranks,
+    over_ranks,
+    share_of_loader,
+    spread_over_ranks,
+    uses_accelerate,
+    why_not_spread,
+)
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import start_training
 from advisor.recipe import Components, Recipe, Stage
@@ -33,6 +41,9 @@ from advisor.runtime.step import GraphedStep, InferStep, OwnStep, TrainStep, mak
 
 # Settings for both modes that change a model for good when it is prepared for inference.
 _DIFFERS_IN_INFERENCE = frozenset({"precision.float8"})
+_STRATEGY = "parallel.strategy"
+# The strategies for which torchrun starts a process for each GPU.
+_OVER_RANKS = frozenset({"ddp", "fully_shard"})
 
 
 class Tuning:
@@ -47,6 +58,7 @@ class Tuning:
         self._catalog = catalog or load_catalog()
         self._catalog.check(self.settings)
         self._prepared: WeakKeyDictionary[nn.Module, StepPlan] = WeakKeyDictionary()
+        self._has_loader = False
         self._tuned: WeakSet[Any] = WeakSet()
 
     @classmethod
@@ -64,6 +76,11 @@ class Tuning:
         it holds; with an optimizer all models are prepared for training. The first loader is the one that trains: the
         others keep their batch size. A setting that cannot be shown to do the same for an object is left out for it
         with a warning. Models stay on their devices.
+
+        Settings for several GPUs apply in processes that torchrun started, and leave one device alone with a warning
+        elsewhere. There the process group is joined, each model is moved to the GPU of its process and exchanges
+        gradients when it is called in training, and the first loader gives each process its part of every batch: its
+        batch size is that of all processes together. The other loaders stay whole.
         """
         given = Given.of(objects)
         if not given.models and (given.optimizers or not given.loaders or not self._prepared):
@@ -78,14 +95,16 @@ class Tuning:
             if plan is not None:  # what the first loader was prepared for goes for its batches in every step
                 components.plan = replace(components.plan, non_blocking=plan.non_blocking)
             plan = self._prepared[components.model] = components.plan
-            back |= {id(model): components.model, id(first): loop_loader(components.data, plan)}
+            first_share = self._divided(components.data, plan)
+            back |= {id(model): components.model, id(first): loop_loader(first_share, plan)}
             if len(trained := given.optimizers_of(model)) == 1:
                 back.setdefault(id(trained[0]), optimizers_in(components.optimizer)[0])
         for loader in loaders:
             assert plan is not None
             components = Components(None, None, loader, replace(plan, device_transform=None), loader.batch_size)
             self._apply_again(components, lambda recipe: _is_for_any_loader(recipe) and recipe.key != "data.batch_size")
-            back[id(loader)] = loop_loader(components.data, components.plan)
+            share = components.data if given.models else self._divided(components.data, plan)
+            back[id(loader)] = loop_loader(share, components.plan)
         prepared = tuple(back.get(id(item), item) for item in objects)
         return prepared[0] if len(prepared) == 1 else prepared
 
@@ -152,7 +171,7 @@ class Tuning:
                 "tuning.prepare(model, optimizer)`, and train with the one that comes back"
             )
         start_training(model)
-        step = make_step(Components(model, optimizer, None, replace(plan, clip_norm=clip_grad)), loss)
+        step = make_step(Components(over_ranks(model), optimizer, None, replace(plan, clip_norm=clip_grad)), loss)
         assert not isinstance(step, InferStep)
         return step
 
@@ -192,6 +211,12 @@ class Tuning:
         return components
 
     def _apply(self, model: nn.Module, optimizer: Any, loader: Any, mode: Mode) -> Components:
+        strategy = str(self.settings.get(_STRATEGY, "single")) if mode is Mode.TRAIN else "single"
+        alone = why_not_spread(strategy)
+        if alone:
+            warnings.warn(alone, stacklevel=_users_level())
+        elif strategy in _OVER_RANKS:
+            join_ranks(model)
         plan = StepPlan(mode=mode, device=str(_device_of(model)))
         own = compiled_as(model)
         written = as_written(model) if own else model
@@ -203,7 +228,16 @@ class Tuning:
         _warn_of_missing(self._catalog.environment(settings))
         apply_settings(self._catalog, components, settings, refused=_warn_of_refusal)
         self._prepared[components.model] = components.plan
+        if strategy != "single" and not alone:
+            spread_over_ranks(components.model, components.optimizer, components.plan)
         return components
+
+    def _divided(self, loader: Any, plan: StepPlan) -> Any:
+        """This process's part of the first loader, where the work is divided among several."""
+        if self._has_loader or loader is None or uses_accelerate() or not torch.distributed.is_initialized():
+            return loader
+        self._has_loader = True
+        return share_of_loader(loader, plan)
 
     def _settings_for(self, components: Components, mode: Mode) -> Settings:
         """The settings that concern the objects at hand: none of a loader without one, none of a GPU on the CPU."""
@@ -227,7 +261,7 @@ class Tuning:
 
 
 def _warn_of_missing(environment: Mapping[str, str]) -> None:
-    """What has to be in the environment before Python starts cannot be applied any more: say what to set."""
+    """Warn of environment variables that had to be set before Python started, with the command that sets them."""
     missing = {name: text for name, text in environment.items() if text not in os.environ.get(name, "")}
     if missing:
         assignments = " ".join(f"{name}={shlex.quote(text)}" for name, text in missing.items())
@@ -246,7 +280,7 @@ def _users_level() -> int:
 
 
 def _warn_of_refusal(recipe: Recipe, value: Value, error: RefusedError) -> None:
-    """What cannot be shown to do the same with these objects is left out: say which setting, and why."""
+    """Warn that a setting is left out because it cannot be shown to give the same results with these objects."""
     warnings.warn(f"{format_setting(recipe.key, value)} is left out: {error.message}", stacklevel=_users_level())
 
 

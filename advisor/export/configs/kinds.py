@@ -1,4 +1,4 @@
-"""Which program a config is for, by its keys."""
+"""Tells which program reads a config, by its keys."""
 
 from __future__ import annotations
 
@@ -62,12 +62,40 @@ _CLUES: Mapping[ConfigKind, tuple[str, str]] = {
         "training optimizer model profiling metrics checkpoint float8 compile comm",
     ),
 }
-# Arguments of Lightning's Trainer that no other kind of mapping under `trainer:` has.
-_TRAINER_NAMES = """max_epochs accelerator devices precision accumulate_grad_batches gradient_clip_val strategy
-    log_every_n_steps max_steps val_check_interval limit_train_batches limit_val_batches enable_checkpointing
-    num_sanity_val_steps check_val_every_n_epoch detect_anomaly enable_progress_bar benchmark inference_mode
-    num_nodes"""
-_TRAINER = frozenset(_TRAINER_NAMES.split())
+# Arguments of Lightning's Trainer that hardly any other trainer has, and those that others have too. The points of one.
+_TRAINER_OWN = frozenset(
+    [
+        "accelerator",
+        "accumulate_grad_batches",
+        "gradient_clip_val",
+        "gradient_clip_algorithm",
+        "log_every_n_steps",
+        "val_check_interval",
+        "limit_train_batches",
+        "limit_val_batches",
+        "limit_test_batches",
+        "enable_checkpointing",
+        "num_sanity_val_steps",
+        "check_val_every_n_epoch",
+        "detect_anomaly",
+        "enable_progress_bar",
+        "enable_model_summary",
+        "overfit_batches",
+        "fast_dev_run",
+        "reload_dataloaders_every_n_epochs",
+        "use_distributed_sampler",
+        "inference_mode",
+        "sync_batchnorm",
+        "default_root_dir",
+    ]
+)
+_TRAINER_SHARED = frozenset(
+    ["max_epochs", "min_epochs", "max_steps", "max_time", "devices", "precision", "strategy", "benchmark", "num_nodes"]
+)
+_TRAINER = _TRAINER_OWN | _TRAINER_SHARED
+_OF_TRAINER = 3
+# Values of `precision` that Lightning alone has.
+_PRECISIONS = frozenset({"16-mixed", "bf16-mixed", "16-true", "bf16-true", "32-true", "64-true", "transformer-engine"})
 # A mapping of these names is not a mapping of some other program's arguments.
 _NESTED = ("training_args", "training_arguments", "training", "train", "trainer", "args", "train_args")
 
@@ -93,7 +121,7 @@ def home_of(kind: ConfigKind, tree: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _without(tree: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where Trainer's arguments go when there is no ``trainer:``: the top level where they stand there."""
+    """The path of Trainer's arguments in a config without ``trainer:``: the top level if they are there."""
     return () if len(_TRAINER & tree.keys()) >= 2 else ("trainer",)
 
 
@@ -110,11 +138,21 @@ def _points(kind: ConfigKind, mapping: Any) -> int:
 
 
 def _of_lightning(tree: Mapping[str, Any]) -> int:
+    """The points of a LightningCLI's config, or of arguments of the Trainer, under ``trainer:`` or at the top level."""
     trainer = tree.get("trainer")
-    inside = len(_TRAINER & trainer.keys()) if isinstance(trainer, dict) else 0
+    inside = _of_trainer(trainer) if isinstance(trainer, dict) else 0
+    if "seed_everything" in tree and isinstance(trainer, dict):  # its own name: the trainer's shared names count too
+        inside = max(inside, len(_TRAINER_SHARED & trainer.keys()))
     cli = sum(name in tree for name in ("seed_everything", "ckpt_path", "data", "model", "lr_scheduler", "optimizer"))
-    flat = len(_TRAINER & tree.keys())
-    return max(_STRONG * inside + cli if inside or "seed_everything" in tree else 0, flat * _STRONG if flat >= 3 else 0)
+    if inside or ("seed_everything" in tree and "trainer" in tree):
+        return inside + _STRONG * ("seed_everything" in tree) + cli
+    return _of_trainer(tree)
+
+
+def _of_trainer(mapping: Mapping[str, Any]) -> int:
+    """The points of a mapping's names; none without a name or a value that is the Trainer's own."""
+    own = len(_TRAINER_OWN & mapping.keys()) + (str(mapping.get("precision")) in _PRECISIONS)
+    return _OF_TRAINER * own + len(_TRAINER_SHARED & mapping.keys()) if own else 0
 
 
 def _is_hydra(tree: Mapping[str, Any]) -> bool:

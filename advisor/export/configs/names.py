@@ -64,7 +64,7 @@ _DTYPES = ("precision.autocast", "precision.weights")
 
 
 def entries_for(key: str, value: Value, tree: Mapping[str, Any], current: Mapping[str, Value]) -> tuple[Entry, ...]:
-    """Where a setting belongs by its name in a config of no known kind; nothing where that is not unmistakable."""
+    """Entries for a setting, found by name in a config of no known kind; none unless the match is unique."""
     own = key.rpartition(".")[2]
     names = {own, *_NAMES.get(key, "").split(), *_WORDS.get(key, "").split(), *_switches_of(key)}
     exact = [path for path, node in walk(tree) if ".".join(path) == key and not isinstance(node, dict | list)]
@@ -95,14 +95,14 @@ def in_the_words_of(present: object, key: str, value: Value) -> Scalar:
 
 
 def _cannot_hold(present: object, value: Value) -> str:
-    """What a config's value is, where a setting's is of another kind; empty where it can take the place."""
+    """The kind of a config's value that a setting's value cannot replace; empty where it can."""
     if isinstance(present, bool):
         return "" if isinstance(value, bool) else "true or false"
     return "a number" if isinstance(present, int | float) and isinstance(value, str | bool) else ""
 
 
 def switched(name: str, key: str, value: Value) -> bool | None:
-    """What a boolean of this name has to be to say a value; None where it cannot say it."""
+    """The value of a boolean entry of this name that expresses a setting's value; None where none does."""
     values = _switches_of(key).get(name.lower().replace("-", "_"))
     if values is None or value not in values:
         return None
@@ -119,7 +119,7 @@ def _name(path: Path) -> str:
 
 
 def _said(key: str, value: Value, path: Path, present: object, current: Mapping[str, Value], *, exact: bool) -> Scalar:
-    """What has to stand at a path to say a value; None where it would mean something else."""
+    """The value at a path that expresses a setting's value; None where it would mean something else."""
     if isinstance(present, bool):
         return value if isinstance(value, bool) else switched(path[-1], key, value)
     if isinstance(present, int | float):

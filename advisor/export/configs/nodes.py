@@ -32,7 +32,7 @@ def made_by(mapping: Mapping[str, Any]) -> tuple[str, Path]:
 
 
 def phrases(config: Config) -> Iterator[Phrase]:
-    """What the objects that a config makes can be told: the only Trainer, optimizer and training loader of it."""
+    """Phrases for the objects that a config makes: its only Trainer, optimizer and training loader."""
     makers = [(path, node, *made_by(node)) for path, node in walk(config.tree) if isinstance(node, dict)]
     optimizers = [item for item in makers if _is_optimizer(item[1], item[2])]
     if len(optimizers) == 1:

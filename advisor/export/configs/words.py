@@ -20,6 +20,13 @@ WORKERS, PIN, PERSISTENT, PREFETCH = (
     "data.prefetch_factor",
 )
 LOADER_KEYS = (WORKERS, PIN, PERSISTENT, PREFETCH)
+DDP_KEYS = (
+    "parallel.gradient_as_bucket_view",
+    "parallel.static_graph",
+    "parallel.bucket_cap_mb",
+    "parallel.find_unused_parameters",
+    "parallel.broadcast_buffers",
+)
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", None)
 
 
@@ -42,9 +49,9 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a phrase may depend on: the wanted settings, what the config holds, and where the arguments are in it.
+    """The input of a phrase: the wanted settings, the config's contents, and the path of the arguments in it.
 
-    ``on_cpu``: the loop was measured on a CPU.
+    ``on_cpu``: the loop was measured on a CPU. ``gpus`` is how many the settings are for.
     """
 
     settings: Mapping[str, Value]
@@ -52,6 +59,13 @@ class Config:
     home: Path = ()
     mode: Mode = Mode.TRAIN
     on_cpu: bool = False
+    gpus: int = 1
+
+    def batch_of_each(self, *path: str) -> Iterator[Phrase]:
+        """The batch size, under a key that counts the samples of one GPU."""
+        size = self.settings.get("data.batch_size")
+        if isinstance(size, int) and size % self.gpus == 0:
+            yield Phrase(("data.batch_size",), (Entry((*self.home, *path), size // self.gpus),))
 
     def get(self, *path: str) -> Any:
         """The config's value under a key of the framework; None where it says nothing."""
@@ -67,7 +81,7 @@ class Config:
         return Entry((*self.home, name, *inside), value)
 
     def off(self, name: str, value: Scalar = False) -> Entry:
-        """What would contradict, switched off where the config has it on."""
+        """An entry that switches off an option of the config that contradicts a setting, if it is there."""
         return Entry((*self.home, name), value, only_there=True)
 
     def simply(self, **names: str) -> Iterator[Phrase]:
@@ -120,8 +134,9 @@ def huggingface(config: Config) -> Iterator[Phrase]:
     batch = "per_device_train_batch_size" if config.mode is Mode.TRAIN else "per_device_eval_batch_size"
     if config.mode is Mode.TRAIN and config.has("micro_batch_size") and not config.has(batch):
         batch = "micro_batch_size"
-    yield from config.simply(data__batch_size=batch)
+    yield from config.batch_of_each(batch)
     yield from _loader(config, "dataloader_")
+    yield from _hf_parallel(config)
     if "data.non_blocking" in settings:
         entry = config.entry("accelerator_config", settings["data.non_blocking"], "non_blocking")
         yield Phrase(("data.non_blocking",), (entry,))
@@ -129,6 +144,24 @@ def huggingface(config: Config) -> Iterator[Phrase]:
         yield Phrase(("backends.deterministic",), (config.off("full_determinism"),))
     if settings.get("loop.empty_cache") == "never" and config.get("torch_empty_cache_steps"):
         yield Phrase(("loop.empty_cache",), (config.off("torch_empty_cache_steps", None),))
+
+
+def _hf_parallel(config: Config) -> Iterator[Phrase]:
+    """The words of ``Trainer`` on several GPUs: under torchrun it uses DDP if nothing else is said."""
+    strategy = config.settings.get("parallel.strategy")
+    if strategy in ("ddp", "data_parallel"):
+        yield Phrase(("parallel.strategy",), (config.off("fsdp", None),))
+        names = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "broadcast_buffers")
+        yield from config.simply(**{f"parallel__{name}": f"ddp_{name}" for name in names})
+    elif strategy == "fully_shard":
+        version = config.entry("fsdp_config", 2, "version")
+        yield Phrase(("parallel.strategy",), (config.entry("fsdp", True), version))
+        reshard = config.settings.get("parallel.reshard_after_forward")
+        if reshard is not None:
+            entry = config.entry("fsdp_config", reshard, "reshard_after_forward")
+            yield Phrase(("parallel.reshard_after_forward",), (entry,))
+    if config.settings.get("parallel.no_sync"):
+        yield Phrase(("parallel.no_sync",))
 
 
 def _hf_optimizer(config: Config) -> Iterator[Phrase]:
@@ -182,6 +215,23 @@ def lightning(config: Config) -> Iterator[Phrase]:
             yield Phrase(("debug.switches",), off)
     if settings.get("infer.grad") in ("no_grad", "inference_mode"):
         yield Phrase(("infer.grad",), (config.entry("inference_mode", settings["infer.grad"] == "inference_mode"),))
+    yield from _lightning_parallel(config)
+
+
+_DDP_STRATEGY = "lightning.pytorch.strategies.DDPStrategy"
+
+
+def _lightning_parallel(config: Config) -> Iterator[Phrase]:
+    """The strategy of DistributedDataParallel, with its options as a class's arguments. ``fully_shard`` has no word."""
+    given = [key for key in DDP_KEYS if key in config.settings]
+    if config.settings.get("parallel.strategy") == "ddp" and not given:
+        yield Phrase(("parallel.strategy",), (config.entry("strategy", "ddp"),))
+    elif config.settings.get("parallel.strategy") == "ddp":
+        yield Phrase(("parallel.strategy",), (config.entry("strategy", _DDP_STRATEGY, "class_path"),))
+        for key in given:
+            entry = config.entry("strategy", config.settings[key], "init_args", key.partition(".")[2])
+            yield Phrase((key,), (entry,))
+    yield from config.simply(parallel__sync_batch_norm="sync_batchnorm")
 
 
 # --- Accelerate -------------------------------------------------------------------------------------------------
@@ -212,6 +262,24 @@ def accelerate(config: Config) -> Iterator[Phrase]:
     if checkpointing in ("none", "blocks") and isinstance(config.get("fsdp_config"), dict):
         entry = config.entry("fsdp_config", checkpointing == "blocks", "fsdp_activation_checkpointing")
         yield Phrase(("memory.activation_checkpointing",), (entry,))
+    yield from _accelerate_parallel(config)
+
+
+def _accelerate_parallel(config: Config) -> Iterator[Phrase]:
+    """The kind of distribution and the number of processes. The options of DistributedDataParallel are for the code."""
+    strategy, count = config.settings.get("parallel.strategy"), config.entry("num_processes", config.gpus)
+    if strategy == "ddp":
+        kind = "MULTI_CPU" if config.on_cpu else "MULTI_GPU"
+        yield Phrase(("parallel.strategy",), (config.entry("distributed_type", kind), count))
+    elif strategy == "fully_shard":
+        version = config.entry("fsdp_config", 2, "fsdp_version")
+        yield Phrase(("parallel.strategy",), (config.entry("distributed_type", "FSDP"), count, version))
+        reshard = config.settings.get("parallel.reshard_after_forward")
+        if reshard is not None:
+            entry = config.entry("fsdp_config", reshard, "fsdp_reshard_after_forward")
+            yield Phrase(("parallel.reshard_after_forward",), (entry,))
+    if config.settings.get("parallel.no_sync"):
+        yield Phrase(("parallel.no_sync",))
 
 
 # --- timm -------------------------------------------------------------------------------------------------------
@@ -252,12 +320,15 @@ def timm(config: Config) -> Iterator[Phrase]:
     yield from config.simply(
         step__accumulate="grad_accum_steps", data__num_workers="workers", data__pin_memory="pin_mem"
     )
-    yield from config.simply(data__batch_size=batch)
+    yield from config.batch_of_each(batch)
+    yield from config.simply(parallel__sync_batch_norm="sync_bn")
+    if settings.get("parallel.strategy") == "ddp":
+        yield Phrase(("parallel.strategy",))
     yield from _always_in_timm(config)
 
 
 def _always_in_timm(config: Config) -> Iterator[Phrase]:
-    """What timm's loader and script do anyway."""
+    """Phrases for settings that timm's loader and script have anyway."""
     always = {PERSISTENT: True, PREFETCH: 2, "backends.cudnn_benchmark": True, "precision.float32_matmul": "high"}
     for key, value in always.items():
         if config.settings.get(key) == value:
@@ -323,8 +394,7 @@ def mmengine(config: Config) -> Iterator[Phrase]:
     loader = "train_dataloader" if config.mode is Mode.TRAIN else "test_dataloader"
     if isinstance(config.get(loader), dict):
         yield from _loader(config, "", loader)
-        if "data.batch_size" in settings:
-            yield Phrase(("data.batch_size",), (config.entry(loader, settings["data.batch_size"], "batch_size"),))
+        yield from config.batch_of_each(loader, "batch_size")
 
 
 # --- detectron2 and DeepSpeed -----------------------------------------------------------------------------------

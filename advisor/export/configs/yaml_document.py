@@ -51,7 +51,7 @@ class _Edit:
 
 @dataclass(slots=True)
 class _Addition:
-    """What a mapping, or an empty value that becomes one, gets in addition; ``key`` is that of an empty value."""
+    """Text to add to a mapping, or to an empty value that becomes one; ``key`` is that of the empty value."""
 
     node: Node | None
     key: Node | None
@@ -126,7 +126,7 @@ class YamlDocument:
         return [(key, value) for key, value in entries_of(node, part)]
 
     def _no_room(self, node: Node | None, key: Node | None, path: Path) -> str:
-        """Why nothing can be added to what stands at a path; empty where something can."""
+        """The reason that nothing can be added to the node at a path; empty where something can."""
         if node is None or (node is self.root and isinstance(node, ScalarNode)):
             return ""  # an empty config
         if isinstance(node, ScalarNode):
@@ -223,7 +223,7 @@ class YamlDocument:
         return self._lines_at(index, lines)
 
     def _line_for(self, mapping: MappingNode) -> tuple[int, int] | None:
-        """Where lines can be added to a block mapping: the index in the text, and the place among the entries."""
+        """The position for new lines in a block mapping: the index in the text, and the place among the entries."""
         if mapping is self.root:
             end, last = _end_of_content(self.source), mapping.value[-1][1]
             if not _ends_in_block_text(last) or self.source[:end][-1:] in tuple(BREAKS):
@@ -255,7 +255,7 @@ class YamlDocument:
         return _Edit(end, end, ("" if comma else ",") + gap + inline)
 
     def _end_of_flow_entries(self, closing: int) -> tuple[int, bool]:
-        """Where the last token before a flow mapping's closing brace ends, and whether it is a comma."""
+        """The end of the last token before a flow mapping's closing brace, and whether that token is a comma."""
         if self.as_json:
             return len(self.source[:closing].rstrip()), False
         end, comma = 0, False
@@ -334,7 +334,7 @@ def _ends_in_block_text(node: Node) -> bool:
 
 
 def _end_of_content(text: str) -> int:
-    """Where the document ends: before its ``...`` line, or at the end of the text."""
+    """The end of the document's content: before its ``...`` line, or the end of the text."""
     for token in yaml.scan(text, Loader=ConfigLoader):
         if isinstance(token, yaml.DocumentEndToken) and token.start_mark.index < token.end_mark.index:
             return int(token.start_mark.index)

@@ -58,11 +58,13 @@ class PatchedConfig(Format):
         return (changes or "Nothing would change in the config.\n") + (f"\n{said}" if said else "")
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
-        """Where the config has a section of settings: what else it says, its program applies."""
+        """The config's own section of settings, which can be verified; the rest of it is applied by its program."""
         from advisor.experiment.verification import Exported
         from advisor.files.config_file import read_config
+        from advisor.report.launching import gpus_to_start
 
-        return Exported(path, read_config(path)) if _patched(found, path).patch.added else None
+        alone = gpus_to_start(found.state, found.settings) == 1
+        return Exported(path, read_config(path)) if alone and _patched(found, path).patch.added else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         """Run it."""

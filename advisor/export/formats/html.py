@@ -38,6 +38,7 @@ class HtmlReport(Format):
 
 
 FORMAT = HtmlReport()
+_LONGEST_LISTING = 30  # lines
 
 
 def html_report(state: SessionState, request: Request, catalog: Catalog) -> str:
@@ -65,11 +66,17 @@ def _html_block(block: Block) -> str:
         case Bullets(items):
             return "<ul>\n" + "\n".join(f"<li>{html.escape(item)}</li>" for item in items) + "\n</ul>"
         case Listing(text):
-            return f"<pre>{html.escape(text)}</pre>"
+            return _html_listing(text)
         case Table():
             return _html_table(block)
         case Picture(chart):
             return svg.figure(chart)
+
+
+def _html_listing(text: str) -> str:
+    """Code or a chart as it is; what is longer than a screen opens on a click."""
+    listing, lines = f"<pre>{html.escape(text)}</pre>", len(text.splitlines())
+    return listing if lines <= _LONGEST_LISTING else f"<details><summary>{lines} lines</summary>{listing}</details>"
 
 
 def _html_table(table: Table) -> str:
@@ -121,8 +128,9 @@ th { color: var(--dim); font-weight: 600; white-space: nowrap; }
 .number { text-align: right; white-space: nowrap; }
 code, pre { font: .88em/1.5 ui-monospace, monospace; background: var(--soft); border-radius: .25rem; }
 code { padding: .1rem .3rem; }
+summary { color: var(--dim); cursor: pointer; }
 pre { padding: .8rem 1rem; overflow-x: auto; }
-.bar { display: inline-block; width: 8rem; height: .6rem; background: var(--soft); border-radius: .2rem; }
+.bar { display: inline-block; width: min(8rem, 18vw); height: .6rem; background: var(--soft); border-radius: .2rem; }
 .bar i { display: block; height: 100%; background: var(--mark); border-radius: .2rem; }
 footer { margin-top: 3rem; color: var(--dim); font-size: .88rem; }
 @style@</style>

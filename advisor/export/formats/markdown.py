@@ -64,12 +64,14 @@ def _markdown_block(block: Block) -> list[str]:
             fence = "`" * max(3, 1 + _longest_run(text))
             return [f"{fence}{language}", *text.rstrip("\n").split("\n"), fence]
         case Table():
-            return _markdown_table(block)
+            return table_lines(block)
         case Picture(chart):
             return [f"**{_markdown(chart.title)}.** {_markdown(chart.words)}"]
 
 
-def _markdown_table(table: Table) -> list[str]:
+def table_lines(table: Table) -> list[str]:
+    """A table, line by line."""
+
     def row(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cells) + " |"
 

@@ -29,13 +29,17 @@ class SettingsFile(Format):
 
     def files(self, found: Found, path: str) -> Iterable[File]:
         """One file with all settings."""
-        yield File("Settings", path, lambda: _text(found), found.remark)
+        from advisor.report.launching import launch_lines
 
-    def to_verify(self, found: Found, path: str) -> Exported:
-        """Always possible."""
+        start = tuple(launch_lines(found.state, found.settings))
+        yield File("Settings", path, lambda: _text(found), found.remark, more=start)
+
+    def to_verify(self, found: Found, path: str) -> Exported | None:
+        """Where the settings are for one process."""
         from advisor.experiment.verification import Exported
+        from advisor.report.launching import gpus_to_start
 
-        return Exported(path)
+        return Exported(path) if gpus_to_start(found.state, found.settings) == 1 else None
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         """Load it."""

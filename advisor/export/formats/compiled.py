@@ -1,0 +1,68 @@
+"""The tuned model as one compiled file, as a format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from advisor.errors import UsageError
+from advisor.export.format import File, Format, Found
+from advisor.records import Mode
+
+if TYPE_CHECKING:
+    from advisor.experiment.verification import Exported
+
+
+class CompiledModel(Format):
+    """The model with its weights and the settings that won, compiled by AOTInductor: it runs without its source."""
+
+    id = "compiled"
+    option = "--export"
+    brief = ".pt2 (the compiled model, for inference)"
+    suffixes = (".pt2",)
+    order = 35
+
+    def files(self, found: Found, path: str) -> Iterable[File]:
+        """One file, made in a process of its own. The app does not offer it: compiling takes a minute or more."""
+        facts = found.state.facts
+        if facts is not None and facts.workload.mode is not Mode.INFER:
+            raise UsageError(
+                f"{path}: a model is compiled to a file for inference, and this session trained it.",
+                "Measure it with --mode infer, or export the settings: --export tuned.yaml.",
+            )
+        if found.state.finished is None or found.state.finished.cancelled:
+            raise UsageError(f"{path}: the session did not run to its end.", "Take it up again with --resume.")
+        yield File("Compiled model", path, lambda: _content(found), found.remark, more=_where_it_runs(found))
+
+    def to_verify(self, found: Found, path: str) -> Exported:
+        """Always: it is loaded in a fresh process, and its outputs are compared."""
+        from advisor.experiment.verification import Exported
+
+        return Exported(path)
+
+    def next_steps(self, name: str, found: Found) -> tuple[str, str]:
+        """Load it."""
+        return f'in your service: model = torch._inductor.aoti_load_package("{name}")', _where_it_runs(found)[0]
+
+
+def _content(found: Found) -> bytes:
+    from advisor.experiment.packaging import package
+
+    return package(found.request, found.settings, found.catalog)
+
+
+def _where_it_runs(found: Found) -> tuple[str, ...]:
+    """The devices and the batches that the file is for, in a sentence."""
+    facts, size = found.state.facts, found.settings.get("data.batch_size")
+    if facts is None:
+        return ()
+    workload = facts.workload
+    samples = size or workload.batch_size
+    batches = f"batches of exactly {samples}" if samples else "batches of exactly the measured shape"
+    return (
+        f"It runs on devices of the same kind ({workload.device_name}) and takes {batches}: "
+        f"torch._inductor.aoti_load_package, PyTorch {facts.versions.get('torch', 'of the same version')}.",
+    )
+
+
+FORMAT = CompiledModel()
