@@ -41,6 +41,10 @@ class TargetError(AdvisorError):
     exit_code = ExitCode.TARGET
 
 
+class TooSlowError(TargetError):
+    """The target's steps take longer than the budget leaves for them."""
+
+
 class RefusedError(AdvisorError, ValueError):
     """A setting that would replace an object of the user's by one that does something else."""
 

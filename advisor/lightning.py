@@ -15,12 +15,15 @@ from advisor.runtime.tuning import Tuning
 try:
     import lightning.pytorch as framework
     from lightning.pytorch.plugins.precision import MixedPrecision
+    from lightning.pytorch.strategies import DDPStrategy
 except ImportError:
     import pytorch_lightning as framework
     from pytorch_lightning.plugins.precision import MixedPrecision
+    from pytorch_lightning.strategies import DDPStrategy
 
 _PRECISIONS: dict[Value, str] = {"bfloat16": "bf16-mixed", "float16": "16-mixed"}
 _LOADER = "DataLoader"
+_DDP = "DDPStrategy"
 _PLACES = {
     "precision.autocast": argument("Trainer", "precision", _PRECISIONS),
     "precision.weights": argument("Trainer", "precision", {"bfloat16": "bf16-true", "float16": "16-true"}),
@@ -31,6 +34,13 @@ _PLACES = {
     "data.persistent_workers": argument(_LOADER, "persistent_workers"),
     "data.prefetch_factor": argument(_LOADER, "prefetch_factor"),
     "data.multiprocessing_context": argument(_LOADER, "multiprocessing_context"),
+    "parallel.strategy": argument("Trainer", "strategy", {"fully_shard": "ModelParallelStrategy()"}),
+    "parallel.sync_batch_norm": argument("Trainer", "sync_batchnorm"),
+    "parallel.gradient_as_bucket_view": argument(_DDP, "gradient_as_bucket_view"),
+    "parallel.static_graph": argument(_DDP, "static_graph"),
+    "parallel.bucket_cap_mb": argument(_DDP, "bucket_cap_mb"),
+    "parallel.find_unused_parameters": argument(_DDP, "find_unused_parameters"),
+    "parallel.broadcast_buffers": argument(_DDP, "broadcast_buffers"),
 }
 
 
@@ -47,7 +57,7 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
         self._collect: Collector | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """What the Trainer has to know before it makes the optimizers."""
+        """Set the Trainer's options that it reads before it makes the optimizers."""
         if stage != "fit":
             return
         settings = self.tuning.settings
@@ -85,8 +95,17 @@ class TunedCallback(framework.Callback):  # type: ignore[misc]
             "step.accumulate": trainer.accumulate_grad_batches,
             "host.gc": settings.get("host.gc"),
             "data.non_blocking": True,  # as Lightning moves batches
+            "parallel.no_sync": True,  # so does Lightning while it accumulates
+            **_done_over_gpus(trainer.strategy),
         }
         return divide(settings, trainer.strategy.root_device.type, _PLACES, done)
+
+
+def _done_over_gpus(strategy: Any) -> dict[str, object]:
+    """The settings that the Trainer's own strategy has already, with their values."""
+    if not isinstance(strategy, DDPStrategy):
+        return {}
+    return {"parallel.strategy": "ddp", **{f"parallel.{name}": value for name, value in strategy._ddp_kwargs.items()}}
 
 
 def _parts_that_are_called(module: nn.Module) -> list[nn.Module]:

@@ -22,12 +22,19 @@ _NAMED = {
     "data.pin_memory": "dataloader_pin_memory",
     "data.persistent_workers": "dataloader_persistent_workers",
     "data.prefetch_factor": "dataloader_prefetch_factor",
+    "parallel.bucket_cap_mb": "ddp_bucket_cap_mb",
+    "parallel.static_graph": "ddp_static_graph",
+    "parallel.find_unused_parameters": "ddp_find_unused_parameters",
+    "parallel.broadcast_buffers": "ddp_broadcast_buffers",
 }
 _AUTOCAST = {"bfloat16": "bf16", "float16": "fp16"}
 _NON_BLOCKING = "data.non_blocking"
 _PLACES = {
     **{key: argument(_CALL, name) for key, name in _NAMED.items()},
     "precision.autocast": lambda value: f"{_CALL}({_AUTOCAST[str(value)]}=True)",
+    "parallel.strategy": lambda value: (
+        f"{_CALL}(fsdp=True)" if value == "fully_shard" else "start the script with torchrun"
+    ),
     _NON_BLOCKING: lambda value: f'{_CALL}(accelerator_config={{"non_blocking": {value}}})',
 }
 
@@ -77,8 +84,9 @@ class TunedCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _done(args: Any, settings: dict[str, Value]) -> dict[str, object]:
-    """What the arguments say already, by setting."""
+    """The settings that the arguments hold already."""
     told = {key: getattr(args, name) for key, name in _NAMED.items()}
     told["precision.autocast"] = "bfloat16" if args.bf16 else "float16" if args.fp16 else "none"
     told[_NON_BLOCKING] = bool(args.accelerator_config.non_blocking)
-    return {**told, "host.gc": settings.get("host.gc")}
+    told["parallel.strategy"] = "fully_shard" if args.fsdp else "ddp" if args.world_size > 1 else "single"
+    return {**told, "parallel.no_sync": True, "host.gc": settings.get("host.gc")}

@@ -135,6 +135,8 @@ def _cannot_be_resized(facts: Facts) -> Skip | None:
         return Skip("the loader has a batch sampler of its own; change the batch size there")
     if loader is not None and loader.batch_size is None:
         return Skip("the dataset yields whole batches; change the batch size there")
+    if facts.workload.resizing_problem:
+        return Skip(f"{facts.workload.resizing_problem}; give a callable that takes a batch size")
     if not facts.workload.resizable_batch:
         return Skip("the batch cannot be resized: give a DataLoader, tensors, or a callable that takes a batch size")
     return None
@@ -148,7 +150,7 @@ def _samples(loader: LoaderFacts | None) -> float:
 
 
 def _memory(facts: Facts) -> float:
-    """What a batch may take. On the CPU a batch that is too large ends more than the trial, so that has a limit too."""
+    """The memory that a batch may take. The CPU has a limit too: a batch that is too large ends more than the trial."""
     total = facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
     return _USABLE_MEMORY * total if total else math.inf
 
@@ -167,7 +169,7 @@ def _estimated_bytes(facts: Facts, size: int) -> float:
 
 
 def _advice(facts: Facts, size: int) -> str:
-    """What a larger batch asks of the training recipe, as a sentence after the reason; empty for inference."""
+    """Advice on the learning rate and warm-up for a larger batch, after the reason; empty for inference."""
     workload = facts.workload
     if workload.mode is not Mode.TRAIN or not size or not workload.batch_size or size <= workload.batch_size:
         return ""

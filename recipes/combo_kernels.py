@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.machine.toolchain import missing_compiler
+from advisor.machine.toolchain import cannot_compile
 from advisor.portable import compile_source
 from advisor.portable.plan import COMBO_KERNELS
 from advisor.recipe import CUDA, Recipe, Stage, gain_of_compiling, torch_is_older
@@ -57,7 +57,7 @@ class ComboKernels(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if torch_is_older(_SINCE):
             return Skip(f"PyTorch {facts.versions.get('torch', '')} cannot combine kernels well (2.9 and later can)")
-        return missing_compiler(facts) or [True]
+        return cannot_compile(facts) or [True]
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # No measurement yet: the figure of a small gain.

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from advisor.machine.toolchain import missing_compiler
+from advisor.machine.toolchain import cannot_compile
 from advisor.recipe import NOT_COMPILED, Recipe, Stage, gain_of_compiling, is_host_bound
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
 
@@ -66,7 +66,7 @@ class Compile(Recipe):
             modes = tuple(mode for mode in modes if mode not in ("reduce-overhead", "max-autotune"))
         scope = facts.current("compile.scope", "model")
         # What is compiled with any other scope is compiled in the mode `default` unless another is set.
-        return missing_compiler(facts) or [mode for mode in modes if scope == "model" or mode != "default"]
+        return cannot_compile(facts) or [mode for mode in modes if scope == "model" or mode != "default"]
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # Modes with graphs of their own gain from them where the host is the limit and the step is not captured.

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from advisor.machine.toolchain import missing_compiler
+from advisor.machine.toolchain import cannot_compile
 from advisor.portable import compile_source
 from advisor.portable.plan import AUTOTUNED_MATMULS
 from advisor.recipe import CUDA, Recipe, Stage, gain_of_compiling, unless_computed
@@ -60,7 +60,7 @@ class CompileAutotune(Recipe):
             return nothing
         if str(facts.current("compile.mode", "none")).startswith("max-autotune"):
             return Skip("the mode max-autotune times the kernels of matrix products already")
-        return missing_compiler(facts) or ["matmuls"]
+        return cannot_compile(facts) or ["matmuls"]
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # GPT-2 on an H200: 1.06x together with a padded vocabulary; nothing in its expert's stack (1.00x).

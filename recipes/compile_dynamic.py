@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.machine.toolchain import missing_compiler
+from advisor.machine.toolchain import cannot_compile
 from advisor.portable import compile_source
 from advisor.recipe import Recipe, Stage, gain_of_compiling
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
@@ -54,7 +54,7 @@ class CompileDynamic(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if not facts.workload.varying_shapes:
             return Skip("every batch that was looked at has the same shapes")
-        return missing_compiler(facts) or [True, False]
+        return cannot_compile(facts) or [True, False]
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: true 1.09x on lengths that vary; false compiles for each length.

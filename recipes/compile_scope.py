@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from advisor.figures.formatting import format_percent
-from advisor.machine.toolchain import missing_compiler
+from advisor.machine.toolchain import cannot_compile
 from advisor.portable import compile_source
 from advisor.recipe import Recipe, Stage, gain_of_compiling
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
@@ -72,7 +72,7 @@ class CompileScope(Recipe):
         values = ["with_loss"] if _loss_counts(facts) else []
         values += ["regional"] if blocks and not convolves else []
         if values:
-            return missing_compiler(facts) or values
+            return cannot_compile(facts) or values
         if blocks:
             return Skip(_CONVOLVES.format(blocks[0][0]))
         return Skip("the model repeats no block of layers that could be compiled by itself")

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from advisor.machine.toolchain import missing_compiler
+from advisor.machine.toolchain import cannot_compile
 from advisor.portable import FREEZING, compile_source
 from advisor.recipe import CPU, INFERENCE, Recipe, Stage, gain_of_compiling, unless_computed
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
@@ -58,7 +58,7 @@ class CpuFreeze(Recipe):
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if nothing := unless_computed(facts, "conv1d", "conv2d", "conv3d", "linear", reason=_NOTHING_TO_PACK):
             return nothing
-        return missing_compiler(facts) or [True]
+        return cannot_compile(facts) or [True]
 
     def expected_gain(self, facts: Facts, value: Value) -> float:
         # tests/gpu/RESULTS.md: 1.63x on a served network, of which compiling alone gives a part.

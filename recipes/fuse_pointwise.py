@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from advisor.machine.toolchain import missing_compiler
+from advisor.machine.toolchain import cannot_compile
 from advisor.portable import source
 from advisor.recipe import NOT_COMPILED, Components, Recipe, Stage
 from advisor.records import Bottleneck, Facts, Numerics, Skip, Value
@@ -57,7 +57,7 @@ class FusePointwise(Recipe):
             return Skip(f"the model {facts.workload.fusing_problem}")
         if not facts.workload.fusable_chains:
             return Skip("the model has no two pointwise operations in a row")
-        return missing_compiler(facts) or [True]
+        return cannot_compile(facts) or [True]
 
     def apply(self, workload: Components, value: Value) -> None:
         if value:

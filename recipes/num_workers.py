@@ -112,7 +112,7 @@ def _ladder(most: int) -> list[Value]:
 
 
 def _enough_workers(facts: Facts) -> float:
-    """How many workers load a batch in the time that the rest of a step takes once that has been tuned.
+    """The number of workers that load a batch within the rest of a step, once that has been tuned.
 
     A step without workers waits for a batch as long as one worker takes to load it.
     """

@@ -109,7 +109,7 @@ class PadDims(Recipe):
 
 
 def _optimizer_problem(optimizer: OptimizerFacts | None) -> str:
-    """Why rows of zeros could change what an optimizer does; empty where they cannot."""
+    """The reason that rows of zeros could change an optimizer's updates; empty where they cannot."""
     if optimizer is None or (optimizer.builtin and optimizer.name not in _READ_SHAPES):
         return ""
     if optimizer.builtin:

@@ -137,7 +137,7 @@ def _multiplies_much(facts: Facts) -> bool:
 
 
 def _lacks_units(facts: Facts) -> str:
-    """Why the device multiplies no faster in a reduced precision; empty where it does."""
+    """The reason that the device multiplies no faster in a reduced precision; empty where it does."""
     if facts.on_cuda:
         lacking = lacks_units(facts, "tf32")
         return lacking.reason if lacking else ""

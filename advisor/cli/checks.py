@@ -11,6 +11,7 @@ from pathlib import Path
 from advisor.cli.values import alternatives
 from advisor.errors import UsageError
 from advisor.files.paths import exists, is_file, is_folder
+from advisor.records import Value, text_of
 from advisor.records.outputs import STANDARD_OUTPUT, Outputs
 
 
@@ -37,6 +38,23 @@ def check_recipes(only: Sequence[str], skip: Sequence[str], key_map: Mapping[str
             )
 
 
+def check_accepted(accept: Sequence[tuple[str, Value | None]], skip: Sequence[str], folders: Sequence[str]) -> None:
+    """Raise UsageError for a recipe or a value that there is not, and for a recipe both accepted and left out."""
+    if not accept:
+        return
+    from advisor.recipe.catalog import load_catalog
+
+    catalog = load_catalog(folders)
+    for name, value in accept:
+        if name not in catalog.recipes:
+            raise unknown_recipe(name, tuple(catalog.recipes), "--accept: ")
+        if value is not None and not catalog[name].accepts(value):
+            known = ", ".join(text_of(each) for each in catalog[name].examples)
+            raise UsageError(f"--accept: {name} has no value {text_of(value)}.", f"Choose one such as {known}.")
+    if both := [name for name, _ in accept if name in skip]:
+        raise UsageError(f"--accept and --skip both name {', '.join(both)}.", "Leave it out of one of them.")
+
+
 def unknown_recipe(name: str, known: Sequence[str], prefix: str = "") -> UsageError:
     """The error for an id that no recipe has, with the ids nearest to it."""
     return UsageError(
@@ -50,7 +68,7 @@ def _closest(word: str, known: Sequence[str]) -> str:
 
 
 def outputs_of(options: argparse.Namespace, key_map: Mapping[str, str]) -> Outputs:
-    """Where the results of these options go, checked. Raises UsageError."""
+    """The checked destinations of the results that these options name. Raises UsageError."""
     config = getattr(options, "config", None)
     if key_map and not config:
         raise UsageError("--map says where a config holds a setting, but there is none.", "Name it with --config FILE.")

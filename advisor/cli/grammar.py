@@ -14,6 +14,7 @@ from advisor.cli.commands import (
     compare,
     completion,
     export,
+    follow,
     hardware,
     init,
     measure,
@@ -43,6 +44,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Invocation]] = {
     "export": export.parse,
     "init": init.parse,
     "check": check.parse,
+    "follow": follow.parse,
     "completion": completion.parse,
     "help": topics.parse,
 }
@@ -66,6 +68,7 @@ and writes the settings that won.
   perf-advisor export [SESSION]        write the settings that one found
   perf-advisor init train.py           write a build() to complete from what a script does
   perf-advisor check tuned.yaml TARGET measure exported settings again; 4 if not worth it
+  perf-advisor follow --nnodes 2 ...   this machine's GPUs for a session on another
   perf-advisor completion bash         a script for your shell: bash, zsh or fish
   perf-advisor help [TOPIC]            the options by topic"""
 

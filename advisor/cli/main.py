@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from advisor.process.collector import collector_waits
 from advisor.process.hiding import hidden_library
 from advisor.process.interrupts import INTERRUPTS
 from advisor.process.streams import Streams
@@ -76,10 +77,11 @@ def _accept_any_text() -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    from advisor.cli.commands.measure import Measure
-    from advisor.cli.grammar import parse
+    with collector_waits():
+        from advisor.cli.commands.measure import Measure
+        from advisor.cli.grammar import parse
 
-    invocation = parse(arguments)
+        invocation = parse(arguments)
     if not isinstance(invocation, Measure):  # a session ends in its own way
         INTERRUPTS.at_once()
     code = invocation.run()
@@ -88,7 +90,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _complain(message: str, hint: str, details: str = "") -> None:
-    """What is wrong, and what to do: one line each; then the details, when there are some."""
+    """Print an error on stderr: one line for the problem, one for the remedy; then the details, when there are some."""
     from advisor.figures.formatting import plain, printable
 
     message, hint = (plain(" ".join(text.split())) for text in (message, hint))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from advisor.cli.values import alternatives, choice_of, folder_of, path_of
+from advisor.cli.values import alternatives, choice_of, count_of, folder_of, path_of
 from advisor.errors import UsageError
 from advisor.export.formats import formats_of
 from advisor.records import ConfigKind
@@ -64,13 +64,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_export(parser: Parser, **kwargs: Any) -> None:
-    """``--export``."""
+    """Add the option ``--export``."""
     briefs = alternatives([each.brief for each in formats_of("--export")])
     parser.option("--export", metavar="FILE", help=f"write the settings that won: {briefs}", **kwargs)
 
 
 def add_reports(parser: Parser) -> None:
-    """``--report``, ``--trace`` and ``--json``."""
+    """Add the options ``--report``, ``--trace`` and ``--json``."""
     for noun, about in (("report", "the report"), ("trace", "the profile's Chrome trace")):
         suffixes = [suffix for each in formats_of(f"--{noun}") for suffix in each.suffixes]
         written = f"write {about}, {alternatives(suffixes)}"
@@ -78,8 +78,17 @@ def add_reports(parser: Parser) -> None:
     parser.option("--json", metavar="FILE|-", help="write the report as JSON; - is standard output, without the app")
 
 
+def add_rendezvous(parser: Parser) -> None:
+    """Add torchrun's options for several machines, by its own names."""
+    parser.option(
+        "--nnodes", metavar="N", read=count_of, default=1, help="machines that take part, with as many GPUs each"
+    )
+    parser.option("--rdzv-endpoint", metavar="HOST:PORT", help="where they meet: a port of the first machine")
+    parser.option("--rdzv-backend", metavar="NAME", default="c10d", help="how they meet: c10d (the default), etcd")
+
+
 def add_config_kind(parser: Parser) -> None:
-    """``--config-kind``."""
+    """Add the option ``--config-kind``."""
     parser.option(
         "--config-kind",
         metavar="KIND",
@@ -89,7 +98,7 @@ def add_config_kind(parser: Parser) -> None:
 
 
 def add_recipe_folders(parser: Parser) -> None:
-    """``--recipes``."""
+    """Add the option ``--recipes``."""
     parser.option(
         "--recipes", metavar="DIR", action="append", default=[], read=folder_of, help="more recipes, from here"
     )

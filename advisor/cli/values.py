@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -11,6 +12,8 @@ from typing import TypeVar
 
 from advisor.errors import UsageError
 from advisor.files.paths import is_file, is_folder, no_file
+from advisor.records import Value
+from advisor.records.kinds import DEVICES
 
 _E = TypeVar("_E", bound=StrEnum)
 
@@ -60,6 +63,15 @@ def shape_of(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
+def milliseconds_of(text: str) -> float:
+    """Milliseconds of ``20ms`` or ``1.5s``. Raises UsageError unless it is a positive one."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip().lower(), re.ASCII)
+    milliseconds = float(match[1]) * (1 if match[2] == "ms" else 1000) if match else 0.0
+    if not 0 < milliseconds < math.inf:
+        raise UsageError(f"{text!r} is not a latency.", "Write a positive one with its unit, such as 20ms or 1.5s.")
+    return milliseconds
+
+
 def count_of(text: str) -> int:
     """A positive whole number. Raises UsageError for anything else."""
     if not re.fullmatch(r"0*[1-9]\d{0,17}", text.strip(), re.ASCII):
@@ -70,8 +82,10 @@ def count_of(text: str) -> int:
 def device_of(text: str) -> str:
     """``auto``, ``cpu``, ``cuda`` or ``cuda:N``. Raises UsageError for anything else."""
     device = text.strip().lower()
-    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,4})?", device, re.ASCII):
-        raise UsageError(f"{text!r} is not a device.", "Choose auto, cpu, cuda or cuda:N, such as cuda:1.")
+    gpus = [kind for kind in DEVICES if kind != "cpu"]
+    if not re.fullmatch(rf"auto|cpu|({'|'.join(gpus)})(:\d{{1,4}})?", device, re.ASCII):
+        kinds = ", ".join(("auto", "cpu", *gpus))
+        raise UsageError(f"{text!r} is not a device.", f"Choose {kinds} or {gpus[0]}:N, such as {gpus[0]}:1.")
     return device
 
 
@@ -81,6 +95,24 @@ def names_of(text: str) -> tuple[str, ...]:
     if not names:
         raise UsageError("an empty list names no recipe.", "Write ids such as autocast,channels_last.")
     return names
+
+
+def accepted_of(text: str) -> tuple[tuple[str, Value | None], ...]:
+    """The recipes of a list such as ``batch_size=64,half_weights``, each with its value or None. Raises UsageError."""
+    pairs: list[tuple[str, Value | None]] = []
+    for name in names_of(text):
+        recipe, equals, value = (part.strip() for part in name.partition("="))
+        if not recipe or (equals and not value):
+            raise UsageError(f"{name!r} accepts nothing.", "Write ids, with a value or without: batch_size=64,compile.")
+        pairs.append((recipe, _value_of(value) if equals else None))
+    return tuple(pairs)
+
+
+def _value_of(text: str) -> Value:
+    """A setting's value as it stands in a settings file."""
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else text
 
 
 def key_map_of(text: str) -> dict[str, str]:
@@ -139,13 +171,28 @@ def script_of(text: str) -> str:
 
 
 def gpus_of(text: str) -> int:
-    """The number of GPUs to measure on; one for now. Raises UsageError for more."""
-    gpus = count_of(text)
-    if gpus > 1:
+    """The number of GPUs to measure on, 0 for all. Raises UsageError for anything else."""
+    return 0 if text.strip().lower() == "all" else count_of(text)
+
+
+def launch_of(options: argparse.Namespace) -> tuple[str, ...]:
+    """Options for torchrun as they were given; none on one machine. Raises UsageError where a part is missing."""
+    if options.nnodes > 1 and not options.rdzv_endpoint:
         raise UsageError(
-            "measuring on more than one GPU is not supported yet.", "Leave --gpus out; --device cuda:N picks the GPU."
+            "several machines need a place to meet.", "Name a port of the first with --rdzv-endpoint HOST:PORT."
         )
-    return gpus
+    if not options.rdzv_endpoint:
+        return ()
+    meeting = ("--rdzv-endpoint", options.rdzv_endpoint, "--rdzv-backend", options.rdzv_backend)
+    return ("--nnodes", str(options.nnodes), *meeting)
+
+
+def side_by_side_of(text: str) -> bool:
+    """Whether trials may run on several GPUs at a time. Raises UsageError for other words than ``auto`` and ``off``."""
+    words = {"auto": True, "off": False}
+    if text.strip().lower() not in words:
+        raise UsageError(f"{text!r} is not one of the choices.", "Choose auto or off.")
+    return words[text.strip().lower()]
 
 
 def alternatives(words: Sequence[str]) -> str:

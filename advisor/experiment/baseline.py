@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError
 from advisor.experiment.bench import ENERGY_S, Bench
+from advisor.experiment.caveats import of_the_load
 from advisor.experiment.numerics import Spread, finite
 from advisor.experiment.request import Request
 from advisor.experiment.tolerance import DEFAULT_TOLERANCE
 from advisor.machine.hardware import counts_energy
 from advisor.records import Facts, Finding, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec
+from advisor.source.relevant import relevant
 
 _NO_ENERGY = (
     "no energy counter can be read here, so energy cannot be the objective.",
@@ -54,15 +56,16 @@ def first_run(bench: Bench, hardware: Hardware, findings: tuple[Finding, ...]) -
             bench.build_anew(f"its first run failed in a process that was forked after building: {result.reason}")
         result = bench.run(replace(spec, timeout_s=bench.budget.first_timeout_s))
     if not result.measured or bench.inspected is None:
-        raise TargetError(_problem(result), result.hint or "Mend the target and try again.", result.details)
+        raise TargetError(_problem(result), _hint(result, hardware.host.usable_cores), result.details)
     if bench.request.objective is Objective.ENERGY and result.energy_j_per_sample is None:
         raise UsageError(*_NO_ENERGY)
+    profile = bench.profiled.profile if bench.profiled else None
     facts = Facts(
         hardware,
         bench.inspected.workload,
-        bench.profiled.profile if bench.profiled else None,
+        profile,
         bench.inspected.versions,
-        findings=findings,
+        findings=relevant(findings, bench.inspected.workload, profile),
         peak_allocated_bytes=result.peak_allocated_bytes,
         peak_reserved_bytes=result.peak_reserved_bytes,
         sources=bench.inspected.sources,
@@ -103,6 +106,12 @@ def _free_bytes(facts: Facts) -> int:
     if gpu is not None:
         return gpu.memory_total_bytes - gpu.memory_used_bytes
     return facts.workload.device_memory_bytes or facts.hardware.host.memory_available_bytes
+
+
+def _hint(result: TrialResult, cores: int) -> str:
+    hint = result.hint or "Mend the target and try again."
+    busy = of_the_load(cores) if result.outcome is Outcome.TIMED_OUT else ""
+    return f"{hint} This machine is busy: {busy}." if busy else hint
 
 
 def _problem(result: TrialResult) -> str:

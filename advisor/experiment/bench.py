@@ -5,13 +5,23 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from advisor.errors import TargetError
 from advisor.experiment.budget import Budget
-from advisor.experiment.events import Event, Held, Said, TrialActivity, TrialEnded, TrialStarted
+from advisor.experiment.events import (
+    AllReduceMeasured,
+    BlockTimed,
+    Event,
+    Held,
+    Said,
+    TrialActivity,
+    TrialEnded,
+    TrialStarted,
+)
 from advisor.experiment.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.steering import Steering
@@ -19,6 +29,7 @@ from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (
     Activity,
+    BlockDone,
     Inspected,
     Objective,
     Outcome,
@@ -32,7 +43,7 @@ from advisor.records import (
     Value,
 )
 from advisor.runner.builder import TOO_LONG
-from advisor.runner.trials import Runner
+from advisor.runner.trials import Lane, Runner
 from advisor.runner.whereabouts import last_stack
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
@@ -87,6 +98,7 @@ class Bench:
         self.warming_up_s = 0.0
         self.builds_anew = ""
         self._repeats_help = True
+        self._links_known = False
         self._ahead: dict[Settings, _Ahead] = {}
         self.inspected: Inspected | None = None
         self.profiled: Profiled | None = None
@@ -192,10 +204,11 @@ class Bench:
         first = spec.kind.inspects and self.budget.baseline_s is None
         self.announce(spec, None if first else self.expected_s(spec.settings))
         cost = self.catalog.cost(spec.settings)
-        if not (cost or spec.kind.inspects):
-            spec = replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
+        spec = self._within_patience(spec)
+        if spec.world is not None and spec.world.ranks > 1 and not self._links_known:
+            spec = replace(spec, world=replace(spec.world, times_all_reduce=True))
         started = self.budget.spent_s
-        if cost and (ahead is not None or self.runner.interpreters):
+        if cost and spec.world is None and (ahead is not None or self.runner.interpreters):
             result = self._run_in_company(spec, ahead)
             if ahead is not None and result.outcome is Outcome.OUT_OF_MEMORY:  # the other may have had what it lacked
                 self.warming_up_s += self.budget.spent_s - started
@@ -203,11 +216,55 @@ class Bench:
                 result = self.runner.run(spec, self.listener(spec))
         else:
             result = self.runner.run(spec, self.listener(spec))
+        return self._ended(spec, result, started)
+
+    def _ended(self, spec: TrialSpec, result: TrialResult, started: float) -> TrialResult:
+        """A trial's result, once the outside knows of it and the budget has learned from it."""
         result = self.checked(result)
         wall_s = self.budget.spent_s - started
         self.tell_end(spec, result, wall_s)
-        self._account(spec, result, wall_s, cost)
+        if result.ranks is not None and result.ranks.all_reduce is not None:
+            self._links_known = True
+            self._emit(AllReduceMeasured(result.ranks.all_reduce))
+        if not result.device:
+            self._account(spec, result, wall_s, self.catalog.cost(spec.settings))
         return replace(result, wall_s=wall_s, warmup_s=self._with_what_was_ahead(spec, result))
+
+    def run_beside(
+        self, spec: TrialSpec, others: Mapping[str, Callable[[], TrialSpec | None]]
+    ) -> tuple[TrialResult, list[tuple[TrialSpec, TrialResult]]]:
+        """Run a trial, and others on other GPUs meanwhile: its result, and theirs.
+
+        ``others`` give for each device the next trial that is to run there, until the first one has ended.
+        Raises SessionCancelledError when the session is cancelled meanwhile.
+        """
+        found: list[tuple[TrialSpec, TrialResult]] = []
+        mine: list[tuple[TrialSpec, TrialResult]] = []
+        self.hold()
+        own = iter((spec,))
+        lanes = [self._lane("", lambda: next(own, None), mine)]
+        lanes += [self._lane(device, partial(_until, mine, one), found) for device, one in others.items()]
+        self.runner.run_lanes(lanes)
+        return mine[0][1], found
+
+    def _lane(
+        self, device: str, next_spec: Callable[[], TrialSpec | None], found: list[tuple[TrialSpec, TrialResult]]
+    ) -> Lane:
+        """The trials of one device, the session's own where ``device`` is empty, one after the other."""
+        while (spec := next_spec()) is not None:
+            if device:
+                spec = replace(spec, target=replace(spec.target, device=device, sized_for=spec.target.device))
+            spec = self._within_patience(spec)
+            self.announce(spec, self.expected_s(spec.settings))
+            started = self.budget.spent_s
+            result = yield spec, self.listener(spec)
+            found.append((spec, self._ended(spec, replace(result, device=device), started)))
+
+    def _within_patience(self, spec: TrialSpec) -> TrialSpec:
+        """A trial that compiles nothing hangs when it takes much longer than usual; the others need that time."""
+        if self.catalog.cost(spec.settings) or spec.kind.inspects or spec.world:
+            return spec
+        return replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
 
     def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float, cost: float) -> None:
         """Note where the time went, and what such a trial takes."""
@@ -216,6 +273,8 @@ class Bench:
         # ends, what was prepared before the first step was loading the compiler.
         compiling_s = (result.prepare_s or 0.0) if cost else 0.0
         self.warming_up_s += wall_s if cost and not result.measured else compiling_s + (result.warmup_s or 0.0)
+        if spec.world is not None:
+            return  # on torchrun, which takes longer: no measure of trials of one process
         # The first wall has the fork server's start in it, that of a fresh interpreter its own: no measure of others.
         if result.measured and spec.kind is TrialKind.CANDIDATE and not spec.environment:
             self.budget.saw(wall_s, self.catalog.compiled_code(spec.settings), cost=cost)
@@ -247,7 +306,7 @@ class Bench:
         return max(ahead.seconds, result.warmup_s) if ahead.whole else ahead.seconds + result.warmup_s
 
     def time_spent(self) -> TimeSpent:
-        """Where the session's time went so far."""
+        """The session's wall time so far, by use."""
         return TimeSpent(self.measuring_s, self.warming_up_s, self.budget.spent_s)
 
     def hold(self) -> None:
@@ -278,11 +337,14 @@ class Bench:
         self._emit(TrialEnded(spec.trial_id, result.outcome, result.reason, step_ms, peak, wall_s))
 
     def listener(self, spec: TrialSpec) -> Callable[[TrialMessage], None]:
-        """What a trial's messages do: activities are passed on, facts and profiles are kept."""
+        """Return a function that handles a trial's messages: activities and blocks are passed on, the rest is kept."""
 
         def listen(message: TrialMessage) -> None:
             if isinstance(message, Activity):
                 self._emit(TrialActivity(spec.trial_id, message.text))
+            elif isinstance(message, BlockDone):
+                block = message.block
+                self._emit(BlockTimed(spec.trial_id, block.step_ms, block.samples / block.steps))
             elif isinstance(message, Inspected):
                 self.inspected = message
             elif isinstance(message, Profiled):
@@ -291,6 +353,10 @@ class Bench:
                 self._emit(TrialActivity(spec.trial_id, "the target failed"))
 
         return listen
+
+
+def _until(ended: Sized, next_spec: Callable[[], TrialSpec | None]) -> TrialSpec | None:
+    return None if ended else next_spec()
 
 
 def _ordinary_s(result: TrialResult) -> float:

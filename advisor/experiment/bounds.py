@@ -1,15 +1,15 @@
-"""What a candidate can gain at most by the profile, and why one that cannot clear the noise is passed over."""
+"""Upper bounds of a candidate's gain from the profile, and the reason to pass over one that cannot clear the noise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from advisor.experiment.objective import WORDS
+from advisor.experiment.objective import Goal
 from advisor.figures.formatting import format_percent
 from advisor.figures.roof import upper_bound
 from advisor.figures.sweep import RECIPE as BATCH_SIZE
 from advisor.recipe.catalog import Catalog
-from advisor.records import Candidate, Objective, Phase, Profile
+from advisor.records import Candidate, Phase, Profile
 
 # However noisy the session: what can gain as much as this is tried.
 _WORTH_TRYING = 0.02
@@ -46,8 +46,7 @@ def hopeless(
     return reasons
 
 
-def pointless(objective: Objective, candidates: Iterable[Candidate]) -> dict[str, str]:
+def pointless(goal: Goal, candidates: Iterable[Candidate]) -> dict[str, str]:
     """The recipes among the candidates that can only work against the objective, each with the reason."""
-    reason = WORDS[objective].larger_batch
     larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in candidates)
-    return {BATCH_SIZE: reason} if reason and larger else {}
+    return {BATCH_SIZE: goal.words.larger_batch} if larger and not goal.tries_larger_batches else {}

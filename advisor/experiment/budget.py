@@ -102,23 +102,23 @@ class Budget:
 
     @property
     def first_timeout_s(self) -> float:
-        """When the first trial, before which nothing is known, counts as hanging; it may overrun a short budget."""
+        """Seconds after which the first trial counts as hanging; it may overrun a budget: nothing is known yet."""
         within_s = max(self.left_s + _LAST_S, _FIRST_GRACE_S - self.spent_s, min(_FIRST_AT_LEAST_S, _FIRST_GRACE_S))
         return min(_FIRST_TRIAL_S, within_s)
 
     @property
     def build_within_s(self) -> float:
-        """When building counts as hanging, with the import of PyTorch before it."""
+        """Seconds after which building counts as hanging, including the import of PyTorch."""
         return max(_FIRST_AT_LEAST_S, self.left_s)
 
     @property
     def timeout_s(self) -> float:
-        """When a trial that compiles is given up: so that its process has ended when the budget is spent."""
+        """Seconds after which a trial that compiles is given up: its process has to end before the budget does."""
         return max(_LAST_S, self.left_s - _LAST_S)
 
     @property
     def patience_s(self) -> float:
-        """When an ordinary trial counts as hanging, however much is left: the others need that."""
+        """Seconds after which an ordinary trial counts as hanging, whatever is left: the other trials need that."""
         known = bool(self._walls) or self.baseline_s is not None
         return _HANGS_AFTER * self.expected_s() + _HANGS_AFTER_S if known else math.inf
 

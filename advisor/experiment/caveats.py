@@ -1,15 +1,21 @@
-"""Warnings about a session's figures: noise, a budget that is too short, a memory limit that nothing meets."""
+"""Warnings of a session: noise, a budget that is too short, what failed, a memory limit that nothing meets."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 
-from advisor.experiment.known import Known
+from advisor.experiment.control import REJECTED
+from advisor.experiment.known import Kind, Known
+from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
-from advisor.figures.formatting import format_bytes, format_percent, format_seconds
+from advisor.experiment.request import Request
+from advisor.experiment.steering import ENDED, SKIPPED
+from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds
 from advisor.figures.stats import LARGEST_NOISE_FLOOR
 from advisor.recipe.settings import Settings
+from advisor.records import Mode, Outcome
 
 # Within this many times what comes before the first candidate, a session can try some and confirm what helps.
 _BUDGET_PER_START = 4
@@ -21,13 +27,18 @@ def of_noise(known: Known) -> str:
     if floor <= POLICY.noisy:
         return ""
     much = "more than" if floor >= LARGEST_NOISE_FLOOR else "about"
-    cores = known.plan.facts.hardware.host.usable_cores
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    busy = f"; {load:.1f} programs at a time wanted one of its {cores} cores" if load > cores else ""
+    wanted = of_the_load(known.plan.facts.hardware.host.usable_cores)
+    busy = f"; {wanted}" if wanted else ""
     return (
         f"this machine is noisy: processes that run the same steps differ by {much} {format_percent(floor)}{busy}. "
         "Intervals are as much wider; end other programs and run again for finer ones"
     )
+
+
+def of_the_load(cores: int) -> str:
+    """A phrase on a load above the number of cores; empty where the load is lower or not known."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return f"{load:.1f} programs at a time wanted one of its {cores} cores" if load > cores else ""
 
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
@@ -39,6 +50,23 @@ def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
     return (
         f"the budget of {format_seconds(total_s)} left no time to try anything: what comes before that took "
         f"{format_seconds(spent_s)}; give it --budget {minutes}m or more"
+    )
+
+
+def of_the_latency(known: Known) -> str:
+    """A warning that the latency limit has no effect in training, or that nothing keeps it; else empty."""
+    limit_ms, judge = known.judge.goal.latency_limit_ms, known.judge
+    if limit_ms is None:
+        return ""
+    if known.plan.facts.workload.mode is Mode.TRAIN:
+        return "the latency limit is about calls in inference, and this loop trains: give --mode infer"
+    results = [judge.baseline_record().result, *(judge.result(settings) for settings in judge.runs)]
+    latencies = [result.latency.p95_ms for result in results if result is not None and result.latency is not None]
+    if not latencies or min(latencies) <= limit_ms:
+        return ""
+    return (
+        f"nothing that was measured keeps the latency limit of {format_ms(limit_ms)}: the shortest 95th percentile of "
+        f"single calls was {format_ms(min(latencies))}; raise --latency-limit, or give --batch-size 1"
     )
 
 
@@ -63,3 +91,32 @@ def of_the_limit(known: Known) -> str:
         f"nothing that was measured stays within the memory limit of {format_bytes(limit_bytes)}: the least was "
         f"{format_bytes(known_peaks[least])}, {what}; raise --memory-limit, or make the batch smaller"
     )
+
+
+def of_failures(known: Known) -> Iterator[tuple[str, str]]:
+    """Warnings of stacks that failed and of a baseline that failed when repeated; each with a key to give it once.
+
+    The search goes on with a weaker stack.
+    """
+    for settings, runs in known.judge.runs.items():
+        reason, late = runs[-1].reason, runs[-1].outcome is Outcome.TIMED_OUT
+        if not settings and not runs[-1].measured:
+            advice = "raise --budget" if late else "let the target be built and run any number of times"
+            yield f"your own settings failed when they were measured again: {reason}; {advice}", "baseline"
+        if len(settings) < 2 or reason in (SKIPPED, ENDED):
+            continue
+        if not runs[-1].measured:
+            said = "there was too little time for these together" if late else "together these fail"
+            yield f"{said}: {settings}: {reason}", str(settings)
+        elif Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why != REJECTED:
+            yield f"together these cannot be used: {settings}: {why}", str(settings)
+
+
+def of_nothing_to_try(request: Request, plan: Plan) -> str:
+    """The reason that no candidate is left; about the recipes that ``--only`` names, when it names some."""
+    named = [f"{recipe}: {plan.skipped[recipe]}" for recipe in request.only if recipe in plan.skipped]
+    if named:
+        told = f"there is nothing to try of what --only names ({'; '.join(named)})"
+        return f"{told}: name others, or leave --only out"
+    fewer = "; leave --skip out to try more" if request.skip else ""
+    return f"there is nothing to try here: every recipe is left out, each for a reason of its own{fewer}"

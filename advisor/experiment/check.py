@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -26,6 +26,8 @@ _MEASURE_SHARE = 0.04
 _MOST_PAIRS = 4
 # What another pair must be expected to take, as a multiple of the longest so far. Unitless.
 _LIKE_BEFORE = 1.2
+# Kept of the budget for ending a process that overruns it, and the least that a process gets. Seconds.
+_ENDING_S, _LEAST_S = 0.5, 1.0
 # Standard deviation between processes of the same program before any was repeated: of loops on shared CPUs. Unitless.
 _PRIOR_SPREAD = 0.04
 
@@ -47,25 +49,43 @@ class Checked:
         return self.ci_high >= least
 
 
-def check(runner: Runner, request: Request, path: str, catalog: Catalog, say: Callable[[str], None]) -> Checked:
-    """Measure pairs of processes, plain and tuned, while the budget holds another; the first runs to its end.
+def check(
+    runner: Runner,
+    request: Request,
+    path: str,
+    catalog: Catalog,
+    say: Callable[[str], None],
+    *,
+    started: float | None = None,
+) -> Checked:
+    """Measure pairs of processes, plain and tuned, while the budget holds another; it began when the clock ``started``.
 
-    Raises TargetError where a process fails, or takes longer than the whole budget.
+    A pair for which there is too little time after all is left out. Raises TargetError where a process fails, or where
+    not even one pair fits into the budget.
     """
-    started = time.monotonic()
+    started = time.monotonic() if started is None else started
     settings = Settings.from_file(path)
     catalog.check(settings)
     specs = {tuned: _spec(request, settings, path, catalog, tuned=tuned) for tuned in (False, True)}
-    runs: dict[bool, list[TrialResult]] = {False: [], True: []}
+    pairs: list[dict[bool, TrialResult]] = []
     longest_s = 0.0
-    while len(runs[True]) < _MOST_PAIRS:
-        pairs, begun = len(runs[True]), time.monotonic()
+    while len(pairs) < _MOST_PAIRS:
+        begun = time.monotonic()
         if pairs and request.budget_s - (begun - started) < _LIKE_BEFORE * longest_s:
             break
-        for tuned in (False, True) if pairs % 2 == 0 else (True, False):
-            say(f"pair {pairs + 1}: {specs[tuned].trial_id}")
-            runs[tuned].append(_run(runner, specs[tuned]))
+        pair: dict[bool, TrialResult] = {}
+        for tuned in (False, True) if len(pairs) % 2 == 0 else (True, False):
+            say(f"pair {len(pairs) + 1}: {specs[tuned].trial_id}")
+            left_s = request.budget_s - (time.monotonic() - started) - _ENDING_S
+            result = runner.run(replace(specs[tuned], timeout_s=max(_LEAST_S, left_s)), lambda message: None)
+            if pairs and result.outcome is Outcome.TIMED_OUT:
+                break
+            pair[tuned] = _checked(result, specs[tuned])
+        if len(pair) < 2:
+            break
+        pairs.append(pair)
         longest_s = max(longest_s, time.monotonic() - begun)
+    runs = {tuned: [pair[tuned] for pair in pairs] for tuned in (False, True)}
     return _judged(runs, time.monotonic() - started)
 
 
@@ -86,8 +106,8 @@ def _spec(request: Request, settings: Settings, path: str, catalog: Catalog, *, 
     )
 
 
-def _run(runner: Runner, spec: TrialSpec) -> TrialResult:
-    result = runner.run(spec, lambda message: None)
+def _checked(result: TrialResult, spec: TrialSpec) -> TrialResult:
+    """The result, which was measured. Raises TargetError where it was not."""
     if result.measured:
         return result
     late = result.outcome is Outcome.TIMED_OUT

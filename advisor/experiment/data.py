@@ -73,7 +73,7 @@ def _places(new: BatchPrint, old: BatchPrint) -> list[str]:
 def _kind_of_difference(
     new: BatchPrint, old: BatchPrint, place: str, varies: tuple[frozenset[str], frozenset[str]]
 ) -> str:
-    """What differs at a place, as the end of a sentence; empty for nothing that matters."""
+    """The difference between two batches at a place, as the end of a sentence; empty when none matters."""
     random, loose = varies
     a, b = _part(new, place), _part(old, place)
     if any(place == free or place.startswith(f"{free}.") for free in loose) or "batch" in loose:
@@ -103,7 +103,7 @@ def _of_order(
     turn: int,
     varies: tuple[frozenset[str], frozenset[str]],
 ) -> str:
-    """What is said where whole batches come again, or in another order; empty where neither shows."""
+    """A sentence about batches that repeat or come in another order; empty when neither is seen."""
     new, old = ([_fixed(batch, varies) for batch in batches] for batches in (mine, theirs))
     if new[turn] and new[turn] in new[:turn] and len(set(old)) == len(old):
         return f"batch {turn + 1} repeats an earlier one: every worker yields all samples; shard by get_worker_info()"
@@ -111,7 +111,7 @@ def _of_order(
 
 
 def _fixed(batch: BatchPrint, varies: tuple[frozenset[str], frozenset[str]]) -> tuple[tuple[str, int], ...]:
-    """What of a batch does not vary by itself."""
+    """The checksums of a batch's parts that do not vary by themselves."""
     free = varies[0] | varies[1]
     return tuple((part.place, part.checksum) for part in batch.parts if part.checksum and part.place not in free)
 

@@ -1,4 +1,4 @@
-"""What the person decided of recipes, as a running session sees it: read and changed from any thread."""
+"""The person's decisions on recipes, as a running session sees them: read and changed from any thread."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.figures.formatting import printable_in
 from advisor.records import (
+    AllReduceSweep,
     BaselineRecord,
     Block,
     Candidate,
@@ -19,6 +20,7 @@ from advisor.records import (
     Outcome,
     ParetoPoint,
     Recommendation,
+    ScalingRecord,
     StackRecord,
     TimeSpent,
     TrialRecord,
@@ -41,6 +43,13 @@ class HardwareFound:
     """The machine has been inspected."""
 
     hardware: Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceMeasured:
+    """All-reduce has been measured between the ranks of a session over several GPUs."""
+
+    sweep: AllReduceSweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,15 @@ class TrialActivity:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockTimed:
+    """A block of the running trial has been timed: what one step took, and its samples. Not all blocks are told of."""
+
+    name: str
+    step_ms: float
+    samples: float
+
+
+@dataclass(frozen=True, slots=True)
 class TrialEnded:
     """The trial process has ended: how, and what one step took in it. Its verdict comes with the records."""
 
@@ -157,6 +175,13 @@ class StackMeasured:
     """The stack so far; ``record.confirmed`` marks the final one."""
 
     record: StackRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingMeasured:
+    """The settings on several GPUs so far; the whole record, again after each trial."""
+
+    record: ScalingRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +255,7 @@ class SessionFinished:
 Event = (
     GoalSet
     | HardwareFound
+    | AllReduceMeasured
     | SourceRead
     | StageStarted
     | FactsFound
@@ -237,12 +263,14 @@ Event = (
     | TrialsPlanned
     | TrialStarted
     | TrialActivity
+    | BlockTimed
     | TrialEnded
     | RunMeasured
     | TurnsMeasured
     | TrialMeasured
     | CombinationMeasured
     | StackMeasured
+    | ScalingMeasured
     | Ranked
     | Decided
     | Held

@@ -1,4 +1,4 @@
-"""What an earlier session of the same workload leaves for the next: in which order to try, how long to compile takes.
+"""Hints from one session to the next of the same workload: the order of candidates and the cost of compiling.
 
 Hints only move candidates forward and say what fits into the budget. No timing is taken over: all is measured anew.
 """
@@ -58,7 +58,7 @@ def keep_hints(name: str, settings: Mapping[str, Value], compile_s: float | None
 
 
 def _read() -> _Kept:
-    """What is kept; nothing when there is no file, or one that is broken or of another version."""
+    """The stored hints; none when there is no file, or one that is broken or of another version."""
     try:
         kept = msgspec.json.decode((state_folder() / FILE).read_bytes(), type=_Kept)
     except (OSError, ValueError):  # msgspec's errors are ValueErrors

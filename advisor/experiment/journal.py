@@ -20,7 +20,7 @@ from typing import Any, get_args
 import msgspec
 
 from advisor.errors import UsageError
-from advisor.experiment.events import Event, Held, ProgressMade, TrialActivity
+from advisor.experiment.events import BlockTimed, Event, Held, ProgressMade, TrialActivity
 from advisor.experiment.kept_config import from_json, to_json
 from advisor.experiment.request import Request
 from advisor.files.state_folder import make_private, state_folder
@@ -35,11 +35,11 @@ _LOCK = "lock"
 _FILES = frozenset({"log_path", "trace_path"})
 _LONGEST_PID = 20
 # Of interest only while they happen.
-_UNRECORDED = (Held, ProgressMade, TrialActivity)
+_UNRECORDED = (BlockTimed, Held, ProgressMade, TrialActivity)
 
 
 def sessions_folder() -> Path:
-    """Where the journals are: in the state folder."""
+    """The folder of the journals, inside the state folder."""
     return state_folder() / "sessions"
 
 
@@ -76,7 +76,7 @@ class Journal:
         return self.path.stem
 
     def log_path(self, trial: str) -> str:
-        """Where a trial's output goes."""
+        """The path of the file that gets a trial's output."""
         safe = "".join(c if c.isalnum() or c in "=-._" else "_" for c in trial)[:100]
         return str(self.path.with_suffix("") / f"{safe}.log")
 

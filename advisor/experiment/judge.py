@@ -181,7 +181,7 @@ class Judge:
 
     @cached_property
     def spread(self) -> Spread:
-        """How far apart the numerics of any two of the baseline's runs are, the control's random streams included."""
+        """The largest differences in numerics between two runs of the baseline; the control's random streams count."""
         spread = Spread()
         known: list[TrialResult] = []
         for run in (*self.baseline_runs, *self.controls):
@@ -236,7 +236,7 @@ class Judge:
         return not key or bool(self.runs.get(key)) or key in self.beside
 
     def result(self, settings: Mapping[str, Value]) -> TrialResult | None:
-        """What is known of these settings, as one result: the largest peaks and the median energy of their runs."""
+        """One result for all runs of these settings: the largest peaks and the median energy."""
         return self._results.get(Settings(settings))
 
     @cached_property
@@ -292,9 +292,10 @@ class Judge:
         return Comparison(*self._ratio(Settings(whole), Settings(rest)), floor)
 
     def gain(self, new: Mapping[str, Value], old: Mapping[str, Value]) -> Gain:
-        """How much better one measured combination is than another, by the goal; 1 is as good.
+        """The gain of one measured combination over another, by the goal; 1 is no difference.
 
-        Where only one of them stays within the memory limit, that one is much better; where none does, less memory is.
+        Where only one of them stays within the limits, that one is much better; where none does, less memory is, or
+        what is faster per step.
         """
         one, other = self.result(new), self.result(old) if old else self.yardstick.baseline.result
         if one is None or other is None or not one.measured:
@@ -303,18 +304,19 @@ class Judge:
         if goal.fits(one) != goal.fits(other):
             return _MUCH_BETTER if goal.fits(one) else _MUCH_WORSE
         smaller = _once(other.peak_reserved_bytes, one.peak_reserved_bytes, by.saving_floor)
-        if not goal.fits(other):
+        if not goal.fits_memory(other):
             return smaller
-        if goal.objective is Objective.MEMORY:
-            return smaller if smaller.proven or smaller.lost else self._faster(new, old)
-        if goal.objective is Objective.ENERGY:
+        objective = goal.objective if goal.fits(other) else Objective.LATENCY
+        if objective is Objective.MEMORY:
+            return smaller if smaller.proven or smaller.lost else self._faster(new, old, objective)
+        if objective is Objective.ENERGY:
             return _once(other.energy_j_per_sample, one.energy_j_per_sample, by.energy_floor)
-        return self._faster(new, old)
+        return self._faster(new, old, objective)
 
-    def _faster(self, new: Mapping[str, Value], old: Mapping[str, Value]) -> Gain:
+    def _faster(self, new: Mapping[str, Value], old: Mapping[str, Value], objective: Objective) -> Gain:
         """The ratio of samples per second; for latency that of steps per second."""
         factor = 1.0
-        if self.goal.objective is Objective.LATENCY:
+        if objective is Objective.LATENCY:
             factor = self._samples_per_step(old) / self._samples_per_step(new)
         ratio, low, high = self._ratio(Settings(new), Settings(old))
         return Gain(factor * ratio, factor * low, factor * high, 0.0)
@@ -327,7 +329,7 @@ class Judge:
         return runs_ratio_interval(self._rates(new), self._rates(old), *trust, of_later_runs=of_later_runs)
 
     def _trust(self, settings: Settings) -> ProcessSpread:
-        """How far processes of these settings lie apart, where something from outside disturbed all of them: far."""
+        """The spread of processes with these settings, widened when something from outside disturbed all of them."""
         runs = self.measured_runs(settings)
         spread = self.spread_of(settings)
         if runs and all(run.disturbed for run in runs):
@@ -421,7 +423,7 @@ class Judge:
     def numerics(
         self, settings: Mapping[str, Value], result: TrialResult, *, unseen_draws: bool = False
     ) -> NumericsResult:
-        """The measured numerics of settings, and those declared; with ``unseen_draws`` as if others may lie far out."""
+        """The measured numerics of settings, and those declared; ``unseen_draws`` allows for others further apart."""
         return compare_numerics(
             result,
             self._looked_at,

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How values of a type are written, as ``{name: content}``."""
+    """The JSON form of values of one type: ``{name: content}``."""
 
     name: str
     kind: type

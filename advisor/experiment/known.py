@@ -1,4 +1,4 @@
-"""What the experiment knows: a value that every move turns into the next. Nothing in here measures or tells anybody."""
+"""The experiment's knowledge: a value that every move turns into the next. It measures nothing and emits no events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import REJECTED
 from advisor.experiment.judge import BASELINE, Beside, Judge, prior_spread
-from advisor.experiment.plan import Plan
+from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
 from advisor.recipe.settings import Settings
@@ -50,6 +50,7 @@ class Move:
     """One thing to measure next: these settings, over the user's own. ``gain`` is the factor that is expected of it.
 
     ``base`` are the settings that the result is compared with; ``candidate`` is the one in question, if it is one.
+    ``in_place_of`` is the longer move that this one shortens, for when there may be no time for that.
     """
 
     kind: Kind
@@ -58,6 +59,7 @@ class Move:
     name: str
     base: Settings = BASELINE
     candidate: Candidate | None = None
+    in_place_of: Move | None = None
 
     @property
     def is_bold(self) -> bool:
@@ -67,7 +69,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The outcome of a move: runs by their settings, or blocks in turn, or what one of the instruments showed."""
+    """The outcome of a move: runs by their settings, or blocks in turn, or what one of the instruments showed.
+
+    ``others`` are moves that were measured on other GPUs meanwhile, with their own outcomes.
+    """
 
     runs: tuple[tuple[Settings, TrialResult], ...] = ()
     beside: Beside | None = None
@@ -75,6 +80,7 @@ class Evidence:
     reference: TrialResult | None = None
     facts: Facts | None = None
     cpu_step_ms: float | None = None
+    others: tuple[tuple[Move, Evidence], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,13 +124,13 @@ class Known:
         return not self.judge.knows(self.stack)
 
     def why_unusable(self, settings: Settings) -> str:
-        """Why settings that were tried cannot be the stack; empty when they can."""
+        """The reason that tried settings cannot be the stack; empty when they can."""
         result = self.judge.result(settings)
         if result is None or not result.measured:
             return result.reason if result else "it was not measured"
         by = self.judge.yardstick
-        if not (by.too_large or by.goal.fits(result)):
-            return "it takes more than the memory limit"
+        if not by.beyond_limits and (limit := by.goal.exceeded(result)):
+            return f"it takes {limit}"
         bounded = by.goal.objective is Objective.MEMORY and not by.too_large
         if bounded and settings and not by.keeps_speed(self.judge.compare(settings)):
             return f"it {by.goal.not_better()}"
@@ -144,7 +150,7 @@ class Known:
         return self.judge.knows(candidate.settings) or bool(self._in_company(candidate)[0])
 
     def record(self, candidate: Candidate) -> TrialRecord | None:
-        """What is known of a candidate: alone, or in the combination that says most about it; None when nothing is."""
+        """The record of a candidate: alone, or in the most telling combination; None when it was not measured."""
         alone = Settings(candidate.settings)
         if self.judge.knows(alone):
             return replace(self.judge.record(candidate, alone), contribution=self._on_the_stack(candidate))
@@ -152,7 +158,7 @@ class Known:
         return self.judge.record(candidate, whole, rest) if whole else None
 
     def contribution_of(self, key: str) -> float | None:
-        """How many times as fast the stack is with a setting, as far as that is known; else the stack uncompiled."""
+        """The speed-up that a setting adds to the stack or, where unknown, to the uncompiled stack; else None."""
         for whole in (self.stack, self.uncompiled):
             rest = whole.without(key)
             if key in whole and rest != whole and self.judge.measured_runs(whole) and self.judge.measured_runs(rest):
@@ -168,7 +174,7 @@ class Known:
         )
 
     def _on_the_stack(self, candidate: Candidate) -> Comparison | None:
-        """How many times as fast the stack is with one of its settings as without it, where both were measured."""
+        """The stack compared with itself without this candidate; None unless both were measured."""
         rest = self.stack.without(candidate.key)
         if not rest or self.stack.get(candidate.key) != candidate.value:
             return None
@@ -212,7 +218,10 @@ class Known:
                 known = known._weighed_again(move)
             case Kind.TURNS:
                 known = known._proven(move)
-        return known._reconsidered()
+        known = known._reconsidered()
+        for other, beside in evidence.others:
+            known = known.after(other, beside)
+        return known
 
     def under(self, consent: Consent) -> Known:
         """The knowledge under other decisions: what was rejected is out of the stack, which may have to be measured."""
@@ -290,6 +299,8 @@ class Known:
         if self.usable(move.settings) and self.judge.gain(move.settings, self.stack).ratio > 1:
             return self._with_stack(move.settings)
         added = [key for key in move.settings if key not in self.stack]
+        if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
+            added = [COMPILE_MODE]  # it was there for its graphs: the next leap compiles the same without them
         if self.stack and self.usable(move.settings):
             return replace(self, dropped={**self.dropped, **dict.fromkeys(added, _NOT_FASTER)})
         return self
@@ -385,8 +396,8 @@ class Known:
         if likely or self.judge.yardstick.worth(result, comparison) or self.undecided(move.settings):
             return self
         why = f"together they {self.judge.goal.not_better(2)}"
-        if not self.judge.goal.fits(result):
-            why = "together they take more than the memory limit"
+        if limit := self.judge.goal.exceeded(result):
+            why = f"together they take {limit}"
         others = replace(self, leapt=frozenset(leap for leap in self.leapt if not self.judge.proven(leap)))
         best = others._best_leap(BASELINE, BASELINE)
         gone = [key for key in move.settings if key not in best]
@@ -433,7 +444,7 @@ class Known:
         return stack
 
     def _seen(self) -> dict[str, Numerics]:
-        """What candidates were measured to change, by recipe: the consent of an accepted one covers that."""
+        """The numerics class that each recipe was measured to have: consent to an accepted one covers that."""
         seen: dict[str, Numerics] = {}
         for candidate in self.plan.candidates:
             record = self.record(candidate)

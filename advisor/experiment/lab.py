@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from advisor.experiment import events
 from advisor.experiment.baseline import instrumented_run, reference_spec
 from advisor.experiment.bench import ENERGY_S, Bench
+from advisor.experiment.company import Company, company_of, cores_of_a_trial, guests_of, undisturbed
 from advisor.experiment.consent import Consent
 from advisor.experiment.judge import BASELINE, speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
@@ -18,7 +20,7 @@ from advisor.experiment.search import rank
 from advisor.experiment.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.recipe import Stage
 from advisor.recipe.settings import Settings
-from advisor.records import TrialResult, Value
+from advisor.records import TrialResult, TrialSpec, Value
 
 # A step that the CPU does not finish a few times within this is not waited for, in seconds.
 _CPU_TRIAL_S = 20.0
@@ -36,6 +38,8 @@ _MEMORY_SHARE = 0.8
 _PATIENCE = 2.0
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
+# The trials on other GPUs may end this many times as late as the one beside which they run is expected to. Unitless.
+_LONGER_THAN_HOST = 1.2
 # Each interpreter that waits holds half a gigabyte of the host's memory.
 _MOST_INTERPRETERS = 4
 _STAGES = {
@@ -53,6 +57,7 @@ class Lab:
     """Implements ``search.Lab`` with trial processes.
 
     ``consent`` gives the consent under the decisions so far; ``report`` tells of what is new in what is known.
+    ``company``: the other GPUs that trials run on; ``beside_trials`` ran there, which saved ``saved_s`` seconds.
     """
 
     def __init__(
@@ -68,6 +73,9 @@ class Lab:
         self._consent = consent
         self._report = report
         self._stage = ""
+        self.company = Company()
+        self.beside_trials = 0
+        self.saved_s = 0.0
 
     # --- what things cost -----------------------------------------------------------------------------------------
 
@@ -99,6 +107,8 @@ class Lab:
             return (small or not leaps_s) and budget.allows(cost_s + sum(leaps_s))
         if move.is_bold:
             compiling = self.bench.catalog.cost(move.settings)
+            if move.in_place_of and budget.allows(POLICY.safe * self.cost_s(move.in_place_of, known)):
+                return False
             return budget.allows(POLICY.gamble * cost_s if compiling else cost_s)
         if move.kind is Kind.TURNS:
             return budget.allows(cost_s)
@@ -136,20 +146,26 @@ class Lab:
         if move.kind is Kind.TURNS:
             beside = self._beside(known, move.settings)
             return side_by_side(self.bench, move.settings) if beside else in_turn(self.bench, move.settings)
+        if self.company.devices and (guests := self._guests(move, known)):
+            return self._measure_with(guests, move, known)
         return Evidence(runs=((move.settings, self._trial(move, known)),))
 
     def _trial(self, move: Move, known: Known) -> TrialResult:
+        spec = self._spec(move, known)
+        if self.bench.catalog.cost(move.settings):
+            self._start_interpreters(known)
+        return self.bench.run(spec, ahead=self._ahead(move, known))
+
+    def _spec(self, move: Move, known: Known) -> TrialSpec:
         stacked = len(move.settings) > 1
         spec = self.bench.spec(move.name, move.settings, at_least_s=ENERGY_S if stacked else 0.0)
         if move.kind is Kind.AGAIN and not move.settings and known.judge.spread.random:
             # Another draw of what the steps draw: the more are seen, the better their spread is known.
             spec = replace(spec, stream_seed=self.bench.request.seed + 1 + len(known.judge.baseline_runs))
-        if self.bench.catalog.cost(move.settings):
-            self._start_interpreters(known)
-            if not move.is_bold:
-                limit_s = min(spec.timeout_s - self.reserve_s(known), _PATIENCE * self.cost_s(move, known))
-                spec = replace(spec, timeout_s=max(1.0, limit_s))
-        return self.bench.run(spec, ahead=self._ahead(move, known))
+        if self.bench.catalog.cost(move.settings) and not move.is_bold:
+            limit_s = min(spec.timeout_s - self.reserve_s(known), _PATIENCE * self.cost_s(move, known))
+            spec = replace(spec, timeout_s=max(1.0, limit_s))
+        return spec
 
     def _control(self, known: Known) -> Evidence:
         spec = self.bench.spec(f"{CONTROL}=true", {known.plan.catalog[CONTROL].key: True})
@@ -177,6 +193,83 @@ class Lab:
         limit_s = min(_CPU_TRIAL_S, spec.timeout_s)
         result = self.bench.run(replace(spec, target=target, measure_s=_CPU_MEASURE_S, timeout_s=limit_s))
         return Evidence(cpu_step_ms=speed(result)[0]) if result.measured else Evidence()
+
+    # --- on other GPUs --------------------------------------------------------------------------------------------
+
+    def look_for_company(self, known: Known) -> None:
+        """Find the GPUs that trials may run on beside the session's own, and say which they are or why there are none.
+
+        The baseline runs on all of them at once, which shows whether they disturb each other.
+        """
+        found = company_of(known.plan.facts, self.bench.request.target)
+        cost_s = self.bench.expected_s({}) + self.bench.budget.build_s  # other GPUs build the target anew
+        if found.devices and not self.bench.budget.allows(cost_s / POLICY.before_leap):
+            found = Company(problem="finding out whether trials disturb each other takes over a tenth of the time left")
+        elif found.devices:
+            found = self._undisturbed(found.devices, known)
+        self.company = found
+        if found.devices:
+            count = 1 + len(found.devices)
+            self._emit(events.Said(f"trials run side by side on {count} GPUs, which does not change what they measure"))
+        elif found.problem:
+            self._emit(events.Said(f"trials run on one GPU only, one after the other: {found.problem}"))
+
+    def _undisturbed(self, devices: tuple[str, ...], known: Known) -> Company:
+        """Those of the GPUs on which the baseline is as fast as alone while it runs on all of them."""
+        once = {device: iter((self.bench.spec(f"baseline on {device}", {}),)) for device in devices}
+        waiting = {device: partial(next, spec, None) for device, spec in once.items()}
+        own, others = self.bench.run_beside(self.bench.spec("baseline, side by side", {}), waiting)
+        results = {result.device: result for _, result in others if result.measured}
+        if not own.measured or len(results) < len(devices):
+            return Company(problem="the baseline failed where it ran on several GPUs at the same time")
+        steps_ms = [speed(own)[0], *(speed(results[device])[0] for device in devices)]
+        return undisturbed(devices, known.judge.speed(BASELINE)[0], steps_ms, known.judge.noise_floor)
+
+    def dismiss_company(self) -> None:
+        """Run all trials one after the other from now on, and say how much time the other GPUs have saved."""
+        if self.beside_trials:
+            saved = f"which saved about {max(0.0, self.saved_s):.0f} s"
+            self._emit(events.Said(f"{self.beside_trials} trials ran on other GPUs meanwhile, {saved}"))
+        self.company, self.beside_trials, self.saved_s = Company(), 0, 0.0
+
+    def _guests(self, move: Move, known: Known) -> list[Move]:
+        """The moves that may be measured on other GPUs while this one is, the best first."""
+        catalog, facts = self.bench.catalog, known.plan.facts
+        left = facts.hardware.host.usable_cores - cores_of_a_trial(facts, move.settings, catalog)
+        longest_s = _LONGER_THAN_HOST * self.cost_s(move, known)
+        guests: list[Move] = []
+        for other in rank(moves(known), known, self):
+            new = other.settings not in (move.settings, *(guest.settings for guest in guests))
+            fits = cores_of_a_trial(facts, other.settings, catalog) * len(self.company.devices) <= left
+            short = self.cost_s(other, known) <= longest_s and not catalog.environment(other.settings)
+            if other.kind in guests_of(move.kind) and new and fits and short:
+                guests.append(other)
+        return guests
+
+    def _measure_with(self, guests: list[Move], move: Move, known: Known) -> Evidence:
+        """Measure a move, and others on other GPUs until it has ended."""
+        started, until_s = self.bench.budget.spent_s, _LONGER_THAN_HOST * self.cost_s(move, known)
+        waiting, measured = list(guests), {}
+
+        def next_guest() -> TrialSpec | None:
+            left_s = until_s - (self.bench.budget.spent_s - started)
+            guest = next((one for one in waiting if self.cost_s(one, known) <= left_s), None)
+            if guest is None:
+                return None
+            waiting.remove(guest)
+            spec = self._spec(guest, known)
+            measured[spec.log_path] = guest
+            return spec
+
+        own, others = self.bench.run_beside(self._spec(move, known), dict.fromkeys(self.company.devices, next_guest))
+        self.beside_trials += len(others)
+        longer_s = self.bench.budget.spent_s - started - (own.wall_s or 0.0)
+        self.saved_s += sum(result.wall_s or 0.0 for _, result in others) - longer_s
+        guests_found = [(measured[spec.log_path], result) for spec, result in others if not result.disturbed]
+        return Evidence(
+            runs=((move.settings, own),),
+            others=tuple((guest, Evidence(runs=((guest.settings, result),))) for guest, result in guests_found),
+        )
 
     # --- beside a compilation -------------------------------------------------------------------------------------
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from advisor.experiment.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.ladder import end_of_ladder, goes_on
+from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
-from advisor.experiment.weaken import weaker, without_half
+from advisor.experiment.weaken import GRAPH, weaker, without_half
 from advisor.recipe.settings import Settings
 from advisor.records import Candidate, Outcome, TrialResult, Verdict
 
@@ -59,16 +61,43 @@ def leaps(known: Known) -> Moves:
         yield Move(Kind.LEAP, plain, POLICY.leap_gain, f"stack: {plain}", known.stack)
         return
     yield from _without_half(known, plain)
-    goal = _permitted(known, plain.merged(compiles)) if compiles else plain
+    goal = _permitted(known, plain.merged(_replayed_in_parts(known, plain, compiles))) if compiles else plain
     if _compiling_is_hopeless(known):
         return
     compiled = _standing(known, goal)
     if compiled not in (plain, known.stack) and not known.judge.knows(compiled):
-        gain = _gain_of_compiling(known, compiled, plain)
+        gain, in_blocks = _gain_of_compiling(known, compiled, plain), _in_blocks(known, compiled)
+        if in_blocks and known.judge.measured_runs(in_blocks):
+            gain = min(gain, POLICY.whole_over_blocks)
         move = Move(Kind.LEAP, compiled, gain, f"stack: {compiled}", known.stack)
         if move.is_bold:
             yield from _noise_first(known)
         yield move
+        if in_blocks and not known.judge.knows(in_blocks):
+            yield replace(move, settings=in_blocks, name=f"stack: {in_blocks}", in_place_of=move)
+
+
+def _replayed_in_parts(known: Known, plain: Settings, compiles: Settings) -> Settings:
+    """The setting that compiles a stack with CUDA graphs of its parts, where the whole step could not be captured.
+
+    Where that was measured and gains nothing, it is compiled without them.
+    """
+    proposed = {(candidate.key, candidate.value) for candidate in known.plan.candidates}
+    gave_up = known.usual.get(GRAPH) and GRAPH not in plain and GRAPH not in known.dropped
+    if not gave_up or (COMPILE_MODE, "reduce-overhead") not in proposed:
+        return compiles
+    in_parts = compiles.with_value(COMPILE_MODE, "reduce-overhead")
+    whole = plain.merged(in_parts)
+    gains = not known.judge.measured_runs(whole) or known.judge.gain(whole, plain).ratio > 1
+    return in_parts if gains else compiles
+
+
+def _in_blocks(known: Known, compiled: Settings) -> Settings:
+    """A compiled stack with its repeated blocks compiled by themselves, which takes less time; empty without blocks."""
+    proposed = {(candidate.key, candidate.value) for candidate in known.plan.candidates}
+    settings = compiled.without(COMPILE_MODE).with_value(COMPILE_SCOPE, "regional")
+    possible = (COMPILE_SCOPE, "regional") in proposed and not known.plan.catalog.conflict(settings)
+    return settings if possible else BASELINE
 
 
 def _noise_first(known: Known) -> Moves:
@@ -162,7 +191,7 @@ def _permitted(known: Known, settings: Settings) -> Settings:
 
 
 def instruments(known: Known) -> Moves:
-    """What tells noise, rounding and where the time goes: due once the leaps are done, or one differs too much."""
+    """Moves that measure noise, rounding and the phases: due after the leaps, or when a result differs too much."""
     if any(_needs_explaining(known, settings) for settings in known.judge.runs):
         for kind in (Kind.CONTROL, Kind.REFERENCE):
             if kind not in known.done:
@@ -201,13 +230,13 @@ def drops(known: Known) -> Moves:
 
 
 def _usual_gain_of_leaving_out(known: Known, key: str) -> float:
-    """What libraries time themselves can cost as well as gain; other settings seldom do."""
+    """The usual gain of leaving out a setting: larger for autotuning in libraries, which may cost as well as gain."""
     recipe = known.plan.catalog.by_key(key)
     return 1.04 if recipe.times_kernels else POLICY.drop_gain
 
 
 def _gain_of_leaving_out(known: Known, key: str, contribution: float | None) -> float:
-    """Where compiling anew is needed: little, unless the setting cost something before anything was compiled."""
+    """The expected gain of leaving out a setting and compiling anew: little, unless it cost speed before."""
     if contribution is None or contribution > POLICY.drop_gain:
         return POLICY.information
     return max(POLICY.information, 1 / contribution)

@@ -34,7 +34,7 @@ _QUANTITIES = (LOSSES, OUTPUTS, WEIGHTS)
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far runs of the baseline are apart whose random streams differ, or that race (atomic additions)."""
+    """Differences between runs of the baseline that draw other random numbers, or that race (atomic additions)."""
 
     losses: float = 0.0
     outputs: float = 0.0
@@ -60,7 +60,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class _Deviation:
-    """How far one quantity of a trial is from the baseline's, beside what rounding explains of it.
+    """The difference between one quantity of a trial and the baseline's, with the part that rounding explains.
 
     ``steps`` are its differences step for step (one for the outputs), ``tolerances`` what is allowed at each of those
     that tell something.
@@ -76,7 +76,7 @@ class _Deviation:
 
     @property
     def name(self) -> str:
-        """What is compared; of losses that an unstable beginning spoils, how many."""
+        """The name of the compared quantity; with the number of losses, where an unstable start spoils the rest."""
         if self.quantity is WEIGHTS:
             return "norms of the weights"
         if self.quantity is OUTPUTS:
@@ -148,7 +148,7 @@ def compare_numerics(
 
 
 def _without_comparing(result: TrialResult, baseline: TrialResult, declared: Numerics) -> NumericsResult | None:
-    """What is known before losses and outputs are compared: one of the two is not usable, or they saw other data."""
+    """The verdict where losses and outputs cannot be compared: one is unusable, or the two runs saw other data."""
     problem = why_unusable(result, baseline)
     if problem:
         return NumericsResult(Numerics.CHANGED, declared, None, problem)
@@ -164,7 +164,7 @@ def _without_comparing(result: TrialResult, baseline: TrialResult, declared: Num
 
 
 def spread_between(run: TrialResult, other: TrialResult) -> Spread:
-    """How far two runs of the baseline are apart; nothing where they are not finite or not comparable."""
+    """The differences between two runs of the baseline; 0 where they are not finite or not comparable."""
     spans = {quantity.name: max(_differences(quantity, run, other), default=0.0) for quantity in _QUANTITIES}
     return Spread(**{name: span for name, span in spans.items() if math.isfinite(span)})
 
@@ -175,7 +175,7 @@ def finite(result: TrialResult) -> bool:
 
 
 def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
-    """Why a trial's numerics are worth nothing where the baseline's are sound; empty when they are not that bad."""
+    """The reason that a trial's numerics are useless although the baseline's are sound; empty when they are not."""
     step = _first_not_finite(result.losses)
     if step is not None and _all_finite(baseline.losses):
         return f"the loss became {_kind(result.losses[step])} at step {step + 1} of {len(result.losses)}"
@@ -200,7 +200,7 @@ def _deviations(
     spread: Spread,
     reference: TrialResult | None,
 ) -> list[_Deviation]:
-    """What can be compared. The norm of the weights counts only where it tells of a change.
+    """The deviations of all comparable quantities. The norm of the weights counts only where it tells of a change.
 
     ``roundings`` are the round-offs of the trial's and of the baseline's arithmetic.
     """
@@ -242,7 +242,7 @@ def _differences(quantity: Quantity, new: TrialResult, old: TrialResult) -> tupl
         return _norms(new.weights, old.weights) if same else ()
     if not new.outputs or len(new.outputs) != len(old.outputs):
         return ()
-    return (_distance(new.outputs, old.outputs),)
+    return (distance(new.outputs, old.outputs),)
 
 
 def _each(new: Sequence[float], old: Sequence[float]) -> tuple[float, ...]:
@@ -263,14 +263,20 @@ def _norms(new: Sequence[float], old: Sequence[float]) -> tuple[float, ...]:
     return tuple(_or_infinite(abs(a / new[0] - b / old[0])) for a, b in pairs)
 
 
-def _distance(new: Sequence[float], old: Sequence[float]) -> float:
-    """The relative L2 distance of the samples; where they are equal, of the sums of all outputs that precede them."""
+def distance(new: Sequence[float], old: Sequence[float]) -> float:
+    """The relative L2 distance of the samples; where they are equal, of the sums of all outputs that precede them.
+
+    Of whole numbers, such as tokens or classes, it is the share of the samples that differ.
+    """
     total_new, total_old = new[0], old[0]
+    differing = sum(a != b for a, b in zip(new[1:], old[1:], strict=True))
+    if differing and all(value.is_integer() for value in (*new[1:], *old[1:])):
+        return differing / (len(old) - 1)
     pairs = [(a, b) for a, b in zip(new[1:], old[1:], strict=True) if not _same_non_finite(a, b)]
     norm = math.hypot(*(b for _, b in pairs))
-    distance = math.hypot(*(a - b for a, b in pairs)) / max(norm, _TINY)
-    if distance or _same_non_finite(total_new, total_old):
-        return _or_infinite(distance)
+    apart = math.hypot(*(a - b for a, b in pairs)) / max(norm, _TINY)
+    if apart or _same_non_finite(total_new, total_old):
+        return _or_infinite(apart)
     apart = _or_infinite(abs(total_new - total_old) / max(abs(total_old), norm, _TINY))
     return apart if apart > _SUMMATION else 0.0
 

@@ -33,13 +33,14 @@ class Goal:
 
     ``keep_speed``: the share of the baseline's samples per second, 0 to 1, that less memory must not go below.
     ``memory_limit_bytes``: what the peak reserved memory may not exceed. ``allow``: the worst numerics class that needs
-    no consent.
+    no consent. ``latency_limit_ms``: what the 95th percentile of single calls may not exceed, in inference.
     """
 
     objective: Objective = Objective.THROUGHPUT
     keep_speed: float = DEFAULT_KEEP_SPEED
     memory_limit_bytes: int | None = None
     allow: Numerics = Numerics.CLOSE
+    latency_limit_ms: float | None = None
 
     @property
     def by_time(self) -> bool:
@@ -47,9 +48,27 @@ class Goal:
         return self.objective in (Objective.THROUGHPUT, Objective.LATENCY)
 
     def fits(self, result: TrialResult) -> bool:
+        """Whether a result stays within the limits; so does one whose figures are not known."""
+        return not self.exceeded(result)
+
+    def fits_memory(self, result: TrialResult) -> bool:
         """Whether a result stays within the memory limit; so does one whose peak is not known."""
         peak_bytes = result.peak_reserved_bytes
         return self.memory_limit_bytes is None or peak_bytes is None or peak_bytes <= self.memory_limit_bytes
+
+    def exceeded(self, result: TrialResult) -> str:
+        """The limit that a result exceeds, as in ``more than the memory limit``; empty for none."""
+        if not self.fits_memory(result):
+            return "more than the memory limit"
+        latency, limit_ms = result.latency, self.latency_limit_ms
+        return "longer than the latency limit" if latency and limit_ms and latency.p95_ms > limit_ms else ""
+
+    @property
+    def tries_larger_batches(self) -> bool:
+        """Whether a larger batch may serve it; for latency, to find the largest within a limit."""
+        return not self.words.larger_batch or (
+            self.objective is Objective.LATENCY and self.latency_limit_ms is not None
+        )
 
     @property
     def words(self) -> Words:
@@ -196,12 +215,17 @@ class Yardstick:
     @property
     def too_large(self) -> bool:
         """Whether the baseline itself exceeds the memory limit: then whatever takes less is a step towards it."""
+        return not self.goal.fits_memory(self.baseline.result)
+
+    @property
+    def beyond_limits(self) -> bool:
+        """Whether the baseline itself exceeds a limit: then what exceeds it too may still be a step towards it."""
         return not self.goal.fits(self.baseline.result)
 
     # --- against the baseline -------------------------------------------------------------------------------------
 
     def gain(self, result: TrialResult, comparison: Comparison | None) -> Gain | None:
-        """How much better a result is than the baseline by the objective; None where that was not measured."""
+        """The gain over the baseline by the objective; None where that was not measured."""
         if comparison is None:
             return None
         if self.goal.objective is Objective.THROUGHPUT:
@@ -212,7 +236,7 @@ class Yardstick:
         return _once(figure(self.goal.objective, self.baseline.result), figure(self.goal.objective, result), floor)
 
     def saving(self, result: TrialResult) -> Gain | None:
-        """How many times the baseline's peak is that of a result; None where a peak is not known."""
+        """The baseline's peak memory over that of a result; None where a peak is not known."""
         return _once(self.baseline.result.peak_reserved_bytes, result.peak_reserved_bytes, self.saving_floor)
 
     def keeps_speed(self, comparison: Comparison) -> bool:
@@ -234,7 +258,7 @@ class Yardstick:
         return free and comparison.verdict is Verdict.FASTER
 
     def worth(self, result: TrialResult, comparison: Comparison | None) -> bool:
-        """Whether settings may be recommended: they help, and stay within the memory limit."""
+        """Whether settings may be recommended: they help, and stay within the limits."""
         return self.goal.fits(result) and self.helps(result, comparison)
 
     def merit(self, result: TrialResult, comparison: Comparison | None) -> tuple[bool, float]:

@@ -1,4 +1,4 @@
-"""What may be tried: the candidates, the stack that an expert would write from them, and what each usually gains."""
+"""The plan of a search: the candidates, the stack that an expert would write from them, and the usual gain of each."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from advisor.experiment.request import Request
 from advisor.figures.roof import upper_bound
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
+from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
 from advisor.records import Bottleneck, Candidate, Facts, Objective, Value, WorkloadFacts
 
@@ -54,8 +55,12 @@ class Plan:
         What the profile shows to be hopeless is passed over with its reason, unless the person asked for it.
         """
         proposals = catalog.propose(facts, only=request.only, skip=(*request.skip, CONTROL))
-        skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe != CONTROL}
-        plan = cls(catalog, request, facts, consent, proposals.candidates, skipped, hints or {})
+        # Tried behind the search on one GPU, which tells of them itself.
+        several = {recipe.id for recipe in catalog if recipe.key.startswith(PARALLEL)}
+        told = {CONTROL, *(several if request.wants_several else ())}
+        skipped = {recipe: reason for recipe, reason in proposals.skipped.items() if recipe not in told}
+        candidates = tuple(candidate for candidate in proposals.candidates if candidate.recipe not in several)
+        plan = cls(catalog, request, facts, consent, candidates, skipped, hints or {})
         return plan if request.only else plan._without_hopeless(noise_floor, speedup)
 
     def _without_hopeless(self, noise_floor: float, speedup: float) -> Plan:
@@ -63,7 +68,7 @@ class Plan:
         reasons = hopeless(self.catalog, self.facts.profile, self.candidates, noise_floor, speedup=speedup)
         if self.request.objective is Objective.MEMORY:  # what the profile bounds is time
             reasons = {recipe: why for recipe, why in reasons.items() if not self.catalog[recipe].saves_memory}
-        reasons |= pointless(self.request.objective, self.candidates)
+        reasons |= pointless(self.request.goal, self.candidates)
         spared = {c.recipe for c in self.candidates if self.is_usual(c) or self.consent.accepts(c.recipe)}
         passed_over = {recipe: why for recipe, why in reasons.items() if recipe not in spared}
         left = tuple(c for c in self.candidates if c.recipe not in passed_over)
@@ -105,7 +110,7 @@ class Plan:
     # --- the expert's stack ---------------------------------------------------------------------------------------
 
     def usual_stack(self) -> Settings:
-        """What an expert would write for these facts without compiling: every usual setting that applies."""
+        """The stack that an expert would write for these facts without compiling: every usual setting that applies."""
         chosen = [c for c in self.candidates if self._belongs(c)]
         return self._company(sorted(chosen, key=lambda c: not self._is_hinted(c)))
 
@@ -203,7 +208,7 @@ class Plan:
         return self.expected_gain(candidate, Settings(), step_ms) <= POLICY.least_gain
 
     def _bound(self, recipe: Recipe, step_ms: float) -> float:
-        """What shortening a recipe's phases to nothing would gain on a step of this length; infinite where unknown."""
+        """The gain if a recipe's phases took no time at all in a step of this length; infinite where unknown."""
         profile = self.facts.profile
         measured = [profile.phases[phase] for phase in recipe.phases if phase in profile.phases] if profile else []
         if not measured:

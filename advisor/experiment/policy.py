@@ -37,6 +37,12 @@ class Policy:
     ``most_failures``: after this many compiled stacks that failed, no other is compiled for the sake of the leap.
     ``reserve_share``: the largest share of the budget that is reserved for measuring the stack in turn.
     ``gamble``: a compilation is started when this share of its expected duration is left.
+    ``safe``: where so many times the expected duration of a compilation is left, it is not made shorter to be sure.
+    T5-small's was expected to take 29 s on an H200's host and took more than 41.
+    ``whole_over_blocks``: compiling model and loss gains this much over the repeated blocks by themselves: 10.31x and
+    9.36x of one model in tests/gpu/RESULTS.md.
+    ``one_gpu``: the share of the budget that the search on one GPU gets before the search on several: the stack is
+    carried over, and each of some ten trials on several GPUs takes torchrun several times as long to start.
     ``noisy``: a noise floor above this is told to the person as the machine's fault.
     """
 
@@ -59,6 +65,9 @@ class Policy:
     most_failures: int = 4
     reserve_share: float = 0.2
     gamble: float = 0.5
+    safe: float = 1.5
+    whole_over_blocks: float = 1.1
+    one_gpu: float = 0.5
     noisy: float = 0.1
 
 

@@ -43,7 +43,7 @@ def _best(group: list[TrialRecord], by: Yardstick, stack: Mapping[str, Value]) -
 
 
 def _merit(record: TrialRecord, by: Yardstick) -> tuple[bool, float]:
-    """What a candidate adds to the stack, or does alone; nothing is known of one that was never left out."""
+    """The sort key of a candidate: its contribution to the stack, or its effect alone; neutral if both are unknown."""
     if not record.alone and record.contribution is None:
         return False, 1.0
     return by.merit(record.result, record.contribution or record.own_effect)

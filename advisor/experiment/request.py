@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
-from advisor.records import Numerics, Objective, TargetSpec
+from advisor.records import Numerics, Objective, TargetSpec, Value
 
 DEFAULT_BUDGET_S = 300.0
 
@@ -18,7 +18,11 @@ class Request:
     ``budget_s``: wall seconds for the whole session. ``keep_speed``: with memory as the objective, the share of the
     baseline's speed, 0 to 1, that less memory must keep. ``allow``: the worst numerics class that may enter the stack
     without the person's consent. ``memory_limit_bytes``: what peak reserved memory may not exceed.
-    ``scripts``: files that are read for habits, beside the target's own.
+    ``side_by_side``: trials may run on other GPUs of the machine at the same time.
+    ``latency_limit_ms``: what the 95th percentile of single calls may not exceed, in inference.
+    ``accept``: recipes accepted from the start, each with the one value that is meant or None.
+    ``gpus``: those of this machine, 0 for all. ``machines`` take part in trials over several, which torchrun starts
+    with the options ``launch``. ``scripts``: files that are read for habits, beside the target's own.
     """
 
     target: TargetSpec
@@ -27,14 +31,19 @@ class Request:
     keep_speed: float = DEFAULT_KEEP_SPEED
     allow: Numerics = Numerics.CLOSE
     memory_limit_bytes: int | None = None
+    latency_limit_ms: float | None = None
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     recipe_folders: tuple[str, ...] = ()
     gpus: int = 1
+    machines: int = 1
+    launch: tuple[str, ...] = ()
+    side_by_side: bool = False
     seed: int = 0
     config_path: str | None = None
     key_map: dict[str, str] = field(default_factory=dict)
     scripts: tuple[str, ...] = ()
+    accept: tuple[tuple[str, Value | None], ...] = ()
 
     def continuing(self, past: Request) -> Request:
         """This request with the past one's choices wherever it makes none of its own."""
@@ -43,9 +52,14 @@ class Request:
         return replace(past, target=target, **asked)
 
     @property
+    def wants_several(self) -> bool:
+        """Whether the session measures on several GPUs, too."""
+        return self.gpus != 1 or self.machines > 1
+
+    @property
     def goal(self) -> Goal:
         """The session's objective and its limits."""
-        return Goal(self.objective, self.keep_speed, self.memory_limit_bytes, self.allow)
+        return Goal(self.objective, self.keep_speed, self.memory_limit_bytes, self.allow, self.latency_limit_ms)
 
 
 def _choices(record: Any) -> dict[str, Any]:

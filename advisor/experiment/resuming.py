@@ -16,7 +16,7 @@ from advisor.records import Outcome, TrialRecord
 
 
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
-    """What is known with all runs of the past session; its first baseline is the one that all are held against.
+    """Add all runs of the past session to what is known; its first baseline is the one that all are compared with.
 
     The present run of the baseline is one of its repeats.
     """

@@ -43,7 +43,7 @@ def with_its_config(request: Request, past: PastSession, *, given: bool) -> Requ
 
 
 def changes(request: Request, past: PastSession) -> tuple[str, ...]:
-    """What of a workload is another than when a session measured it, in a few words each; nothing if it is the same."""
+    """Changes of a workload since a session measured it, in a few words each; empty if it is the same."""
     state = SessionState.of(past.events)
     if state.facts is None or state.baseline is None:
         return ()  # nothing was measured that could be mixed with something else

@@ -14,7 +14,7 @@ from advisor.experiment.baseline import check_energy, first_run
 from advisor.experiment.bench import Bench, SessionCancelledError
 from advisor.experiment.budget import Budget
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import REJECTED, Decision
+from advisor.experiment.control import Decision
 from advisor.experiment.decisions import Decisions
 from advisor.experiment.hints import Hints, hints_for, keep_hints, workload_name
 from advisor.experiment.journal import Journal, PastSession
@@ -24,20 +24,24 @@ from advisor.experiment.lab import Lab
 from advisor.experiment.moves import why_not
 from advisor.experiment.numerics import finite
 from advisor.experiment.plan import Plan
+from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
 from advisor.experiment.resuming import take_over
 from advisor.experiment.sameness import check_same_machine
-from advisor.experiment.search import search
+from advisor.experiment.scaling import ONE
+from advisor.experiment.scaling_lab import ScalingLab, gpus_in_use, losses_compare, why_not_several
+from advisor.experiment.scaling_moves import moves as scaling_moves
+from advisor.experiment.search import explore, search
 from advisor.experiment.state import SessionState
-from advisor.experiment.steering import ENDED, SKIPPED, Steering
+from advisor.experiment.steering import ENDED, Steering
 from advisor.experiment.telling import Teller
 from advisor.experiment.tolerance import own_rounding
 from advisor.experiment.verification import Exported, verify
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Facts, Finding, Mode, Outcome, StackRecord, TrialResult, Value
+from advisor.records import Candidate, Facts, Finding, Mode, StackRecord, TrialResult, Value
 from advisor.runner.trials import Runner
 from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources
@@ -76,7 +80,7 @@ class Session:
         self.exit_code = ExitCode.OK
         self._decisions = Decisions(*((self._past.decisions, self._past.accepted_values) if self._past else ()))
         self._steering = Steering()
-        budget = Budget(request.budget_s, clock)
+        budget = Budget(request.budget_s * (POLICY.one_gpu if request.wants_several else 1.0), clock)
         self._bench = Bench(
             request, runner, budget, journal, emit=self._emit, catalog=self.catalog, steering=self._steering
         )
@@ -176,6 +180,7 @@ class Session:
         hardware = inspect_hardware()
         self._emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
+        gpus = gpus_in_use(self.request.gpus, hardware, self.request.target.device)
         findings = self._read_source()
         self._lab.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
@@ -183,10 +188,33 @@ class Session:
         self._watch = SourceWatch(facts.sources)
         self._begin(facts, result)
         known = self._lab.tell(self._begun)
-        if not known.plan.candidates:
-            self._warn(_nothing_to_try(self.request, known.plan))
+        if not known.plan.candidates and not self.request.wants_several:
+            self._warn(caveats.of_nothing_to_try(self.request, known.plan))
+        elif self.request.side_by_side and not self.request.wants_several:
+            self._lab.look_for_company(known)
         self._search(known)
+        self._lab.dismiss_company()
+        if self.request.wants_several:
+            self._search_on_several(gpus * self.request.machines, self._begun)
         self._conclude(self._begun)
+
+    def _search_on_several(self, gpus: int, known: Known) -> None:
+        """Carry the stack over to several GPUs, and search on for how to spread the work, in the rest of the budget."""
+        self._bench.budget.extended_s += self.request.budget_s * (1 - POLICY.one_gpu)
+        facts, consent = known.plan.facts, self._consented(known.plan.consent)
+        reason = why_not_several(facts) if gpus > 1 else "there is only one"
+        if reason:
+            self._warn(f"several GPUs are not measured: {reason}")
+            return
+        self._lab.enter("several GPUs")
+        self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
+        lab = ScalingLab(self._bench, self._emit, Settings(known.stack), self._consented)
+        compare = losses_compare(facts) and not known.judge.spread.random
+        scaling = lab.tell(lab.begin(facts, gpus, consent, same_losses=compare))
+        one = scaling.runs[ONE][-1]
+        if not one.measured:
+            self._warn(f"several GPUs are not measured: {one.reason}. {one.hint}")
+        explore(scaling, lab, scaling_moves)
 
     def _check_comparable(self, facts: Facts) -> None:
         """Raise UsageError where the session that is taken up measured something else; its record stays as it is."""
@@ -207,6 +235,8 @@ class Session:
         for recipe, decision in self.decisions().items():
             self._post(events.Decided(recipe, decision))  # in the journal already
         self._emit(events.GoalSet(self.request.goal, self._journal.session_id))
+        for recipe, value in self.request.accept:
+            self.decide(recipe, Decision.ACCEPTED, value)
 
     def _read_source(self) -> tuple[Finding, ...]:
         """Read the user's files for habits, which the trials then price; nothing in them changes a setting."""
@@ -218,7 +248,7 @@ class Session:
         return findings
 
     def _begin(self, facts: Facts, result: TrialResult) -> None:
-        """What is known once the baseline is measured; of a session that is continued, all that it measured too."""
+        """Set up the knowledge after the baseline; a continued session also takes over its earlier measurements."""
         hints = hints_for(workload_name(self.request.target, facts))
         self._prepare_budget(facts, hints)
         consent = self._consented(Consent(self.catalog, facts.workload.mode, self.request.allow))
@@ -264,6 +294,7 @@ class Session:
         for warning in (
             caveats.of_the_budget(known, budget.spent_s, budget.total_s + budget.extended_s),
             caveats.of_the_limit(known),
+            caveats.of_the_latency(known),
         ):
             if warning:
                 self._warn(warning)
@@ -276,7 +307,7 @@ class Session:
                 self._teller.skip(candidate, why_not(known, candidate) or self._too_late(known, candidate))
 
     def _too_late(self, known: Known, candidate: Candidate) -> str:
-        """Why there was no time for a candidate, and what to do."""
+        """The reason that there was no time for a candidate, with a remedy."""
         if self._steering.ending:
             return ENDED
         together = [runs[-1] for s, runs in known.judge.runs.items() if s.get(candidate.key) == candidate.value]
@@ -345,7 +376,7 @@ class Session:
         self._bench.budget = self._bench.budget.renewed(seconds)
 
     def _tell_refused(self, known: Known) -> None:
-        """Why something that the person accepted is not in the stack all the same."""
+        """Warn of each accepted recipe that is not in the stack, with the reason."""
         for recipe, decision in known.plan.consent.decisions.items():
             key = self.catalog[recipe].key
             wanted = known.plan.consent.values.get(recipe, known.stack.get(key))
@@ -384,28 +415,11 @@ class Session:
         """Tell what is new; a session that is cancelled goes on from here."""
         self._known = known
         self._teller.tell(known)
-        self._say_what_failed(known)
+        for text, once in caveats.of_failures(known):
+            self._warn(text, once=once)
         noisy = caveats.of_noise(known)
         if noisy and Kind.CONTROL in known.done:
             self._warn(noisy, once="noise")
-
-    def _say_what_failed(self, known: Known) -> None:
-        """Say of a stack of several settings that failed why it did: the search goes on with a weaker one."""
-        for settings, runs in known.judge.runs.items():
-            late = runs[-1].outcome is Outcome.TIMED_OUT
-            if not settings and not runs[-1].measured:
-                advice = "raise --budget" if late else "let the target be built and run any number of times"
-                self._warn(
-                    f"your own settings failed when they were measured again: {runs[-1].reason}; {advice}",
-                    once="baseline",
-                )
-            if len(settings) < 2 or runs[-1].reason in (SKIPPED, ENDED):
-                continue
-            if not runs[-1].measured:
-                said = "there was too little time for these together" if late else "together these fail"
-                self._warn(f"{said}: {settings}: {runs[-1].reason}", once=str(settings))
-            elif Kind.CONTROL in known.done and (why := known.why_unusable(settings)) and why != REJECTED:
-                self._warn(f"together these cannot be used: {settings}: {why}", once=str(settings))
 
     def _warn(self, text: str, *, once: str = "") -> None:
         """Tell the person something that they should act on, or know when they read the figures."""
@@ -482,13 +496,3 @@ def _follows_decisions(move: Move, known: Known) -> bool:
     return known.plan.consent.accepts(move.candidate.recipe, move.candidate.value) or (
         move.kind is Kind.ADD and known.plan.is_usual(move.candidate)
     )
-
-
-def _nothing_to_try(request: Request, plan: Plan) -> str:
-    """Why no candidate is left, of those recipes that were asked for when some were."""
-    named = [f"{recipe}: {plan.skipped[recipe]}" for recipe in request.only if recipe in plan.skipped]
-    if named:
-        told = f"there is nothing to try of what --only names ({'; '.join(named)})"
-        return f"{told}: name others, or leave --only out"
-    fewer = "; leave --skip out to try more" if request.skip else ""
-    return f"there is nothing to try here: every recipe is left out, each for a reason of its own{fewer}"

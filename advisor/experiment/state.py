@@ -11,6 +11,7 @@ from advisor.experiment.control import REJECTED, Decision
 from advisor.experiment.objective import Goal, Yardstick
 from advisor.recipe.settings import Settings
 from advisor.records import (
+    AllReduceSweep,
     BaselineRecord,
     Candidate,
     Facts,
@@ -19,17 +20,21 @@ from advisor.records import (
     Outcome,
     ParetoPoint,
     Recommendation,
+    ScalingRecord,
     StackRecord,
     TrialRecord,
     TrialResult,
     Value,
     Verification,
 )
+from advisor.source.relevant import relevant
 
 
 @dataclass
 class SessionState:
     """The state of a session. Changed only by :meth:`apply`, in the thread that owns it.
+
+    ``live_ms`` are the step times of the running trial's blocks so far, of ``live_samples`` samples each.
 
     ``stack`` and ``recommendations`` follow the person's decisions at once: what was rejected is out of the stack,
     which then has no figures until the rest has been measured (``StackRecord.pending``).
@@ -38,6 +43,7 @@ class SessionState:
     goal: Goal = field(default_factory=Goal)
     session_id: str = ""
     hardware: Hardware | None = None
+    all_reduce: AllReduceSweep | None = None
     facts: Facts | None = None
     source_files: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -50,6 +56,7 @@ class SessionState:
     trials: dict[str, TrialRecord] = field(default_factory=dict)
     combinations: dict[Settings, ParetoPoint] = field(default_factory=dict)
     stack: StackRecord | None = None
+    scaling: ScalingRecord | None = None
     recommendations: tuple[Recommendation, ...] = ()
     decisions: dict[str, Decision] = field(default_factory=dict)
     accepted_values: dict[str, Value] = field(default_factory=dict)
@@ -57,6 +64,8 @@ class SessionState:
     expected_s: float | None = None
     held: bool = False
     activity: str = ""
+    live_ms: tuple[float, ...] = ()
+    live_samples: float | None = None
     logs: dict[str, str] = field(default_factory=dict)
     ended: dict[str, events.TrialEnded] = field(default_factory=dict)
     progress: float = 0.0
@@ -101,8 +110,14 @@ class SessionState:
         self.hardware = event.hardware
 
     @apply.register
+    def _(self, event: events.AllReduceMeasured) -> None:
+        self.all_reduce = event.sweep
+
+    @apply.register
     def _(self, event: events.SourceRead) -> None:
-        self.source_files, self.findings, self.source_problems = event.files, event.findings, event.problems
+        self.source_files, self.source_problems = event.files, event.problems
+        facts = self.facts
+        self.findings = relevant(event.findings, facts.workload, facts.profile) if facts else event.findings
 
     @apply.register
     def _(self, event: events.StageStarted) -> None:
@@ -111,6 +126,7 @@ class SessionState:
     @apply.register
     def _(self, event: events.FactsFound) -> None:
         self.facts = event.facts
+        self.findings = relevant(self.findings, event.facts.workload, event.facts.profile)
 
     @apply.register
     def _(self, event: events.BaselineMeasured) -> None:
@@ -123,12 +139,19 @@ class SessionState:
     @apply.register
     def _(self, event: events.TrialStarted) -> None:
         self.running, self.activity = event.name, "starting"
-        self.expected_s = event.expected_s
+        self.expected_s, self.live_ms = event.expected_s, ()
         self.logs[event.name] = event.log_path
 
     @apply.register
     def _(self, event: events.TrialActivity) -> None:
-        self.activity = event.text
+        if self.running in ("", event.name):  # others may run on other GPUs
+            self.activity = event.text
+
+    @apply.register
+    def _(self, event: events.BlockTimed) -> None:
+        if event.name == self.running:
+            self.live_ms += (event.step_ms,)
+            self.live_samples = event.samples
 
     @apply.register
     def _(self, event: events.TrialEnded) -> None:
@@ -154,6 +177,10 @@ class SessionState:
     def _(self, event: events.StackMeasured) -> None:
         self._measured_stack = event.record
         self._follow_decisions()
+
+    @apply.register
+    def _(self, event: events.ScalingMeasured) -> None:
+        self.scaling = event.record
 
     @apply.register
     def _(self, event: events.Ranked) -> None:

@@ -104,7 +104,7 @@ class Teller:
         return judge.with_run(candidate.settings, control).record(candidate, candidate.settings)
 
     def _tell_combinations(self, known: Known) -> None:
-        """What several settings did together: a choice between time and memory."""
+        """Tell the effect of each new combination of settings: a choice between time and memory."""
         for settings in known.judge.runs:
             result = known.judge.result(settings)
             told = settings in self._combinations or len(settings) < 2 or result is None

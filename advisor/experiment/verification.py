@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from advisor.experiment.numerics import distance
 from advisor.experiment.state import SessionState
+from advisor.figures.formatting import format_percent
 from advisor.records import Block, Outcome, StackRecord, TrialKind, TrialResult, Verification
 
 if TYPE_CHECKING:
@@ -20,6 +22,12 @@ _STARTS = 2.0
 _MEASURE_S = 1.5
 # A second run of each is made where this multiple of what the first took is left. Unitless.
 _AGAIN = 1.3
+
+
+# Outputs that differ by more than this, and by this multiple of what the session saw of the same settings, are another
+# model's. Both unitless.
+_MOST_DIFFERENT = 0.05
+_MARGIN = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,10 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
             why = f"it did not end within {limit_s(stack):.0f} s" if late else result.reason
             return Verification(exported.path, seconds=now - started, problem=f"the loop {what}: {why}")
         runs[tuned].append((result, time.monotonic() - now))
+    difference = _difference(runs)
+    if difference is not None and not difference <= max(_MOST_DIFFERENT, _MARGIN * _of_stack(stack)):
+        problem = f"its outputs differ by {format_percent(difference, digits=1)} from the loop's without it"
+        return Verification(exported.path, seconds=time.monotonic() - started, problem=problem, difference=difference)
     plain, tuned_blocks = (_blocks([result for result, _ in runs[which]]) for which in (False, True))
     return Verification(
         exported.path,
@@ -68,7 +80,20 @@ def verify(bench: Bench, exported: Exported, stack: StackRecord) -> Verification
         tuned_step_ms=median(block.step_ms for block in tuned_blocks),
         session_speedup=stack.comparison.speedup if stack.comparison else None,
         seconds=time.monotonic() - started,
+        difference=difference,
     )
+
+
+def _difference(runs: dict[bool, list[tuple[TrialResult, float]]]) -> float | None:
+    """The difference of the outputs with the file and without it; None where there are none of the same batch."""
+    plain, tuned = runs[False][0][0], runs[True][0][0]
+    same = plain.outputs and len(plain.outputs) == len(tuned.outputs) and plain.batch_size == tuned.batch_size
+    return distance(tuned.outputs, plain.outputs) if same else None
+
+
+def _of_stack(stack: StackRecord) -> float:
+    """The difference that the session measured of the same settings."""
+    return stack.numerics.difference or 0.0 if stack.numerics else 0.0
 
 
 def _run(bench: Bench, exported: Exported | None, stack: StackRecord, left_s: float) -> TrialResult:

@@ -1,4 +1,4 @@
-"""Which part of a stack that fails is weakened or left out first: by how it failed, then by what fails most often."""
+"""The part of a failed stack to weaken or leave out first: by the kind of failure, then by what fails most often."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ GRAPH, AUTOCAST, WEIGHTS, MATMUL = (
     "precision.weights",
     "precision.float32_matmul",
 )
+LAYOUT = "model.memory_format"
 _PRECISION = (AUTOCAST, WEIGHTS, MATMUL)
 _OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is capturing")
 _OF_COMPILING = ("dynamo", "inductor", "triton", "compil", "fake tensor", "faketensor", "backend=")
+
+# A view of what channels_last has laid out otherwise; numbers of two types where a model asks for one.
+_OF_LAYOUT = ("view size is not compatible", "non-overlapping and dense", "input is not contiguous")
+_OF_TYPES = ("expected scalar type", "same dtype", "bfloat16", "c10::half", "(float) and", "dtype mismatch")
+_OF_SECOND_DERIVATIVES = ("double backward", "differentiated twice")
 
 Weakening = Callable[[Known, Settings], Iterator[Settings]]
 
@@ -39,7 +45,7 @@ def _worth(known: Known, settings: Settings) -> bool:
 
 def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Weakening, ...]:
     """The weakenings by what is to blame, as far as the failure tells."""
-    rest = (_graph, _compiling, without_half, _others)
+    rest: tuple[Weakening, ...] = (_graph, _compiling, without_half, _others)
     if result is None:
         return rest
     text = f"{result.reason} {result.details}".lower()
@@ -48,11 +54,19 @@ def _order(known: Known, settings: Settings, result: TrialResult | None) -> tupl
         return (without_half, _others, _graph, _compiling) if fits else (_graph, _compiling, _others, without_half)
     if result.outcome is Outcome.TIMED_OUT:
         return (_compiling, _graph, _others, without_half)
-    if any(word in text for word in _OF_CAPTURE):
-        return rest
-    if any(word in text for word in _OF_COMPILING) and known.plan.catalog.cost(settings):
-        return (_compiling, _graph, _others, without_half)
-    return rest
+    return _by_message(text, rest, compiled=bool(known.plan.catalog.cost(settings)))
+
+
+def _by_message(text: str, rest: tuple[Weakening, ...], *, compiled: bool) -> tuple[Weakening, ...]:
+    """The weakenings by the message of what raised; that of a compiler names types and layouts of any kind."""
+    causes: tuple[tuple[tuple[str, ...], tuple[Weakening, ...]], ...] = (
+        (_OF_SECOND_DERIVATIVES, (_uncompiled, *rest)),
+        (_OF_CAPTURE, rest),
+        (_OF_COMPILING if compiled else (), (_compiling, _graph, _others, without_half)),
+        (_OF_LAYOUT, (_layout, *rest)),
+        (_OF_TYPES, (without_half, *rest)),
+    )
+    return next((order for words, order in causes if any(word in text for word in words)), rest)
 
 
 def _graph(known: Known, settings: Settings) -> Iterator[Settings]:
@@ -80,6 +94,16 @@ def _compiling(known: Known, settings: Settings) -> Iterator[Settings]:
     if scope != "regional" and (COMPILE_SCOPE, "regional") in proposed:
         yield rest.with_value(COMPILE_SCOPE, "regional")
     yield rest
+
+
+def _layout(known: Known, settings: Settings) -> Iterator[Settings]:
+    """In the layout that the model's code was written for."""
+    yield settings.without(LAYOUT)
+
+
+def _uncompiled(known: Known, settings: Settings) -> Iterator[Settings]:
+    """Without anything compiled."""
+    yield Settings({key: value for key, value in settings.items() if not key.startswith("compile.")})
 
 
 def without_half(known: Known, settings: Settings) -> Iterator[Settings]:

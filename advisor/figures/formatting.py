@@ -58,7 +58,7 @@ def printable(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Text of the user's as one line, with its control characters shown."""
+    """The user's text in one line, with its control characters made visible."""
     return printable(re.sub(r"[\t\r\n]", " ", text)).rstrip()
 
 
@@ -270,7 +270,7 @@ def format_names(candidates: Iterable[Candidate]) -> str:
 
 
 def format_repayment(steps: int | None) -> str:
-    """When a slower start has been made up for, as a phrase."""
+    """A phrase for the number of steps after which a slower start is made up for."""
     if steps is None:
         return "starts more slowly, and its steps are no faster"
     if not steps:

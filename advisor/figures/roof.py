@@ -1,4 +1,4 @@
-"""How far a step is from what the machine can do, and what shortening a part of it can gain at most.
+"""The distance between a step and the machine's peak rates, and upper bounds for shortening a part of a step.
 
 Pure functions on a profile: the search, the app and the reports share them.
 """

@@ -70,24 +70,22 @@ def ratio_interval(new: Sequence[float], old: Sequence[float], *, seed: int = 0)
 def paired_ratio_interval(
     new: Sequence[float], old: Sequence[float], spread: ProcessSpread | None = None, *, seed: int = 0
 ) -> Interval:
-    """As :func:`ratio_interval` for blocks measured alternately: pairs are resampled together, so slow drift cancels.
+    """The median of the ratios of blocks measured alternately, with its bootstrap interval.
 
-    ``new[i]`` and ``old[i]`` were measured next to each other. With ``spread`` what makes two processes differ is
-    resampled as well. Raises ValueError when the lengths differ.
+    ``new[i]`` and ``old[i]`` were measured next to each other: what slows the machine for longer than that cancels in
+    their ratio. In a ratio of two medians it would not, where it comes and goes. With ``spread`` what makes processes
+    differ is resampled as well. Raises ValueError when the lengths differ.
     """
-    pairs = list(zip(new, old, strict=True))
+    ratios = sorted(mine / other for mine, other in zip(new, old, strict=True))
     draw = random.Random(seed)
     sigma = spread.widened * math.sqrt(2) if spread else 0.0
-    ratios = [
-        _ratio_of_medians(draw.choices(pairs, k=len(pairs))) * math.exp(draw.gauss(0.0, sigma))
-        for _ in range(RESAMPLES)
-    ]
-    return _with_interval(_ratio_of_medians(pairs), ratios)
+    resampled = [resampled_median(ratios, draw) * math.exp(draw.gauss(0.0, sigma)) for _ in range(RESAMPLES)]
+    return _with_interval(median(ratios), resampled)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpread:
-    """How far processes that run the same program lie apart: the standard deviation of their logarithmic rates.
+    """The spread of processes that run the same program: the standard deviation of their logarithmic rates.
 
     ``degrees`` are the degrees of freedom behind ``sigma``, which decide how wide an interval has to be. ``seen`` is
     the standard deviation of the repeats alone, without what is known from other machines; 0 where none were.
@@ -250,7 +248,7 @@ def two_modes(values: Sequence[float]) -> TwoModes | None:
 
 
 def _otsu_split(ordered: Sequence[float]) -> int:
-    """Where to cut sorted values so that the means of the two parts differ most, weighted by their sizes."""
+    """The cut of sorted values with the largest difference of the two means, weighted by the sizes of the parts."""
     count, total = len(ordered), math.fsum(ordered)
     sums = list(accumulate(ordered))
 
@@ -284,10 +282,6 @@ def break_even_steps(extra_start_s: float, old_step_s: float, new_step_s: float)
     if saved <= 0:
         return None
     return max(0, math.ceil(extra_start_s / saved))
-
-
-def _ratio_of_medians(pairs: Sequence[tuple[float, float]]) -> float:
-    return median(pair[0] for pair in pairs) / median(pair[1] for pair in pairs)
 
 
 def _with_interval(estimate: float, resampled: Sequence[float]) -> Interval:

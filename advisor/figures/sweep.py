@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_rate
-from advisor.records import BaselineRecord, Facts, Mode, Outcome, TrialRecord, Verdict, WorkloadFacts
+from advisor.records import BaselineRecord, Facts, Latency, Mode, Outcome, TrialRecord, Verdict, WorkloadFacts
 
 RECIPE = "batch_size"
 # A size within this of the best rate is as good, and smaller in memory and latency.
 KNEE_TOLERANCE = 0.03
 # What a batch may take of the device's memory: fragmentation, validation and other batches need the rest.
 USABLE_MEMORY = 0.9
+BEYOND_LATENCY = "above the latency limit"
 _BAR = 24
 _CHART_WIDTH = 56
 _CHART_HEIGHT = 10
 
-HEADINGS = ("batch", "step", "samples/s", "gain", "memory", "")
+_HEADINGS = ("batch", "step", "samples/s", "gain", "memory", "")
+# With the percentiles of single calls, in inference.
+_CALLS = ("call p50", "call p95", "call p99")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class SweepPoint:
     """One batch size: what a step took, samples per second and peak reserved memory; None where it did not run.
 
     ``problem`` says why it did not, or why it should not be used; empty for a size that is fit to use. ``own`` marks
-    the baseline's size, ``undecided`` one whose rate cannot be told from the baseline's.
+    the baseline's size, ``undecided`` one whose rate cannot be told from the baseline's. ``latency``: of single calls.
     """
 
     size: int
@@ -36,19 +39,30 @@ class SweepPoint:
     problem: str = ""
     own: bool = False
     undecided: bool = False
+    latency: Latency | None = None
 
     @property
     def usable(self) -> bool:
         """Whether it was measured and nothing speaks against it."""
         return self.samples_per_s is not None and not self.problem
 
+    @property
+    def call_ms(self) -> float | None:
+        """The median of single calls; of back-to-back steps where those were not timed."""
+        return self.latency.p50_ms if self.latency else self.step_ms
+
 
 def sweep_points(
-    baseline: BaselineRecord, records: Iterable[TrialRecord], *, memory_bytes: int | None = None
+    baseline: BaselineRecord,
+    records: Iterable[TrialRecord],
+    *,
+    memory_bytes: int | None = None,
+    latency_limit_ms: float | None = None,
 ) -> tuple[SweepPoint, ...]:
     """The points of the sweep by size, the baseline's own among them; values that were skipped are left out.
 
-    ``memory_bytes`` is the device's memory: a size whose peak comes within the safety margin of it is not usable.
+    ``memory_bytes`` is the device's memory: a size whose peak comes within the safety margin of it is not usable. Nor
+    is one whose calls exceed ``latency_limit_ms`` in their 95th percentile.
     """
     points = {}
     own = baseline.result.batch_size
@@ -59,13 +73,37 @@ def sweep_points(
             _positive(baseline.samples_per_s),
             baseline.result.peak_reserved_bytes,
             own=True,
+            latency=baseline.result.latency,
         )
     for record in records:
         size, outcome = record.candidate.value, record.result.outcome
         tried = record.candidate.recipe == RECIPE and record.alone and outcome is not Outcome.SKIPPED
         if tried and size and isinstance(size, int):  # what a damaged journal may hold otherwise
             points[size] = _point(record, memory_bytes)
-    return tuple(points[size] for size in sorted(points))
+    return tuple(_within(points[size], latency_limit_ms) for size in sorted(points))
+
+
+def _within(point: SweepPoint, limit_ms: float | None) -> SweepPoint:
+    """The point, not fit to use where its calls take longer than the limit."""
+    if limit_ms is None or point.problem or point.latency is None or point.latency.p95_ms <= limit_ms:
+        return point
+    return replace(point, problem=f"{BEYOND_LATENCY} of {format_ms(limit_ms)}")
+
+
+def headings_of(points: Sequence[SweepPoint]) -> tuple[str, ...]:
+    """The headings of :func:`sweep_rows`: with percentiles where single calls were timed."""
+    step, rest = _HEADINGS[:2], _HEADINGS[2:]
+    return (*step, *_CALLS, *rest) if _with_calls(points) else _HEADINGS
+
+
+def _with_calls(points: Sequence[SweepPoint]) -> bool:
+    return any(point.latency is not None for point in points)
+
+
+def _call_cells(latency: Latency | None) -> tuple[str, ...]:
+    if latency is None:
+        return ("",) * len(_CALLS)
+    return tuple(format_ms(ms) for ms in (latency.p50_ms, latency.p95_ms, latency.p99_ms))
 
 
 def knee(curve: Iterable[tuple[int, float]], tolerance: float = KNEE_TOLERANCE) -> int | None:
@@ -104,7 +142,7 @@ def batch_size_within(
 
 
 def memory_gained(facts: Facts, record: TrialRecord) -> str:
-    """What a candidate that saves memory saves, what it costs, and the batch that it makes room for; as sentences.
+    """The memory that a candidate saves, its cost, and the batch that it makes room for; as sentences.
 
     Empty where a peak is not known, or the batch is not the baseline's.
     """
@@ -138,13 +176,15 @@ def _fixed_bytes(workload: WorkloadFacts) -> int:
 
 
 def sweep_rows(points: Sequence[SweepPoint]) -> list[tuple[str, ...]]:
-    """The table's rows under ``HEADINGS``: size, step, throughput, gain over the smallest size, memory, remark."""
+    """The table's rows: size, step, single calls, throughput, gain over the smallest size, memory, remark."""
     recommended = knee_of(points)
+    calls = _with_calls(points)
     first = next((point.samples_per_s for point in points if point.samples_per_s), None)
     return [
         (
             f"{point.size:,}",
             format_ms(point.step_ms),
+            *(_call_cells(point.latency) if calls else ()),
             format_rate(point.samples_per_s).removesuffix(" samples/s"),
             f"{point.samples_per_s / first:.2f}x" if point.samples_per_s and first else "",
             format_bytes(point.peak_reserved_bytes),
@@ -174,7 +214,7 @@ def _point(record: TrialRecord, memory_bytes: int | None) -> SweepPoint:
         full = memory_bytes is not None and peak is not None and peak > USABLE_MEMORY * memory_bytes
         problem = "leaves too little memory free" if full else ""
     undecided = record.verdict is Verdict.NO_DIFFERENCE
-    return SweepPoint(size, step_ms, samples_per_s, peak, problem, undecided=undecided)
+    return SweepPoint(size, step_ms, samples_per_s, peak, problem, undecided=undecided, latency=result.latency)
 
 
 def _positive(value: float | None) -> float | None:
@@ -196,7 +236,7 @@ def _bars(points: Sequence[SweepPoint], recommended: int | None) -> str:
 def _latency_chart(points: Sequence[SweepPoint], recommended: int | None) -> str:
     """Throughput upwards from 0, latency to the right on a logarithmic axis; each point is labelled with its size."""
     best = max(point.samples_per_s or 0.0 for point in points)
-    latencies = [point.step_ms or 0.0 for point in points]
+    latencies = [point.call_ms or 0.0 for point in points]
     grid = [[" "] * _CHART_WIDTH for _ in range(_CHART_HEIGHT)]
     for point, latency_ms in zip(points, latencies, strict=True):
         column = _column(latency_ms, min(latencies), max(latencies))
@@ -209,7 +249,7 @@ def _latency_chart(points: Sequence[SweepPoint], recommended: int | None) -> str
 
 
 def _column(latency_ms: float, low_ms: float, high_ms: float) -> int:
-    """Where a latency lies between the lowest and the highest; the last columns are left for a label."""
+    """The chart column of a latency between the lowest and the highest; the last columns are left for a label."""
     low, high = math.log(low_ms), math.log(high_ms)
     return round((math.log(latency_ms) - low) / (high - low) * (_CHART_WIDTH - 8)) if high > low else 0
 

@@ -28,7 +28,7 @@ def make_private(folder: Path) -> None:
 
 
 def replace_file(path: Path, text: str) -> bool:
-    """Write a file of ours in one piece: who reads it meanwhile sees the old text or the new. Whether it worked.
+    """Write a file of ours in one piece, so that a reader sees the old text or the new; return whether it worked.
 
     What is kept here can be made again, so a disk that is full or not writable is no error.
     """

@@ -25,6 +25,7 @@ from advisor.headless.effects import baseline_line, name_shown, stack_effect, tr
 from advisor.records import Facts, Hardware, Mode, StackRecord, TrialRecord, Verdict
 from advisor.report.figures import verdict_shown, verified_words
 from advisor.report.no_result import why_no_stack
+from advisor.report.several_gpus import row_words
 
 # What is not over is not all done, however short the rest is expected to be.
 _ALMOST = 0.99
@@ -36,6 +37,7 @@ _STAGES = {
     "search": "improving the stack",
     "confirmation": "confirming the stack",
     "alone": "measuring settings alone",
+    "several GPUs": "measuring several GPUs",
 }
 
 
@@ -163,6 +165,12 @@ class HeadlessReporter:
         return (f"together: {_settings_text(event.record)}  {stack_effect(event.record, self.state.yardstick)}",)
 
     @_lines.register
+    def _(self, event: events.ScalingMeasured) -> Iterable[str]:
+        told = self.state.scaling.rows if self.state.scaling else ()
+        known = {(row.name, row.runs) for row in told}
+        return [row_words(row) for row in event.record.rows if (row.name, row.runs) not in known]
+
+    @_lines.register
     def _(self, event: events.Decided) -> Iterable[str]:
         return (f"you {event.decision or 'took back what you said of'} {event.recipe}",)
 
@@ -192,7 +200,7 @@ def hardware_line(hardware: Hardware) -> str:
 def _workload_line(facts: Facts) -> str:
     workload = facts.workload
     loop = "training" if workload.mode is Mode.TRAIN else "inference"
-    device = f"{workload.device_name} ({workload.device})" if facts.on_cuda else "the CPU"
+    device = f"{workload.device_name} ({workload.device})" if workload.device_type != "cpu" else "the CPU"
     parameters = format_count(workload.parameters)
     return f"{workload.model}, {parameters} parameters, {loop} on {device}, batch: {workload.batch_text}"
 

@@ -128,7 +128,7 @@ def _left_off(state: SessionState) -> Iterator[str]:
 
 
 def _failure(state: SessionState) -> AdvisorError | None:
-    """Why the session could not go on, as an error with the exit code that it names."""
+    """The reason that the session could not go on, as an error with its exit code; None when it could."""
     if state.finished and state.finished.cancelled:
         return None
     if state.failure:

@@ -72,7 +72,7 @@ def _table(block: Table) -> RichTable:
 
 
 def _remarks(block: Table) -> Iterator[Text]:
-    """What a table says of its rows in a column that it has no room for."""
+    """Lines with the remarks on a table's rows, for a column that the table has no room for."""
     if not (block.brief and block.remarks):
         return
     name, remark = block.headings.index(block.brief[0]), block.headings.index(block.remarks)

@@ -81,8 +81,8 @@ def tune(
 class Tuned:
     """The result of a session. In a notebook it shows its report.
 
-    ``settings`` are the ones that an export would hold, empty where nothing was found. Where they are not measurably
-    better together, ``speedup`` is None.
+    ``settings`` are the ones that an export would hold: empty where nothing is measurably better, unless a person
+    accepted it. Then ``speedup`` is None.
     """
 
     def __init__(self, state: SessionState, request: Request) -> None:

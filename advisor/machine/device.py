@@ -7,7 +7,8 @@ device (``torch.get_device_module``) offers is used as it is, and what it lacks 
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -31,7 +32,7 @@ class Mark(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells a device from others: its name, the UUID by which NVML knows it, its compute capability, its memory.
+    """The identity of a device: its name, the UUID by which NVML knows it, its compute capability, its memory.
 
     ``parts`` tells a part of a device from the whole, which has the same name. ``matrix_types`` are the number types of
     its matrix units. The capability is NVIDIA's: ROCm counts its GPUs in the same place and means something else.
@@ -70,6 +71,15 @@ class Backend:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
+    @classmethod
+    def count(cls) -> int:
+        """Return the number of such devices that PyTorch sees."""
+        return 1
+
+    def made_current(self) -> torch.device:
+        """Make the device the one that PyTorch uses where none is named; return it with its index."""
+        return self.device
+
     def synchronize(self) -> None:
         """Wait until the device has done all that it was given."""
 
@@ -102,6 +112,10 @@ class Backend:
         """Return whether the device can compute float32 products in TF32."""
         return False
 
+    def warning_of_waits(self) -> AbstractContextManager[None]:
+        """Return a context in which PyTorch warns of each line that waits. Only where ``warns_of_waits``."""
+        raise NotImplementedError(f"nothing warns of waits for {self.device}")
+
 
 class Cpu(Backend):
     """The processor: a call returns when its work is done."""
@@ -118,6 +132,17 @@ class Cuda(Backend):
     has_memory = True
     warns_of_waits = True
     activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+
+    @classmethod
+    def count(cls) -> int:
+        """Return the number of GPUs; 0 as well where the driver does not fit."""
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+    def made_current(self) -> torch.device:
+        """Make it the current GPU."""
+        device = torch.device("cuda", self.device.index or 0)
+        torch.cuda.set_device(device)
+        return device
 
     def synchronize(self) -> None:
         """Wait for all streams of the device."""
@@ -172,12 +197,27 @@ class Cuda(Backend):
         """Return whether its matrix units do."""
         return "tf32" in self.identity().matrix_types
 
+    @contextmanager
+    def warning_of_waits(self) -> Iterator[None]:
+        """Switch the synchronisation debug mode on, and back to the mode before."""
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
 
 class Mps(Backend):
     """Apple's GPU, written from PyTorch's documentation of ``torch.mps``. Untested: nobody has run it yet."""
 
     is_ahead = True
     has_memory = True
+
+    @classmethod
+    def count(cls) -> int:
+        """Return 1 where Metal is there."""
+        return int(torch.backends.mps.is_available())
 
     def synchronize(self) -> None:
         """Wait for all kernels of all streams."""
@@ -215,22 +255,16 @@ def backend_of(device: torch.device) -> Backend:
 
 def named(name: str) -> torch.device:
     """Return the device that ``--device`` names, made the current one. Raises TargetError when it is not there."""
-    available = torch.cuda.is_available()
     if name == "auto":
-        name = "cuda" if available else "cpu"
-    if name.startswith("cuda") and not available:
+        name = "cuda" if Cuda.count() else "cpu"
+    device = torch.device(name)
+    backend, kind = backend_of(device), device.type.upper()
+    count = backend.count()
+    if not count:
         raise TargetError(
-            f"--device {name}: PyTorch sees no CUDA device.",
+            f"--device {name}: PyTorch sees no {kind} device.",
             "Use --device cpu, or install a PyTorch build and a driver that fit; `perf-advisor hardware` shows more.",
         )
-    device = torch.device(name)
-    if device.type == "cuda":
-        index = device.index or 0
-        if index >= torch.cuda.device_count():
-            raise TargetError(
-                f"--device {name}: there are {torch.cuda.device_count()} CUDA devices, numbered from 0.",
-                "Give one of those.",
-            )
-        torch.cuda.set_device(index)
-        device = torch.device("cuda", index)
-    return device
+    if (device.index or 0) >= count:
+        raise TargetError(f"--device {name}: there are {count} {kind} devices, numbered from 0.", "Give one of those.")
+    return backend.made_current()

@@ -1,4 +1,4 @@
-"""The machine: GPUs as NVML describes them, and the host. Nothing else uses NVML.
+"""The machine: GPUs as NVML describes them, and the host. Nothing else but ``links.py`` uses NVML.
 
 A reading of the gauges takes tens of microseconds. A machine where NVML cannot be used is described without GPUs,
 with a sentence that says why.
@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from advisor.machine.host import host_info, link_of
+from advisor.machine.links import gpu_links, numa_node
 from advisor.machine.nvml import NVML, Device, Nvml, NvmlUnavailableError, text_of_answer
 from advisor.records import GpuInfo, GpuProcess, GpuSample, Hardware
 
@@ -52,7 +53,8 @@ def inspect_hardware(nvml: Nvml = NVML, root: Path = Path("/")) -> Hardware:
                 notes.append(f"GPU {device.index} does not answer its driver ({error}), so it is left out.")
     except NvmlUnavailableError as error:
         notes.append(str(error))
-    return Hardware(host_info(root), tuple(gpus), " ".join(notes) or None)
+    links = gpu_links(nvml, {gpu.index for gpu in gpus}) if len(gpus) > 1 else ()
+    return Hardware(host_info(root), tuple(gpus), " ".join(notes) or None, links)
 
 
 def sample_gpus(nvml: Nvml = NVML) -> tuple[GpuSample, ...]:
@@ -172,7 +174,7 @@ class GpuGauges:
         return busy
 
     def _slowdown_c(self) -> int | None:
-        """Where the GPU starts to slow itself down: its margin says it from Ada on, a threshold before."""
+        """The temperature at which the GPU slows itself down: from its margin (Ada and later) or its threshold."""
         nvml, gpu = self._nvml, self._gpu
         with suppress(nvml.error):
             margin, now = nvml.ask("nvmlDeviceGetMarginTemperature", gpu), _temperature(nvml, gpu)
@@ -213,6 +215,7 @@ def _gpu(nvml: Nvml, device: Device, root: Path) -> GpuInfo:
         mig_enabled=_enabled(nvml.ask("nvmlDeviceGetMigMode", handle)),
         throttle_reasons=_throttle_reasons(nvml, handle),
         processes=_other_processes(nvml, handle, root),
+        numa_node=numa_node(nvml, handle),
     )
 
 

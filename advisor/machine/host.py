@@ -123,7 +123,7 @@ def _number(*paths: Path) -> int | None:
 
 
 def link_of(path: Path) -> str:
-    """Where a link leads; an empty string for one that is gone by now. Raises OSError for one that may not be seen."""
+    """The target of a link; empty for one that is gone by now. Raises OSError for one that may not be read."""
     try:
         return str(path.readlink())
     except FileNotFoundError:

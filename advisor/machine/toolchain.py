@@ -9,6 +9,15 @@ import sys
 from advisor.records import Facts, Skip
 
 
+def cannot_compile(facts: Facts) -> Skip | None:
+    """The reason the model cannot be compiled, or None."""
+    if facts.workload.differentiates_twice:
+        return Skip(
+            "the step differentiates a gradient (create_graph=True), which PyTorch cannot do with compiled code"
+        )
+    return missing_compiler(facts)
+
+
 def missing_compiler(facts: Facts) -> Skip | None:
     """The reason nothing can be compiled for this device, or None."""
     return _no_triton(facts) if facts.on_cuda else _no_cpp_compiler()

@@ -17,9 +17,9 @@ from typing import Any, get_args
 import msgspec
 
 from advisor.figures.formatting import printable_in
-from advisor.records import BuilderReady, Forked, ForkEnded, TrialCommand, TrialMessage
+from advisor.records import BuilderReady, Forked, ForkEnded, RankJoined, TrialCommand, TrialMessage
 
-Message = TrialMessage | BuilderReady | Forked | ForkEnded
+Message = TrialMessage | BuilderReady | Forked | ForkEnded | RankJoined
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(Message)}
 _MARK = b"perf"
 _HEADER = struct.Struct(f"!{len(_MARK)}sI")
@@ -27,7 +27,7 @@ _LONGEST_BYTES = 2**28
 
 
 class GarbageError(OSError):
-    """What came is no message: the user's code wrote to a descriptor that it did not open."""
+    """The received bytes are no message: the user's code wrote to a descriptor that it did not open."""
 
 
 class Inbox:
@@ -107,7 +107,7 @@ class Channel:
         self._commands: queue.SimpleQueue[TrialCommand] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="trial-channel", daemon=True).start()
 
-    def send(self, message: TrialMessage) -> None:
+    def send(self, message: TrialMessage | RankJoined) -> None:
         """Send one message to the parent."""
         send_message(self._connection, message)
 

@@ -10,7 +10,7 @@ _LIBRARIES = {"torch": "PyTorch", "torchvision": "torchvision", "numpy": "NumPy"
 
 
 def hidden_library(folders: Iterable[str | Path]) -> str:
-    """What in these folders hides a library, as a sentence: ``/x/torch.py hides PyTorch``; empty for nothing.
+    """Name a file in these folders that hides a library: ``/x/torch.py hides PyTorch``; empty without one.
 
     Ask when an import failed: most such files do no harm.
     """

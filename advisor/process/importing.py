@@ -1,4 +1,4 @@
-"""What a process does before PyTorch is imported: where that fails, it says why in place of a traceback."""
+"""The start of a process, before PyTorch is imported: a failure is reported with its reason, without a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process wrote to its log since a moment, for errors whose words were only printed."""
+"""The text that a process wrote to its log since a moment, for errors that were only printed."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Stream(io.FileIO):
         self.error: OSError | None = None
 
     def write(self, data: ReadableBuffer) -> int:
-        """Write the data, or what can be."""
+        """Write the data, or as much of it as can be written."""
         while self.error is None:
             try:
                 written = super().write(data)
@@ -51,7 +51,7 @@ class Streams:
         return cls(out)
 
     def problem(self) -> str:
-        """Why standard output was not written, to its last word; empty when it was, or its reader had left."""
+        """The reason that standard output was not fully written; empty when it was, or its reader had left."""
         sys.stdout.flush()
         error = self._out.error if self._out else None
         if error is None or error.errno in (errno.EPIPE, errno.EIO):  # `head` has seen enough; the terminal is gone

@@ -147,7 +147,7 @@ def _state(number: int) -> str:
 
 
 def _cpu_ticks(number: int) -> tuple[str, str] | None:
-    """What the thread has computed so far, in ticks of the system; None when it is gone."""
+    """The thread's CPU time so far, in user and system ticks; None when it is gone."""
     fields = _fields(number)
     return (fields[11], fields[12]) if fields else None
 

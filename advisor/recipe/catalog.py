@@ -254,7 +254,7 @@ def _third_party(folders: Iterable[str]) -> Iterator[tuple[str, _Source]]:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a third-party recipe module comes from: a file, or an importable module."""
+    """The source of a third-party recipe module: a file, or an importable module."""
 
     path: Path | None = None
     module: str = ""
@@ -388,9 +388,9 @@ def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:
         loop = "training" if Mode.TRAIN in recipe.modes else "inference"
         return Skip(f"applies to {loop} only; this session measures {_loop(facts.workload.mode)}")
     if facts.workload.device_type not in recipe.devices:
-        if "cuda" in recipe.devices:
-            return Skip("needs a CUDA GPU; this session runs on the CPU")
-        return Skip("applies to the CPU only; this session runs on a CUDA GPU")
+        needs = "needs a CUDA GPU" if "cuda" in recipe.devices else "applies to the CPU only"
+        here = {"cpu": "the CPU", "cuda": "a CUDA GPU"}.get(facts.workload.device_type, facts.workload.device_name)
+        return Skip(f"{needs}; this session runs on {here}")
     if facts.workload.own_step and recipe.inside_step:
         return Skip("the step is your own, and this changes what happens inside it: write it there yourself")
     return None

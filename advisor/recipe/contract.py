@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, TrialRecord, Value, text_of
+from advisor.records.kinds import DEVICES
 from advisor.records.matrix_units import NVIDIA_SINCE
 
 HEADINGS = ("What it does", "Why it helps", "When it does not", "Numerics", "References")
@@ -30,7 +31,7 @@ TRAINING = frozenset({Mode.TRAIN})
 INFERENCE = frozenset({Mode.INFER})
 CUDA = frozenset({"cuda"})
 CPU = frozenset({"cpu"})
-ANY_DEVICE = frozenset({"cuda", "cpu"})
+ANY_DEVICE = frozenset(DEVICES)
 NEEDS_PROFILE = Skip("not known before the instrumented pass")
 
 # Expected speed-up of a value that no figure is known for. Factors; what most rows of tests/gpu/RESULTS.md lie around.
@@ -49,7 +50,7 @@ NOT_COMPILED: dict[str, Value] = {}
 
 
 class Stage(IntEnum):
-    """When a setting is applied; lower stages first."""
+    """The stage of a trial at which a setting is applied; lower stages first."""
 
     ENVIRONMENT = 0
     GLOBAL = 1
@@ -327,7 +328,7 @@ def unless_computed(facts: Facts, *families: str, reason: str) -> Skip | None:
 
 
 def without_package(name: str, at_least: tuple[int, int]) -> Skip | None:
-    """Why a recipe that needs an optional package cannot run here, or None when it is installed and new enough.
+    """A reason to skip a recipe whose optional package is missing or too old; None when it can run.
 
     The package is not imported. An extra of this project by the same name is expected to bring it.
     """

@@ -1,4 +1,4 @@
-"""What recipes for a DataLoader have in common: when there is nothing to set, and when nothing could be gained."""
+"""Common parts of recipes for a DataLoader: the cases with nothing to set, and those with nothing to gain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_LOADER = Skip("the data does not come from a DataLoader")
 
 
 def little_time_in(facts: Facts, phases: Collection[Phase]) -> Skip | None:
-    """Why shortening these phases is not worth a trial here; None where they take long enough, or nobody looked."""
+    """A reason not to try shortening these phases; None where they take long enough, or have not been timed."""
     share = facts.profile.share(*phases) if facts.profile else 1.0
     if share >= LEAST_SHARE:
         return None

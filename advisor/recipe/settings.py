@@ -111,7 +111,7 @@ class Settings(Mapping[str, Value]):
 
 
 def _read(text: str, source: str) -> Any:
-    """What a text holds. Of a config with a section of ours, tags elsewhere are no matter."""
+    """The parsed content of a text. In a config with a section of ours, unknown tags elsewhere are ignored."""
     try:
         return parsed(text, source)
     except UsageError:

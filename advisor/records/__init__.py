@@ -4,7 +4,17 @@ Units are in the names: ``_s`` seconds, ``_ms`` milliseconds, ``_bytes`` bytes. 
 """
 
 from advisor.records.data import BatchPrint, DataPrint, PartPrint, varying
-from advisor.records.hardware import GpuInfo, GpuProcess, GpuSample, Hardware, HostInfo, HostSample
+from advisor.records.hardware import (
+    AllReduceSweep,
+    AllReduceTime,
+    GpuInfo,
+    GpuLink,
+    GpuProcess,
+    GpuSample,
+    Hardware,
+    HostInfo,
+    HostSample,
+)
 from advisor.records.kinds import (
     Bottleneck,
     ConfigKind,
@@ -37,12 +47,14 @@ from advisor.records.messages import (
     TrialCommand,
     TrialMessage,
 )
+from advisor.records.parallel import RankFound, RankJoined, RanksFound, ScalingRecord, ScalingRow, World
 from advisor.records.trials import (
     BaselineRecord,
     Block,
     Candidate,
     Comparison,
     GpuReadings,
+    Latency,
     NumericsResult,
     ParetoPoint,
     Recommendation,
@@ -71,6 +83,8 @@ from advisor.records.workload import (
 
 __all__ = [
     "Activity",
+    "AllReduceSweep",
+    "AllReduceTime",
     "BaselineRecord",
     "BatchPrint",
     "Block",
@@ -91,6 +105,7 @@ __all__ = [
     "Forked",
     "GoOn",
     "GpuInfo",
+    "GpuLink",
     "GpuProcess",
     "GpuReadings",
     "GpuSample",
@@ -99,6 +114,7 @@ __all__ = [
     "HostInfo",
     "HostSample",
     "Inspected",
+    "Latency",
     "LoaderFacts",
     "MeasureBlock",
     "Mode",
@@ -113,8 +129,13 @@ __all__ = [
     "Phase",
     "Profile",
     "Profiled",
+    "RankFound",
+    "RankJoined",
+    "RanksFound",
     "Ready",
     "Recommendation",
+    "ScalingRecord",
+    "ScalingRow",
     "Skip",
     "StackRecord",
     "Started",
@@ -133,6 +154,7 @@ __all__ = [
     "Verdict",
     "Verification",
     "WorkloadFacts",
+    "World",
     "text_of",
     "varying",
 ]

@@ -41,6 +41,44 @@ class GpuInfo:
     mig_enabled: bool | None = None
     throttle_reasons: tuple[str, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
+    numa_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLink:
+    """The link between two GPUs, by their indexes: its active NVLinks, and the path over PCIe in words.
+
+    ``nvlink_bytes_per_s`` is the rate of one NVLink in one direction.
+    """
+
+    first: int
+    second: int
+    nvlinks: int = 0
+    nvlink_version: str | None = None
+    nvlink_bytes_per_s: int | None = None
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceTime:
+    """The median time of one all-reduce of a message of this size, on the slowest rank."""
+
+    size_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceSweep:
+    """All-reduce measured over message sizes. ``backend``: nccl, gloo. ``problem``: why nothing was measured."""
+
+    ranks: int
+    backend: str
+    times: tuple[AllReduceTime, ...] = ()
+    problem: str = ""
+
+    def bus_bytes_per_s(self, time: AllReduceTime) -> float:
+        """The bus bandwidth: bytes a second over each rank's link, as nccl-tests define it, whatever the ranks."""
+        return 2 * (self.ranks - 1) / self.ranks * time.size_bytes / time.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +121,12 @@ class HostInfo:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """The machine. ``gpu_note`` is a plain sentence when NVML cannot be used."""
+    """The machine. ``gpu_note`` is a plain sentence when NVML cannot be used; ``links`` are those of all pairs."""
 
     host: HostInfo
     gpus: tuple[GpuInfo, ...] = ()
     gpu_note: str | None = None
+    links: tuple[GpuLink, ...] = ()
 
     def gpu_by_uuid(self, uuid: str | None) -> GpuInfo | None:
         """The GPU with this UUID (with or without the ``GPU-`` prefix that CUDA leaves out)."""

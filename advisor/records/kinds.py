@@ -5,10 +5,12 @@ from __future__ import annotations
 from enum import StrEnum
 
 Value = bool | int | float | str
+# The kinds of devices that --device names, in PyTorch's words; `machine/device.py` has a class for each.
+DEVICES = ("cpu", "cuda")
 
 
 class Mode(StrEnum):
-    """Which loop is being tuned."""
+    """The kind of loop that is tuned."""
 
     TRAIN = "train"
     INFER = "infer"
@@ -59,6 +61,8 @@ class TrialKind(StrEnum):
     """Warm up, then time one block each time that the parent asks for one."""
     VERIFY = "verify"
     """Apply an exported file to the loop, or nothing, and time a plain loop."""
+    PACKAGE = "package"
+    """Compile the model under the settings to one file; nothing is timed."""
 
     @property
     def inspects(self) -> bool:

@@ -12,7 +12,7 @@ STANDARD_OUTPUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where the results go. ``json_path`` may be ``-``; ``config_path`` is the user's own file, patched on export.
+    """Destinations of results. ``json_path`` may be ``-``; ``config_path`` is the user's own file, patched on export.
 
     ``key_map`` names, for a setting's key, the dotted path of the entry in the user's config that holds it.
     ``trace_path`` is for the profile's Chrome trace, gzipped when it ends in .gz. ``config_kind`` is the program that

@@ -8,6 +8,7 @@ from typing import Any
 
 from advisor.records.data import DataPrint
 from advisor.records.kinds import Mode, Numerics, Outcome, TrialKind, Value, Verdict, text_of
+from advisor.records.parallel import RanksFound, World
 from advisor.records.secrets import arguments_without_secrets
 
 
@@ -88,7 +89,8 @@ class TrialSpec:
     ``seed`` fixes the model's weights and the batches, ``stream_seed`` the random streams of the steps (dropout).
     ``environment`` are variables that must be set before the interpreter starts: such a trial gets a fresh one.
     ``export_path``: the exported file that a trial verifies; empty for the loop that it is compared with.
-    ``times_phases``: it times the parts of a step once the blocks are timed.
+    ``times_phases``: it times the parts of a step once the blocks are timed. ``world``: it runs on torchrun, over
+    these ranks.
     """
 
     trial_id: str
@@ -106,6 +108,7 @@ class TrialSpec:
     environment: dict[str, str] = field(default_factory=dict)
     export_path: str = ""
     times_phases: bool = False
+    world: World | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,7 @@ class Verification:
     """The speed of an exported file in a plain loop, beside the same loop without it. ``problem``: why it is unknown.
 
     ``speedup`` is the ratio of samples per second; ``session_speedup`` is what the session measured. ``seconds``:
-    what verifying took.
+    what verifying took. ``difference``: the relative difference of the outputs, None in training.
     """
 
     path: str
@@ -123,6 +126,17 @@ class Verification:
     session_speedup: float | None = None
     seconds: float = 0.0
     problem: str = ""
+    difference: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Single calls, each waited for before the next begins: percentiles in ms, and the number of calls."""
+
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    calls: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +163,7 @@ class TrialResult:
     """The outcome and the measurements of a trial; a trial that failed has an outcome, a reason and no blocks.
 
     ``event_step_ms`` holds the 5th, 50th and 95th percentile of single steps by the device's events.
+    ``latency`` is that of single calls; None in training, and where a call takes too long to make enough of them.
     ``prepare_s`` is applying the settings; ``warmup_s`` is everything from the first step to the steady state;
     ``measuring_s`` is timing and looking at what the first steps computed, and for the baseline profiling.
     ``losses`` are the first training losses. ``outputs`` are the sum and a fixed sample of the model's outputs, in
@@ -158,7 +173,9 @@ class TrialResult:
     the updates that a gradient scaler skipped in the probe. ``energy_j_per_sample`` is what the whole GPU took while
     the blocks were timed, its idle draw and the host's pauses included. ``data`` tells what the first batches of a
     loader were; None where one batch is used again and again. ``phases`` are ms per part of a step, each waited for;
-    empty where nobody asked for them.
+    empty where nobody asked for them. ``device``: the GPU that the trial ran on, where that is not the session's own.
+    ``ranks``: the findings of a trial over several ranks, whose blocks hold the samples of all, and whose peaks are the
+    largest of any rank.
     """
 
     outcome: Outcome
@@ -168,6 +185,7 @@ class TrialResult:
     batch_size: int | None = None
     blocks: tuple[Block, ...] = ()
     event_step_ms: tuple[float, float, float] | None = None
+    latency: Latency | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     device_used_bytes: int | None = None
@@ -190,6 +208,8 @@ class TrialResult:
     log_path: str = ""
     data: DataPrint | None = None
     phases: dict[str, float] = field(default_factory=dict)
+    device: str = ""
+    ranks: RanksFound | None = None
 
     @property
     def measured(self) -> bool:
@@ -204,7 +224,7 @@ class TrialResult:
 
 @dataclass(frozen=True, slots=True)
 class TimeSpent:
-    """Where the wall time of a session went, in seconds: ``warming_up_s`` holds first steps and compilation too."""
+    """The wall time of a session by use, in seconds: ``warming_up_s`` holds first steps and compilation too."""
 
     measuring_s: float
     warming_up_s: float

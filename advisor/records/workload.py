@@ -70,7 +70,10 @@ class WorkloadFacts:
     ``paddable_outputs`` has, for a multiple, how many layers could be padded to it, and the outputs of the widest.
     ``capability`` is NVIDIA's compute capability, None on other devices. ``matrix_types`` has the number types of the
     GPU's matrix units; None in sessions recorded before, whose GPUs are NVIDIA's.
-    ``own_step``: the user wrote the step, and what happens inside it is not known.
+    ``own_step``: the user wrote the step, and what happens inside it is not known. ``differentiates_twice``: a gradient
+    has a gradient, as with a gradient penalty. ``resizing_problem``: why a batch that is no loader's cannot be resized.
+    ``generated_tokens``: the tokens that the step makes of a sample, 0 where it generates and the number is not known;
+    None where it does not.
     """
 
     mode: Mode
@@ -112,6 +115,9 @@ class WorkloadFacts:
     paddable_outputs: tuple[tuple[int, int, int], ...] = ()
     matrix_types: tuple[str, ...] | None = None
     own_step: bool = False
+    differentiates_twice: bool = False
+    resizing_problem: str = ""
+    generated_tokens: int | None = None
 
     def multiplies_in(self, number_type: str) -> bool:
         """Whether the GPU has matrix units for a type: ``float16``, ``bfloat16``, ``tf32`` or ``float8``."""
@@ -120,7 +126,7 @@ class WorkloadFacts:
 
     @property
     def device_type(self) -> str:
-        """``cuda`` or ``cpu``."""
+        """The kind of the device in PyTorch's words: one of ``DEVICES``."""
         return self.device.partition(":")[0]
 
     def has(self, *families: str) -> bool:
@@ -301,7 +307,8 @@ class Finding:
 class Facts:
     """All that a recipe may look at when it proposes candidates. The peaks are the baseline's.
 
-    ``sources`` has the fingerprints of the user's own modules that the baseline imported, by path.
+    ``sources`` has the fingerprints of the user's own modules that the baseline imported, by path. ``gpus`` is how many
+    the settings at hand are measured on.
     """
 
     hardware: Hardware
@@ -312,6 +319,7 @@ class Facts:
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
     sources: dict[str, str] = field(default_factory=dict)
+    gpus: int = 1
 
     def computes(self, *families: str) -> bool:
         """Whether a step computes one of these kinds of things: by a module of the model, or by calling a function."""

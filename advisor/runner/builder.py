@@ -129,7 +129,8 @@ class Builder:
         overlaps = self._trial is not None and self._trial.reported and not getattr(reduction, "ACKNOWLEDGE", False)
         idle = self._trial is None or overlaps or not self._trial.is_alive()
         same = spec.target == self.target and spec.seed == self.seed
-        by_itself = spec.kind in (TrialKind.TURNS, TrialKind.VERIFY)  # an export is verified as in a program of its own
+        # An export is verified as in a program of its own.
+        by_itself = spec.kind in (TrialKind.TURNS, TrialKind.VERIFY, TrialKind.PACKAGE) or spec.world is not None
         return self.usable and idle and same and not spec.environment and not by_itself
 
     def fork(self, spec: TrialSpec, theirs: Connection, asked_at: float) -> ForkedTrial:

@@ -104,7 +104,7 @@ class Interpreters:
 
     @contextlib.contextmanager
     def importing(self) -> Iterator[None]:
-        """Have all that wait import until the end of the block, in which nothing may be timed."""
+        """Let all waiting interpreters import while the block runs; nothing may be timed in it."""
         for interpreter in list(self._waiting.values()):
             interpreter.go_on()
         try:

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -53,6 +53,8 @@ _HINTS = {
 }
 
 Listener = Callable[[TrialMessage], None]
+# Asks for one trial after another, and is sent the result of each.
+Lane = Generator[tuple[TrialSpec, Listener], TrialResult, None]
 
 
 class Runner:
@@ -127,6 +129,30 @@ class Runner:
                 ended = trial.wait_compiled()
                 early = other.result_by_now() if other is not None else None
             return ended or trial.go_on(), early
+
+    def run_lanes(self, lanes: Iterable[Lane]) -> None:
+        """Run the trials of several lanes, those of each one after the other, the lanes at the same time.
+
+        What a lane raises ends the trials of all.
+        """
+        live: dict[Trial, tuple[Lane, contextlib.ExitStack]] = {}
+        with contextlib.ExitStack() as everything:
+
+            def go_on(lane: Lane, result: TrialResult | None) -> None:
+                try:
+                    spec, listen = next(lane) if result is None else lane.send(result)
+                except StopIteration:
+                    return
+                leaving = everything.enter_context(contextlib.ExitStack())
+                live[leaving.enter_context(self.open(spec, listen))] = lane, leaving
+
+            for lane in lanes:
+                go_on(lane, None)
+            while live:
+                for trial, result in wait_for_any(live):
+                    lane, leaving = live.pop(trial)
+                    leaving.close()
+                    go_on(lane, result)
 
     @contextlib.contextmanager
     def open(self, spec: TrialSpec, listen: Listener) -> Iterator[Trial]:
@@ -206,7 +232,7 @@ class Trial:
         """Ask for the process: the builder, an interpreter that waits for this environment, or the fork server."""
         asked_at = time.monotonic()
         Path(self.spec.log_path).parent.mkdir(parents=True, exist_ok=True)
-        if self.spec.environment:
+        if self.spec.environment and self.spec.world is None:
             self._start_fresh(asked_at)
             return
         self._connection, theirs = CONTEXT.Pipe()
@@ -261,6 +287,25 @@ class Trial:
     def result_by_now(self) -> TrialResult | None:
         """The trial's result, if it has one already."""
         while self._result is None and self._connection is not None and self._connection.poll():
+            self._receive()
+        return self._result
+
+    @property
+    def watched(self) -> list[Connection | int]:
+        """The handles to wait on for news of the trial; empty where it did not start."""
+        if self._connection is None or self._process is None:
+            return []
+        return [self._connection, self._wake_reader, self._process.sentinel]
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the trial is given up; none for one that has a result."""
+        return 0.0 if self._result else min(max(0.0, self._deadline - time.monotonic()), _LONGEST_WAIT_S)
+
+    def take_news(self, ready: Collection[object]) -> TrialResult | None:
+        """Read what there is, without waiting; the trial's result once it has one."""
+        watched = self.watched
+        if self._result is None and (not watched or not self.left_s or any(one in ready for one in watched)):
             self._receive()
         return self._result
 
@@ -328,9 +373,7 @@ class Trial:
         if self._cancelled or self._connection is None or self._process is None:
             self._result = self._ended(Outcome.CANCELLED, "cancelled")
             return None
-        left_s = min(self._deadline - time.monotonic(), _LONGEST_WAIT_S)
-        watched: list[Connection | int] = [self._connection, self._wake_reader, self._process.sentinel]
-        ready = wait(watched, timeout=max(0.0, left_s))
+        ready = wait(self.watched, timeout=self.left_s)
         if self._connection in ready:
             return self._read()
         if self._wake_reader in ready:
@@ -419,10 +462,25 @@ class Trial:
                 process.kill()
 
 
+def wait_for_any(trials: Collection[Trial]) -> list[tuple[Trial, TrialResult]]:
+    """Listen to live trials until some of them have ended; those, with their results."""
+    while True:
+        watched = [one for trial in trials for one in trial.watched]
+        ready = wait(watched, timeout=min(trial.left_s for trial in trials))
+        ended = [(trial, result) for trial in trials if (result := trial.take_news(ready)) is not None]
+        if ended:
+            return ended
+
+
 def _enter_trial(spec: TrialSpec, connection: Connection, asked_at: float) -> None:
     """The child's first function."""
     from advisor.process import importing
 
     main = importing.import_main(connection, spec.target.directory, spec.log_path)
-    if main is not None:
-        main.trial_main(spec, connection, asked_at)
+    if main is None:
+        return
+    if spec.world is not None:
+        from advisor.trial.ranks.launcher import launch_main
+
+        launch_main(spec, connection, asked_at)
+    main.trial_main(spec, connection, asked_at)

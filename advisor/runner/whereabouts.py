@@ -1,4 +1,4 @@
-"""Where in the user's code a process is that takes too long, seen from its parent: it writes its stack to its log."""
+"""Finds, from the parent, the user's code that a slow process is in: the process writes its stack to its log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stands_still(pid: int | None) -> bool:
 
 
 def out_of_memory_kills() -> int | None:
-    """How many processes the kernel has killed for want of memory since it started; None where it does not tell."""
+    """Count of processes killed by the kernel for lack of memory since it started; None where it does not tell."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
             if line.startswith("oom_kill "):

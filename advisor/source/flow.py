@@ -1,4 +1,4 @@
-"""Where a value of a program lies, on the host or on the device, as far as its text tells.
+"""Infers from a program's text whether a value lies on the host or on the device.
 
 The rules in ``habits`` ask this. Where the text does not say, the answer is "unknown", and a rule that gets it keeps
 silent: a finding that is wrong costs more trust than one that is missing.
@@ -17,7 +17,7 @@ _DRIVERS = frozenset({"accelerator", "fabric", "engine", "model_engine", "strate
 
 
 class Kind(Enum):
-    """Where a value lies, as far as the text tells. ``MAYBE`` comes from a call that was given a device's tensor."""
+    """Location of a value, as far as the text tells. ``MAYBE`` comes from a call that was given a device's tensor."""
 
     HOST = auto()
     FRESH = auto()
@@ -39,7 +39,7 @@ _DTYPES = _words("float float16 float32 float64 bfloat16 half double long int in
 
 
 class Flow:
-    """Where the values of a scope lie. Walks its statements in their order; ``kinds`` holds every expression's."""
+    """Locations of a scope's values. Walks its statements in order; ``kinds`` holds every expression's."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -55,7 +55,7 @@ class Flow:
             self._scope(function, {**module_env, **self._parameters(function)})
 
     def kind(self, node: ast.AST) -> Kind:
-        """Where an expression's value lies."""
+        """The location of an expression's value."""
         return self.kinds.get(node, Kind.UNKNOWN)
 
     def of_loss(self, node: ast.AST) -> bool:
@@ -205,7 +205,7 @@ class Flow:
         return result
 
     def _method(self, node: ast.Call) -> Kind:
-        """What a method returns, by its name and by what it is called on."""
+        """The location of a method's result, by the method's name and by its object."""
         assert isinstance(node.func, ast.Attribute)
         receiver = self._eval(node.func.value)
         if node.func.attr in ("to", "cuda"):

@@ -92,7 +92,7 @@ def _what_is_read(reading: _Reading, call: ast.Call, name: str) -> tuple[ast.exp
 
 
 def _method_read(reading: _Reading, call: ast.Call, func: ast.Attribute) -> str:
-    """How a method brings its tensor to the host, empty when it does not."""
+    """The way in which a method brings its tensor to the host; empty when it does not."""
     kind = reading.flow.kind(func.value)
     if kind not in (Kind.DEVICE, Kind.MAYBE):
         return ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -18,6 +20,8 @@ from advisor.runtime.loader import GivenBatches
 MOST_KEPT = 32
 # Bytes of such batches that are kept at most.
 _MOST_KEPT_BYTES = 2**30
+# Parts of the usual batch. A count.
+_INPUTS_AND_TARGET = 2
 
 
 class _Source(IterableDataset[Any]):
@@ -30,16 +34,20 @@ class _Source(IterableDataset[Any]):
         return iter(self.begin())
 
 
-def batches_in_data(data: Any, notes: list[str]) -> Any:
+def batches_in_data(data: Any, notes: list[str], model: Any = None) -> Any:
     """``data`` with an iterable of batches as a loader of them; one batch, or a callable of a size, as it is.
 
-    A list of tuples or mappings is a list of batches. What can be read only once is read ahead and repeated, which a
-    note says.
+    What can be read only once is read ahead and repeated; a note says so, and also where a list of tensors is taken for
+    a list of batches.
     """
-    if isinstance(data, DataLoader | torch.Tensor | Mapping | tuple | str) or data is None:
+    if isinstance(data, DataLoader | torch.Tensor | Mapping | str) or data is None:
         return data
-    if isinstance(data, list):
-        return GivenBatches(_Source(lambda: data), "a list") if _is_list_of_batches(data) else data
+    if isinstance(data, list | tuple):
+        if not _is_sequence_of_batches(data, model):
+            return data
+        if isinstance(data[0], torch.Tensor):
+            notes.append(f"the {_name(data)} is taken for {len(data)} batches, each one tensor")
+        return GivenBatches(_Source(lambda: data), f"a {_name(data)}")
     if isinstance(data, Iterator):
         kept = _read_ahead(data)
         notes.append(f"the {_name(data)} can be read only once: its first {len(kept)} batches are repeated")
@@ -49,10 +57,46 @@ def batches_in_data(data: Any, notes: list[str]) -> Any:
     return data
 
 
-def _is_list_of_batches(data: list[Any]) -> bool:
-    """Whether all elements are tuples, or all mappings, with tensors: a batch as a list holds tensors itself."""
-    kinds = {tuple if isinstance(part, tuple) else Mapping if isinstance(part, Mapping) else None for part in data}
-    return len(kinds) == 1 and None not in kinds and next(tensors_of(data[0]), None) is not None
+def _is_sequence_of_batches(data: Any, model: Any) -> bool:
+    """Whether the elements of a list or a tuple are batches, not parts of one batch.
+
+    A list of tuples or of mappings is. Others have to be built alike, and to be more than inputs and a target.
+    """
+    if hasattr(data, "_fields") or next(tensors_of(data), None) is None:
+        return False
+    kinds = {kind for part in data for kind in (tuple, Mapping, list, torch.Tensor) if isinstance(part, kind)}
+    if len(kinds) != 1 or not all(isinstance(part, tuple | Mapping | list | torch.Tensor) for part in data):
+        return False
+    [kind] = kinds
+    if isinstance(data, list) and kind in (tuple, Mapping):
+        return next(tensors_of(data[0]), None) is not None
+    alike = len({_form(part) for part in data}) == 1
+    if kind is torch.Tensor:
+        return alike and len(data) > _most_parts(model)
+    return alike and len(data) > (1 if isinstance(data, list) else _INPUTS_AND_TARGET)
+
+
+def _form(value: Any) -> Any:
+    """The form of a batch: its containers, and the types and sizes of its tensors but for the number of samples."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), tuple(value.shape[1:]), value.dim()
+    if isinstance(value, Mapping):
+        return tuple((key, _form(part)) for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return type(value).__name__, tuple(map(_form, value))
+    return type(value).__name__
+
+
+def _most_parts(model: Any) -> float:
+    """The most tensors that a batch may have for a model: its inputs and a target."""
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (AttributeError, TypeError, ValueError):
+        return math.inf
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return math.inf
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return max(_INPUTS_AND_TARGET, len(places) + 1)
 
 
 def _read_ahead(iterator: Iterator[Any]) -> list[Any]:

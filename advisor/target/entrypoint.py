@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import os
 import pickle
+import re
 import sys
 import sysconfig
 import traceback
@@ -40,6 +41,10 @@ _FRAMES_SHOWN = 3
 _NAMES_SHOWN = 20
 _USAGE_CODE = 2
 _LONGEST_SAID = 300
+# The target starts or expects ranks of its own: torch.distributed's words for it.
+_OWN_RANKS = ("environment variable RANK expected", "Default process group has not been initialized")
+# The line of a traceback that names the exception: ``torch._dynamo.exc.TorchRuntimeError: ...``.
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit|Unsupported|Warning)\b")
 # What PyTorch says where the driver or its own build for CUDA is missing.
 _NO_GPU = ("Found no NVIDIA driver", "Torch not compiled with CUDA enabled", "No CUDA GPUs are available")
 
@@ -51,7 +56,7 @@ def load_target(spec: TargetSpec) -> Loop:
 
 
 def _value(spec: TargetSpec) -> Any:
-    """What the target is: a model that a library builds by its name, or what the user's code returns."""
+    """Return the target's value: a model that a library builds by its name, or the result of the user's code."""
     by_name = named(spec.target)
     if by_name is not None:
         adapter, name = by_name
@@ -135,14 +140,23 @@ def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
 
 
 def hint_for(error: BaseException, usual: str) -> str:
-    """The hint for an error in the user's code: ``usual``, unless the code wants a GPU that is missing."""
+    """The hint for an error in the user's code: ``usual``, unless the code wants a GPU or ranks that are missing."""
     if any(text in str(error) for text in _NO_GPU):
         return "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
+    if any(text in str(error) for text in _OWN_RANKS):
+        return "Return the plain model and loader: with --gpus N perf-advisor starts the ranks and divides the batches."
     return usual
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as one line: its type and its message, cut to a readable length."""
+    """An exception as one line: its type and its message, cut to a readable length.
+
+    Of one that carries the traceback of another thread or process, as PyTorch's replicas and workers raise, it is that
+    one's own line.
+    """
+    lines = str(error).strip().splitlines()
+    if any(line.startswith("Original Traceback") for line in lines):
+        return next((line for line in reversed(lines) if _EXCEPTION.match(line)), lines[-1])[:300]
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 

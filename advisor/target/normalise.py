@@ -40,7 +40,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         workload = with_samples(workload, spec)
     if isinstance(workload, Adapted):
         notes.extend(workload.notes)
-    workload.data = batches_in_data(workload.data, notes)
+    workload.data = batches_in_data(workload.data, notes, workload.model)
     data, make_batch = _data(workload, spec)
     mode = _mode(workload, data, spec)
     loop = Loop(
@@ -163,7 +163,15 @@ def _data(workload: Workload, spec: TargetSpec) -> tuple[DataLoader[Any] | Any, 
             "Callable[[int], Any]", data
         )
     _checked_batch(data, "the target's data")
-    return resize_batch(data, spec.batch_size) if spec.batch_size else data, None
+    if not spec.batch_size or spec.batch_size == batch_size_of(data):
+        return data, None
+    try:
+        return resize_batch(data, spec.batch_size), None
+    except ValueError as error:
+        raise TargetError(
+            f"--batch-size cannot be applied: {error}.",
+            "Leave --batch-size out, or return a function that makes a batch of a size.",
+        ) from error
 
 
 def _checked_batch(batch: Any, what: str) -> Any:

@@ -83,7 +83,7 @@ def step_flops(model: nn.Module, samples: Samples, mode: Mode) -> float:
 
 
 def counted_run(model: nn.Module, batch: Any) -> tuple[Any, int] | None:
-    """What a forward pass returns on tensors without contents, and its operations; None where it cannot run so."""
+    """The output of a forward pass on tensors without contents, and its FLOPs; None where the model cannot run so."""
     try:
         twin = without_contents(model)
         split = splitter(model, with_target=False)(_on_meta(_without_masks(batch)))

@@ -106,7 +106,7 @@ def _one_thread(threads: _Threads) -> Iterator[None]:
 
 
 def _build(target: TargetSpec, seed: int, threads: _Threads) -> Loop:
-    with _asking_nvml():
+    with _asking_nvml(), config_shown_by_a_fork():
         if target.device != "cpu":
             torch.cuda.is_available()  # what NVML starts when it is asked for the first time is not the target's
         threads.before = thread_ids()
@@ -128,7 +128,7 @@ def _problem_of_forks(loop: Loop, threads: _Threads) -> str:
 
 
 def _problem_of_threads(started: tuple[StartedThread, ...]) -> str:
-    """Why no fork may be tried beside these threads; empty when one may."""
+    """The reason not to try a fork beside these threads; empty when one may be tried."""
     if openmp := [thread for thread in started if thread.of_openmp]:
         return f"building the model starts threads of OpenMP ({_listed(openmp)}), without which forks hang: {_HINT}"
     if busy := [thread for thread in started if not thread.idle]:
@@ -137,7 +137,7 @@ def _problem_of_threads(started: tuple[StartedThread, ...]) -> str:
 
 
 def _problem_beside(started: tuple[StartedThread, ...], loop: Loop, threads: int) -> str:
-    """Why trials cannot be forked beside idle threads; empty when a fork does well."""
+    """The reason that trials cannot be forked beside idle threads; empty when a fork works."""
     problem = problem_of_forks(loop, threads)
     if not problem:
         return ""
@@ -153,7 +153,7 @@ def _listed(threads: Sequence[StartedThread]) -> str:
 
 @contextlib.contextmanager
 def _asking_nvml() -> Iterator[None]:
-    """Who asks for a GPU meanwhile asks NVML."""
+    """Have PyTorch ask NVML, instead of CUDA, for the GPUs meanwhile."""
     asked = os.environ.get(_ASK_NVML)
     os.environ[_ASK_NVML] = "1"
     try:
@@ -163,6 +163,41 @@ def _asking_nvml() -> Iterator[None]:
             del os.environ[_ASK_NVML]
         else:
             os.environ[_ASK_NVML] = asked
+
+
+@contextlib.contextmanager
+def config_shown_by_a_fork() -> Iterator[None]:
+    """Have a fork ask for PyTorch's configuration, which asks the CUDA driver for its version and so starts it.
+
+    torch_geometric reads it while it is imported.
+    """
+    show = torch.__config__.show
+    told: list[str] = []
+
+    def shown() -> str:
+        told[:] = told or [_text_of_a_fork(show) or show()]
+        return told[0]
+
+    torch.__config__.show = shown
+    try:
+        yield
+    finally:
+        torch.__config__.show = show
+
+
+def _text_of_a_fork(tell: Callable[[], str]) -> str:
+    """The text that a function returns in a fork of this process; empty where that fails, or takes too long."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, tell().encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as told:
+        _exit_code_of(child)
+        return told.read()
 
 
 def _forks_cannot_use_cuda() -> bool:

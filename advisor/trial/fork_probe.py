@@ -89,7 +89,7 @@ def _failure_of(part: Callable[[], None]) -> str:
 
 
 def _parts(loop: Loop, threads: int) -> Iterable[_Part]:
-    """What a trial does. An exception in the workload's own parts is a trial's to report, unless it is about forks."""
+    """The parts of a trial. An error in the workload's own parts is a trial's to report, unless it is about forks."""
     batches: list[object] = []
     return (
         ("a product on several threads", lambda: _compute(threads)),

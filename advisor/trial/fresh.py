@@ -40,7 +40,7 @@ def replace_program(environment: dict[str, str], connection: Connection, log_pat
     connection.send(None)  # from here on it may be stopped
     own = ["-P", "-c", _BOOTSTRAP]  # a json.py in the working directory is not Python's
     arguments = [*own, json.dumps(sys.path), str(connection.fileno()), log_path]
-    os.execve(sys.executable, [sys.executable, *arguments], _merged(environment))  # noqa: S606 - our own interpreter
+    os.execve(sys.executable, [sys.executable, *arguments], merged_environment(environment))  # noqa: S606 - our own interpreter
 
 
 def _open_handles() -> list[int]:
@@ -78,7 +78,7 @@ def resume(handle: int, log_path: str) -> None:
         main.trial_main(spec, connection, asked_at)
 
 
-def _merged(wanted: dict[str, str]) -> dict[str, str]:
+def merged_environment(wanted: dict[str, str]) -> dict[str, str]:
     """The environment with these variables, without those that are empty; libraries go before the user's own."""
     merged = {**os.environ, **wanted}
     if wanted.get(_LIBRARIES) and os.environ.get(_LIBRARIES):

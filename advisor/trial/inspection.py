@@ -13,12 +13,17 @@ from torch import nn
 
 from advisor.machine.device import backend_of
 from advisor.machine.host import usable_cores
-from advisor.portable import checkpointing, conv_bias, fold_norm, inplace, padding, pointwise
+from advisor.portable import checkpointing, conv_bias, fold_norm, generation, inplace, padding, pointwise
 from advisor.portable.loaders import divides_samples, hears_of_epochs, loader_with
 from advisor.portable.optimizer_options import torch_class
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
-from advisor.recipe.rebuild import expected_state_bytes, optimizer_implementation, optimizer_implementations
+from advisor.recipe.rebuild import (
+    expected_state_bytes,
+    optimizer_implementation,
+    optimizer_implementations,
+    resizing_problem,
+)
 from advisor.recipe.structure import block_counts
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
 from advisor.runtime.batches import describe, signature_of, tensors_of
@@ -30,6 +35,7 @@ from advisor.target.entrypoint import one_line
 from advisor.trial.measurement.data_prints import pinning_problem
 from advisor.trial.measurement.draws import state_problem
 from advisor.trial.measurement.pickling import pickle_problem
+from advisor.trial.second_derivatives import differentiates_twice
 
 _TRACING_LIMIT_S = 5.0
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
@@ -74,6 +80,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         batch_text=describe(target_batch),
         input_dims=tuple(tensor.dim() for tensor in tensors_of(target_batch)),
         resizable_batch=_resizable(loop),
+        resizing_problem="" if loop.loader is not None or loop.make_batch else resizing_problem(loop.data),
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
         optimizer=_optimizer_facts(loop.optimizer) if loop.optimizer is not None else None,
@@ -99,7 +106,16 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         notes=tuple(loop.notes),
         linear_shapes=_linear_shapes(loop.model),
         own_step=loop.step is not None,
+        differentiates_twice=differentiates_twice(loop),
+        generated_tokens=_generated_tokens(loop),
     )
+
+
+def _generated_tokens(loop: Loop) -> int | None:
+    """The tokens that a step generates for each sample; 0 for a number that is not known, None for no text at all."""
+    if loop.step is None or loop.mode is not Mode.INFER or not hasattr(loop.model, "generation_config"):
+        return None
+    return int(getattr(loop.step, "new_tokens", 0))
 
 
 def _name_of(model: nn.Module) -> str:
@@ -123,6 +139,7 @@ def current_settings(loop: Loop) -> dict[str, Value]:
         "model.memory_format": _memory_format(loop.model),
         "memory.activation_checkpointing": _checkpointing(loop.model),
         "debug.switches": _debug_switch(),
+        "generation.cache": generation.cache_of(loop.model),
         **_from_environment(),
     }
     if loop.loader is not None:
@@ -276,7 +293,7 @@ def _memory_format(model: nn.Module) -> str:
 
 def _resizable(loop: Loop) -> bool:
     if loop.loader is None:
-        return loop.batch_size is not None
+        return loop.batch_size is not None and (loop.make_batch is not None or not resizing_problem(loop.data))
     # A custom batch sampler decides the batch size itself; its batches leave the loader's batch_size None.
     return loop.loader.batch_size is not None
 
@@ -306,7 +323,7 @@ def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
 
 
 def _copy_problem(loader: torch.utils.data.DataLoader[Any]) -> str:
-    """Why a loader cannot be made again with other options; empty where it can."""
+    """The reason that a loader cannot be copied with other options; empty where it can."""
     if isinstance(loader, GivenBatches):
         return f"the batches come from {loader.made_by}, which is no DataLoader"
     try:

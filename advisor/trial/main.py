@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from advisor.errors import AdvisorError, TargetError
+from advisor.errors import AdvisorError, TargetError, TooSlowError
 from advisor.figures.formatting import format_ms, format_percent
 from advisor.figures.stats import two_modes
 from advisor.machine.device import backend_of, named
@@ -37,6 +37,7 @@ from advisor.records import (
     DataPrint,
     Finished,
     Inspected,
+    Latency,
     MeasureBlock,
     Mode,
     Outcome,
@@ -57,8 +58,16 @@ from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.source.prints import imported_sources
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
 from advisor.trial.inspection import inspect_loop, versions
-from advisor.trial.measurement.clock import StepClock, batch_samples, block_steps, measure
+from advisor.trial.measurement.clock import (
+    BlockTeller,
+    StepClock,
+    batch_samples,
+    block_steps,
+    latency_of_calls,
+    measure,
+)
 from advisor.trial.measurement.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
+from advisor.trial.measurement.epochs import check_epochs
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
 from advisor.trial.measurement.probe import (
@@ -70,6 +79,7 @@ from advisor.trial.measurement.probe import (
     scale_of,
 )
 from advisor.trial.measurement.warmup import WarmUp, warm_up
+from advisor.trial.packaging import packaged_result
 from advisor.trial.profile.clock_check import check_clocks
 from advisor.trial.profile.compilation import compilation_notes, compile_mark, keep_no_kernel_timings
 from advisor.trial.profile.habits import stop_debugging, with_habits
@@ -123,7 +133,7 @@ def trial_main(
     try:
         result = Trial(spec, channel, loop, wait_for_memory).run()
     except BaseException as error:  # whatever a trial's code raises is the trial's result
-        result = _result_of(error, channel)
+        result = result_of(error, channel)
     wall_s = time.perf_counter() - started
     flush_streams()
     channel.send(Finished(replace(result, startup_s=startup_s, wall_s=wall_s, log_path=spec.log_path)))
@@ -155,9 +165,9 @@ class Trial:
         device = named(self.spec.target.device)
         backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
         self.wait_for_memory()
-        _set_mode(loop.model.to(device), training=loop.mode is Mode.TRAIN)
+        set_mode(loop.model.to(device), training=loop.mode is Mode.TRAIN)
         build_s = time.perf_counter() - started
-        if self.spec.kind in (TrialKind.REFERENCE, TrialKind.VERIFY):
+        if self.spec.kind in (TrialKind.REFERENCE, TrialKind.VERIFY, TrialKind.PACKAGE):
             return self._of_another_loop(loop, device)
 
         self._say("applying the settings")
@@ -168,7 +178,7 @@ class Trial:
         prepare_s = time.perf_counter() - started
 
         batches = probe_batches(components.data, self.spec.seed, components.plan)
-        loop.notes.extend(_settle_loss(step, batches))
+        loop.notes.extend(settle_loss(step, batches))
         data = self._look_at(loop, components, batches)
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
@@ -196,6 +206,7 @@ class Trial:
             batch_size=components.batch_size,
             blocks=tuple(blocks),
             event_step_ms=clock.percentiles(),
+            latency=self._latency(clock, warm, loop.mode),
             peak_allocated_bytes=memory.peak_allocated_bytes,
             peak_reserved_bytes=memory.peak_reserved_bytes,
             device_used_bytes=memory.device_used_bytes,
@@ -228,11 +239,20 @@ class Trial:
             result = replace(result, phases=measure_parts(step, feed, limit_s=_PHASES_LIMIT_S))
         return replace(result, measuring_s=comparing_s + time.perf_counter() - measuring)
 
+    def _latency(self, clock: StepClock, warm: WarmUp, mode: Mode) -> Latency | None:
+        """The latency of single calls: of inference alone, and not while another trial waits for its turn."""
+        if mode is not Mode.INFER or self.spec.kind is TrialKind.TURNS:
+            return None
+        return latency_of_calls(clock, warm.step_s, self.spec.measure_s)
+
     def _of_another_loop(self, loop: Loop, device: torch.device) -> TrialResult:
         """The result of a trial that does not run the timed loop: its own steps, or those of a plain loop."""
         if self.spec.kind is TrialKind.REFERENCE:
             self._say("first steps in a higher precision")
             return reference_result(loop, device, self.catalog, self.spec)
+        if self.spec.kind is TrialKind.PACKAGE:
+            self._say("compiling the model to a file")
+            return packaged_result(loop, device, self.catalog, self.spec)
         self._say("timing a plain loop")
         return verified_result(loop, device, self.catalog, self.spec)
 
@@ -245,12 +265,14 @@ class Trial:
         self.channel.send(Inspected(facts, versions(), imported_sources()))
 
     def _look_at(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
-        """What the first batches are, for the comparison with those of other trials; in the baseline, all the facts."""
+        """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
         if self.spec.kind.inspects:
             check_batches(batches, of_loader=components.has_loader)
             self._inspect(loop, torch.device(components.plan.device), batches)
         if components.batch_size != loop.batch_size:
             check_batch_size(components.data)
+        else:
+            check_epochs(loop.data, components.data, self.spec.seed)
         return look_at(components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects)
 
     def _components(self, loop: Loop, device: torch.device) -> Components:
@@ -288,7 +310,7 @@ class Trial:
         if needed_s < self.spec.timeout_s:
             return
         minutes = math.ceil(_BUDGET_PER_BASELINE * needed_s / 60)
-        raise TargetError(
+        raise TooSlowError(
             f"one step takes about {step_s:.0f} s: measuring the baseline alone needs {needed_s:.0f} s, more than the "
             f"{self.spec.timeout_s:.0f} s that the budget leaves for it.",
             f"Give it time with --budget {minutes}m, or a shorter step with --batch-size.",
@@ -316,6 +338,7 @@ class Trial:
                 at_least_s=self.spec.at_least_s,
                 cycle_of=None if feed.resident else feed.cycle,
                 watching=watching,
+                tell=BlockTeller(lambda block: self.channel.send(BlockDone(block))),
             )
         self.channel.send(Ready())
         blocks: list[Block] = []
@@ -350,7 +373,7 @@ def _eager(step: TrainStep | InferStep | GraphedStep) -> TrainStep | InferStep:
     return step.step if isinstance(step, GraphedStep) else step
 
 
-def _set_mode(model: torch.nn.Module, *, training: bool) -> None:
+def set_mode(model: torch.nn.Module, *, training: bool) -> None:
     """Put a model into the mode of its loop, unless it is in it: its frozen layers keep theirs then."""
     if model.training is not training:
         model.train(training)
@@ -391,7 +414,7 @@ def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: i
     return run_resident_steps
 
 
-def _settle_loss(step: TrainStep | InferStep | GraphedStep, batches: list[Any]) -> list[str]:
+def settle_loss(step: TrainStep | InferStep | GraphedStep, batches: list[Any]) -> list[str]:
     """Find the form of a loss that its signature leaves open, before anything looks at the model's first output."""
     run = step.step if isinstance(step, GraphedStep) else step
     if not isinstance(run, TrainStep) or not batches:
@@ -416,7 +439,7 @@ def _notes(warm: WarmUp, loop: Loop, clock: StepClock) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _result_of(error: BaseException, channel: Channel) -> TrialResult:
+def result_of(error: BaseException, channel: Channel) -> TrialResult:
     """The result of a trial that raised; memory that ran out counts as that wherever in the user's code it did."""
     cause = error.__cause__ if isinstance(error, TargetError) and error.__cause__ else error
     if _ran_out_of_memory(cause):
@@ -424,7 +447,8 @@ def _result_of(error: BaseException, channel: Channel) -> TrialResult:
     if isinstance(error, TargetError):
         channel.send(TargetFailure(error.message, error.hint, error.details))
     if isinstance(error, AdvisorError):
-        return _failed(Outcome.FAILED, error.message, error.hint, error.details)
+        outcome = Outcome.TIMED_OUT if isinstance(error, TooSlowError) else Outcome.FAILED
+        return _failed(outcome, error.message, error.hint, error.details)
     return _failed(Outcome.FAILED, one_line(error), "The trial's log has the whole story.", user_frames(error))
 
 

@@ -27,7 +27,10 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.optimizers import optimizers_in
 from advisor.runtime.tuning import Tuning
 from advisor.trial.measurement.clock import batch_samples
+from advisor.trial.measurement.probe import sample_of
+from advisor.trial.packaging import packaged_step, sized_data
 
+COMPILED_MODEL = ".pt2"
 # Steps in which compiling, choosing kernels and capturing a graph happen. Count.
 _FIRST_STEPS = 6
 # A loop is steady when a block is not faster than the one before by more than this share. Unitless.
@@ -39,11 +42,13 @@ _SETTLING_BLOCKS = 8
 def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> TrialResult:
     """Time the user's loop: with the file of ``spec.export_path`` applied, or as it is where that is empty."""
     started = time.perf_counter()
-    step, data = _applied(loop, catalog, spec)
+    step, data = _applied(loop, device, catalog, spec)
     prepare_s = time.perf_counter() - started
-    batches, backend = _batches(data, device), backend_of(device)
     size = spec.settings.get("data.batch_size") if spec.export_path else None
     batch_size = int(size) if isinstance(size, int) and size else loop.batch_size
+    compiled = spec.export_path.endswith(COMPILED_MODEL)
+    batches, backend = _batches(data, device, of_size=batch_size if compiled else None), backend_of(device)
+    outputs = sample_of(step(next(batches))) if loop.mode is Mode.INFER else ()
 
     def run(steps: int) -> Block:
         """Steps in a row, waited for at their end only."""
@@ -61,7 +66,14 @@ def verified_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
     steps = _settled(run, spec.measure_s / _BLOCKS)
     warmup_s = time.perf_counter() - started
     blocks = tuple(run(steps) for _ in range(_BLOCKS))
-    return TrialResult(Outcome.MEASURED, batch_size=batch_size, blocks=blocks, prepare_s=prepare_s, warmup_s=warmup_s)
+    return TrialResult(
+        Outcome.MEASURED,
+        batch_size=batch_size,
+        blocks=blocks,
+        prepare_s=prepare_s,
+        warmup_s=warmup_s,
+        outputs=outputs,
+    )
 
 
 def _settled(run: Callable[[int], Block], block_s: float) -> int:
@@ -78,10 +90,13 @@ def _settled(run: Callable[[int], Block], block_s: float) -> int:
     return steps
 
 
-def _applied(loop: Loop, catalog: Catalog, spec: TrialSpec) -> tuple[Callable[[Any], Any], Any]:
+def _applied(loop: Loop, device: torch.device, catalog: Catalog, spec: TrialSpec) -> tuple[Callable[[Any], Any], Any]:
     """The step and the data of the loop, with the file applied to them as its usage says."""
-    path, size = spec.export_path, spec.settings.get("data.batch_size")
-    data = loop.make_batch(size) if path and loop.make_batch and isinstance(size, int) and size else loop.data
+    path = spec.export_path
+    data = sized_data(loop, spec.settings) if path else loop.data
+    if path.endswith(COMPILED_MODEL):
+        batches = Tuning(spec.settings, catalog).prepare(loop.model, data)[1] if is_loader(data) else data
+        return packaged_step(loop.model, path, device), batches
     if path.endswith(".py"):
         return _by_python_file(loop, path, data)
     own = dict(loop.current)
@@ -131,14 +146,18 @@ def _by_python_file(loop: Loop, path: str, data: Any) -> tuple[Callable[[Any], A
     return step, data if loader is None else loader
 
 
-def _batches(data: Any, device: torch.device) -> Iterator[Any]:
-    """The loader's batches, epoch after epoch; the one batch, on the device already, again and again."""
+def _batches(data: Any, device: torch.device, *, of_size: int | None = None) -> Iterator[Any]:
+    """The loader's batches, epoch after epoch; the one batch, on the device already, again and again.
+
+    ``of_size``: of a loader those of so many samples only, where not None.
+    """
     if not is_loader(data):
         yield from itertools.repeat(mover(device)(data))
     while True:
         batch = None
         for batch in data:
-            yield batch
+            if of_size is None or batch_samples(batch, of_size) == of_size:
+                yield batch
         if batch is None:
             raise TargetError("the DataLoader yields no batch.", "Check its dataset, sampler and drop_last.")
 

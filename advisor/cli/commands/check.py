@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,13 +35,14 @@ class Check:
         from advisor.recipe.catalog import load_catalog
         from advisor.runner.trials import Runner
 
+        started = time.monotonic()
         Runner.prepare()
         runner = Runner()
 
         def say(text: str) -> None:
             print(text, file=sys.stderr, flush=True)
 
-        found = check(runner, Request(self.target, self.budget_s), self.path, load_catalog(), say)
+        found = check(runner, Request(self.target, self.budget_s), self.path, load_catalog(), say, started=started)
         worth = found.worth(self.min_speedup)
         if self.as_json:
             import json

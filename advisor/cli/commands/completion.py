@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from advisor.cli.parser import Parser
 from advisor.cli.values import choice_of
 from advisor.errors import ExitCode
-from advisor.records.kinds import ConfigKind, Mode, Numerics, Objective, Shell
+from advisor.records.kinds import DEVICES, ConfigKind, Mode, Numerics, Objective, Shell
 
 _CHOICES: Mapping[str, Iterable[str]] = {
     "--objective": [each.value for each in Objective],
     "--mode": [each.value for each in Mode],
     "--allow": [each.value for each in Numerics],
     "--config-kind": [each.value for each in ConfigKind],
-    "--device": ["auto", "cpu", "cuda"],
+    "--device": ["auto", *DEVICES],
 }
 _BASH = """\
 # perf-advisor: add `eval "$(perf-advisor completion bash)"` to ~/.bashrc

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from advisor.cli.parser import Parser
 from advisor.errors import ExitCode
 from advisor.figures.formatting import MISSING, format_bytes
+from advisor.figures.links import link_rows
 
 if TYPE_CHECKING:
     from advisor.records import GpuInfo, Hardware, HostInfo
@@ -49,6 +50,8 @@ def _hardware_rows(hardware: Hardware) -> Iterator[tuple[str, str]]:
         yield "GPU", hardware.gpu_note
     for gpu in hardware.gpus:
         yield from _gpu_rows(gpu)
+    for pairs, link in link_rows(hardware.links):
+        yield f"GPUs {pairs}", link
 
 
 def _host_rows(host: HostInfo) -> Iterator[tuple[str, str]]:
@@ -75,6 +78,8 @@ def _gpu_rows(gpu: GpuInfo) -> Iterator[tuple[str, str]]:
         f"generation {_of(gpu.pcie_generation, gpu.pcie_generation_max)}, "
         + (f"width {_of(gpu.pcie_width, gpu.pcie_width_max)}"),
     )
+    if gpu.numa_node is not None:
+        yield "  NUMA node", str(gpu.numa_node)
     yield "  ECC, MIG", f"{_on(gpu.ecc_enabled)}, {_on(gpu.mig_enabled)}"
     yield "  throttled by", ", ".join(gpu.throttle_reasons) or "nothing"
     for process in gpu.processes:

@@ -11,26 +11,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import advisor
-from advisor.cli.checks import check_recipes, outputs_of
-from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders, add_reports
+from advisor.cli.checks import check_accepted, check_recipes, outputs_of
+from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders, add_rendezvous, add_reports
 from advisor.cli.terminal import shows_the_app
 from advisor.cli.values import (
+    accepted_of,
     bytes_of,
     choice_of,
     count_of,
     device_of,
     gpus_of,
     key_map_of,
+    launch_of,
+    milliseconds_of,
     names_of,
     script_of,
     shape_of,
     share_of,
+    side_by_side_of,
     split_arguments,
 )
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.figures.durations import seconds_of
+from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS
 from advisor.records import Mode, Numerics, Objective, TargetSpec
 from advisor.records.outputs import Outputs
@@ -60,7 +65,8 @@ class Measure:
         request, past = self.wanted()
         opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
         if opens and not self.headless and shows_the_app():
-            from advisor.tui.launch import run_app
+            with collector_waits():
+                from advisor.tui.launch import run_app
 
             return run_app(request, self.outputs, past)
         from advisor.headless.run import run_headless
@@ -129,6 +135,12 @@ def measure_parser(about: str) -> Parser:
     )
     parser.option("--memory-limit", metavar="SIZE", read=bytes_of, help="what the peak may not exceed, such as 16GiB")
     parser.option(
+        "--latency-limit",
+        metavar="TIME",
+        read=milliseconds_of,
+        help="in inference: what 95 of 100 calls may take at most, such as 20ms",
+    )
+    parser.option(
         "--keep-speed",
         metavar="SHARE",
         read=share_of,
@@ -136,7 +148,17 @@ def measure_parser(about: str) -> Parser:
     )
     parser.option("--mode", metavar="MODE", read=choice_of(Mode), help="train or infer")
     parser.option("--device", metavar="DEVICE", read=device_of, default="auto", help="auto, cpu, cuda or cuda:N")
-    parser.option("--gpus", metavar="N", read=gpus_of, default=1, help="GPUs to measure on; one for now")
+    parser.option(
+        "--gpus", metavar="N", read=gpus_of, default=1, help="GPUs to train on, or all: DDP, sharding and others"
+    )
+    add_rendezvous(parser)
+    parser.option(
+        "--side-by-side",
+        metavar="auto|off",
+        read=side_by_side_of,
+        default=False,
+        help="auto: trials also run on the machine's other GPUs when they do not disturb each other; off by default",
+    )
     parser.option("--batch-size", metavar="N", read=count_of, help="another batch size than the target's")
     parser.option("--input", metavar="SHAPE", read=shape_of, help="the input's shape, such as 64x3x224x224")
     parser.option("--only", metavar="ID,…", read=names_of, default=(), help="try these recipes and no others")
@@ -157,6 +179,13 @@ def measure_parser(about: str) -> Parser:
         default=Numerics.CLOSE,
         help="the worst numerics that need no consent: exact, close (the default) or changed",
     )
+    parser.option(
+        "--accept",
+        metavar="ID[=VALUE],…",
+        read=accepted_of,
+        default=(),
+        help="accept these recipes from the start, as with a in the app; with a value only that one",
+    )
     parser.option("--resume", metavar="SESSION", nargs="?", const="", help="take up the latest session, or this one")
     parser.add_argument(
         "--anew",
@@ -170,10 +199,13 @@ def measure_parser(about: str) -> Parser:
 _OF_THE_REQUEST = (
     "objective",
     "memory_limit",
+    "latency_limit",
     "keep_speed",
     "mode",
     "device",
     "gpus",
+    "nnodes",
+    "side_by_side",
     "batch_size",
     "input",
     "only",
@@ -181,6 +213,7 @@ _OF_THE_REQUEST = (
     "script",
     "recipes",
     "allow",
+    "accept",
 )
 
 
@@ -194,10 +227,18 @@ def parse(arguments: Sequence[str], commands: Collection[str], about: str) -> Me
         _check_taken_up_as_it_was(parser, options, targets)
     key_map = {key: path for pairs in options.map for key, path in pairs.items()}
     check_recipes(options.only, options.skip, key_map, options.recipes)
+    check_accepted(options.accept, options.skip, options.recipes)
     if options.keep_speed is not None and options.objective is not Objective.MEMORY:
         raise UsageError(
             f"--keep-speed says what speed less memory must keep, and the objective is {options.objective}.",
             "Leave it out, or add --objective memory.",
+        )
+    if options.latency_limit is not None and options.mode is Mode.TRAIN:
+        raise UsageError("--latency-limit is for calls of a model in inference.", "Leave it out, or add --mode infer.")
+    if options.gpus != 1 and ":" in options.device:
+        raise UsageError(
+            f"--gpus asks for several GPUs, and --device {options.device} for one.",
+            "Leave one of them out; CUDA_VISIBLE_DEVICES chooses among several.",
         )
     outputs = outputs_of(options, key_map)
     return Measure(
@@ -266,13 +307,18 @@ def _request(target: str, arguments: tuple[str, ...], options: argparse.Namespac
         keep_speed=DEFAULT_KEEP_SPEED if options.keep_speed is None else options.keep_speed,
         allow=options.allow,
         memory_limit_bytes=options.memory_limit,
+        latency_limit_ms=options.latency_limit,
         only=options.only,
         skip=options.skip,
         recipe_folders=tuple(options.recipes),
         gpus=options.gpus,
+        machines=options.nnodes,
+        launch=launch_of(options),
+        side_by_side=options.side_by_side,
         config_path=str(Path(options.config).resolve()) if options.config else None,
         key_map=key_map,
         scripts=tuple(options.script),
+        accept=options.accept,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from advisor.cli.parser import Parser, add_recipe_folders
 from advisor.cli.terminal import shows_the_app
 from advisor.errors import UsageError
+from advisor.process.collector import collector_waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class Open:
                 "open shows a session in the app, and there is no terminal that it can draw on.",
                 f"`{command}` prints the session.",
             )
-        from advisor.tui.launch import show_session
+        with collector_waits():
+            from advisor.tui.launch import show_session
 
         return show_session(self.session_id, self.recipe_folders)
 

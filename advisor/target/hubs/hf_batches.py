@@ -26,6 +26,7 @@ _DECODED = 32  # tokens that are decoded from an image or sound
 _CHARACTERS = 12
 _USUAL_SIDE = 224
 _BOXES = 4
+_NO_LIMIT = 2**20  # positions of a model that counts them without a table
 
 Make = Callable[[int], dict[str, Any]]
 
@@ -38,6 +39,19 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
     first, *shorter = texts
     reads = "input_ids" in first.make(1) and spec.input_shape is None
     return replace(first, shorter=tuple(shorter) if reads else ())
+
+
+def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
+    """A function that makes a batch of so many prompts, as ``generate`` takes them."""
+    _give_a_start(model.config)
+    return _About(model, spec, length).inputs()
+
+
+def longest_text(model: Any) -> int:
+    """As many positions as the configuration gives a model; a usual number where it names none."""
+    config = model.config.get_text_config()
+    named = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
+    return next((positions for positions in named if isinstance(positions, int) and positions > 1), _NO_LIMIT)
 
 
 def _give_a_start(config: Any) -> None:
@@ -80,7 +94,7 @@ def _longest(model: Any) -> int:
 
 @dataclass(frozen=True)
 class _About:
-    """What a model's configuration and signature say of its inputs."""
+    """Facts on a model's inputs, from its configuration and signature."""
 
     model: Any
     spec: TargetSpec
@@ -197,7 +211,7 @@ class _About:
         }
 
     def decoder(self, size: int, batch: dict[str, Any]) -> dict[str, Any]:
-        """What a decoder is given when there are no labels that it could start from."""
+        """The decoder's inputs where there are no labels that it could start from."""
         if not self.config.is_encoder_decoder or "decoder_input_ids" not in self.accepted:
             return {}
         tokens = self._tokens(size, self._decoded(batch))

@@ -1,4 +1,4 @@
-"""Which class a Hugging Face configuration means, and what its head is trained on, by transformers' own tables."""
+"""The class that a Hugging Face configuration means, and the labels of its head, by transformers' own tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def class_for(transformers: Any, config: Any) -> Any:
 
 
 def labels_of(model: Any) -> str:
-    """What a model's head is trained on; empty where nobody knows."""
+    """The kind of labels that a model's head is trained on; empty where that is unknown."""
     names = [kind.__name__ for kind in type(model).__mro__]
     for task, labels in _TASKS.items():
         known = {name for value in _table(f"MODEL_FOR_{task}").values() for name in _names(value)}

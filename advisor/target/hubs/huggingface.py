@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter, Samples, nearest, options_of
 from advisor.target.hubs.hf_batches import hf_samples
 from advisor.target.hubs.hf_classes import class_for
+from advisor.target.hubs.hf_generation import generating, tokens_of
 from advisor.target.sizing import runs_on_gpu
 
 _FLOAT_BYTES = 4
@@ -37,12 +39,18 @@ class HuggingFace(Adapter):
         """Build the model ``name``: from its folder or the cache, else with its architecture's default shape."""
         transformers = self.imported()
         config, notes = _config(transformers, name, spec)
-        _override(config, options_of(spec), name)
+        options = options_of(spec)
+        new_tokens = tokens_of(options)
+        _override(config, options, name)
+        if new_tokens and spec.mode is None:
+            spec = replace(spec, mode=Mode.INFER)
         model, origin = _model(transformers, config, name, spec)
+        if new_tokens:
+            return generating(model, new_tokens, spec, [*notes, origin])
         return Adapted(model=model.train(), notes=[*notes, origin])
 
     def workload(self, value: Any, spec: TargetSpec) -> Any:
-        """A configuration, a class of models, or a Trainer."""
+        """Make a workload of a configuration, a class of models, or a Trainer."""
         import transformers
 
         if isinstance(value, transformers.PretrainedConfig):

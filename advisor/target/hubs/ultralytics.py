@@ -116,7 +116,7 @@ def _sgd(parameters: Any) -> torch.optim.Optimizer:
 
 
 def _truth(network: Any, size: int, height: int, width: int) -> dict[str, Any]:
-    """What the images show, in the form that the task's loss reads."""
+    """Made-up labels for the images, in the form that the task's loss reads."""
     head = network.model[-1]
     kind = type(head).__name__
     classes = int(getattr(head, "nc", 0)) or int(network.yaml.get("nc", 1000))

@@ -36,7 +36,7 @@ class FoundLoop:
 
     @property
     def place(self) -> str:
-        """``file:line``."""
+        """The place of the loop's body in the script: ``file:line``."""
         return f"{self.file}:{self.statement.lineno}"
 
 

@@ -13,6 +13,7 @@ batches at once, waiting would also add at each boundary what a loop does meanwh
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +23,7 @@ import torch
 
 from advisor.figures.stats import percentile, relative_half_width, relative_range
 from advisor.machine.device import Mark, backend_of
-from advisor.records import Block
+from advisor.records import Block, Latency
 from advisor.runtime.batches import tensors_of
 
 BLOCKS_PER_TRIAL = 24
@@ -35,6 +36,12 @@ _FEWEST_SINGLE_STEPS = 5
 _MOST_SINGLE_STEPS = 400
 # Blocks whose step times range wider than this, relative to the median, hold too few steps to be alike.
 _UNEVEN = 0.1
+# The calls whose latency is told: as many as fit in this time, in seconds, within these counts.
+_CALLS_S = 0.5
+_FEWEST_CALLS = 20
+_MOST_CALLS = 400
+# Between two blocks that are told of while a trial is measured, in seconds.
+_TELL_INTERVAL_S = 0.25
 # The host is ahead of the device by one block while it waits: of three marks it waits for the second.
 _MARKS_BEHIND = 2
 
@@ -105,13 +112,37 @@ class StepClock:
         return (percentile(times, 0.05), percentile(times, 0.5), percentile(times, 0.95)) if times else None
 
 
+def latency_of_calls(clock: StepClock, step_s: float, limit_s: float) -> Latency | None:
+    """The latency of single calls, in a pass of its own; None where the fewest do not fit in ``limit_s``."""
+    calls = min(_MOST_CALLS, max(_FEWEST_CALLS, steps_in(_CALLS_S, step_s)))
+    if calls * step_s > max(limit_s, _CALLS_S):
+        return None
+    times = [clock.run(1).step_ms for _ in range(calls)]
+    return Latency(percentile(times, 0.5), percentile(times, 0.95), percentile(times, 0.99), calls)
+
+
+class BlockTeller:
+    """Passes the last block on, at most once in ``_TELL_INTERVAL_S``: to write a message takes about 0.03 ms."""
+
+    def __init__(self, send: Callable[[Block], None]) -> None:
+        self._send = send
+        self._told, self._told_at = 0, -math.inf
+
+    def __call__(self, blocks: list[Block]) -> None:
+        """Take the blocks so far."""
+        now = time.perf_counter()
+        if len(blocks) > self._told and now - self._told_at >= _TELL_INTERVAL_S:
+            self._told, self._told_at = len(blocks), now
+            self._send(blocks[-1])
+
+
 def steps_in(seconds: float, step_s: float) -> int:
     """The number of steps that fill this many seconds, at least one."""
     return max(1, min(_LONGEST_BLOCK_STEPS, round(seconds / step_s)))
 
 
 def block_steps(seconds: float, step_s: float, cycle_of: CycleOf, *, longest_s: float = 0.0) -> int:
-    """How many steps a block of about so many seconds has: whole cycles of what repeats in the data.
+    """The number of steps of a block of about these seconds: whole cycles of what repeats in the data.
 
     ``cycle_of`` tells the steps in a cycle, given how many fit in ``longest_s``, which a block may take for its sake.
     """
@@ -128,12 +159,14 @@ def measure(
     at_least_s: float = 0.0,
     cycle_of: CycleOf | None = None,
     watching: AbstractContextManager[None] | None = None,
+    tell: Callable[[list[Block]], None] | None = None,
 ) -> list[Block]:
     """Blocks until the interval of the median is narrower than 1 % and ``at_least_s`` is over, or ``measure_s`` is.
 
     At least five blocks are timed while they fit in twice ``measure_s``; at least one always. Single steps are timed
     after them, or, where a step takes long, taken from the blocks. ``cycle_of`` is given where batches come from a
     loader; then blocks hold whole cycles of its. ``watching`` is entered around the blocks alone.
+    ``tell`` is given the blocks so far, between two blocks.
     """
     longest_s = 2 * measure_s / FEWEST_BLOCKS
     steps = block_steps(measure_s / BLOCKS_PER_TRIAL, step_s, cycle_of or _no_cycle, longest_s=longest_s)
@@ -141,9 +174,15 @@ def measure(
     flows = steps > 1 or (cycle_of is None and step_s < measure_s / FEWEST_BLOCKS)
     timed = clock.flowing if flows and clock.backend.is_ahead else clock.back_to_back
     limit_s = max(measure_s, at_least_s)
+
+    def enough(so_far: list[Block]) -> bool:
+        if tell:
+            tell(so_far)
+        return _enough(so_far, time.perf_counter() - start, at_least_s, limit_s)
+
     with watching or nullcontext():
         start = time.perf_counter()
-        blocks = timed(steps, lambda so_far: _enough(so_far, time.perf_counter() - start, at_least_s, limit_s))
+        blocks = timed(steps, enough)
     if _FEWEST_SINGLE_STEPS * step_s > measure_s:
         clock.step_ms += [block.step_ms for block in blocks]
     else:
@@ -174,7 +213,7 @@ def _block_between(marks: Sequence[Mark], index: int, steps: int, samples: Seque
 
 
 def batch_samples(batch: Any, fallback: int) -> int:
-    """How many samples a batch holds: the length of its first tensor."""
+    """The number of samples in a batch: the length of its first tensor."""
     tensor = next(tensors_of(batch), None)
     return tensor.shape[0] if tensor is not None and tensor.dim() else fallback
 

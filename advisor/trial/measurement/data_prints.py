@@ -33,7 +33,7 @@ def print_of(batch: Any) -> BatchPrint:
 
 
 def pinning_problem(batch: Any) -> str:
-    """Why a loader's ``pin_memory`` would not reach any tensor of its batches; empty where it reaches one."""
+    """The reason that a loader's ``pin_memory`` would reach no tensor of its batches; empty where it reaches one."""
     parts = itertools.islice(_parts(batch, "", _DEEPEST), _MOST_LOOKED_AT)
     tensors = (part for _, part in parts if isinstance(part, torch.Tensor))
     if _is_pinned(batch, _DEEPEST) or next(tensors, None) is None:

@@ -93,7 +93,7 @@ def look_at(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: 
 
 
 def state_problem(loader: Any) -> str:
-    """What of the program reading a sample changes, which a worker would change for itself; empty for nothing."""
+    """The program state that reading a sample changes, and a worker would change for itself only; empty for none."""
     before, ends = _program_state(), list[tuple[tuple[Any, ...], dict[str, Any]]]()
     started = time.perf_counter()
     try:
@@ -139,12 +139,12 @@ def check_batch_size(data: Any) -> None:
 
 
 def loader_failure(error: BaseException, turn: int) -> TargetError:
-    """What a loader raised in place of a batch, as an error that names the batch."""
+    """Return an error that names the batch for which a loader raised something."""
     lines = str(error).strip().splitlines()
-    # What a worker raised carries its traceback; the last line is what was wrong.
+    # What a worker raised carries its traceback.
     in_worker = any(line.startswith("Original Traceback") for line in lines)
     return TargetError(
-        f"the DataLoader failed at batch {turn}: {lines[-1] if in_worker else one_line(error)}",
+        f"the DataLoader failed at batch {turn}: {one_line(error)}",
         "Check the dataset, the sampler and the collate function at the lines shown.",
         "\n".join(lines[-_SHOWN_LINES:]) if in_worker else user_frames(error),
     )
@@ -189,7 +189,7 @@ def undisturbed(loader: Any) -> Iterator[None]:
 
 
 def _program_state() -> dict[str, Any]:
-    """What user code may switch for the whole program."""
+    """The state of the whole program that user code may change."""
     return {
         "gradient mode": torch.is_grad_enabled(),
         "default type": torch.get_default_dtype(),

@@ -14,6 +14,7 @@ from advisor.trial.measurement.draws import begun_early, loader_failure, seed_ho
 
 # Batches at the beginning of a trial whose prints are kept. A count: enough for two of each of two workers.
 _PRINTED = 4
+_END = object()
 
 
 class Feed:
@@ -39,13 +40,14 @@ class Feed:
             if self._seed is not None:
                 seed_host(self._seed)
             self._iterator = iter(self._loader)
-        try:
-            batch = next(self._iterator)
-        except StopIteration:
+        batch = self._drawn()
+        if batch is _END:
+            # Dropped first, as a `for` loop does: its workers have ended before those of the next epoch start.
+            self._iterator = None
             self._iterator = iter(self._loader)
-            batch = self._first_of_epoch()
-        except Exception as error:
-            raise loader_failure(error, self._served + 1) from error
+            batch = self._drawn()
+        if batch is _END:
+            raise self._empty()
         self._served += 1
         if self._served <= self._printed:
             self._prints.append(print_of(batch))
@@ -56,12 +58,13 @@ class Feed:
         """The first batches that the loop got; none where their order depends on more than the seed."""
         return tuple(self._prints)
 
-    def _first_of_epoch(self) -> Any:
+    def _drawn(self) -> Any:
+        """The epoch's next batch, or ``_END``. Raises TargetError when the loader fails."""
         assert self._iterator is not None
         try:
-            return next(self._iterator)
-        except StopIteration:
-            raise self._empty() from None
+            return next(self._iterator, _END)
+        except Exception as error:
+            raise loader_failure(error, self._served + 1) from error
 
     def _empty(self) -> TargetError:
         if not self._served:
@@ -78,7 +81,7 @@ class Feed:
 
     @property
     def queued_batches(self) -> int:
-        """How many batches workers may have ready before the first step: they must be consumed before timing."""
+        """The number of batches that workers may have ready before the first step: consume them before timing."""
         if self._loader is None or self._loader.num_workers == 0:
             return 0
         return int(self._loader.num_workers * (self._loader.prefetch_factor or 2))

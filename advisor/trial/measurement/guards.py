@@ -51,7 +51,7 @@ class Guards:
 
     @property
     def gpu(self) -> GpuReadings | None:
-        """What NVML said meanwhile; None when it was not asked or knows nothing of this GPU."""
+        """NVML's readings meanwhile; None when it was not asked or knows nothing of this GPU."""
         return self._gpu.summary if self._gpu else None
 
     @contextmanager
@@ -82,7 +82,7 @@ class Guards:
 
 @dataclass(frozen=True, slots=True)
 class Ourselves:
-    """Which of NVML's numbers stand for this trial's processes.
+    """NVML's numbers for this trial's processes.
 
     Inside a container NVML may number processes as the host does. Then none of the numbers is known to be ours
     (``certain`` is empty), and one of those that appeared when this trial began to compute is it (``candidates``).
@@ -214,7 +214,7 @@ def summarised(readings: Sequence[GpuReading], ourselves: Ourselves) -> GpuReadi
 
 
 def gpu_disturbance(readings: Sequence[GpuReading], ourselves: Ourselves, slowdown_c: int | None) -> str:
-    """What these readings, in order, say of disturbances: phrases joined by semicolons, or an empty string."""
+    """The disturbances in these readings, in order: phrases joined by semicolons, or an empty string."""
     return "; ".join(
         filter(
             None,
@@ -339,7 +339,7 @@ class HostLoad:
         self._start = self._read()
 
     def disturbance(self) -> str:
-        """What other processes took since the start, when that left too little for the trial; else an empty string."""
+        """A phrase on the CPU time of other processes since the start, if they left too little; else empty."""
         now = self._read()
         elapsed_s = now.at_s - self._start.at_s
         cores = psutil.cpu_count() or 1

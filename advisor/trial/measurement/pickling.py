@@ -13,7 +13,7 @@ _LOOKED_AT_BYTES = 64 * 2**20
 
 
 def pickle_problem(loader: DataLoader[Any]) -> str:
-    """What cannot be pickled of the dataset, the collate function or the worker's own start; empty for nothing.
+    """The reason that the dataset, the collate function or the worker's own start cannot be pickled; empty for none.
 
     The contents of tensors and arrays are passed over, and of a very large dataset only the beginning is looked at:
     the answer is about kinds of objects.

@@ -44,7 +44,7 @@ class Probe:
     usual_step_s: float = 0.0
 
     def scaler_notes(self, scale_now: float | None) -> tuple[str, ...]:
-        """What a person should know of the gradient scaler, whose scale is ``scale_now`` after warm-up and timing."""
+        """Notes on the gradient scaler, whose scale is ``scale_now`` after warm-up and timing."""
         if self.scale is None or scale_now is None:
             return ()
         if self.skipped_steps == self.steps:
@@ -125,7 +125,7 @@ def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *
 
 
 def divergence_notes(probe: Probe, step: Callable[[Any], torch.Tensor], batch: Any) -> tuple[str, ...]:
-    """What a person should know of the loss after all other steps: that it is not finite any more.
+    """A note when the loss is no longer finite after all other steps.
 
     One more training step tells. Where the first steps show it already, nothing is said again.
     """
@@ -188,7 +188,7 @@ class _CountedStep:
 
     @property
     def usual_s(self) -> float:
-        """What these steps and one more take, without the longest."""
+        """The usual seconds of these steps and one more: the longest is left out."""
         return self.seconds - self._longest_s + self._last_s
 
     @property
@@ -220,7 +220,7 @@ class _CountedStep:
 
 
 class _FirstOutput:
-    """What the model returns in the first step, sampled as soon as it is there: a later step may overwrite it."""
+    """The model's output in the first step, sampled as soon as it is there: a later step may overwrite it."""
 
     def __init__(self, model: nn.Module | None, *, traced: bool) -> None:
         self.sample: tuple[float, ...] = ()

@@ -66,7 +66,7 @@ def _copy_evidence(measured: Profile, copying: float) -> str:
 
 
 def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
-    """Which of its two roofs a busy device is nearer to: arithmetic or moving bytes."""
+    """The nearer of the two limits of a busy device: arithmetic or memory traffic."""
     share, moved = step_roof_share(measured), step_copy_share(measured)
     if max(share or 0.0, 1.0 if moved is None else moved) < _FAR_SHARE:
         return None, _far_from_both(measured, share or 0.0, moved or 0.0)
@@ -105,7 +105,7 @@ def _little_arithmetic(measured: Profile, share: float | None) -> str:
 
 
 def _traffic(measured: Profile, moved: float | None) -> str:
-    """How many, where somebody counted, and how near that is to the machine's copy rate."""
+    """A phrase on the bytes moved per step, if counted, and their rate against the machine's copy rate."""
     if moved is None or not measured.moved_bytes_per_step or not measured.copy_bytes_per_s:
         return ""
     rate = _rate(measured.moved_bytes_per_step / (measured.step_ms / 1e3))

@@ -143,7 +143,7 @@ def _is_fresh(ceilings: Ceilings) -> bool:
 
 
 def _room_bytes(device: torch.device, hardware: Hardware) -> int:
-    """How much memory measuring may take beside what the user's model holds."""
+    """The memory that the measurement may take beside the user's model."""
     free = backend_of(device).free_bytes()
     return int(_ROOM_SHARE * (hardware.host.memory_available_bytes if free is None else free))
 

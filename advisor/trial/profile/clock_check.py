@@ -37,7 +37,7 @@ def check_clocks(clock: StepClock, block_ms: float, kernels_per_step: float | No
 
 
 def _naive_ms(clock: StepClock, steps: int) -> float:
-    """What a host clock around each step reads when nothing waits for the device."""
+    """The reading of a host clock around each step when nothing waits for the device."""
     clock.synchronize()
     times_s = []
     for _ in range(steps):
@@ -49,7 +49,7 @@ def _naive_ms(clock: StepClock, steps: int) -> float:
 
 
 def _events_ms(clock: StepClock, steps: int) -> float | None:
-    """What the device's events at the step boundaries read; None on the CPU, which has none."""
+    """The reading of the device's events at the step boundaries; None on the CPU, which has none."""
     if not clock.backend.is_ahead:
         return None
     timed = StepClock(clock.device, clock.run_steps)

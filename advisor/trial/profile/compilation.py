@@ -81,7 +81,7 @@ def _listed(reasons: Iterable[str]) -> str:
 
 
 def _recompile_reasons(dynamo: Any, warm: CompileMark) -> list[str]:
-    """Why what was compiled since then had to be: ``0/1: tensor 'x' size mismatch...  # source (HINT: ...)``."""
+    """Reasons of the recompilations since then: ``0/1: tensor 'x' size mismatch...  # source (HINT: ...)``."""
     listed = set(map(id, warm.listed))
     found = [metrics for metrics in dynamo.get_compilation_metrics() if id(metrics) not in listed]
     reasons = [_headline(getattr(metrics, "recompile_reason", None) or "") for metrics in found]

@@ -1,4 +1,4 @@
-"""How float32 products are computed: read and set by whichever of PyTorch's two interfaces the version has.
+"""The precision of float32 products: read and set by whichever of PyTorch's two interfaces the version has.
 
 From 2.9 on the older one raises an error once a script has used the newer one, so that is asked first.
 """

@@ -18,7 +18,7 @@ _FROM_PYTHON = ("lift_fresh", "lift_fresh_copy", "lift")
 
 
 def host_made_tensors(step: TrainStep | InferStep, feed: Feed) -> int | None:
-    """How many tensors the model and the loss make on the host and copy to the device, in one step.
+    """Count the tensors that the model and the loss make on the host and copy to the device, in one step.
 
     None on the CPU, and where the operators cannot be followed. Runs one step.
     """

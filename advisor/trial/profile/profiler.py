@@ -30,7 +30,7 @@ _LONG_STEP_MS = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a step has to do, counted: None where the counter cannot follow the model.
+    """The counted work of a step: None where the counter cannot follow the model.
 
     ``convolving`` when convolutions do most of the arithmetic.
     """

@@ -129,7 +129,7 @@ def operator_rows(averages: Iterable[Any], steps: int, *, on_device: bool) -> tu
 
 
 def outermost_calls(events: Iterable[Any]) -> int:
-    """How many operators were called by something else than an operator: what an operator calls itself costs less."""
+    """Count the operators that no other operator called: nested calls cost less."""
     return sum(_is_operator(event) and not _is_called_by_operator(event) for event in events)
 
 

@@ -42,7 +42,7 @@ _Key = tuple[str, int, str]
 
 @dataclass(slots=True)
 class _Wait:
-    """How often a line waited, and for how many seconds in all (None when a wait could not be timed)."""
+    """The number of waits at a line, and their seconds in all (None when a wait could not be timed)."""
 
     calls: int = 0
     seconds: float | None = 0.0
@@ -104,23 +104,19 @@ def sync_places(step: TrainStep | InferStep, feed: Feed) -> tuple[SyncPlace, ...
     The copy of the batch to the device and what the plan has the loop do after the update are left out: other recipes
     price them.
     """
-    if not backend_of(step.device).warns_of_waits:
+    backend = backend_of(step.device)
+    if not backend.warns_of_waits:
         return None
     recorder = SyncRecorder()
     run = step._run if isinstance(step, TrainStep) else step.run
-    mode = torch.cuda.get_sync_debug_mode()
     try:
         for _ in range(_STEPS):
             batch = step.to_device(feed.next())
-            torch.cuda.synchronize(step.device)
-            with recording(recorder):
-                torch.cuda.set_sync_debug_mode("warn")
+            backend.synchronize()
+            with recording(recorder), backend.warning_of_waits():
                 run(batch)
-                torch.cuda.set_sync_debug_mode("default")
     except Exception:  # user code under a mode that few people run: the profile is worth having without it
         return None
-    finally:
-        torch.cuda.set_sync_debug_mode(mode)
     return recorder.places(_STEPS)
 
 

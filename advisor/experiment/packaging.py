@@ -1,0 +1,66 @@
+"""A tuned model compiled to one file, in a trial process of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from advisor.errors import UsageError
+from advisor.experiment.request import Request
+from advisor.files.scratch import SCRATCH
+from advisor.process.interrupts import INTERRUPTS
+from advisor.recipe.catalog import Catalog
+from advisor.records import Outcome, TrialKind, TrialResult, TrialSpec, Value
+from advisor.runner.trials import Runner
+
+# The longest that exporting and compiling may take, in seconds.
+LIMIT_S = 600.0
+_SIGNAL_CHECK_S = 0.1
+
+
+def package(request: Request, settings: Mapping[str, Value], catalog: Catalog) -> bytes:
+    """The compiled model. Raises UsageError with the reason where the model cannot be exported."""
+    path = Path(SCRATCH.folder()) / "model.pt2"
+    result = _run(_spec(request, settings, catalog, path))
+    if result.outcome is Outcome.MEASURED:
+        content = path.read_bytes()
+        path.unlink()
+        return content
+    late = result.outcome is Outcome.TIMED_OUT
+    raise UsageError(
+        f"the model cannot be compiled to a file: {f'it took more than {LIMIT_S:.0f} s' if late else result.reason}",
+        "Export the settings instead, with --export tuned.yaml; or make the model one that torch.export takes.",
+        result.details,
+    )
+
+
+def _spec(request: Request, settings: Mapping[str, Value], catalog: Catalog, path: Path) -> TrialSpec:
+    return TrialSpec(
+        trial_id="model, compiled",
+        target=request.target,
+        settings=dict(settings),
+        measure_s=0.0,
+        warmup_limit_s=LIMIT_S,
+        timeout_s=LIMIT_S,
+        log_path=str(path.with_suffix(".log")),
+        seed=request.seed,
+        kind=TrialKind.PACKAGE,
+        environment=catalog.environment(settings),
+        export_path=str(path),
+    )
+
+
+def _run(spec: TrialSpec) -> TrialResult:
+    """Run the trial; a signal ends it."""
+    Runner.prepare()
+    runner, results = Runner(), list[TrialResult]()
+    worker = threading.Thread(target=lambda: results.append(runner.run(spec, lambda message: None)), daemon=True)
+    worker.start()
+    while worker.is_alive():
+        worker.join(_SIGNAL_CHECK_S)
+        if INTERRUPTS.asked:
+            runner.cancel()
+            break
+    worker.join()
+    return results[0]
