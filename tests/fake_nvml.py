@@ -26,6 +26,7 @@ class FakeNvml:
 
     ``processes`` and ``samples`` (of their utilisation) are lists; ``clock_mhz``, ``celsius``, ``bits`` (of the reasons
     for the clock), ``margin_c`` and ``millijoules`` are what the gauges say. A callable among them is asked each time.
+    ``nvlinks`` are active on each GPU; with none the GPUs meet across NUMA nodes.
     """
 
     NVMLError = NVMLError
@@ -40,6 +41,12 @@ class FakeNvml:
     NVML_CLOCK_MEM = 2
     NVML_TEMPERATURE_GPU = 0
     NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1
+    NVML_TOPOLOGY_NODE = 40
+    NVML_TOPOLOGY_SYSTEM = 50
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+    NVML_NVLINK_MAX_LINKS = 18
+    NVML_NVLINK_VERSION_4_0 = 6
+    NVML_FI_DEV_NVLINK_GET_SPEED = 164
     nvmlMemory_v2 = 2
     nvmlClocksEventReasonGpuIdle = 1
     nvmlClocksEventReasonSwPowerCap = 4
@@ -51,13 +58,24 @@ class FakeNvml:
         self.processes = processes
         self.mig = mig
         self.samples = []
+        self.nvlinks = 18
         self.clock_mhz, self.celsius, self.bits, self.margin_c, self.millijoules = 1755, 41, 4 | 64 | 1, 46, 5_000_000
         self.opened = 0
         self.answers = {
             "nvmlInit": lambda: setattr(self, "opened", self.opened + 1),
             "nvmlDeviceGetCount": lambda: self.count,
             "nvmlDeviceGetHandleByIndex": lambda index: f"gpu{index}",
-            "nvmlDeviceGetUUID": lambda handle: MIG_UUID if handle == "mig0" else UUID,
+            "nvmlDeviceGetUUID": lambda handle: MIG_UUID if handle == "mig0" else f"{UUID[:-1]}{1 + int(handle[3:])}",
+            "nvmlDeviceGetMemoryAffinity": lambda handle, size, scope: [1 << int(handle[3:])],
+            "nvmlDeviceGetTopologyCommonAncestor": lambda one, other: self.NVML_TOPOLOGY_SYSTEM,
+            "nvmlDeviceGetP2PStatus": lambda one, other, index: 0 if self.nvlinks else 5,
+            "nvmlDeviceGetNvLinkState": lambda _, link: int(link < self.nvlinks),
+            "nvmlDeviceGetNvLinkVersion": lambda _, link: self.NVML_NVLINK_VERSION_4_0,
+            "nvmlDeviceGetNvLinkRemotePciInfo": lambda handle, link: SimpleNamespace(busId="switch"),
+            "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(busId=handle),
+            "nvmlDeviceGetFieldValues": lambda _, fields: [
+                SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=26_562)) for _ in fields
+            ],
             "nvmlDeviceGetName": lambda _: b"NVIDIA H200",
             "nvmlDeviceGetMemoryInfo": self.memory,
             "nvmlSystemGetDriverVersion": lambda: "570.86.15",

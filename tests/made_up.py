@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,7 @@ from advisor.experiment.judge import BASELINE, Judge
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.objective import Goal
 from advisor.experiment.plan import Plan
+from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.experiment.search import search
 from advisor.recipe.catalog import load_catalog
@@ -87,6 +89,9 @@ class FakeLab:
         return once_s + 2.0 if move.kind is Kind.TURNS else once_s
 
     def affords(self, move: Move, known: Known) -> bool:
+        longer_s = POLICY.safe * self.cost_s(move.in_place_of, known) if move.in_place_of else math.inf
+        if self.spent_s + longer_s <= self.budget_s:
+            return False
         return self.spent_s + self.cost_s(move, known) <= self.budget_s
 
     def measure(self, move: Move, known: Known) -> Evidence:
@@ -136,6 +141,7 @@ def known_of(
         only=only,
         objective=goal.objective,
         memory_limit_bytes=goal.memory_limit_bytes,
+        latency_limit_ms=goal.latency_limit_ms,
     )
     consent = Consent(CATALOG, facts.workload.mode, allow)
     judge = Judge(CATALOG, facts.workload.mode, baseline or result_at(1.0), goal=goal)

@@ -4,8 +4,9 @@
     python tests/mutants.py --of budget     # of one part
     python tests/mutants.py --count 100 --seed 1
 
-The checkout is copied into a temporary folder. A mutant has one operator, constant or condition changed; the tests of
-its part run until the first failure. The same seed makes the same mutants of the same code.
+The checkout is copied into a temporary folder. A mutant has one operator, constant or condition changed. The tests of
+its part that call the changed function run until the first failure, the shortest file first; where the change is not
+in a function, all of them run. The same seed makes the same mutants of the same code.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import copy
 import functools
+import itertools
 import json
 import multiprocessing
 import os
@@ -23,9 +24,10 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +52,7 @@ class Part:
 PARTS = {
     "search": Part(
         ("experiment/search.py", "experiment/moves.py", "experiment/known.py", "experiment/plan.py"),
-        ("session_ends", "decisions", "search", "lab", "bad_input_search", "steering", "landscapes"),
+        ("plan", "session_ends", "decisions", "search", "lab", "bad_input_search", "steering", "landscapes"),
     ),
     "judge": Part(
         ("experiment/judge.py", "experiment/numerics.py"),
@@ -133,9 +135,8 @@ def mutants_of(part: str, count: int, seed: int) -> list[Mutant]:
     return random.Random(f"{seed} {part}").sample(found, min(count, len(found)))
 
 
-def mutated(mutant: Mutant) -> str:
-    """The text of a mutant's module."""
-    tree = copy.deepcopy(_parsed(ROOT, mutant.module))
+def mutated(mutant: Mutant, tree: ast.Module) -> str:
+    """The text of a mutant's module, made of the module's tree, which is changed."""
     for site, (_, _, change) in enumerate(sites(tree)):
         if site == mutant.site:
             change()
@@ -179,14 +180,14 @@ class Copy:
         (folder / "advisor" / "recipes").symlink_to("../recipes")
         self._writes = 0
 
-    def fails(self, part: str) -> str:
-        """The test that fails first, "too slow", or nothing when all pass."""
+    def fails(self, tests: Sequence[str], observer: object = None) -> str:
+        """The test that fails first, "too slow", or nothing when all pass; the tests are files or node ids."""
         told = self.folder / "failed"
         told.unlink(missing_ok=True)
         child = os.fork()
         if child == 0:
             os.setsid()
-            os._exit(self._run(part, told))
+            os._exit(self._run(tests, told, observer))
         deadline = time.monotonic() + LIMIT_S
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             if time.monotonic() > deadline:
@@ -213,7 +214,8 @@ class Copy:
         self._writes += 1
         os.utime(path, (_FIRST_MTIME_S + self._writes,) * 2)
 
-    def _run(self, part: str, told: Path) -> int:
+    def _run(self, tests: Sequence[str], told: Path, observer: object) -> int:
+        import hypothesis
         import pytest
 
         class First:
@@ -233,33 +235,105 @@ class Copy:
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
+        hypothesis.settings.register_profile("mutants", deadline=None)  # calls are slow while they are recorded
+        hypothesis.settings.load_profile("mutants")
         first = First()
-        files = [f"tests/test_{name}.py" for name in PARTS[part].tests]
         options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-        code = pytest.main([*options, "-m", "not (process or compile or app)", *files], plugins=[first])
+        plugins = [first, observer] if observer else [first]
+        code = pytest.main([*options, "-m", "not (process or compile or app)", *tests], plugins=plugins)
         told.write_text(first.failed or ("" if code == 0 else f"pytest ended with {int(code)}"))
         return 0
 
 
-def run(parts: Sequence[str], mutants: Sequence[Mutant], path: Path) -> None:
-    """Run some mutants in a copy of their own; a line of JSON for each is appended to a file.
+class CallsOfTests:
+    """Records, as a plugin of pytest, each test's seconds and the functions of some modules that it calls."""
 
-    First the tests of some parts are run without any mutant: they have to pass.
-    """
+    def __init__(self, modules: Collection[Path], told: Path) -> None:
+        self._modules = {str(path) for path in modules}
+        self._told = told
+        self._calls: set[tuple[str, int]] = set()
+        self._tests: list[tuple[str, float, list[tuple[str, int]]]] = []
+        self._since = 0.0
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:  # before the test's fixtures
+        self._calls = set()
+        self._since = time.monotonic()
+        threading.setprofile(self._saw)
+        sys.setprofile(self._saw)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        sys.setprofile(None)
+        self._tests.append((nodeid, time.monotonic() - self._since, sorted(self._calls)))
+
+    def pytest_sessionfinish(self) -> None:
+        self._told.write_text(json.dumps(self._tests))
+
+    def _saw(self, frame, event, _):
+        if event == "call" and frame.f_code.co_filename in self._modules:
+            self._calls.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The tests of a part in the order of its files, with seconds and the places (file, line) of functions called."""
+
+    tests: tuple[tuple[str, float, frozenset[tuple[str, int]]], ...]
+
+    def of(self, path: Path, lines: range | None) -> list[str]:
+        """The tests that call a function within some lines of a module, those of the shortest file first."""
+        found = [
+            (test, seconds)
+            for test, seconds, calls in self.tests
+            if lines is None or any(file == str(path) and line in lines for file, line in calls)
+        ]
+        of_file: defaultdict[str, float] = defaultdict(float)
+        for test, seconds in found:
+            of_file[test.split("::")[0]] += seconds
+        return [test for test, _ in sorted(found, key=lambda one: of_file[one[0].split("::")[0]])]
+
+
+def function_around(tree: ast.Module, line: int) -> range | None:
+    """The lines of the outermost function around a line, with its decorators; None outside of functions."""
+    for node in ast.walk(tree):  # breadth first
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.body[0].lineno <= line <= node.end_lineno:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            return range(first, node.end_lineno + 1)
+    return None
+
+
+def observed(checkout: Copy, part: str) -> Observed:
+    """Run the tests of a part as they are, which have to pass."""
+    told = checkout.folder / "calls"
+    modules = [checkout.folder / "advisor" / module for module in PARTS[part].modules]
+    files = [f"tests/test_{name}.py" for name in PARTS[part].tests]
+    if failed := checkout.fails(files, CallsOfTests(modules, told)):
+        raise SystemExit(f"the tests of {part} fail as they are: {failed}")
+    return Observed(
+        tuple(
+            (test, seconds, frozenset((file, line) for file, line in calls))
+            for test, seconds, calls in json.loads(told.read_text())
+        )
+    )
+
+
+def run(mutants: Sequence[Mutant], path: Path) -> None:
+    """Run some mutants in a copy of their own; a line of JSON for each is appended to a file."""
     import hypothesis  # noqa: F401
     import torch
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         checkout = Copy(Path(folder))
-        for part in parts:
-            if failed := checkout.fails(part):
-                raise SystemExit(f"the tests of {part} fail as they are: {failed}")
-        for mutant in mutants:
-            with checkout.with_text(mutant.module, mutated(mutant)):
-                killer = checkout.fails(mutant.part)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([mutant.part, mutant.module, mutant.line, mutant.change, killer]) + "\n")
+        for part, of_part in itertools.groupby(mutants, key=lambda mutant: mutant.part):
+            tests = observed(checkout, part)
+            for mutant in of_part:
+                place = checkout.folder / "advisor" / mutant.module
+                tree = _parsed(checkout.folder, mutant.module)
+                function = function_around(tree, mutant.line)
+                with checkout.with_text(mutant.module, mutated(mutant, tree)):
+                    killer = checkout.fails(tests.of(place, function) or tests.of(place, None))
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([mutant.part, mutant.module, mutant.line, mutant.change, killer]) + "\n")
 
 
 def main() -> None:
@@ -272,11 +346,10 @@ def main() -> None:
     given = parser.parse_args()
     parts = given.of or list(PARTS)
     mutants = [mutant for part in parts for mutant in mutants_of(part, given.count, given.seed)]
-    random.Random(given.seed).shuffle(mutants)  # no lane has all the slow ones
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         path = Path(given.lines or Path(folder) / "ended.jsonl")
         context = multiprocessing.get_context("spawn")  # each imports torch before it forks, and this one never does
-        shares = [(parts[lane::PROCESSES], mutants[lane::PROCESSES], path) for lane in range(PROCESSES)]
+        shares = [(mutants[lane::PROCESSES], path) for lane in range(PROCESSES)]
         lanes = [context.Process(target=run, args=share) for share in shares]
         for lane in lanes:
             lane.start()

@@ -51,7 +51,7 @@ def process_state() -> dict[str, Any]:
 @contextmanager
 def state_put_back() -> Iterator[None]:
     """Inside this context recipes may set what they like; afterwards the process is as it was."""
-    before, frozen = process_state(), gc.get_freeze_count() > 0
+    before = process_state()
     try:
         yield
     finally:
@@ -59,8 +59,6 @@ def state_put_back() -> Iterator[None]:
         if before["cores"]:
             os.sched_setaffinity(0, before["cores"])
         gc.enable()
-        if not frozen:
-            gc.unfreeze()
         torch.set_num_threads(before["threads"])
         torch.set_float32_matmul_precision(before["float32_matmul"])
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = before["bf16_reduction"]

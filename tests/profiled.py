@@ -19,7 +19,7 @@ class Taken:
     seconds: float
 
 
-def take_profile(workload: str, folder: Path, *, device: str, clock) -> Taken:
+def take_profile(workload: str, folder: Path, *, device: str, clock, measure_s: float = 1.0) -> Taken:
     """Run the baseline's trial of a file in ``tests/gpu/workloads`` (or of ``demo``); ``clock`` tells the seconds."""
     target = workload if workload == "demo" else f"{WORKLOADS / workload}.py:build"
     at: dict[str, float] = {}
@@ -38,8 +38,8 @@ def take_profile(workload: str, folder: Path, *, device: str, clock) -> Taken:
         trial_id="baseline",
         target=TargetSpec(target, str(folder), device=device),
         settings={},
-        measure_s=1.0,
-        warmup_limit_s=3.0,
+        measure_s=measure_s,
+        warmup_limit_s=3.0 * measure_s,
         timeout_s=250.0,
         log_path=str(folder / "000-baseline.log"),
         kind=TrialKind.PROFILE,

@@ -35,9 +35,9 @@ def text_of(name: str) -> str:
     return CONFIGS[name].read_bytes().decode()
 
 
-def patch_of(name: str, settings=TUNED, *, on_cpu: bool = False, **options) -> Patch:
+def patch_of(name: str, settings=TUNED, *, on_cpu: bool = False, gpus: int = 1, **options) -> Patch:
     """A config patched as a session would."""
-    wanted = Wanted(settings, CURRENT, {}, IMPLIED, ALONG, Mode.TRAIN, on_cpu)
+    wanted = Wanted(settings, CURRENT, {}, IMPLIED, ALONG, Mode.TRAIN, on_cpu, gpus)
     return patched(text_of(name), wanted, name=name, **options)
 
 

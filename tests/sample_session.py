@@ -16,6 +16,8 @@ from advisor.experiment.state import SessionState
 from advisor.figures.stats import break_even_steps
 from advisor.recipe.settings import Settings
 from advisor.records import (
+    AllReduceSweep,
+    AllReduceTime,
     BaselineRecord,
     Block,
     Bottleneck,
@@ -40,6 +42,8 @@ from advisor.records import (
     ParetoPoint,
     Profile,
     Recommendation,
+    ScalingRecord,
+    ScalingRow,
     StackRecord,
     SyncPlace,
     TargetSpec,
@@ -165,6 +169,47 @@ def cpu_history() -> list[events.Event]:
         events.Ranked(_ranked(trials, {"cpu.threads"})),
         events.SessionFinished(cancelled=False, session_s=21.7),
     ]
+
+
+def several_gpus_history() -> list[events.Event]:
+    """The session on a ResNet, with the search over two GPUs behind it."""
+    one = ScalingRow("one GPU", {}, 1, step_ms=60.0, samples_per_s=1066.0, global_batch=64, batch_per_gpu=64, runs=3)
+    ddp = ScalingRow(
+        "ddp",
+        {"parallel.strategy": "ddp"},
+        2,
+        global_batch=64,
+        batch_per_gpu=32,
+        step_ms=33.0,
+        samples_per_s=1939.0,
+        speedup=1.82,
+        ci_low=1.79,
+        ci_high=1.85,
+        verdict="faster",
+        exposed_ms=1.1,
+        exposed_by="profiler",
+        straggler_share=0.01,
+        peak_reserved_bytes=(5 * GIB, 5 * GIB),
+        rank_ms=(31.2, 31.4),
+        loss_difference=2e-4,
+        runs=3,
+    )
+    failed = ScalingRow("data_parallel", {"parallel.strategy": "data_parallel"}, 2, reason="rank 0: CUDA out of memory")
+    record = ScalingRecord(
+        2,
+        "cuda",
+        "nccl",
+        carried={"precision.autocast": "bfloat16"},
+        left_out={"step.cuda_graph": "step.cuda_graph records one GPU's step, without the exchange of gradients"},
+        rows=(one, ddp, failed),
+        best="ddp",
+        settings={"parallel.strategy": "ddp"},
+        passed_over={"fully_shard": "there is nothing to gain by dividing the state"},
+        confirmed=True,
+    )
+    sweep = AllReduceSweep(2, "nccl", (AllReduceTime(2**10, 2e-5), AllReduceTime(2**28, 2.1e-3)))
+    *before, last = sample_history()
+    return [*before, events.AllReduceMeasured(sweep), events.ScalingMeasured(record), last]
 
 
 def failed_history() -> list[events.Event]:
@@ -597,6 +642,7 @@ def _told(trials: Sequence[TrialRecord]) -> list[events.Event]:
         told += [
             events.TrialStarted(name, f"/tmp/sample/{name}.log"),
             events.TrialActivity(name, "measuring"),
+            events.BlockTimed(name, 9.0, 64.0),
             events.TrialMeasured(trial),
             events.ProgressMade((place + 1) / (len(trials) + 2), 12.0 * (len(trials) - place)),
         ]

@@ -6,6 +6,7 @@ import pytest
 from facts import profile_facts
 
 from advisor.experiment.bounds import hopeless, pointless
+from advisor.experiment.objective import Goal
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Objective
 
@@ -44,6 +45,8 @@ def test_what_is_on_already_is_measured_off_whatever_is_left_to_gain():
 )
 def test_a_larger_batch_is_not_tried_where_it_cannot_serve_the_objective(objective, word):
     larger = Candidate("batch_size", "data.batch_size", 128)
-    assert word in pointless(objective, [TF32, larger])["batch_size"]
-    assert pointless(objective, [TF32, replace(larger, already_on=True)]) == {}
-    assert pointless(Objective.THROUGHPUT, [larger]) == pointless(Objective.ENERGY, [larger]) == {}
+    assert word in pointless(Goal(objective), [TF32, larger])["batch_size"]
+    assert pointless(Goal(objective), [TF32, replace(larger, already_on=True)]) == {}
+    assert pointless(Goal(Objective.THROUGHPUT), [larger]) == pointless(Goal(Objective.ENERGY), [larger]) == {}
+    within = Goal(Objective.LATENCY, latency_limit_ms=20.0)
+    assert pointless(within, [larger]) == {}, "the largest within the limit is asked for"

@@ -35,12 +35,14 @@ def test_a_trial_measures_for_a_share_within_bounds(clock):
     assert shares == sorted(shares)
     assert shares[0] == shares[1] == 0.5
     assert shares[-1] == 3.0
+    assert Budget(100, clock).warmup_limit_s == 1.5 * shares[2]
 
 
 def test_before_anything_was_seen_a_trial_is_expected_to_take_a_while(clock):
     budget = Budget(100.0, clock)
-    assert budget.expected_s() > budget.measure_s
-    assert budget.expected_s(cost=1) > budget.expected_s()
+    assert budget.expected_s() == 2 * budget.measure_s + 1
+    # 24 s for a ResNet-18 of 62 parameter tensors, 27 s for a GPT-2 of 148: near those where the model is not known.
+    assert 20 < budget.expected_s(cost=1) < 30
 
 
 def test_the_expectation_is_the_median_of_the_last_trials(clock):

@@ -56,6 +56,46 @@ def test_only_an_interval_below_the_least_says_no(settings, tuned, least, worth)
     assert checked(FakeRunner(100.0, float(tuned)), settings).worth(least) is worth
 
 
+class SlowRunner(FakeRunner):
+    """Processes that take their time, by a clock of their own, and no longer than they may."""
+
+    def __init__(self, clock, seconds):
+        super().__init__(100.0, 150.0)
+        self.clock, self.seconds = clock, seconds
+
+    def run(self, spec, listen):
+        takes = self.seconds[len(self.specs)]
+        result = super().run(spec, listen)
+        self.clock.now += min(takes, spec.timeout_s)
+        return TrialResult(Outcome.TIMED_OUT, reason="no result in time") if takes > spec.timeout_s else result
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pairs"), [([10, 10, 10, 10], 2), ([10, 10, 10, 500], 1), ([25, 25], 1), ([1, 2] * 4, 4)]
+)
+def test_a_check_ends_with_its_budget(settings, monkeypatch, seconds, pairs):
+    clock = Clock()
+    monkeypatch.setattr(checking.time, "monotonic", clock)
+    found = checked(SlowRunner(clock, seconds), settings, budget_s=60.0)
+    assert found.pairs == pairs
+    assert clock.now - 100.0 <= 60.0
+
+
+def test_a_budget_that_holds_no_pair_is_told_in_time(settings, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(checking.time, "monotonic", clock)
+    with pytest.raises(TargetError, match="with the settings: no result in time"):
+        checked(SlowRunner(clock, [40, 40]), settings, budget_s=60.0)
+    assert clock.now - 100.0 <= 60.0
+
+
 def test_a_loop_that_fails_with_the_settings_is_told(settings):
     failed = TrialResult(Outcome.FAILED, reason="RuntimeError: no", hint="Mend it.", details="line 3")
     with pytest.raises(TargetError) as error:

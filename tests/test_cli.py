@@ -112,7 +112,8 @@ def test_no_target_prints_short_help(program):
     [
         ("m:b", "--bugdet", "5m"),
         ("m:b", "--budget", "never"),
-        ("m:b", "--gpus", "4"),
+        ("m:b", "--gpus", "none"),
+        ("m:b", "--gpus", "2", "--device", "cuda:1"),
         ("--headless",),
         ("recipes", "autocats"),
         ("report", "none"),

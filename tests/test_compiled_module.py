@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import warnings
 
@@ -92,7 +93,7 @@ def test_a_step_replays_graphs_also_where_a_checkpoint_runs_again(modes_called, 
     block = nn.Linear(2, 2)
 
     def loss(model, batch):
-        return torch.utils.checkpoint.checkpoint(model, batch, use_reentrant=False).sin().sum()
+        return torch.utils.checkpoint.checkpoint(model, batch * 1, use_reentrant=False).sin().sum()
 
     step = graphed_step(monkeypatch, block, block.parameters(), loss)
     with warnings.catch_warnings():
@@ -158,9 +159,21 @@ def test_a_gradient_of_a_gradient_is_refused_in_a_sentence():
     compile_in_place(model, backend="aot_eager")
     inputs = torch.ones(1, 2, requires_grad=True)
     with pytest.raises(RuntimeError, match=r"cannot be differentiated twice.*leave out the settings compile"):
-        torch.autograd.grad(model(inputs).sum(), inputs, create_graph=True)
-    model(inputs).sum().backward()
+        torch.autograd.grad(model(inputs * 1).sum(), inputs, create_graph=True)
+    model(inputs * 1).sum().backward()
     assert inputs.grad is not None
+
+
+def test_a_penalty_on_the_gradient_of_an_input_runs_as_without_compiling():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    plain = copy.deepcopy(model)
+    compile_in_place(model, backend="aot_eager")
+    for one in (model, plain):
+        inputs = torch.ones(1, 2).requires_grad_()
+        (gradient,) = torch.autograd.grad(one(inputs).sum(), inputs, create_graph=True)
+        gradient.square().sum().backward()
+    assert torch.equal(model[0].weight.grad, plain[0].weight.grad)
+    assert model[0].weight.grad.any()
 
 
 def test_compiled_code_looks_at_parameters_anew():

@@ -9,11 +9,19 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from process_state import state_put_back
 from project_configs import TUNED, patch_of
 
 from advisor.records import ConfigKind
 
 _HF = ["hf_run_glue.json", "hf_alignment_sft.yaml", "llama_factory.yaml"]
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    """A framework that reads a config sets PyTorch's flags by it."""
+    with state_put_back():
+        yield
 
 
 def written(name, tmp_path, settings=TUNED, **options):
@@ -145,6 +153,47 @@ def test_accelerate(name, tmp_path):
     assert defaults.dynamo_config == config.dynamo_config
     assert (arguments.mixed_precision, arguments.dynamo_mode) == ("bf16", "max-autotune")
     assert (arguments.dynamo_use_regional_compilation, arguments.dynamo_use_dynamic) == (True, True)
+
+
+# --- several GPUs -----------------------------------------------------------------------------------------------
+
+DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True, "parallel.bucket_cap_mb": 100}
+SHARDED = {"parallel.strategy": "fully_shard", "parallel.reshard_after_forward": False}
+
+
+def test_training_arguments_for_several_gpus(tmp_path):
+    settings = {**DDP, "parallel.find_unused_parameters": False, "parallel.broadcast_buffers": False}
+    path = written("hf_run_glue.json", tmp_path, {**settings, "data.batch_size": 64}, gpus=2, on_cpu=True)
+    arguments = training_arguments(path)
+    assert (arguments.ddp_static_graph, arguments.ddp_bucket_cap_mb) == (True, 100)
+    assert (arguments.ddp_find_unused_parameters, arguments.ddp_broadcast_buffers) == (False, False)
+    assert arguments.per_device_train_batch_size == 32
+    assert not patch_of("hf_run_glue.json", settings, gpus=2).rest
+    sharded = json.loads(written("hf_run_glue.json", tmp_path, SHARDED, gpus=2).read_text())
+    assert (sharded["fsdp"], sharded["fsdp_config"]) == (True, {"version": 2, "reshard_after_forward": False})
+
+
+def test_lightning_for_several_gpus(tmp_path, monkeypatch):
+    strategies = pytest.importorskip("lightning.pytorch.strategies")
+    path = written("lightning_cli.yaml", tmp_path, {**DDP, "parallel.sync_batch_norm": True}, gpus=2)
+    strategy = yaml.safe_load(path.read_text())["trainer"]["strategy"]
+    assert strategy["class_path"].rpartition(".")[2] == strategies.DDPStrategy.__name__
+    assert strategies.DDPStrategy(**strategy["init_args"])._ddp_kwargs == {"static_graph": True, "bucket_cap_mb": 100}
+    trainer = cli_of(path, monkeypatch, tmp_path).trainer
+    assert isinstance(trainer.strategy, strategies.DDPStrategy)
+    short = written("lightning_cli.yaml", tmp_path, {"parallel.strategy": "ddp"}, gpus=2)
+    assert yaml.safe_load(short.read_text())["trainer"]["strategy"] == "ddp"
+
+
+@pytest.mark.parametrize("name", ["accelerate_default.yaml", "accelerate_fsdp.yaml", "accelerate.json"])
+def test_accelerate_for_several_gpus(name, tmp_path):
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    config = config_args.load_config_from_file(str(written(name, tmp_path, DDP, gpus=2)))
+    assert (str(config.distributed_type.value), config.num_processes) == ("MULTI_GPU", 2)
+    sharded = config_args.load_config_from_file(str(written(name, tmp_path, SHARDED, gpus=2)))
+    assert (str(sharded.distributed_type.value), sharded.num_processes) == ("FSDP", 2)
+    assert sharded.fsdp_config["fsdp_version"] == 2
+    assert sharded.fsdp_config["fsdp_reshard_after_forward"] is False
 
 
 def timm_parser() -> argparse.ArgumentParser:

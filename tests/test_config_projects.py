@@ -199,6 +199,8 @@ def test_names_that_may_mean_something_else_stay(text, settings):
         "task: detect\nmode: train\nbatch: 8\nepochs: 3\nworkers: 2\npatience: 3\nbox: 1\n",
         "model: {name: a}\noptimizer: {name: b}\ntraining: {steps: 1}\ncompile: {on: no}\nlr_scheduler: {a: 1}\n",
         "trainer: {epochs: 3, lr: 0.1}\nmodel: a\ndata: b\n",
+        "trainer: {precision: fp32, max_epochs: 3}\nmodel: a\n",
+        "trainer: {precision: bf16, max_steps: 3, devices: 2, strategy: ddp}\noptimizer: {lr: 0.1}\n",
         "train_batch_size: 8\noptimizer: adam\nscheduler: cosine\nfp16: false\n",
         "num_processes: 2\nmixed_precision: no\ndebug: false\ngpu_ids: 0\nuse_cpu: false\n",
         "defaults: [1, 2]\nlr: 3\n",
@@ -212,6 +214,8 @@ def test_a_few_unmistakable_names_are_enough():
     text = "per_device_train_batch_size: 8\noutput_dir: out\nlearning_rate: 1e-3\n"
     assert patched(text, Wanted({})).kind is ConfigKind.HUGGINGFACE
     text = "trainer: {max_epochs: 3, accelerator: auto}\nmodel: {width: 3}\n"
+    assert patched(text, Wanted({})).kind is ConfigKind.LIGHTNING
+    text = "trainer: {max_epochs: 3, precision: 16-mixed}\n"
     assert patched(text, Wanted({})).kind is ConfigKind.LIGHTNING
 
 

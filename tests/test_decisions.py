@@ -237,3 +237,11 @@ def test_decisions_count_their_changes():
     assert list(decisions.all()) == ["b", "a"]
     assert decisions.take("b", None)
     assert (decisions.version, decisions.rejects("a"), decisions.of("b")) == (3, True, None)
+
+
+def test_what_the_command_line_accepts_needs_no_consent_later(tmp_path):
+    without = session_of(tmp_path, third="CHANGED").run()
+    assert THIRD not in without.state.stack.settings
+    accepted = session_of(tmp_path, third="CHANGED", accept=(("third", None),)).run()
+    assert accepted.state.stack.settings == ALL
+    assert accepted.state.decisions == {"third": Decision.ACCEPTED}

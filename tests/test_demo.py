@@ -41,11 +41,12 @@ def test_it_is_a_workload_of_a_small_convolutional_network(built):
     assert 100_000 <= parameters <= 300_000
     assert isinstance(built.optimizer, torch.optim.SGD)
     loader = built.data
-    assert (loader.batch_size, loader.num_workers, len(loader)) == (32, 0, 20)
+    size = demo.BATCH_SIZE if torch.cuda.is_available() else demo.SMALL_BATCH_SIZE
+    assert (loader.batch_size, loader.num_workers, len(loader)) == (size, 0, 640 // size)
     assert isinstance(loader.sampler, torch.utils.data.RandomSampler)
     images, labels = next(iter(loader))
-    assert images.shape == (32, 3, 96, 96)
-    assert built.model(images).shape == (32, 10)
+    assert images.shape == (size, 3, 96, 96)
+    assert built.model(images).shape == (size, 10)
     assert 0 <= labels.min() <= labels.max() < 10
 
 

@@ -17,6 +17,7 @@ class Queue:
 
     def __init__(self):
         self.given = self.waits = 0
+        self.devices = 3
 
 
 class Mark:
@@ -36,6 +37,10 @@ def queue(monkeypatch):
 
     class Queued(Backend):
         is_ahead = True
+
+        @classmethod
+        def count(cls):
+            return made.devices
 
         def synchronize(self):
             made.waits += 1
@@ -90,6 +95,15 @@ def test_a_processor_is_never_waited_for_and_has_no_marks():
     assert backend.memory().peak_reserved_bytes > 1e6
     with pytest.raises(NotImplementedError):
         backend.mark()
+
+
+def test_it_is_named_by_its_index(queue):
+    assert named("meta:2") == torch.device("meta:2")
+    with pytest.raises(TargetError, match="there are 3 META devices, numbered from 0"):
+        named("meta:3")
+    queue.devices = 0
+    with pytest.raises(TargetError, match="--device meta: PyTorch sees no META device"):
+        named("meta")
 
 
 def test_a_device_that_nobody_has_written_is_refused():

@@ -9,7 +9,7 @@ import torch
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
 from advisor.target import entrypoint
-from advisor.target.entrypoint import load_target, parse_target
+from advisor.target.entrypoint import load_target, one_line, parse_target
 
 GOOD = """
     import torch
@@ -200,6 +200,18 @@ def test_a_long_message_becomes_one_short_line(load):
     assert len(error.message) < 400
 
 
+@pytest.mark.parametrize(
+    ("raised", "line"),
+    [
+        ("x.TorchRuntimeError: no such replica\n\nSet TORCHDYNAMO_VERBOSE=1", "x.TorchRuntimeError: no such replica"),
+        ("TooLong", "TooLong"),
+    ],
+)
+def test_of_an_error_with_the_traceback_of_another_process_its_own_line_is_shown(raised, line):
+    text = f'Caught it in replica 1.\nOriginal Traceback (most recent call last):\n  File "a.py", line 1\n{raised}'
+    assert one_line(RuntimeError(text)) == line
+
+
 def test_leaving_the_process(load):
     error = failure(load, "import sys\ndef build():\n    sys.exit(2)\n")
     assert error.message == "build in mine called sys.exit(2)."
@@ -275,6 +287,12 @@ def test_a_value_of_a_wrong_shape(load, returned, message):
 def test_code_that_wants_a_gpu_where_there_is_none_is_told_who_moves_things(load, said):
     error = failure(load, f"def build(): raise RuntimeError('{said}: ...')")
     assert "leave .cuda() out" in error.hint
+
+
+@pytest.mark.parametrize("said", entrypoint._OWN_RANKS)
+def test_code_that_expects_ranks_is_told_who_starts_them(load, said):
+    error = failure(load, f"def build(): raise ValueError('{said}: ...')")
+    assert "perf-advisor starts the ranks" in error.hint
 
 
 def test_a_failure_in_a_data_function_shows_its_frames(load):

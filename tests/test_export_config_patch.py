@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from advisor.errors import UsageError
-from advisor.export.config_patch import Patch, check_key_map, diff, patch_config
+from advisor.export.config_patch import Patch, Wanted, check_key_map, diff
+from advisor.export.config_patch import patched as patch_of
 from advisor.recipe.settings import Settings
 
 TUNED = {"data.batch_size": 128, "data.pin_memory": True, "precision.autocast": "bfloat16"}
 
 
 def patched(text: str, settings=None, current=None, key_map=None) -> Patch:
-    return patch_config(text, TUNED if settings is None else settings, current or {}, key_map or {})
+    return patch_of(text, Wanted(TUNED if settings is None else settings, current or {}, key_map or {}))
 
 
 def test_a_real_config_changes_in_its_values_only():
@@ -363,10 +364,16 @@ def _commented(draw, line: str) -> str:
     return line.rstrip("\n") + comment + "\n" + draw(st.sampled_from(["", "", "\n", "# between\n", "      # deep\n"]))
 
 
+def test_switches_of_one_section_are_a_pair_and_those_of_two_are_not():
+    settings = {"precision.autocast": "bfloat16"}
+    assert "train:\n  bf16: true\n  fp16: false\n" in patched("train:\n  bf16: false\n  fp16: true\n", settings).text
+    assert patched("train:\n  bf16: false\neval:\n  fp16: false\n", settings).mapped == {}
+
+
 @given(configs(), SETTINGS)
 def test_any_config_loads_as_expected_and_keeps_its_lines(text, settings):
     before = yaml.safe_load(text) or {}
-    patch = patch_config(text, settings, {"compile.mode": "none"}, {})
+    patch = patched(text, settings, {"compile.mode": "none"})
     after = yaml.safe_load(patch.text) or {}
 
     assert set(patch.mapped) | set(patch.added) == set(settings)
@@ -376,7 +383,7 @@ def test_any_config_loads_as_expected_and_keeps_its_lines(text, settings):
     assert _lines_changed(text, patch.text) <= touched
     assert ("\r\n" in patch.text) == ("\r\n" in text) or "\n" not in text
     assert "\n" not in patch.text.replace("\r\n", "") or "\r\n" not in text
-    again = patch_config(patch.text, settings, {"compile.mode": "none"}, {})
+    again = patched(patch.text, settings, {"compile.mode": "none"})
     assert again.text == patch.text
 
 

@@ -78,6 +78,7 @@ def test_ids_are_the_files_names_and_places_differ():
         ("--export", "tuned", None, "settings"),
         ("--export", "Tuned.PY", "train.yaml", "python"),
         ("--export", "train.tuned.yaml", "train.yaml", "config"),
+        ("--export", "model.pt2", "train.yaml", "compiled"),
         ("--report", "r.md", None, "markdown"),
         ("--report", "r.HTML", None, "html"),
         ("--json", "-", None, "json"),
@@ -86,6 +87,26 @@ def test_ids_are_the_files_names_and_places_differ():
 )
 def test_a_path_means_a_format(option, path, config, wanted):
     assert format_for(option, path, Outputs(config_path=config)).id == wanted
+
+
+def test_a_model_that_was_trained_is_not_compiled_to_a_file(state, tmp_path):
+    path = tmp_path / "model.pt2"
+    written = write_outputs(state, sample_request(), Outputs(export_path=str(path)), Catalog({}))
+    (error,) = written.errors
+    assert "this session trained it" in error.message
+    assert "--mode infer" in error.hint
+    assert not path.exists()
+
+
+def test_a_compiled_model_says_where_it_runs(state, tmp_path, monkeypatch):
+    monkeypatch.setattr("advisor.experiment.packaging.package", lambda request, settings, catalog: b"compiled")
+    inferring = replace(state.facts.workload, mode=Mode.INFER)
+    infers = SessionState.of([*sample_history(), events.FactsFound(replace(state.facts, workload=inferring))])
+    path = tmp_path / "model.pt2"
+    written = write_outputs(infers, sample_request(), Outputs(export_path=str(path)), Catalog({}))
+    assert path.read_bytes() == b"compiled"
+    assert inferring.device_name in written.sentences[1]
+    assert f"batches of exactly {inferring.batch_size}" in written.sentences[1]
 
 
 def test_next_steps_follow_the_mode(state):

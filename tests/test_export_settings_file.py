@@ -67,7 +67,7 @@ def test_a_file_without_settings_claims_no_speed_up(state):
     assert "# no settings: nothing" in text
     assert "speed-up" not in text
     assert Settings.from_yaml(text) == {}
-    state.stack = None
+    state.stack, state.combinations = None, {}
     assert "# no settings: none were measured together\n" in settings_yaml(state, {})
 
 

@@ -22,10 +22,11 @@ from sample_session import (
 from advisor.experiment.events import GoalSet, Ranked, SessionFailed, StackMeasured, TrialMeasured
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
-from advisor.export.formats.html import html_report
+from advisor.export.formats.html import _html_block, html_report
 from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Comparison, GpuReadings, Mode, Objective, Verdict
+from advisor.report.document import Listing
 from advisor.report.evidence import gpu_sentence
 
 HOSTILE = "<script>alert('x')</script> | [red]*bold*[/] `tick` & _under_\nnext"
@@ -479,3 +480,10 @@ def test_a_budget_for_the_baseline_only(catalog):
         "3 could not be tried, with the reasons below."
     )
     assert "## Trials" not in text
+
+
+@pytest.mark.parametrize(("lines", "folded"), [(30, False), (31, True)])
+def test_a_long_listing_of_the_page_opens_on_a_click(lines, folded):
+    shown = _html_block(Listing("x < 1\n" * lines))
+    assert shown.count("x &lt; 1") == lines
+    assert shown.startswith(f"<details><summary>{lines} lines</summary><pre>" if folded else "<pre>")

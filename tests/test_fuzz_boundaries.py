@@ -131,7 +131,8 @@ LEAVES = [
 
 def lines_of(history):
     header = {"schema": SCHEMA, "started": 1.7e9, "request": msgspec.to_builtins(sample_request())}
-    kept = [event for event in history if not isinstance(event, events.ProgressMade | events.TrialActivity)]
+    unrecorded = events.BlockTimed | events.ProgressMade | events.TrialActivity
+    kept = [event for event in history if not isinstance(event, unrecorded)]
     return [header, *({"event": type(e).__name__, "at": 1.0, "data": msgspec.to_builtins(e)} for e in kept)]
 
 

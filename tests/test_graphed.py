@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import copy
-import functools
-import types
 import warnings
-from dataclasses import dataclass
 from statistics import median
 from time import process_time
 
 import pytest
 import torch
 from graph_stand_in import RecordedGraph
+from graphed_steps import STEPS, adam, agree, batches, both, graphed, net, of_model, plain, sgd
 from torch import nn
 
-from advisor.portable.graphed import GraphedStep, host_places, values_at
+from advisor.portable.graphed import GraphedStep
 from advisor.portable.plan import StepPlan
-from advisor.portable.steps import InferStep, TrainStep
-
-STEPS = 14
+from advisor.portable.steps import InferStep
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,87 +25,6 @@ def _one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        # No bias before the normalisation: its gradient is rounding alone, which Adam would blow up to full steps.
-        self.first, self.norm, self.last = nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 3)
-        self.scale = 1.0
-
-    def forward(self, x):
-        return self.scale * self.last(torch.relu(self.norm(self.first(x))))
-
-
-def net():
-    torch.manual_seed(0)
-    return Net()
-
-
-def batches(count=STEPS, size=5):
-    generator = torch.Generator().manual_seed(1)
-    return [(torch.randn(size, 6, generator=generator), torch.arange(size) % 3) for _ in range(count)]
-
-
-def sgd(parameters, **options):
-    return torch.optim.SGD(parameters, **{"lr": 0.1, "momentum": 0.9, "fused": True, **options})
-
-
-def adam(parameters, **options):
-    return torch.optim.AdamW(parameters, **{"lr": 0.01, "fused": True, **options})
-
-
-def plain(model, optimizer, loss):
-    """A step of a plain loop; ``loss`` is of a model and a batch."""
-
-    def step(batch):
-        optimizer.zero_grad()
-        value = loss(model, batch)
-        value.backward()
-        optimizer.step()
-        return value.detach()
-
-    return step
-
-
-def of_model(model, batch):
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-
-def graphed(model, optimizer, loss=of_model, **plan):
-    step = TrainStep(model, optimizer, loss, StepPlan(mode="train", device="cpu", **plan))
-    return GraphedStep(step, RecordedGraph())
-
-
-def run(step, data):
-    return [step(batch) for batch in data]
-
-
-def both(change=lambda at, model, optimizer: None, *, make=sgd, data=None, loss=of_model, prepare=lambda model: None):
-    """Losses, parameters and buffers of a plain loop and of a captured step, and that step.
-
-    ``change`` is called before each step in either loop.
-    """
-    found, step = [], None
-    for is_captured in (False, True):
-        model = net()
-        prepare(model)
-        optimizer = make(model.parameters())
-        step = graphed(model, optimizer, loss) if is_captured else plain(model, optimizer, loss)
-        losses = []
-        for at, batch in enumerate(data or batches()):
-            change(at, model, optimizer)
-            losses.append(step(batch).item())
-        found.append((losses, copy.deepcopy(model.state_dict())))
-    return found, step
-
-
-def agree(found):
-    (losses, state), (others, other_state) = found
-    assert others == pytest.approx(losses, rel=1e-5)
-    for name, value in state.items():
-        torch.testing.assert_close(other_state[name], value, rtol=1e-4, atol=1e-6)
 
 
 # --- what a graph follows -------------------------------------------------------------------------------------
@@ -334,200 +249,6 @@ def test_gradients_are_those_of_the_last_step():
     for batch in [*batches(6), *batches(1, size=3), *batches(1)]:
         reference(batch)
     torch.testing.assert_close(mine, other.last.weight.grad, rtol=1e-4, atol=1e-6)
-
-
-# --- Python values --------------------------------------------------------------------------------------------
-
-
-def weighted(model, batch):
-    return batch["weight"] * nn.functional.cross_entropy(model(batch["x"]), batch["y"])
-
-
-def named(weights):
-    return [{"x": x, "y": y, "weight": weight} for (x, y), weight in zip(batches(len(weights)), weights, strict=True)]
-
-
-def test_a_python_value_of_the_batch_is_part_of_what_was_captured():
-    found, step = both(data=named([1.0] * 6 + [0.3] * 8), loss=weighted)
-    agree(found)
-    assert step.graph.captures == 2
-
-
-def test_a_value_that_changes_in_each_batch_runs_eagerly_and_says_so():
-    with pytest.warns(UserWarning, match="without a CUDA graph.*Python values of the batches"):
-        found, step = both(data=named([float(at) for at in range(60)]), loss=weighted)
-    agree(found)
-    assert step.graph.captures == 0
-
-
-@dataclass
-class Options:
-    weight: float = 1.0
-
-
-class Weighted:
-    """A loss with its weight in an attribute, in options, and a count that it does not read."""
-
-    def __init__(self):
-        self.weight, self.options, self.calls = 1.0, Options(), 0
-
-    def __call__(self, model, batch):
-        return self.weight * self.part(model, batch)
-
-    def part(self, model, batch):
-        return self.options.weight * of_model(model, batch)
-
-    def loss(self, model, batch):
-        return self(model, batch)
-
-
-WEIGHT = 1.0
-
-
-def of_global(model, batch):
-    return WEIGHT * of_model(model, batch)
-
-
-def closed_over():
-    weight = 1.0
-
-    def loss(model, batch):
-        return weight * of_model(model, batch)
-
-    def change(to):
-        nonlocal weight
-        weight = to
-
-    return loss, change
-
-
-def weights():
-    """Losses with a weight, and how a loop changes it."""
-    attribute, options, method = Weighted(), Weighted(), Weighted()
-    space, table = types.SimpleNamespace(weight=1.0), {"weight": 1.0}
-    inner, change_inner = closed_over()
-    yield "attribute", attribute, lambda to: setattr(attribute, "weight", to)
-    yield "options", options, lambda to: setattr(options.options, "weight", to)
-    yield "method", method.loss, lambda to: setattr(method, "weight", to)
-    yield "global", of_global, lambda to: globals().update(WEIGHT=to)
-    yield "closure", inner, change_inner
-    yield (
-        "namespace",
-        lambda model, batch: space.weight * of_model(model, batch),
-        lambda to: setattr(space, "weight", to),
-    )
-    yield (
-        "dictionary",
-        lambda model, batch: table["weight"] * of_model(model, batch),
-        lambda to: table.update(weight=to),
-    )
-    yield "partial", functools.partial(inner), change_inner
-
-
-@pytest.mark.parametrize(("loss", "set_weight"), [pytest.param(*rest, id=name) for name, *rest in weights()])
-def test_a_weight_of_the_loss_is_noticed(loss, set_weight):
-    found, step = both(lambda at, model, optimizer: set_weight(1.0 if at < 6 else 0.25), loss=loss)
-    agree(found)
-    assert step.graph.captures == 2
-
-
-def test_a_number_that_the_loss_does_not_read_costs_nothing():
-    loss = Weighted()
-
-    def change(at, model, optimizer):
-        loss.calls += 1
-
-    assert both(change, loss=loss)[1].graph.captures == 1
-
-
-def test_a_module_is_watched_as_a_loss():
-    class Scaled(nn.Module):
-        weight = 1.0
-
-        def __init__(self):
-            super().__init__()
-            self.weight = 1.0
-
-        def forward(self, output, target):
-            return self.weight * nn.functional.cross_entropy(output, target)
-
-    model, criterion = net(), Scaled()
-    step = graphed(model, sgd(model.parameters()), criterion)
-    before = [step(batch).item() for batch in batches(6)][-1]
-    criterion.weight = 0.0
-    assert step(batches(6)[-1]).item() == 0.0 != before
-
-
-def test_a_model_that_counts_its_calls_is_not_captured():
-    class Counting(Net):
-        def __init__(self):
-            super().__init__()
-            self.calls = 0
-
-        def forward(self, x):
-            self.calls += 1
-            return super().forward(x) / self.calls
-
-    model = Counting()
-    step = graphed(model, sgd(model.parameters()))
-    with pytest.warns(UserWarning, match="a number changed that the model or the loss reads"):
-        run(step, batches(60))
-    assert model.calls == 60
-    assert step.graph.captures == 0
-
-
-def test_a_hook_of_the_users_own_is_called_in_each_step():
-    model, seen = net(), []
-    model.first.register_forward_hook(lambda *_: seen.append(1))
-    step = graphed(model, sgd(model.parameters()))
-    with pytest.warns(UserWarning, match="a Linear has the hook <lambda>, which a graph would leave out"):
-        run(step, batches(60))
-    assert len(seen) == 60
-
-
-def test_a_hook_that_comes_later_and_goes_again():
-    model, seen = net(), []
-    step = graphed(model, sgd(model.parameters()))
-    for batch in batches(6):
-        step(batch)
-    handle = model.first.register_forward_hook(lambda *_: seen.append(1))
-    for batch in batches(6):
-        step(batch)
-    handle.remove()
-    for batch in batches(30):
-        step(batch)
-    assert len(seen) == 6
-    assert step.captured
-
-
-def test_hooks_of_the_optimizer_are_called():
-    model, seen = net(), []
-    optimizer = sgd(model.parameters())
-    optimizer.register_step_post_hook(lambda *_: seen.append(1))
-    step = graphed(model, optimizer)
-    for batch in batches():
-        step(batch)
-    assert len(seen) == STEPS
-    assert step.captured
-
-
-def test_what_cannot_be_compared_is_never_replayed():
-    class Anything:
-        pass
-
-    data = [(*batch, Anything()) for batch in batches(6)]
-    found, step = both(data=data)
-    agree(found)
-    assert step.graph.captures == 0
-
-
-def test_tensors_that_stay_on_the_host_are_compared_by_value():
-    device = torch.device("meta")
-    batch = [torch.ones(2, device="meta"), torch.tensor([3, 2])]
-    assert host_places(batch, device) == (1,)
-    assert values_at(batch, (1,)) == [[3, 2]]
-    assert values_at(batch, ()) == []
-    assert values_at([torch.ones(70_000)], (0,)) != values_at([torch.ones(70_000)], (0,))
 
 
 # --- scaling, accumulation, state -----------------------------------------------------------------------------

@@ -12,21 +12,9 @@ from dataclasses import replace
 import psutil
 import pytest
 from fake_nvml import UUID, FakeNvml, nvml, nvml_of, process, used_sm
-from planted import TINY_TARGET
-from sample_session import sample_history, sample_request
 
-from advisor.experiment.bench import Bench
-from advisor.experiment.budget import Budget
-from advisor.experiment.events import Said, TrialMeasured
-from advisor.experiment.journal import Journal
-from advisor.experiment.state import SessionState
-from advisor.export.formats.markdown import markdown_report
-from advisor.export.json_report import report
-from advisor.headless.effects import trial_effect
 from advisor.machine.hardware import POWER_CAP, GpuReading
-from advisor.recipe.catalog import load_catalog
-from advisor.records import Block, GpuReadings, Outcome, TargetSpec, TrialResult, TrialSpec
-from advisor.runner.trials import Runner
+from advisor.records import Block, GpuReadings
 from advisor.trial.measurement import guards
 from advisor.trial.measurement.guards import (
     CpuClock,
@@ -466,79 +454,3 @@ def test_few_cores_are_read_of_many(monkeypatch):
     cores = guards._cores_to_read() - {psutil.Process().cpu_num()}
     assert 3 <= len(cores) <= 5
     assert max(cores) - min(cores) >= 100
-
-
-# --- what becomes of it ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.process
-def test_a_real_trial_on_the_cpu_has_no_gpu_and_no_energy(tmp_path):
-    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    spec = TrialSpec(
-        trial_id="t",
-        target=TargetSpec("target.py", str(tmp_path), device="cpu"),
-        settings={},
-        measure_s=0.1,
-        warmup_limit_s=0.2,
-        timeout_s=120.0,
-        log_path=str(tmp_path / "trial.log"),
-    )
-    Runner.prepare()
-    result = Runner().run(spec, lambda message: None)
-    assert result.outcome is Outcome.MEASURED, result.reason
-    assert (result.gpu, result.energy_j_per_sample) == (None, None)
-
-
-HOT = "the GPU slowed itself down (hardware thermal slowdown)"
-BUSY = "another process came to the GPU while it was measured"
-
-
-class ScriptedRunner:
-    """Trials whose results are known: seconds of a block of one step, and what disturbed it."""
-
-    def __init__(self, *runs):
-        self.left = [TrialResult(Outcome.MEASURED, blocks=(Block(1, 4, s),), disturbed=d) for s, d in runs]
-
-    def run(self, spec, listen):
-        return self.left.pop(0)
-
-
-@pytest.fixture
-def bench(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
-
-    def make(*runs):
-        said = []
-        journal = Journal.create(sample_request())
-        runner, budget = ScriptedRunner(*runs), Budget(600.0)
-        return Bench(sample_request(), runner, budget, journal, emit=said.append, catalog=load_catalog()), said
-
-    return make
-
-
-def test_a_trial_that_the_gpu_disturbed_is_measured_again(bench):
-    measuring, said = bench((1.0, HOT), (1.2, ""))
-    result = measuring.run(measuring.spec("tf32=true", {}))
-    assert (result.disturbed, result.blocks[0].seconds) == ("", 1.2)
-    assert Said(f"tf32=true is measured again: {HOT}") in said
-
-
-def test_a_trial_that_is_disturbed_twice_keeps_its_mark(bench):
-    measuring, _ = bench((1.3, HOT), (1.2, BUSY), (1.0, ""))
-    result = measuring.run(measuring.spec("tf32=true", {}))
-    assert (result.disturbed, result.blocks[0].seconds) == (BUSY, 1.2)
-    assert len(measuring.runner.left) == 1
-
-
-def test_the_mark_is_in_the_report_and_in_the_tables():
-    history = sample_history()
-    event = next(event for event in history if isinstance(event, TrialMeasured) and event.record.result.measured)
-    result = replace(event.record.result, disturbed=HOT, gpu=GpuReadings(9, 91), energy_j_per_sample=0.25)
-    record = replace(event.record, result=result)
-    state = SessionState.of([TrialMeasured(record) if one is event else one for one in history])
-    trials = report(state, sample_request(), "0.1.0")["trials"]
-    told = next(trial for trial in trials if trial["disturbed"])
-    assert (told["disturbed"], told["energy_j_per_sample"], told["gpu"]["temperature_c"]) == (HOT, 0.25, 91)
-    assert all(trial["gpu"] is None for trial in trials if trial is not told)
-    assert trial_effect(record).endswith(f"(unreliable: {HOT})")
-    assert f"unreliable: {HOT}" in markdown_report(state, sample_request(), load_catalog())

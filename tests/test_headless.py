@@ -2,14 +2,8 @@
 
 # ruff: noqa: RUF001 - the en dash stands between the ends of an interval
 
-import gzip
 import io
-import json
-import os
 import re
-import signal
-import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -17,29 +11,20 @@ from sample_session import (
     CONTRIBUTION,
     cancelled_history,
     cpu_history,
-    cpu_request,
     detailed_history,
     failed_history,
     on_the_stack,
     sample_history,
-    sample_request,
     stacked_state,
 )
 
-from advisor.cli.main import main
-from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
-from advisor.export.outputs import write_outputs
-from advisor.headless.effects import trial_effect
 from advisor.headless.progress import HeadlessReporter
-from advisor.headless.run import run_headless
 from advisor.headless.summary import print_summary
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult, Verification
-from advisor.records.outputs import Outputs
-from advisor.report.conclusions import settings_to_export
+from advisor.records import Candidate, ClockCheck, Objective, Outcome, TrialRecord, TrialResult
 
 
 def progress_of(history):
@@ -408,252 +393,3 @@ def test_speed_against_memory_is_a_short_table():
     assert "0.94x (0.93–0.95)" in front
     assert "-63 %" in front
     assert "10 sets of settings were measured" in front
-
-
-# --- a whole run ----------------------------------------------------------------------------------------------
-
-
-class Playback:
-    """A session that posts a recorded history. With ``wait`` it stops before the end until it is cancelled."""
-
-    def __init__(self, history, wait=False):
-        self.history = history
-        self.wait = wait
-        self.cancelled = threading.Event()
-        self.waiting = threading.Event()
-
-    def __call__(self, request, past, emit):
-        self.emit = emit
-        return self
-
-    def run(self):
-        for event in self.history[:-1]:
-            self.emit(event)
-        if self.wait:
-            self.waiting.set()
-            self.cancelled.wait(30)
-        self.emit(self.history[-1])
-
-    def cancel(self):
-        self.cancelled.set()
-
-    def verify(self, exported, stack):
-        self.emit(events.ExportVerified(Verification(exported.path, 1.9, 26.3, 13.8, 1.97)))
-
-
-def test_an_export_is_verified_unless_that_is_switched_off(tmp_path, capsys):
-    outputs = Outputs(json_path=str(tmp_path / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
-    assert run_headless(sample_request(), outputs, opener=Playback(sample_history())) == ExitCode.OK
-    printed = capsys.readouterr()
-    assert "verifying" in printed.err
-    assert "The exported file: verified: 1.9x in a plain loop" in " ".join(printed.out.split())
-    assert json.loads((tmp_path / "out.json").read_text())["verification"]["speedup"] == 1.9
-    assert run_headless(sample_request(), replace(outputs, verify=False), opener=Playback(sample_history())) == 0
-    assert "verifying" not in capsys.readouterr().err
-
-
-def test_a_run_writes_every_output(tmp_path, capsys):
-    config = tmp_path / "train.yaml"
-    config.write_text("precision: {autocast: none}\n")
-    outputs = Outputs(
-        json_path=str(tmp_path / "out.json"),
-        export_path=str(tmp_path / "tuned.yaml"),
-        report_path=str(tmp_path / "report.md"),
-        config_path=str(config),
-        key_map={"precision.autocast": "precision.autocast"},
-    )
-    assert run_headless(sample_request(), outputs, opener=Playback(sample_history())) == ExitCode.OK
-    printed = capsys.readouterr()
-    assert "Recommendations, best first" in printed.out
-    assert "autocast=bfloat16  1.12x" in printed.err
-    for path in (outputs.json_path, outputs.export_path, outputs.report_path):
-        assert f"written to {path}" in printed.err
-    assert json.loads((tmp_path / "out.json").read_text())["target"]
-    assert "precision: {autocast: bfloat16}" in (tmp_path / "tuned.yaml").read_text()
-    assert "autocast" in (tmp_path / "report.md").read_text()
-    assert config.read_text() == "precision: {autocast: none}\n"
-
-
-def test_json_on_standard_output_is_alone_there(capsys):
-    assert run_headless(cpu_request(), Outputs(json_path="-"), opener=Playback(cpu_history())) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["schema"] == 1
-    assert "Recommendations" in printed.err
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_session_and_what_was_measured_is_written(number, tmp_path, capsys):
-    playback = Playback(cancelled_history(), wait=True)
-    before = signal.getsignal(number)
-
-    def interrupt():
-        playback.waiting.wait(30)
-        os.kill(os.getpid(), number)
-        os.kill(os.getpid(), number)  # as when a parent passes on what the terminal sent already
-
-    threading.Thread(target=interrupt).start()
-    outputs = Outputs(json_path=str(tmp_path / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
-    assert run_headless(sample_request(), outputs, opener=playback) == ExitCode.INTERRUPTED
-    assert playback.cancelled.is_set()
-    assert signal.getsignal(number) is before
-    assert len(json.loads((tmp_path / "out.json").read_text())["trials"]) >= 1
-    printed = capsys.readouterr()
-    assert printed.err.count("stopping; what was measured is kept") == 1
-    assert "without settings: the session ended before" in printed.err
-    assert "control.noop: true" in printed.out
-
-
-class Closed(io.StringIO):
-    """A stream whose reader has left."""
-
-    def write(self, text):
-        raise BrokenPipeError
-
-
-def test_files_are_written_also_when_nobody_reads_the_output(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.stdout", Closed())
-    monkeypatch.setattr("sys.stderr", Closed())
-    outputs = Outputs(json_path="-", export_path=str(tmp_path / "tuned.yaml"))
-    with pytest.raises(BrokenPipeError):
-        run_headless(sample_request(), outputs, opener=Playback(sample_history()))
-    assert "channels_last" in (tmp_path / "tuned.yaml").read_text()
-
-
-def test_a_second_interrupt_leaves_at_once(monkeypatch, capsys):
-    monkeypatch.setattr("advisor.process.interrupts.SAME_SIGNAL_S", 0.0)
-    playback = Playback(cancelled_history(), wait=True)
-    playback.cancel = lambda: None
-
-    def interrupt():
-        playback.waiting.wait(30)
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)
-
-    threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt):
-        run_headless(sample_request(), Outputs(), opener=playback)
-    playback.emit = lambda event: None  # its last event may come after the test
-    playback.cancelled.set()
-
-
-def test_a_session_that_failed_raises_its_error_and_leaves_the_json(tmp_path, capsys):
-    outputs = Outputs(json_path=str(tmp_path / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
-    with pytest.raises(AdvisorError) as caught:
-        run_headless(sample_request(), outputs, opener=Playback(failed_history()))
-    assert caught.value.exit_code == ExitCode.TARGET
-    assert (caught.value.message, caught.value.hint) == ("mymodel has no 'build'", "It defines: make, train.")
-    assert json.loads((tmp_path / "out.json").read_text())["error"]["message"] == "mymodel has no 'build'"
-    assert not (tmp_path / "tuned.yaml").exists()
-    assert capsys.readouterr().out == ""
-
-
-def test_the_command_prints_a_failure_as_two_lines_after_the_progress(monkeypatch, capsys):
-    monkeypatch.setattr("advisor.headless.run.open_session", Playback(failed_history()))
-    assert main(["mymodel:build", "--headless"]) == 3
-    assert capsys.readouterr().err.splitlines()[-2:] == [
-        "perf-advisor: mymodel has no 'build'",
-        "It defines: make, train.",
-    ]
-
-
-def test_a_session_that_ends_without_a_word_is_our_bug(capsys):
-    with pytest.raises(AdvisorError) as caught:
-        run_headless(sample_request(), Outputs(), opener=Playback([events.StageStarted("baseline")] * 2))
-    assert caught.value.exit_code == ExitCode.BUG
-
-
-# --- outputs --------------------------------------------------------------------------------------------------
-
-
-def test_one_output_that_fails_does_not_keep_the_others_from_being_written(tmp_path):
-    state = SessionState.of(sample_history())
-    outputs = Outputs(json_path=str(tmp_path / "gone" / "out.json"), export_path=str(tmp_path / "tuned.yaml"))
-    written = write_outputs(state, sample_request(), outputs, load_catalog())
-    assert len(written.errors) == 1
-    assert written.sentences == (f"Settings written to {tmp_path / 'tuned.yaml'}.",)
-    assert "channels_last" in (tmp_path / "tuned.yaml").read_text()
-
-
-def test_a_stack_that_was_not_measured_is_not_exported():
-    history = sample_history()
-    stack = next(event for event in history if isinstance(event, events.StackMeasured))
-    failed = replace(stack.record, result=TrialResult(Outcome.OUT_OF_MEMORY), comparison=None)
-    assert settings_to_export(SessionState.of([events.StackMeasured(failed)])) == {}
-    assert settings_to_export(SessionState.of(history))["precision.autocast"] == "bfloat16"
-
-
-def test_a_python_file_is_exported_by_its_suffix(tmp_path):
-    outputs = Outputs(export_path=str(tmp_path / "tuned.py"))
-    written = write_outputs(SessionState.of(sample_history()), sample_request(), outputs, load_catalog())
-    assert written.sentences == (f"Python file written to {tmp_path / 'tuned.py'}.",)
-    compile((tmp_path / "tuned.py").read_text(), "tuned.py", "exec")
-
-
-def test_an_export_that_is_not_faster_says_so(tmp_path):
-    state = SessionState.of(sample_history())
-    noise = replace(state.stack.comparison, noise_floor=2.0)
-    state.apply(events.StackMeasured(replace(state.stack, comparison=noise)))
-    written = write_outputs(state, sample_request(), Outputs(export_path=str(tmp_path / "t.yaml")), load_catalog())
-    assert "not measurably faster" in written.sentences[0]
-
-
-def test_a_disturbed_trial_is_called_unreliable():
-    record = next(record for record in SessionState.of(sample_history()).trials.values() if record.result.measured)
-    assert "unreliable" not in trial_effect(record)
-    disturbed = replace(record, result=replace(record.result, disturbed="other processes used 1.1 of 2 cores"))
-    assert trial_effect(disturbed).endswith("(unreliable: other processes used 1.1 of 2 cores)")
-
-
-def traced(path):
-    """A session whose profile left a trace."""
-    state = SessionState.of(sample_history())
-    profile = replace(state.facts.profile, trace_path=str(path))
-    state.apply(events.FactsFound(replace(state.facts, profile=profile)))
-    return state
-
-
-@pytest.fixture
-def kept_trace(tmp_path):
-    path = tmp_path / "000-baseline.trace.json.gz"
-    path.write_bytes(gzip.compress(b'{"traceEvents": []}'))
-    return path
-
-
-def test_the_trace_is_copied_as_its_suffix_says(tmp_path, kept_trace):
-    for name, read in (("step.json.gz", gzip.decompress), ("step.json", bytes)):
-        outputs = Outputs(trace_path=str(tmp_path / name))
-        written = write_outputs(traced(kept_trace), sample_request(), outputs, load_catalog())
-        assert (written.sentences, written.errors) == ((f"Trace written to {tmp_path / name}.",), ())
-        assert json.loads(read((tmp_path / name).read_bytes())) == {"traceEvents": []}
-
-
-def test_a_session_that_ended_before_its_profile_says_so(tmp_path):
-    state = SessionState.of([events.StageStarted("baseline")])
-    outputs = Outputs(trace_path=str(tmp_path / "step.json"))
-    written = write_outputs(state, sample_request(), outputs, load_catalog())
-    assert written.sentences == ("The session ended before its profile, so there is no trace to write.",)
-    assert not (tmp_path / "step.json").exists()
-
-
-@pytest.mark.parametrize(
-    "content", [None, b"no gzip", gzip.compress(b"cut short" * 99)[:-12]], ids=["missing", "no gzip", "cut short"]
-)
-def test_a_trace_that_is_gone_or_broken_is_an_error_of_two_lines(tmp_path, kept_trace, content):
-    kept_trace.unlink() if content is None else kept_trace.write_bytes(content)
-    outputs = Outputs(trace_path=str(tmp_path / "step.json"), export_path=str(tmp_path / "tuned.yaml"))
-    written = write_outputs(traced(kept_trace), sample_request(), outputs, load_catalog())
-    [error] = written.errors
-    assert "the trace" in error.message
-    assert "cannot be read" in error.message
-    assert "Measure again" in error.hint
-    assert (tmp_path / "tuned.yaml").exists()
-
-
-def test_streamed_events_are_all_of_standard_output_and_end_in_the_report(capsys):
-    outputs = Outputs(json_path="-", streams_events=True)
-    assert run_headless(cpu_request(), outputs, opener=Playback(cpu_history())) == ExitCode.OK
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["event"] for line in lines[:-1]] == [type(event).__name__ for event in cpu_history()]
-    assert lines[-1]["event"] == "Report"
-    assert lines[-1]["data"]["schema"] == 1

@@ -69,6 +69,23 @@ def test_the_code_for_lightning(tmp_path, monkeypatch):
     assert_same(run("lightning", names, tmp_path, monkeypatch)["module"], expected)
 
 
+def test_the_code_for_several_gpus_trains_on_one_device_without_torchrun(tmp_path, monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    model, expected = net(), net()
+    names = {"loss_fn": nn.functional.cross_entropy, "loader": DataLoader(samples(), batch_size=4)}
+    names |= {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.05)}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tuned.yaml").write_text("parallel.strategy: ddp\n", encoding="utf-8")
+    with pytest.warns(UserWarning, match="torchrun"):
+        exec(compile(BLOCKS["several_gpus"], "docs/integrations.md, several GPUs", "exec"), names)
+    optimizer = torch.optim.AdamW(expected.parameters(), lr=0.05)
+    for inputs, targets in DataLoader(samples(), batch_size=4):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(expected(inputs), targets).backward()
+        optimizer.step()
+    assert_same(model, expected)
+
+
 def test_the_code_for_transformers(tmp_path, monkeypatch):
     class Classifier(nn.Module):
         def __init__(self):

@@ -11,18 +11,29 @@ from typing import get_args
 
 import msgspec
 import pytest
-from sample_session import cancelled_history, cpu_history, failed_history, sample_history, sample_request
+from sample_session import (
+    cancelled_history,
+    cpu_history,
+    failed_history,
+    sample_history,
+    sample_request,
+    several_gpus_history,
+)
 
 from advisor.errors import UsageError
 from advisor.experiment import events
 from advisor.experiment.journal import Journal, list_sessions, open_session, sessions_folder
 from advisor.experiment.request import Request
 from advisor.records import (
+    AllReduceSweep,
+    AllReduceTime,
     Block,
     Candidate,
     Mode,
     Objective,
     Outcome,
+    ScalingRecord,
+    ScalingRow,
     TargetSpec,
     TrialRecord,
     TrialResult,
@@ -39,6 +50,8 @@ def runs_history():
         events.RunMeasured(settings, TrialResult(Outcome.CRASHED, "it ended", details="signal 9")),
         events.TurnsMeasured(settings, blocks, blocks[::-1], measured),
         events.ExportVerified(Verification("tuned.yaml", 1.9, 26.3, 13.8, 1.97, 12.0)),
+        events.AllReduceMeasured(AllReduceSweep(2, "nccl", (AllReduceTime(1024, 2e-5),))),
+        events.ScalingMeasured(ScalingRecord(2, "cuda", "nccl", settings, rows=(ScalingRow("one GPU", {}, 1),))),
     ]
 
 
@@ -46,10 +59,11 @@ HISTORIES = {
     "finished": sample_history,
     "runs": runs_history,
     "on the CPU": cpu_history,
+    "several GPUs": several_gpus_history,
     "failed": failed_history,
     "cancelled": cancelled_history,
 }
-UNRECORDED = (events.Held, events.ProgressMade, events.TrialActivity)
+UNRECORDED = (events.BlockTimed, events.Held, events.ProgressMade, events.TrialActivity)
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,12 @@ from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, known_of, resu
 from advisor.experiment.bench import Bench
 from advisor.experiment.budget import Budget
 from advisor.experiment.journal import Journal
-from advisor.experiment.known import Kind, Move
+from advisor.experiment.known import Evidence, Kind, Move
 from advisor.experiment.lab import Lab
+from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
+from advisor.experiment.search import best
 from advisor.recipe.settings import Settings
 from advisor.records import TargetSpec, TrialKind
 from advisor.runner.trials import Runner
@@ -102,6 +104,23 @@ def test_a_compilation_that_may_end_too_late_is_started_only_for_a_bold_leap(lab
     lab.clock.now = 88.0
     cold = WHOLE.without(BF16.key)
     assert lab.affords(leap(cold, gain), known_of(gpu_facts())) is started
+
+
+@pytest.mark.parametrize(("passed_s", "expected"), [(0.0, "with_loss"), (60.0, "regional")])
+def test_repeated_blocks_are_compiled_by_themselves_where_the_whole_may_take_too_long(lab, passed_s, expected):
+    """A transformer's compilation takes 30 s, and half of that for its blocks."""
+    lab.bench.budget.saw(30.0, CATALOG.compiled_code(WHOLE.merged({"compile.mode": "max-autotune"})), cost=1.0)
+    blocks = gpu_facts(repeated_blocks=(("Block", 6),), families={"linear": 12})
+    known = known_of(blocks)
+    known = known.after(Move(Kind.LEAP, known.usual, 1.9, "stack"), Evidence(runs=((known.usual, result_at(1.5)),)))
+    known = replace(known, done=frozenset({Kind.CONTROL}))
+    lab.clock.now = passed_s
+    first = best(moves(known), known, lab)
+    assert (first.kind, first.settings["compile.scope"]) == (Kind.LEAP, expected)
+    after = known.after(first, Evidence(runs=((first.settings, result_at(1.7)),)))
+    later = [move for move in moves(after) if move.kind is Kind.LEAP]
+    assert [move.settings["compile.scope"] for move in later] == (["with_loss"] if passed_s else [])
+    assert not any(move.is_bold for move in later)
 
 
 def test_no_trial_may_run_much_longer_than_the_budget(lab):

@@ -40,6 +40,11 @@ class Numbers(Dataset):
         return 24
 
 
+class Pairs(Numbers):
+    def __getitem__(self, index):
+        return torch.tensor([float(index)]), torch.tensor([index % 4])
+
+
 class Sevens(DataLoader):
     """Does work of its own in ``__iter__``, and has attributes and methods of its own."""
 
@@ -179,6 +184,39 @@ def test_workers_that_live_on_shuffle_every_epoch_as_before(change, generator):
     assert first_samples(several) == expected
     kept = change("persistent_workers", True, shuffled(generator=made[3], num_workers=1))
     assert first_samples(kept) == expected
+
+
+class CountsEpochs:
+    """Decides on the order by how often it was iterated over, as the call of ``__iter__`` counts."""
+
+    def __init__(self, batches):
+        self.epoch, self.batches = 0, batches
+
+    def __len__(self):
+        return 6 if self.batches else 24
+
+    def __iter__(self):
+        self.epoch += 1
+        order = torch.randperm(24, generator=torch.Generator().manual_seed(self.epoch))
+        order = order if self.epoch % 2 else order[torch.randperm(24)]  # of PyTorch's own generator, too
+        return iter((order.view(-1, 4) if self.batches else order).tolist())
+
+
+@pytest.mark.process
+@both_ways
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", ["batches", "samples", "whole"])
+def test_a_sampler_that_counts_epochs_counts_as_before(change, kind, workers):
+    def made():
+        sampler = CountsEpochs(kind == "batches")
+        options = {"batches": {"batch_sampler": sampler}, "samples": {"sampler": sampler, "batch_size": 4}}
+        return DataLoader(Pairs(), **options.get(kind, {"sampler": sampler, "batch_size": None}))
+
+    expected = first_samples(made())
+    assert expected[0] != expected[1] != expected[2]
+    assert first_samples(change("num_workers", workers, made())) == expected
+    ended = change("persistent_workers", False, change("num_workers", workers, made()))
+    assert first_samples(ended) == expected
 
 
 @pytest.mark.process

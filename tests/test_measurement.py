@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from statistics import median
 
 import pytest
@@ -8,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
+import advisor.trial.measurement.clock
 from advisor.errors import TargetError
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
@@ -19,9 +21,11 @@ from advisor.runtime.step import make_step
 from advisor.trial.main import resident_data, stepper
 from advisor.trial.measurement.clock import (
     FEWEST_BLOCKS,
+    BlockTeller,
     StepClock,
     batch_samples,
     block_steps,
+    latency_of_calls,
     measure,
     merge_uneven,
     steps_in,
@@ -64,6 +68,26 @@ def clock_of(*seconds):
 # --- the clock ------------------------------------------------------------------------------------------------
 
 
+def test_blocks_are_told_of_as_they_come_but_not_all_of_short_ones(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(advisor.trial.measurement.clock.time, "perf_counter", lambda: now[0])
+    told, blocks = [], []
+    teller = BlockTeller(told.append)
+    for place in range(40):
+        blocks.append(Block(1, 4, 0.01 * (place + 1)))
+        teller(blocks)
+        teller(blocks)
+        now[0] += 0.1
+    assert told == blocks[::3]
+
+
+def test_who_listens_is_given_the_blocks_between_two_of_them():
+    seen = []
+    measure(clock_of(0.002)[0], 0.002, 0.05, tell=lambda blocks: seen.append(len(blocks)))
+    assert seen == list(range(len(seen)))
+    assert len(seen) > FEWEST_BLOCKS
+
+
 def test_a_block_times_its_steps():
     clock, step = clock_of(0.004)
     block = clock.run(5)
@@ -79,6 +103,15 @@ def test_measured_blocks_give_the_percentiles_of_steps():
     assert measure(clock, 0.002, 0.05)
     low, middle, high = clock.percentiles()
     assert 2 <= low <= middle <= high
+
+
+@pytest.mark.parametrize(("step_s", "limit_s", "calls"), [(0.0, 1.0, 400), (0.03, 1.0, 20), (0.03, 0.1, None)])
+def test_the_latency_of_single_calls(step_s, limit_s, calls):
+    clock, _ = clock_of(0.001)
+    latency = latency_of_calls(clock, step_s or 1e-6, limit_s)
+    assert (latency.calls if latency else None) == calls
+    if latency:
+        assert 1.0 <= latency.p50_ms <= latency.p95_ms <= latency.p99_ms
 
 
 @given(st.floats(0.001, 1.0), st.floats(1e-4, 1.0), st.integers(1, 200))
@@ -302,6 +335,54 @@ class ReadOnce(IterableDataset):
 
     def __iter__(self):
         return self.rows
+
+
+class Epochs(DataLoader):
+    """Notes when the iterator of an epoch is made and when it is gone."""
+
+    def __init__(self, noted):
+        super().__init__(TensorDataset(torch.arange(4)), batch_size=2)
+        self.noted = noted
+
+    def __iter__(self):
+        self.noted.append("begun")
+        iterator = super().__iter__()
+        weakref.finalize(iterator, self.noted.append, "gone")
+        return iterator
+
+
+def test_the_iterator_of_an_epoch_is_gone_before_the_next_one_is_made_as_in_a_loop_of_ones_own():
+    of_feed, of_loop = [], []
+    feed, loop = Feed(Epochs(of_feed)), Epochs(of_loop)
+    for _ in range(6):
+        feed.next()
+    for _ in range(2):
+        for _batch in loop:
+            pass
+    assert of_feed == [*of_loop, "begun"] == ["begun", "gone"] * 2 + ["begun"]
+
+
+class FailsLater(Dataset):
+    """A dataset that fails from its second epoch on."""
+
+    def __init__(self):
+        self.read = 0
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        self.read += 1
+        if self.read > 2:
+            raise OSError("the share is gone")
+        return torch.ones(1)
+
+
+def test_a_loader_that_fails_at_the_first_batch_of_a_later_epoch_is_named_as_such():
+    feed = Feed(DataLoader(FailsLater()))
+    feed.next(), feed.next()
+    with pytest.raises(TargetError, match=r"failed at batch 3: .*the share is gone"):
+        feed.next()
 
 
 def test_a_stream_that_can_be_read_once_only_is_named_as_such():

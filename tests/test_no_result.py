@@ -22,7 +22,7 @@ def session(change=None, *, noise=0.01, ended=True):
     """A session without a stack whose candidates have this result; without candidates when there is no change."""
     kept = []
     for event in sample_history():
-        if isinstance(event, events.StackMeasured | events.Ranked):
+        if isinstance(event, events.StackMeasured | events.CombinationMeasured | events.Ranked):
             continue
         if isinstance(event, events.TrialMeasured) and event.record.candidate.recipe != CONTROL:
             if change is None:
@@ -62,6 +62,9 @@ def test_an_export_without_settings_says_why():
     assert export_remark(session()) == ", without settings: no candidate was tried"
     assert export_remark(session(lambda r: r)) == ", without settings: none were measured together"
     assert why_no_stack(session(ended=False)) == "the session ended before any were measured together"
+    tried = session(lambda r: r, ended=False)
+    tried.combinations = SessionState.of(sample_history()).combinations
+    assert why_no_stack(tried) == "nothing that was measured together is measurably faster"
 
 
 def test_every_objective_has_its_words():

@@ -14,6 +14,7 @@ from advisor.recipe import Components
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.step import TrainStep, make_step
 from advisor.target.normalise import normalise
+from advisor.trial.measurement.probe import probe_batches
 
 
 class Net(nn.Module):
@@ -352,3 +353,53 @@ def test_a_batch_size_for_a_loader_with_batches_of_its_own():
     with pytest.raises(TargetError, match="--batch-size cannot be applied"):
         normalise((Net(), own), spec(batch_size=8))
     assert normalise((Net(), own), spec()).batch_size is None
+
+
+class OneInput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def pair():
+    return torch.randn(8, 4), torch.randn(8, 4)
+
+
+def near(output, target):
+    return (output - target).square().mean()
+
+
+def restored(model, batch):
+    return near(model(batch), batch)
+
+
+@pytest.mark.parametrize(
+    ("data", "loss", "kind"),
+    [
+        ([pair() for _ in range(3)], near, tuple),
+        ([list(pair()) for _ in range(3)], near, list),
+        (tuple(pair() for _ in range(3)), near, tuple),
+        ([{"x": pair()[0]} for _ in range(3)], lambda model, batch: model(batch["x"]).sum(), dict),
+        ([pair()[0] for _ in range(4)], restored, torch.Tensor),
+    ],
+    ids=["tuples", "lists", "tuple of tuples", "mappings", "tensors"],
+)
+def test_a_list_of_batches_is_read_batch_by_batch(data, loss, kind):
+    loop = normalise(Workload(OneInput(), data=data, loss=loss), spec())
+    batches = probe_batches(loop.data, 0)
+    assert len(batches) == len(data)
+    assert all(type(batch) is kind for batch in batches)
+    step = make_step(loop.components(StepPlan(loop.mode, "cpu"), loop.data), loop.loss)
+    assert all(bool(torch.isfinite(step(batch))) for batch in batches)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [list(pair()), pair(), [list(pair()), [torch.randn(8), torch.randn(8)]], [torch.randn(8, 4), torch.zeros(8)]],
+    ids=["a list of two", "a tuple", "parts of other forms", "input and target"],
+)
+def test_a_list_of_the_parts_of_one_batch_is_one_batch(data):
+    assert normalise(Workload(OneInput(), data=data, loss=near), spec()).data is data

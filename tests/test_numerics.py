@@ -97,6 +97,18 @@ def test_another_order_of_summation_is_no_difference():
     assert compare_numerics(new, result(outputs=OUTPUTS_4), Numerics.EXACT).measured is Numerics.EXACT
 
 
+def test_the_step_is_named_where_there_are_several():
+    assert "at step 2, where rounding" in compared((2.3, 9.0), (2.3, 2.2)).text
+    assert "at step" not in compared((9.0,), (2.2,)).text
+
+
+def test_updates_are_called_skipped_only_where_there_was_one():
+    """A single norm is that of the weights before any update."""
+    moved = result(weights=(1.0, 1.1))
+    assert "skipped every update" in why_unusable(result(weights=(1.0, 1.0), skipped_steps=1), moved)
+    assert why_unusable(result(weights=(1.0,), skipped_steps=1), moved) == ""
+
+
 # --- tolerances -----------------------------------------------------------------------------------------------
 
 

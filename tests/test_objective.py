@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from advisor.experiment.judge import Judge
 from advisor.experiment.objective import SMALLEST_SAVING, Goal, Yardstick, figure, format_figure
 from advisor.recipe.catalog import load_catalog
-from advisor.records import BaselineRecord, Block, Comparison, Mode, Objective, Outcome, TrialResult, Verdict
+from advisor.recipe.settings import Settings
+from advisor.records import BaselineRecord, Block, Comparison, Latency, Mode, Objective, Outcome, TrialResult, Verdict
 
 MIB = 2**20
 NOISE = 0.006
@@ -196,6 +197,41 @@ def test_a_limit_above_the_baseline_changes_nothing_below_it():
     assert asked(by, "worth", 1.2, memory=1.9)
     assert not asked(by, "worth", 1.2, memory=2.1)
     assert not asked(by, "worth", 0.9, memory=0.5)
+
+
+# --- the latency limit ----------------------------------------------------------------------------------------
+
+
+def calling(p95_ms, speedup=1.0, **changes):
+    return replace(result(speedup, **changes), latency=Latency(p95_ms / 2, p95_ms, 2 * p95_ms, 100))
+
+
+def within(limit_ms, own_ms):
+    goal = Goal(latency_limit_ms=limit_ms)
+    return Yardstick(goal, BaselineRecord(calling(own_ms), 100.0, 100.0, NOISE))
+
+
+def test_what_exceeds_the_latency_limit_is_not_recommended_however_fast():
+    by = within(20.0, 10.0)
+    assert by.worth(calling(19.0, 3.0), compared(3.0))
+    assert not by.worth(calling(21.0, 3.0), compared(3.0))
+    assert by.goal.exceeded(calling(21.0)) == "longer than the latency limit"
+    assert by.goal.fits(result()), "a trial without single calls exceeds no latency limit"
+
+
+def test_a_baseline_beyond_the_latency_limit_is_not_beyond_the_memory_limit():
+    by = within(20.0, 30.0)
+    assert (by.beyond_limits, by.too_large) == (True, False)
+    assert by.helps(calling(25.0, 1.2), compared(1.2))
+    assert not by.worth(calling(25.0, 1.2), compared(1.2))
+
+
+def test_between_two_beyond_the_latency_limit_the_shorter_step_is_better():
+    judge = Judge(CATALOG, Mode.INFER, calling(50.0), goal=Goal(latency_limit_ms=20.0))
+    larger, shorter = Settings({"data.batch_size": 40}), Settings({"compile.mode": "default"})
+    judge = judge.with_run(larger, calling(90.0, 2.0, batch=40)).with_run(shorter, calling(40.0, 1.2))
+    assert judge.gain(shorter, larger).proven
+    assert judge.gain(larger, Settings()).lost
 
 
 def test_a_peak_that_is_not_known_exceeds_no_limit():

@@ -12,7 +12,7 @@ from advisor.cli.commands.recipes import ShowRecipes
 from advisor.cli.commands.revisit import Revisit
 from advisor.cli.commands.sessions import ShowSessions
 from advisor.cli.grammar import ShowHelp, parse
-from advisor.cli.values import bytes_of, count_of, device_of, key_map_of, names_of, shape_of, share_of
+from advisor.cli.values import bytes_of, count_of, device_of, key_map_of, milliseconds_of, names_of, shape_of, share_of
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
@@ -84,6 +84,19 @@ def test_what_is_no_positive_size_is_refused(text):
         bytes_of(text)
 
 
+def test_latencies():
+    assert milliseconds_of("20ms") == milliseconds_of("0.02 S") == 20.0
+    for text in ("20", "0ms", "5m", "-1ms", "ms", "9" * 400 + "s"):
+        with pytest.raises(UsageError, match="not a latency"):
+            milliseconds_of(text)
+
+
+def test_a_latency_limit_is_kept_and_is_for_inference_only():
+    assert parse(["m:b", "--latency-limit", "20ms"]).request.goal.latency_limit_ms == 20.0
+    with pytest.raises(UsageError, match="calls of a model in inference"):
+        parse(["m:b", "--latency-limit", "20ms", "--mode", "train"])
+
+
 @given(st.lists(positive, min_size=1, max_size=6), st.sampled_from("xX,"))
 def test_a_shape_comes_back(sizes, separator):
     assert shape_of(separator.join(map(str, sizes))) == tuple(sizes)
@@ -95,7 +108,9 @@ def test_what_is_no_shape_is_refused(text):
         shape_of(text)
 
 
-@pytest.mark.parametrize("parser", [seconds_of, bytes_of, shape_of, count_of, device_of, names_of, key_map_of])
+@pytest.mark.parametrize(
+    "parser", [seconds_of, milliseconds_of, bytes_of, shape_of, count_of, device_of, names_of, key_map_of]
+)
 @given(text=st.text(max_size=12))
 def test_no_text_makes_a_parser_stumble(parser, text):
     with contextlib.suppress(UsageError):
@@ -256,8 +271,10 @@ def test_a_session_is_not_resumed_otherwise_than_it_was_asked_for(given):
         (["m:b", "--objective", "energy", "--keep-speed", "0.9"], "the objective is energy", "Leave it out"),
         (["m:b", "--allow", "none"], "--allow: 'none'", "exact, close or changed"),
         (["m:b", "--mode", "eval"], "--mode: 'eval'", "train or infer"),
-        (["m:b", "--gpus", "2"], "more than one GPU", "--gpus"),
+        (["m:b", "--gpus", "2", "--device", "cuda:1"], "--device cuda:1 for one", "CUDA_VISIBLE_DEVICES"),
         (["m:b", "--gpus", "0"], "--gpus: '0'", "64"),
+        (["m:b", "--nnodes", "2"], "a place to meet", "--rdzv-endpoint HOST:PORT"),
+        (["follow", "--gpus", "2"], "no session to follow", "--nnodes"),
         (["m:b", "--batch-size", "0"], "--batch-size: '0'", "64"),
         (["m:b", "--only", "autocats"], "--only: there is no recipe 'autocats'", "Did you mean autocast"),
         (["m:b", "--skip", "zzz"], "--skip: there is no recipe 'zzz'", "perf-advisor recipes"),

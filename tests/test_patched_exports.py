@@ -37,6 +37,7 @@ def test_the_rest_goes_beside_the_config_and_can_be_loaded(name, code, tmp_path)
     assert rest
     assert rest.items() < stack.items()
     assert code in told
+    assert any(line.startswith("  recognised as a config of ") and "--config-kind" in line for line in told)
     assert any(line.startswith("  precision.autocast -> ") for line in told)
     assert any(", ".join(sorted(rest)) in line for line in told)
     comments = (tmp_path / "tuned.yaml").read_text()
@@ -64,6 +65,7 @@ def test_a_plain_config_with_its_section_can_be_loaded(tmp_path):
 def test_a_kind_that_was_said_is_used(tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("epochs: 3\n")
-    exported(config, tmp_path / "patched.yaml", config_kind=ConfigKind.TIMM)
+    told = exported(config, tmp_path / "patched.yaml", config_kind=ConfigKind.TIMM)
+    assert not any("recognised" in line for line in told)
     assert "amp_dtype: bfloat16" in (tmp_path / "patched.yaml").read_text()
     assert not (tmp_path / "tuned.yaml").exists()  # timm has words for all three settings

@@ -11,12 +11,15 @@ import pytest
 import tui_histories as histories
 from sample_session import detailed_history, sample_request
 
+from advisor.experiment.events import AllReduceMeasured
 from advisor.experiment.state import SessionState
 from advisor.export import svg
 from advisor.export.formats.html import html_report
 from advisor.export.formats.markdown import markdown_report
+from advisor.export.json_report import report
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
+from advisor.records import AllReduceSweep, AllReduceTime
 from advisor.report.charts import (
     Axis,
     Canvas,
@@ -33,6 +36,7 @@ from advisor.report.charts import (
 from advisor.report.conclusions import roof_shares
 from advisor.report.pareto import front_of, measured_points
 from advisor.report.pictures import (
+    all_reduce_chart,
     batch_chart,
     front_chart,
     initial_of,
@@ -132,14 +136,14 @@ def test_both_points_lie_under_the_roof_of_their_type(state) -> None:
     assert plot.marks[0].y < plot.marks[0].x * profile.copy_bytes_per_s
     assert "it moves fewer bytes" in plot.words  # else it could not lie above the slope
     assert [line.label.split()[0] for line in plot.lines] == ["float32", "bfloat16"]
-    assert "arithmetic is the limit" in plot.words
+    assert "the limit is arithmetic" in plot.words
 
 
 def test_below_the_ridge_memory_is_the_limit(state) -> None:
     profile = replace(state.facts.profile, moved_bytes_per_step=10**12)
     state.facts = replace(state.facts, profile=profile)
     assert "left of the ridge" in roofline_chart(state).words
-    assert "memory traffic is the limit" in roofline_chart(state).words
+    assert "the limit is memory traffic" in roofline_chart(state).words
 
 
 def test_step_times_are_shares_of_blocks(state) -> None:
@@ -161,6 +165,24 @@ def test_a_batch_size_that_did_not_run_stands_at_the_bottom(state) -> None:
     assert by_size[64].label.startswith("yours")
     assert by_size[256].sign == "◆"
     assert all(size not in {x for x, _ in plot.lines[0].points} for size in (4096,))
+
+
+def test_all_reduce_is_drawn_by_message_size_in_every_report(state) -> None:
+    times = tuple(AllReduceTime(1024 * 4**power, 2e-5 + 1024 * 4**power / 2e11) for power in range(10))
+    state.apply(AllReduceMeasured(AllReduceSweep(2, "nccl", times)))
+    plot = all_reduce_chart(state)
+    assert plot is not None
+    assert [x for x, _ in plot.lines[0].points] == [time.size_bytes for time in times]
+    assert (plot.marks[-1].x, plot.marks[-1].label) == (256 * 2**20, "197 GB/s")
+    assert "All-reduce" in html_report(state, sample_request(), load_catalog())
+    told = report(state, sample_request(), "1.0")["all_reduce"]
+    assert told["times"][-1]["bus_bytes_per_s"] == plot.marks[-1].y
+
+
+@pytest.mark.parametrize("times", [(), (AllReduceTime(1024, 1e-3),)])
+def test_all_reduce_that_was_not_measured_is_not_drawn(state, times) -> None:
+    state.apply(AllReduceMeasured(AllReduceSweep(2, "nccl", times, "rank 1 did not start")))
+    assert all_reduce_chart(state) is None
 
 
 @pytest.mark.parametrize(

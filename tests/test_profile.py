@@ -1,19 +1,16 @@
-"""The instrumented pass: phases, what the profiler recorded, ceilings, clocks, and the verdict."""
+"""The instrumented pass: phases, what the profiler recorded, and clocks."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
-import threading
 import time
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date
 from types import SimpleNamespace
 
 import pytest
 import torch
-from facts import profile_facts
 from graph_stand_in import RecordedGraph
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,14 +23,11 @@ from advisor.machine.hardware import inspect_hardware
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Mode, Profile
-from advisor.report.evidence import bound_sentence
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.profile import ceilings
-from advisor.trial.profile.bottleneck import judge
 from advisor.trial.profile.clock_check import check_clocks
-from advisor.trial.profile.float32 import convolutions_in_tf32, float32_products, products_in_tf32
 from advisor.trial.profile.phases import CAPTURED, measure_parts, measure_phases
 from advisor.trial.profile.profiler import count_work, profile_step
 from advisor.trial.profile.recording import (
@@ -423,147 +417,6 @@ def test_convolutions_that_do_most_of_the_work_are_noted():
     assert count_work(train_step(model), feed).convolving
 
 
-# --- float32 --------------------------------------------------------------------------------------------------
-
-
-def test_the_setting_for_float32_products_is_put_back():
-    before = torch.get_float32_matmul_precision()
-    with float32_products(tf32=True):
-        assert products_in_tf32()
-        with float32_products(tf32=False):
-            assert not products_in_tf32()
-        assert products_in_tf32()
-    assert torch.get_float32_matmul_precision() == before
-    assert convolutions_in_tf32() is True
-
-
-@pytest.mark.parametrize("precision", ["highest", "high"])
-def test_either_interface_is_understood(precision):
-    torch.set_float32_matmul_precision(precision)
-    try:
-        assert products_in_tf32() is (precision == "high")
-    finally:
-        torch.set_float32_matmul_precision("highest")
-
-
-# --- ceilings -------------------------------------------------------------------------------------------------
-
-
-def here():
-    return ceilings.machine_name(CPU, inspect_hardware())
-
-
-def made_up(**changes):
-    """Ceilings that no machine has, as measured today."""
-    known = {"float32": 1.0, "bfloat16": 2.0}
-    options = {"copy_bytes_per_s": 3.0, "call_overhead_s": 4.0, "measured_on": date.today().isoformat()}
-    return Ceilings(known, **options | changes)
-
-
-def test_what_this_machine_can_do():
-    measured = ceilings.measure_ceilings(CPU, ["float32", "bfloat16", "float64"], 2**30)
-    assert set(measured.matmul_flops_per_s) == {"float32", "bfloat16", "float64"}
-    assert all(rate > 1e8 for rate in measured.matmul_flops_per_s.values())
-    assert measured.copy_bytes_per_s > 1e8
-    assert 0 < measured.call_overhead_s < 1e-3
-    assert measured.host_to_device_bytes_per_s == {}
-    assert measured.measured_on == date.today().isoformat()
-
-
-def test_what_finds_no_room_or_does_not_exist_is_left_out():
-    cramped = ceilings.measure_ceilings(CPU, ["float32"], 2**18)
-    assert cramped.matmul_flops_per_s == {}
-    assert cramped.copy_bytes_per_s is None
-    assert cramped.call_overhead_s > 0
-    assert "bool" not in ceilings.measure_ceilings(CPU, ["bool"], 2**24).matmul_flops_per_s
-
-
-def test_kept_ceilings_are_not_measured_again():
-    ceilings.keep_ceilings(here(), made_up())
-    assert ceilings.machine_ceilings(CPU, torch.float32) == made_up()
-
-
-def test_a_type_that_is_missing_is_measured_and_the_rest_is_kept():
-    ceilings.keep_ceilings(here(), made_up())
-    measured = ceilings.machine_ceilings(CPU, torch.float64)
-    assert measured.matmul_flops_per_s["float64"] > 1e6
-    assert replace(measured, matmul_flops_per_s={"float32": 1.0, "bfloat16": 2.0}) == made_up()
-
-
-def test_ceilings_of_a_bad_moment_are_measured_anew():
-    ceilings.keep_ceilings(here(), made_up())
-    measured = ceilings.machine_ceilings(CPU, torch.float32, anew=True)
-    assert measured.matmul_flops_per_s["float32"] > 1e6
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "machines": {"a": {"matmul_flops_per_s": 3}}}'])
-def test_a_broken_file_is_as_good_as_none(tmp_path, text):
-    file = tmp_path / "state" / "ceilings.json"
-    file.parent.mkdir()
-    file.write_text(text)
-    assert ceilings.kept_ceilings("a") == Ceilings({})
-    ceilings.keep_ceilings("a", made_up())
-    assert ceilings.kept_ceilings("a") == made_up()
-
-
-def test_a_file_of_another_version_is_as_good_as_none(tmp_path):
-    ceilings.keep_ceilings("a", made_up())
-    file = tmp_path / "state" / "ceilings.json"
-    file.write_text(file.read_text().replace('"schema":1', '"schema":2'))
-    assert ceilings.kept_ceilings("a") == Ceilings({})
-
-
-@pytest.mark.parametrize("days", [-2, 31, 400])
-def test_ceilings_of_another_month_are_as_good_as_none(days):
-    ceilings.keep_ceilings("a", made_up(measured_on=(date.today() - timedelta(days=days)).isoformat()))
-    assert ceilings.kept_ceilings("a") == Ceilings({})
-    ceilings.keep_ceilings("a", made_up(measured_on="yesterday"))
-    assert ceilings.kept_ceilings("a") == Ceilings({})
-
-
-def test_machines_are_kept_side_by_side():
-    ceilings.keep_ceilings("a", made_up())
-    ceilings.keep_ceilings("b", made_up(copy_bytes_per_s=5.0))
-    assert ceilings.kept_ceilings("a") == made_up()
-    assert ceilings.kept_ceilings("b").copy_bytes_per_s == 5.0
-    assert ceilings.kept_ceilings("c") == Ceilings({})
-
-
-def test_threads_make_another_machine():
-    one = here()
-    torch.set_num_threads(2)
-    assert here() != one
-    assert "1 threads" in one
-
-
-def _keep_many(name):
-    for number in range(50):
-        ceilings.keep_ceilings(f"{name}{number}", made_up())
-
-
-def test_sessions_that_write_at_once_leave_a_whole_file():
-    writers = [threading.Thread(target=_keep_many, args=(name,)) for name in "abc"]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert any(ceilings.kept_ceilings(f"{name}49") == made_up() for name in "abc")
-
-
-@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_is_not_writable_is_no_error(tmp_path):
-    (tmp_path / "state").mkdir(mode=0o500)
-    ceilings.keep_ceilings("a", made_up())
-    assert ceilings.kept_ceilings("a") == Ceilings({})
-
-
-def test_a_state_folder_that_cannot_be_one_is_no_error(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "file"))
-    ceilings.keep_ceilings("a", made_up())
-    assert ceilings.kept_ceilings("a") == Ceilings({})
-
-
 # --- clocks ---------------------------------------------------------------------------------------------------
 
 
@@ -615,7 +468,8 @@ def test_the_profile_of_a_small_step(tmp_path):
 
 
 def test_a_step_that_beats_a_kept_ceiling_has_it_measured_again():
-    ceilings.keep_ceilings(here(), made_up())
+    too_low = Ceilings({"float32": 1.0}, copy_bytes_per_s=3.0, measured_on=date.today().isoformat())
+    ceilings.keep_ceilings(ceilings.machine_name(CPU, inspect_hardware()), too_low)
     measured = profile_step(train_step(), quick_feed(), step_ms=20.0, limit_s=0.0)
     assert measured.ceiling_flops_per_s > 1e6
 
@@ -625,101 +479,3 @@ def test_workers_that_get_ahead_do_not_hide_that_the_loop_waits():
     measured = profile_step(train_step(), feed, step_ms=500.0, limit_s=0.0)
     assert measured.phases["data wait"] > 200
     assert measured.bottleneck is Bottleneck.INPUT
-
-
-# --- the verdict ----------------------------------------------------------------------------------------------
-
-
-def profile(**changes):
-    """A step that computes, at half of what the machine's products reach."""
-    compute = {"data wait": 1.0, "forward": 40.0, "backward": 60.0}
-    options = {"phases": compute, "flops_per_step": 10**12, "ceiling_flops_per_s": 2e13, "ceiling_dtype": "float32"}
-    return replace(profile_facts(), **{**options, **changes})
-
-
-WAITS = {"data wait": 50.0, "forward": 50.0}
-COPIES = {"data wait": 2.0, "host-to-device": 48.0, "forward": 50.0}
-TRANSFERS = Ceilings({}, host_to_device_bytes_per_s={"pageable": 9e9, "pinned": 5.5e10})
-
-
-@pytest.mark.parametrize(
-    ("measured", "bottleneck", "evidence"),
-    [
-        (profile(phases=WAITS), Bottleneck.INPUT, "50 %"),
-        (profile(phases=WAITS), Bottleneck.INPUT, "waiting for data takes"),
-        (profile(phases={**WAITS, "host-to-device": 20.0}), Bottleneck.INPUT, "waiting for data and copying it"),
-        (profile(phases=COPIES), Bottleneck.INPUT, "copying"),  # on the CPU there is no device to copy to
-        (profile(phases=WAITS, device_busy_share=0.1), Bottleneck.INPUT, "waiting for data"),
-        (profile(phases=WAITS, device_busy_share=0.99), Bottleneck.COMPUTE, "50 %"),  # it waits while the GPU computes
-        (profile(phases=COPIES, device_busy_share=0.5, host_to_device_bytes=2**29), Bottleneck.COPY, "48 %"),
-        (
-            profile(phases=COPIES, device_busy_share=0.5, host_to_device_bytes=2**29, ceilings=TRANSFERS),
-            Bottleneck.COPY,
-            "512 MiB in 48.0 ms is 11.2 GB/s; this machine reaches 9.00 GB/s from pageable memory and 55.0 GB/s from "
-            "pinned memory",
-        ),
-        (
-            profile(phases={"data wait": 20.0, "forward": 80.0}, device_busy_share=0.65),
-            Bottleneck.INPUT,
-            "waiting for data takes 20 %",
-        ),
-        (
-            profile(phases={"data wait": 10.0, "forward": 90.0}, device_busy_share=0.65, kernels_per_step=9.0),
-            Bottleneck.LAUNCH,
-            "9 kernels",
-        ),
-        (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "20 % of the step"),
-        (profile(device_busy_share=0.2, kernels_per_step=731.0), Bottleneck.LAUNCH, "731 kernels"),
-        (profile(device_busy_share=0.99), Bottleneck.COMPUTE, "50 % of this machine's float32"),
-        (profile(), Bottleneck.COMPUTE, "50 %"),
-        (
-            profile(flops_per_step=10**10, moved_bytes_per_step=4 * 10**9, copy_bytes_per_s=4e12),
-            None,
-            "1 % of what a copy in memory reaches",
-        ),
-        (
-            profile(flops_per_step=18 * 10**10, moved_bytes_per_step=4 * 10**9, copy_bytes_per_s=4e12),
-            None,
-            "the step reaches 9 % of the float32 matrix-product rate",
-        ),
-        (profile(flops_per_step=10**10), Bottleneck.MEMORY, "reaches 0 %"),
-        (profile(flops_per_step=None), Bottleneck.MEMORY, "an unknown share"),
-        (profile(flops_per_step=0), Bottleneck.MEMORY, "multiplies no matrices"),
-        (
-            profile(flops_per_step=10**10, moved_bytes_per_step=2 * 10**11, copy_bytes_per_s=4e12),
-            Bottleneck.MEMORY,
-            "about 186 GiB a step, 2.00 TB/s, 50 % of what a copy reaches",
-        ),
-        (
-            profile(flops_per_step=10**10, moved_bytes_per_step=10**10, copy_bytes_per_s=4e12),
-            None,
-            "probably the overhead of many small operators",
-        ),
-        (
-            profile(flops_per_step=0, moved_bytes_per_step=8 * 10**11, copy_bytes_per_s=4e12),
-            Bottleneck.MEMORY,
-            "more than a copy in memory reaches (4.00 TB/s): caches help",
-        ),
-        (
-            profile(flops_per_step=4 * 10**11, moved_bytes_per_step=10**10, copy_bytes_per_s=4e12),
-            Bottleneck.COMPUTE,
-            "20 % of this machine's",
-        ),
-        (profile(flops_per_step=10**13), Bottleneck.COMPUTE, "something else kept the machine busy"),
-        (profile(calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.LAUNCH, "40000 operator calls"),
-        (profile(calls_per_step=400.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50 %"),
-        (profile(device_busy_share=0.99, calls_per_step=40_000.0, call_overhead_s=1e-6), Bottleneck.COMPUTE, "50 %"),
-    ],
-)
-def test_what_a_step_is_bound_by(measured, bottleneck, evidence):
-    found, text = judge(measured)
-    assert found is bottleneck
-    assert evidence in text
-
-
-def test_a_step_that_is_far_from_every_roof_is_not_called_bound_by_anything():
-    measured = profile(flops_per_step=10**10, moved_bytes_per_step=4 * 10**9, copy_bytes_per_s=4e12)
-    bottleneck, evidence = judge(measured)
-    told = bound_sentence(replace(measured, bottleneck=bottleneck, evidence=evidence))
-    assert told.startswith("What limits the step is not clear: probably the overhead of many small operators")
-    assert bound_sentence(measured) == ""

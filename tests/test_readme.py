@@ -51,6 +51,9 @@ COMMANDS = sorted({text for text in (*SHELL, *INLINE) if text.startswith("perf-a
 
 # What an option that the prose names without a value is tried with.
 SAMPLES = {
+    "--accept": ["batch_size=64"],
+    "--gpus": ["2"],
+    "--nnodes": ["2"],
     "--allow": ["exact"],
     "--batch-size": ["8"],
     "--budget": ["5m"],
@@ -64,6 +67,13 @@ SAMPLES = {
     "--headless": [],
     "--input": ["8x512"],
     "--json": ["report.json"],
+    "--keep-speed": ["80%", "--objective", "memory"],
+    "--latency-limit": ["20ms"],
+    "--memory-limit": ["16GiB"],
+    "--report": ["report.html"],
+    "--trace": ["step.json"],
+    "--only": ["compile"],
+    "--skip": ["compile"],
     "--map": ["data.num_workers=loader.workers"],
     "--no-verify": [],
     "--objective": ["memory"],

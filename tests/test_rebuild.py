@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from advisor.recipe.rebuild import (
@@ -209,6 +210,12 @@ class Record:
     extra: int = field(default=1, init=False)
 
 
+@dataclass
+class SimpleRagged:
+    nodes: torch.Tensor
+    edge_index: torch.Tensor
+
+
 def test_a_batch_is_repeated_and_cut_along_its_samples():
     images, labels = torch.arange(6.0).reshape(3, 2), torch.arange(3)
     more = resize_batch((images, labels), 7)
@@ -220,11 +227,11 @@ def test_a_batch_is_repeated_and_cut_along_its_samples():
 
 
 def test_only_tensors_with_the_batch_dimension_change():
-    batch = {"x": torch.zeros(4, 3), "scale": torch.tensor(2.0), "weights": torch.ones(5), "name": "four", "n": 4}
+    batch = {"x": torch.zeros(4, 3), "scale": torch.tensor(2.0), "position": torch.ones(1, 5), "name": "four", "n": 4}
     new = resize_batch(batch, 8)
     assert new["x"].shape == (8, 3)
     assert new["scale"].item() == 2.0
-    assert new["weights"].shape == (5,)
+    assert new["position"].shape == (1, 5)
     assert (new["name"], new["n"]) == ("four", 4)
 
 
@@ -253,6 +260,32 @@ def test_a_resized_tensor_keeps_its_memory_format_and_gradient_flag(size):
 def test_the_size_of_a_batch_is_that_of_its_first_tensor():
     assert batch_size_of({"scale": torch.tensor(1.0), "x": (torch.zeros(5, 2), torch.zeros(7))}) == 5
     assert batch_size_of(["text", 3]) is None
+
+
+def ragged(**parts):
+    return {"tokens": torch.arange(12), **parts}
+
+
+@pytest.mark.parametrize(
+    ("batch", "problem"),
+    [
+        ((torch.arange(12), torch.tensor([0, 4, 8]), torch.zeros(3)), "first dimensions of its tensors differ .12, 3."),
+        (ragged(cu_seqlens=torch.tensor([0, 5, 12]), labels=torch.arange(12)), "differ"),
+        (
+            {"values": torch.zeros(4), "offsets": torch.arange(4)},
+            "'offsets' says where in another tensor samples begin",
+        ),
+        (SimpleRagged(torch.zeros(2, 3), edge_index=torch.zeros(2, 3)), "'edge_index' says"),
+        ([torch.zeros(3, 8, 8), torch.zeros(3, 9, 8), {"boxes": torch.zeros(5, 4)}], "differ .3, 5."),
+        (torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), "no tensor with samples"),
+        ((torch.zeros(4, 2), torch.eye(4).to_sparse_csr()), "packed, sparse or nested"),
+        (pack_sequence([torch.zeros(2, 3), torch.zeros(1, 3)]), "differ"),
+        ((torch.zeros(2, 3), ["cat", "dog"]), "a list of 2 values that are no tensors"),
+    ],
+)
+def test_a_batch_whose_samples_cannot_be_told_apart_is_not_resized(batch, problem):
+    with pytest.raises(ValueError, match=problem):
+        resize_batch(batch, 8)
 
 
 @pytest.mark.parametrize(("batch", "size"), [("text", 4), (torch.zeros(0, 3), 4), (torch.zeros(3), 0)])

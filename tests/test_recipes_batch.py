@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.export.python_file import python_source
-from advisor.figures.sweep import HEADINGS, knee, knee_of, sweep_chart, sweep_points, sweep_rows
+from advisor.figures.sweep import headings_of, knee, knee_of, sweep_chart, sweep_points, sweep_rows
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.rebuild import expected_state_bytes
@@ -26,6 +26,7 @@ from advisor.records import (
     Block,
     Candidate,
     Hardware,
+    Latency,
     Mode,
     Numerics,
     Outcome,
@@ -72,6 +73,10 @@ def test_a_batch_that_cannot_fit_is_left_out():
     ("changes", "expected"),
     [
         ({"resizable_batch": False}, "cannot be resized"),
+        (
+            {"resizing_problem": "the batch cannot be resized: its samples are packed"},
+            "samples are packed; give a callable",
+        ),
         ({"loader": loader_facts(custom_batch_sampler=True, batch_size=None)}, "batch sampler of its own"),
         ({"loader": loader_facts(batch_size=None)}, "whole batches"),
         ({"batch_size": None}, "cannot be told"),
@@ -177,12 +182,38 @@ def test_a_size_without_a_margin_of_memory_is_not_recommended():
 
 
 def test_the_rows_name_the_knee_and_the_size_that_ran_out():
-    rows = sweep_rows(sweep_points(baseline(), [*SWEEP, record(512, outcome=Outcome.OUT_OF_MEMORY)]))
-    assert all(len(row) == len(HEADINGS) for row in rows)
+    points = sweep_points(baseline(), [*SWEEP, record(512, outcome=Outcome.OUT_OF_MEMORY)])
+    rows = sweep_rows(points)
+    assert all(len(row) == len(headings_of(points)) for row in rows)
     assert [row[0] for row in rows] == ["32", "64", "128", "256", "512"]
     assert [row[-1] for row in rows] == ["", "", "knee", "", "out of memory"]
     assert rows[2][1:5] == ("49.2 ms", "2,600", "2.60x", "1.00 GiB")
     assert rows[4][1:4] == ("–", "–", "")  # noqa: RUF001 - what was not measured
+
+
+def with_calls(one, p95_ms):
+    result = replace(one.result, latency=Latency(0.9 * p95_ms, p95_ms, 1.2 * p95_ms, 100))
+    return replace(one, result=result)
+
+
+CALLED = [with_calls(one, p95_ms) for one, p95_ms in zip(SWEEP, (40.0, 60.0, 110.0), strict=True)]
+
+
+def test_the_rows_of_inference_have_the_percentiles_of_single_calls():
+    points = sweep_points(with_calls(baseline(), 33.0), [*CALLED, record(512, outcome=Outcome.OUT_OF_MEMORY)])
+    rows = [dict(zip(headings_of(points), row, strict=True)) for row in sweep_rows(points)]
+    assert [row["call p95"] for row in rows] == ["33.0 ms", "40.0 ms", "60.0 ms", "110 ms", ""]
+    assert (rows[2]["call p50"], rows[2]["call p99"]) == ("54.0 ms", "72.0 ms")
+    assert "54.0 ms" not in sweep_chart(points, Mode.INFER)
+    assert sweep_chart(points, Mode.INFER).splitlines()[-1].split() == ["29.7", "ms", "latency", "99.0", "ms"]
+
+
+@pytest.mark.parametrize(("limit_ms", "size"), [(200.0, 128), (60.0, 128), (59.0, 64), (35.0, 32), (20.0, None)])
+def test_the_size_to_take_keeps_the_latency_limit(limit_ms, size):
+    points = sweep_points(with_calls(baseline(), 33.0), CALLED, latency_limit_ms=limit_ms)
+    assert knee_of(points) == size
+    assert [bool(point.problem) for point in points] == [ms > limit_ms for ms in (33.0, 40.0, 60.0, 110.0)]
+    assert all("latency limit of" in point.problem for point in points if point.problem)
 
 
 def test_the_chart_of_training_has_a_bar_for_each_size():

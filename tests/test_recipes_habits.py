@@ -9,27 +9,14 @@ import torch
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 from hypothesis import given
 from hypothesis import strategies as st
-from planted import TINY_TARGET
 from proposals import proposed, reason
-from sample_session import sample_history, sample_request
 from torch import nn
 
-from advisor.experiment.journal import Journal, open_session
-from advisor.experiment.request import Request
-from advisor.experiment.session import Session
-from advisor.experiment.state import SessionState
-from advisor.export.formats.html import html_report
-from advisor.export.formats.markdown import markdown_report
-from advisor.export.json_report import report
 from advisor.export.python_file import python_source
-from advisor.figures.formatting import MISSING
-from advisor.headless.summary import print_summary
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Candidate, Finding, HabitRow, Mode, Profile, SyncPlace, TargetSpec
-from advisor.report.habits import habit_rows, price_of, price_text
-from advisor.runner.trials import Runner
+from advisor.records import HabitRow, Mode, Profile, SyncPlace
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.inspection import _debug_switch
 from advisor.trial.measurement.feed import Feed
@@ -414,131 +401,3 @@ def test_plans_of_a_step_are_what_the_recipes_say():
     plan = StepPlan(Mode.TRAIN, "cuda")
     assert (plan.loss_item, plan.empty_cache) == (CATALOG["loss_sync"].default, CATALOG["empty_cache"].default)
     assert replace(plan, loss_item="every_step") != plan
-
-
-# --- what reports say of habits -------------------------------------------------------------------------------
-
-
-def sample_state():
-    return SessionState.of(sample_history())
-
-
-def test_a_way_that_a_trial_measured_has_the_step_of_that_trial():
-    state = sample_state()
-    rows = {(row.habit, row.way): row for row in habit_rows(state)}
-    assert rows["zero_grad", "none"].step_ms == state.baseline.step_ms
-    assert rows["zero_grad", "zeros"].step_ms == state.trials["zero_grad=zeros"].step_ms
-    assert rows["zero_grad", "zeros"].share == pytest.approx(0.21 / state.trials["zero_grad=zeros"].step_ms)
-    assert rows["zero_grad", "manual"].step_ms is None
-    assert rows["eval_no_grad", "grad"].step_ms == 8.9
-    assert habit_rows(SessionState()) == ()
-
-
-def test_a_finding_is_priced_by_the_trial_of_its_habit():
-    state = sample_state()
-    zero_grad, loss_sync = state.findings
-    assert price_of(zero_grad, state.trials.values()).candidate.name == "zero_grad=zeros"
-    assert price_of(loss_sync, state.trials.values()) is None
-
-
-def test_a_line_is_priced_by_the_value_that_does_the_same():
-    state = sample_state()
-    zeros = state.trials["zero_grad=zeros"]
-    manual = replace(zeros, candidate=replace(zeros.candidate, value="manual"))
-    for value, price in (("zeros", zeros), ("manual", manual), ("gradcheck", None)):
-        assert price_of(replace(state.findings[0], value=value), [manual, zeros]) is price
-    slower = replace(manual, comparison=replace(manual.comparison, speedup=0.5))
-    assert price_of(replace(state.findings[0], value=""), [slower, zeros]) is zeros  # what is lacking: the best
-
-
-def test_a_finding_that_no_trial_prices_has_the_instrumented_passs_figure():
-    state = sample_state()
-    zero_grad, loss_sync = state.findings
-    waits = (SyncPlace("train.py", 41, loss_sync.text, 1.0, 19.4), SyncPlace("train.py", 40, "", 1.0, 3.0))
-    state.facts = replace(state.facts, profile=replace(state.facts.profile, sync_places=waits))
-    assert price_text(zero_grad, state).startswith("zero_grad=zeros 0.9")
-    assert price_text(loss_sync, state) == "the host waits 19.4 ms a step"
-    validation = replace(zero_grad, recipe="eval_no_grad", value="grad")
-    assert price_text(validation, state) == "8.90 ms a step, 8.30 ms in a better way"
-    assert price_text(replace(zero_grad, recipe="debug_off", value="gradcheck"), state) == MISSING
-    assert price_text(loss_sync, SessionState()) == MISSING
-
-
-def test_where_the_habit_is_the_loops_own_the_good_way_is_the_price():
-    state = sample_state()
-    bad = state.trials["zero_grad=zeros"]
-    good = replace(bad, candidate=Candidate("zero_grad", "step.zero_grad", "none", already_on=True))
-    assert price_of(state.findings[0], [bad, good]) is good
-
-
-def test_the_reports_tell_habits_and_findings():
-    state, request = sample_state(), sample_request()
-    full = report(state, request, "0")
-    assert full["findings"][0]["file"] == "train.py"
-    assert full["findings"][0] | {"recipe": "zero_grad", "line": 33} == full["findings"][0]
-    assert {"text", "what", "advice"} <= set(full["findings"][0])
-    assert full["habits"][1]["way"] == "zeros"
-    assert full["habits"][1]["share"] == pytest.approx(0.21 / 27.02, rel=0.01)
-    for text in (markdown_report(state, request, CATALOG), html_report(state, request, CATALOG)):
-        assert "train.py:33" in text
-        assert "2 habits found in 2 files" in text
-        assert "set_to_none=False, filled with zeros" in text
-        assert "data.py cannot be parsed" in text
-
-
-def test_the_summary_tells_habits_and_findings(capsys):
-    print_summary(sample_state(), sys.stdout, CATALOG)
-    text = capsys.readouterr().out
-    assert "Found in your source" in text
-    assert "train.py:41" in text
-    assert "eval() alone" in text
-
-
-def test_a_recommendation_says_where_the_habit_was_found():
-    finding = Finding("empty_cache", "train.py", 7, "torch.cuda.empty_cache()", "it empties the cache", "leave it out")
-    facts = replace(gpu_facts(), findings=(finding, replace(finding, line=9)))
-    assert CATALOG["empty_cache"].why(facts, "never") == "Found at train.py:7 and 1 more: it empties the cache"
-    assert "Found at" not in CATALOG["loss_sync"].why(facts, "never")
-
-
-# --- a whole session ------------------------------------------------------------------------------------------
-
-LOOP = """
-for images, labels in loader:
-    optimizer.zero_grad(set_to_none=False)
-    loss = criterion(model(images), labels)
-    loss.backward()
-    optimizer.step()
-    print(loss.item())
-raise RuntimeError("nobody runs this")
-"""
-
-
-@pytest.mark.process
-def test_a_session_reads_the_source_and_prices_the_habits(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
-    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    (tmp_path / "train.py").write_text(LOOP, encoding="utf-8")
-    request = Request(
-        TargetSpec("target.py", str(tmp_path), device="cpu"),
-        budget_s=15.0,
-        only=("zero_grad", "eval_no_grad"),
-        scripts=(str(tmp_path / "train.py"), str(tmp_path / "gone.py")),
-    )
-    told, runner, journal = [], Runner(), Journal.create(request)
-    Session(request, runner, told.append, journal).run()
-    journal.close()
-    state = SessionState.of(told)
-    assert state.failure is None
-    assert state.source_files == ("target.py", "train.py", "gone.py")
-    assert [(finding.recipe, finding.place) for finding in state.findings] == [
-        ("zero_grad", "train.py:3"),
-        ("loss_sync", "train.py:7"),
-    ]
-    assert state.source_problems == ("gone.py could not be read: No such file or directory",)
-    assert state.facts.findings == state.findings
-    assert "eval() alone" in state.skipped["eval_no_grad"]
-    rows = {(row.habit, row.way): row for row in habit_rows(state)}
-    assert rows["zero_grad", "none"].share is not None
-    assert len(rows) == 6
-    assert SessionState.of(open_session().events).findings == state.findings

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
+import random
 
 import pytest
 import torch
@@ -22,11 +24,13 @@ from model_structures import (
 )
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from advisor.portable.conv_bias import removable_biases
 from advisor.portable.fold_norm import foldable_pairs
+from advisor.portable.inplace import inplace_sites
 from advisor.portable.norm_pairs import views_of
+from advisor.portable.pointwise import fusable_chains
 from advisor.portable.tracing import CannotTraceError
 
 
@@ -199,3 +203,32 @@ def test_a_model_without_norms_is_not_traced():
     assert removable_biases(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), trained=True, limit_s=0.0) == []
     assert removable_biases(torchvision.models.resnet18(), trained=True, limit_s=0.0) == []
     assert foldable_pairs(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), limit_s=0.0) == []
+
+
+class DrawsInForward(Pair):
+    def forward(self, x):
+        noise = torch.randn(4, 1, 1) * random.random()
+        return self.norm(self.conv(x) + noise)
+
+
+class DrawsForOneSample(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.randn(3, 8, 8) * random.random()
+
+
+def test_tracing_takes_no_random_number_from_the_loop():
+    model, loader = DrawsInForward(), DataLoader(DrawsForOneSample())
+    for trace_it in (
+        lambda: removable_biases(model, trained=True, data=loader),
+        lambda: foldable_pairs(model.eval(), loader),
+        lambda: fusable_chains(model),
+        lambda: inplace_sites(model),
+    ):
+        before = torch.get_rng_state(), random.getstate()
+        with contextlib.suppress(CannotTraceError):
+            trace_it()
+        assert torch.equal(torch.get_rng_state(), before[0])
+        assert random.getstate() == before[1]

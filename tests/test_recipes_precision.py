@@ -1,26 +1,21 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from advisor.recipes.float8 import _is_large
-from facts import cpu_facts, gpu_facts, host, profile_facts
+from facts import cpu_facts, gpu_facts, host
 from proposals import proposed, reason
+from small_decoder import CATALOG, CPU, Decoder, applied, batches, both_steps, both_ways, exported, losses, parts
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.profiler import profile
-from torch.utils.checkpoint import checkpoint
 
 from advisor.export.python_file import python_source
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
-from advisor.recipe.catalog import load_catalog
 from advisor.records import Hardware, Mode, Numerics
 from advisor.records.matrix_units import amd_types, nvidia_types
 from advisor.runtime.apply import apply_settings
@@ -29,11 +24,6 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.step import make_step
 from advisor.trial.inspection import current_settings, inspect_loop
 
-CATALOG = load_catalog()
-CPU = torch.device("cpu")
-ATTENTION = {"attention": 2, "linear": 4}
-SDPA_CALL = profile_facts(called=("attention",))
-LARGE = ((1024, 4096, 12), (4096, 1024, 12), (1024, 10, 1))
 GLOBALS = ("deterministic_off", "flush_denormal", "reduced_reduction", "sdpa")
 
 
@@ -42,88 +32,6 @@ def _global_flags():
     yield
     for recipe_id in GLOBALS:
         CATALOG[recipe_id].apply(Components(None, None, None, StepPlan(Mode.TRAIN, "cpu")), CATALOG[recipe_id].default)
-
-
-class Decoder(nn.Module):
-    """Attention, normalization and a product: a transformer's block in small."""
-
-    def __init__(self, *, checkpointed=False):
-        super().__init__()
-        self.qkv = nn.Linear(32, 96)
-        self.norm = nn.LayerNorm(32)
-        self.head = nn.Linear(32, 4)
-        self.checkpointed = checkpointed
-
-    def forward(self, inputs):
-        attended = checkpoint(self.attend, inputs, use_reentrant=False) if self.checkpointed else self.attend(inputs)
-        return self.head(self.norm(attended).mean(1))
-
-    def attend(self, inputs):
-        queries, keys, values = (
-            part.unflatten(-1, (4, 8)).transpose(1, 2) for part in self.qkv(inputs).chunk(3, dim=-1)
-        )
-        attended = nn.functional.scaled_dot_product_attention(queries, keys, values)
-        return inputs + attended.transpose(1, 2).flatten(2)
-
-
-def parts(mode=Mode.TRAIN, model=None):
-    torch.manual_seed(0)
-    model = (model or Decoder()).train(mode is Mode.TRAIN)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01) if mode is Mode.TRAIN else None
-    return Components(model, optimizer, None, StepPlan(mode, "cpu"), batch_size=8)
-
-
-def batches(count=5):
-    generator = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(8, 16, 32, generator=generator), torch.randint(4, (8,), generator=generator)) for _ in range(count)
-    ]
-
-
-def applied(settings, mode=Mode.TRAIN, model=None):
-    components = parts(mode, model)
-    apply_settings(CATALOG, components, settings)
-    return make_step(components, nn.functional.cross_entropy if mode is Mode.TRAIN else None)
-
-
-def exported(settings, mode=Mode.TRAIN, model=None):
-    module = ModuleType("tuned")
-    exec(compile(python_source(CATALOG, settings, mode), "tuned.py", "exec"), vars(module))
-    components = parts(mode, model)
-    prepared, optimizer, _ = module.prepare(components.model, components.optimizer)
-    if mode is Mode.TRAIN:
-        return module.train_step(prepared, optimizer, nn.functional.cross_entropy)
-    return module.infer_step(prepared)
-
-
-both_steps = pytest.mark.parametrize("step_of", [applied, exported], ids=["applied", "exported"])
-
-
-def losses(step):
-    return [step(batch).item() for batch in batches()]
-
-
-def by_apply(recipe_id, value, components):
-    CATALOG[recipe_id].apply(components, value)
-    return components.model, components.optimizer
-
-
-def by_code(recipe_id, value, components):
-    inputs, targets = batches(1)[0]
-    namespace = {
-        "torch": torch,
-        "model": components.model,
-        "optimizer": components.optimizer,
-        "device": CPU,
-        "inputs": inputs,
-        "targets": targets,
-        "loss_fn": nn.functional.cross_entropy,
-    }
-    exec(compile(CATALOG[recipe_id].code(value), recipe_id, "exec"), namespace)
-    return namespace["model"], namespace["optimizer"]
-
-
-both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])
 
 
 # --- half-precision weights -----------------------------------------------------------------------------------
@@ -266,237 +174,6 @@ def test_reductions_matter_to_half_precision_products():
     assert "needs a CUDA GPU" in reason("reduced_reduction", cpu_facts())
 
 
-# --- an optional package --------------------------------------------------------------------------------------
-
-OPTIONAL = {
-    "float8": gpu_facts(linear_shapes=LARGE),
-    "int8_weights": gpu_facts(mode=Mode.INFER, linear_shapes=LARGE),
-}
-
-
-@pytest.mark.parametrize("recipe_id", OPTIONAL)
-def test_without_torchao_the_reason_says_how_to_get_it(recipe_id, monkeypatch):
-    def missing(name):
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("advisor.recipe.contract.version", missing)
-    expected = "torchao is not installed; `pip install 'perf-advisor[torchao]'` adds it"
-    assert reason(recipe_id, OPTIONAL[recipe_id]) == expected
-    monkeypatch.setattr("advisor.recipe.contract.version", lambda name: "0.9.0+cu126")
-    assert "torchao 0.9.0+cu126 is too old (0.14 or later is needed)" in reason(recipe_id, OPTIONAL[recipe_id])
-
-
-def test_an_exported_file_names_the_package_that_it_needs():
-    assert "Needs torch and torchao.\n" in python_source(CATALOG, {"precision.float8": "tensorwise"}, Mode.TRAIN)
-    assert "Needs torch and nothing else.\n" in python_source(CATALOG, {"precision.float8": "none"}, Mode.TRAIN)
-
-
-def test_float8_needs_its_units_and_large_layers(monkeypatch):
-    monkeypatch.setattr("advisor.recipe.contract.version", lambda name: "0.14.1")
-    assert proposed("float8", gpu_facts(linear_shapes=LARGE)) == ["tensorwise"]
-    autocast = {"precision.autocast": "bfloat16"}
-    assert proposed("float8", gpu_facts(linear_shapes=LARGE, current=autocast)) == ["tensorwise", "rowwise"]
-    half = gpu_facts(mode=Mode.INFER, linear_shapes=LARGE, parameter_dtypes=("bfloat16",))
-    assert proposed("float8", half) == ["tensorwise", "rowwise"]
-    assert "8.0 has no float8 tensor cores" in reason("float8", gpu_facts(linear_shapes=LARGE, capability=(8, 0)))
-    for shapes in ((), ((512, 512, 8),), ((4096, 50257, 1),)):
-        assert "multiples of 16 and at least 1,048,576 weights" in reason("float8", gpu_facts(linear_shapes=shapes))
-
-
-def test_integer_weights_need_linear_layers_and_inference(monkeypatch):
-    monkeypatch.setattr("advisor.recipe.contract.version", lambda name: "0.18.0")
-    infer = {"mode": Mode.INFER, "linear_shapes": LARGE}
-    assert proposed("int8_weights", gpu_facts(**infer)) == ["int8wo", "int8dq"]
-    assert proposed("int8_weights", cpu_facts(**infer)) == ["int8wo", "int8dq"]
-    half = gpu_facts(**infer, parameter_dtypes=("bfloat16",))
-    assert proposed("int8_weights", half) == ["int8wo", "int8dq", "int4wo"]
-    assert "no linear layers" in reason("int8_weights", gpu_facts(mode=Mode.INFER))
-    assert "applies to inference only" in reason("int8_weights", gpu_facts(linear_shapes=LARGE))
-
-
-def test_what_quantized_weights_cannot_be_combined_with():
-    settings = {"precision.quantize": "int8wo", "precision.float8": "tensorwise"}
-    assert "both replace the weights" in CATALOG.conflict(settings)
-    settings = {"precision.quantize": "int4wo", "precision.weights": "float16"}
-    assert "must be bfloat16" in CATALOG.conflict(settings)
-    settings["precision.weights"] = "bfloat16"
-    assert CATALOG.conflict(settings) is None
-    assert CATALOG.conflict({"precision.quantize": "int4wo"}) is None
-
-
-def test_int4_weights_of_float32_layers_are_refused():
-    with pytest.raises(ValueError, match="int4 weights need bfloat16 parameters: set"):
-        CATALOG["int8_weights"].apply(parts(Mode.INFER), "int4wo")
-
-
-def test_layers_take_their_type_before_they_are_quantized():
-    order = [recipe.id for recipe, _ in CATALOG.in_order({recipe.key: recipe.default for recipe in CATALOG})]
-    assert order.index("half_weights") < order.index("float8") < order.index("int8_weights") < order.index("compile")
-
-
-class Wide(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 4))
-
-
-@both_ways
-def test_float8_training_replaces_large_layers_and_keeps_their_parameters(effect):
-    layers = pytest.importorskip("torchao.float8.float8_linear")
-    components = parts(model=Wide())
-    parameters = list(components.model.parameters())
-    inputs = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
-    expected = components.model(inputs).detach()
-    model, optimizer = effect("float8", "tensorwise", components)
-    assert [isinstance(model[place], layers.Float8Linear) for place in (0, 2, 4)] == [False, True, False]
-    assert all(new is old for new, old in zip(model.parameters(), parameters, strict=True))
-    output = model(inputs)
-    distance = ((output - expected).norm() / expected.norm()).item()
-    assert 0 < distance < 2 * CATALOG["float8"].rounding("tensorwise")
-    output.sum().backward()
-    before = model[2].weight.detach().clone()
-    optimizer.step()
-    assert not torch.equal(model[2].weight, before)
-
-
-@both_ways
-@pytest.mark.parametrize("value", ["int8wo", "int8dq"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_integer_weights_compute_nearly_the_same(effect, value, dtype):
-    pytest.importorskip("torchao")
-    components = parts(Mode.INFER, model=Wide().to(getattr(torch, dtype)))
-    inputs = torch.randn(32, 64, generator=torch.Generator().manual_seed(1)).to(getattr(torch, dtype))
-    expected = components.model(inputs).double()
-    model, _ = effect("int8_weights", value, components)
-    assert type(model[2].weight.data) is not torch.Tensor
-    assert model[2].weight.shape == (1024, 1024)
-    for grad in (torch.enable_grad, torch.no_grad, torch.inference_mode):
-        with grad():
-            distance = ((model(inputs).double() - expected).norm() / expected.norm()).item()
-        assert 0 < distance < 8 * CATALOG["int8_weights"].rounding(value)
-
-
-def test_int4_weights_are_asked_for_in_the_packing_that_pytorch_computes_with():
-    quantization = pytest.importorskip("torchao.quantization")
-    namespace = {"model": nn.Identity()}
-    exec(CATALOG["int8_weights"].code("int4wo"), namespace)
-    config = quantization.Int4WeightOnlyConfig(group_size=128, int4_packing_format="tile_packed_to_4d")
-    assert config.group_size == 128
-    assert 'group_size=128, int4_packing_format="tile_packed_to_4d"' in CATALOG["int8_weights"].code("int4wo")
-
-
-# --- the attention kernel -------------------------------------------------------------------------------------
-
-
-def attention_calls(step, batch):
-    """How often a step computes attention with flash, and how often with products and a softmax."""
-    with profile() as recorded:
-        step(batch)
-    counts = {row.key: row.count for row in recorded.key_averages()}
-    flash = counts.get("aten::_scaled_dot_product_flash_attention_for_cpu", 0)
-    return flash, counts.get("aten::_softmax", 0) + counts.get("aten::_safe_softmax", 0)
-
-
-@both_steps
-@pytest.mark.parametrize("mode", list(Mode))
-def test_only_the_chosen_kernel_runs(step_of, mode):
-    batch = batches(1)[0] if mode is Mode.TRAIN else batches(1)[0][0]
-    flash_calls, softmaxes = attention_calls(step_of({"attention.backend": "flash"}, mode), batch)
-    assert (flash_calls, softmaxes) == (1, 0)
-    flash_calls, softmaxes = attention_calls(step_of({"attention.backend": "math"}, mode), batch)
-    assert flash_calls == 0
-    assert softmaxes
-
-
-@both_steps
-def test_what_is_computed_again_in_the_backward_pass_uses_the_same_kernel(step_of):
-    step = step_of({"attention.backend": "math"}, model=Decoder(checkpointed=True))
-    flash_calls, _ = attention_calls(step, batches(1)[0])
-    assert flash_calls == 0
-    step = step_of({}, model=Decoder(checkpointed=True))
-    flash_calls, softmaxes = attention_calls(step, batches(1)[0])
-    assert (flash_calls, softmaxes) == (2, 0)
-
-
-@both_steps
-def test_the_kernels_agree_and_leave_nothing_behind(step_of):
-    expected = losses(step_of({}))
-    assert losses(step_of({"attention.backend": "math"})) == pytest.approx(expected, rel=1e-5)
-    assert torch.backends.cuda.flash_sdp_enabled()
-
-
-@pytest.mark.parametrize("value", ["cudnn", "efficient"])
-def test_a_kernel_that_cannot_run_says_so(value):
-    with pytest.raises(RuntimeError, match=f"the {value} attention kernel cannot run this model's attention"):
-        applied({"attention.backend": value})(batches(1)[0])
-    assert torch.backends.cuda.math_sdp_enabled()
-
-
-def test_other_errors_in_the_model_stay_what_they_are():
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        applied({"attention.backend": "math"})((torch.ones(2, 16, 5), torch.zeros(2, dtype=torch.int64)))
-
-
-@both_ways
-def test_auto_permits_all_kernels_again(effect):
-    torch.backends.cuda.enable_flash_sdp(False)
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    effect("sdpa", "auto", parts())
-    assert torch.backends.cuda.flash_sdp_enabled()
-    assert torch.backends.cuda.cudnn_sdp_enabled()
-
-
-def test_the_code_of_a_kernel_runs_the_model_with_it():
-    model = Decoder()
-    with profile() as recorded:
-        by_code("sdpa", "math", parts(model=model))
-    assert not any("flash" in row.key for row in recorded.key_averages())
-
-
-def test_kernels_by_device_and_type():
-    assert proposed("sdpa", cpu_facts(families=ATTENTION)) == ["flash", "math"]
-    assert proposed("sdpa", gpu_facts(profile=SDPA_CALL)) == ["efficient", "math"]
-    in_half = ["flash", "cudnn", "efficient", "math"]
-    assert proposed("sdpa", gpu_facts(families=ATTENTION, parameter_dtypes=("bfloat16",))) == in_half
-    autocast = gpu_facts(families=ATTENTION, current={"precision.autocast": "float16"})
-    assert proposed("sdpa", autocast) == in_half
-    older = gpu_facts(families=ATTENTION, parameter_dtypes=("float16",), capability=(7, 5))
-    assert proposed("sdpa", older) == ["efficient", "math"]
-    assert "no scaled_dot_product_attention" in reason("sdpa", gpu_facts(profile=profile_facts()))
-    chosen = gpu_facts(families=ATTENTION, current={"attention.backend": "math"})
-    assert proposed("sdpa", chosen) == ["efficient", "auto"]
-
-
-COMPILED = """
-import sys
-import torch
-sys.path.insert(0, {tests!r})
-from torch._functorch import config
-from advisor.records import Mode
-from test_recipes_precision import applied, attention_calls, batches, exported
-
-inputs = batches(1)[0][0]
-for step_of in {steps_of}:
-    config.enable_autograd_cache = True
-    torch._dynamo.reset()
-    settings = {{"compile.mode": "default", "infer.grad": "no_grad", "attention.backend": {backend!r}}}
-    step = step_of(settings, Mode.INFER)
-    step(inputs)
-    print(attention_calls(step, inputs)[0])
-"""
-
-
-@pytest.mark.compile
-def test_a_compiled_step_is_not_served_another_kernel_from_the_cache(tmp_path):
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    flash_calls = []
-    for backend, steps_of in (("auto", "(applied,)"), ("math", "(applied, exported)")):
-        script = COMPILED.format(tests=str(Path(__file__).parent), steps_of=steps_of, backend=backend)
-        command = [sys.executable, "-c", script]
-        run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=280)
-        flash_calls += run.stdout.split()
-    assert flash_calls == ["1", "0", "0"]
-
-
 # --- determinism ----------------------------------------------------------------------------------------------
 
 
@@ -523,7 +200,7 @@ DENORMALS = """
 import sys
 import torch
 sys.path.insert(0, {tests!r})
-from test_recipes_precision import by_apply, by_code, parts
+from small_decoder import by_apply, by_code, parts
 from advisor.trial.inspection import _flushes_denormals
 
 torch.set_num_threads(4)
@@ -623,21 +300,6 @@ def test_sizes_of_linear_layers_are_facts():
 )
 def test_values_that_a_settings_file_may_not_hold(recipe_id, bad):
     assert not CATALOG[recipe_id].accepts(bad)
-
-
-def test_a_layer_that_others_changed_is_no_candidate_for_float8():
-    class Adapted(nn.Linear):
-        pass
-
-    plain, hooked, patched = (nn.Linear(1024, 1024) for _ in range(3))
-    hooked.register_forward_hook(lambda *_: None)
-    patched.forward = plain.forward
-    normed = nn.utils.parametrizations.weight_norm(nn.Linear(1024, 1024))
-    namespace = {"torch": torch}
-    exec(CATALOG["float8"].code("tensorwise").partition("if optimizer")[0], namespace)
-    for fits in (_is_large, namespace["is_large"]):
-        layers = (plain, hooked, patched, normed, Adapted(1024, 1024), nn.Linear(8, 8))
-        assert [fits(layer, "") for layer in layers] == [True, False, False, False, False, False]
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def test_the_code_of_every_setting_that_won_is_there():
     [
         {},
         {"budget_s": 90.5, "objective": Objective.MEMORY, "keep_speed": 0.8, "allow": Numerics.CHANGED},
+        {"accept": (("batch_size", 64), ("pin_memory", True), ("half_weights", None))},
         {"memory_limit_bytes": 16 * 2**30, "only": ("compile", "tf32"), "skip": ("threads",)},
     ],
 )
@@ -57,3 +58,10 @@ def test_the_command_asks_for_the_same(changes, tmp_path, monkeypatch):
     assert words[0] == "perf-advisor"
     asked = parse(words[1:]).request
     assert replace(asked, target=replace(asked.target, directory=target.directory)) == wanted
+
+
+def test_the_command_keeps_a_latency_limit():
+    target = replace(sample_request().target, mode=Mode.INFER)
+    wanted = replace(sample_request(), target=target, config_path=None, latency_limit_ms=12.5)
+    assert "--latency-limit=12.5ms" in shlex.split(command_of(wanted))
+    assert parse(["m:b", "--latency-limit=12.5ms"]).request.latency_limit_ms == 12.5

@@ -46,6 +46,8 @@ def together(*candidates):
 
 PLAIN = together(BF16, LAST, FUSED, GRAPH)
 WHOLE = together(BF16, LAST, FUSED, GRAPH, WITH_LOSS)
+UNCAPTURED = PLAIN.without(GRAPH.key)
+IN_PARTS = {**WITH_LOSS.settings, "compile.mode": "reduce-overhead"}
 EVERYTHING_HELPS = product(autocast=1.5, channels_last=1.2, fused_optimizer=1.05, step_graph=1.3, compile_scope=1.4)
 
 
@@ -80,6 +82,7 @@ def test_in_little_time_only_the_leap_is_made():
     ("culprit", "reason", "expected"),
     [
         (GRAPH.key, "RuntimeError: operation not permitted when stream is capturing", PLAIN.without(GRAPH.key)),
+        (WITH_LOSS.key, "RuntimeError: torch.compile does not currently support double backward", PLAIN),
         (LAST.key, "RuntimeError: no such layout", PLAIN.without(LAST.key)),
         (FUSED.key, "ValueError: cannot be fused", PLAIN.without(FUSED.key)),
     ],
@@ -90,7 +93,43 @@ def test_a_leap_that_fails_is_made_again_without_the_part_that_fails(culprit, re
 
     known, lab = found_by(speed)
     assert expected in lab.settings_of(Kind.LEAP)
-    assert known.stack == expected.merged(WITH_LOSS.settings)
+    assert known.stack == (expected if culprit == WITH_LOSS.key else expected.merged(WITH_LOSS.settings))
+
+
+@pytest.mark.parametrize(
+    ("in_parts", "modes"),
+    [(1.8, {"reduce-overhead"}), (0.7, {None}), ("RuntimeError: no such graph", {None, "default"})],
+)
+def test_a_step_that_cannot_be_captured_is_replayed_in_parts_where_that_gains(in_parts, modes):
+    """The compiled parts record graphs of their own; where these fail or cost, the parts run without."""
+
+    def speed(settings):
+        if GRAPH.key in settings:
+            return "RuntimeError: operation not permitted when stream is capturing"
+        if settings.get("compile.mode") != "reduce-overhead":
+            return EVERYTHING_HELPS(settings)
+        return in_parts if isinstance(in_parts, str) else in_parts * EVERYTHING_HELPS(settings)
+
+    known, lab = found_by(speed)
+    assert lab.settings_of(Kind.LEAP)[:3] == [PLAIN, UNCAPTURED, UNCAPTURED.merged(IN_PARTS)]
+    assert known.stack.get("compile.mode") in modes
+    assert set(UNCAPTURED.merged(WITH_LOSS.settings)) <= set(known.stack)
+
+
+@pytest.mark.parametrize(
+    ("culprit", "reason"),
+    [
+        (LAST, "RuntimeError: view size is not compatible with input tensor's size and stride (at least one dimension"),
+        (BF16, "RuntimeError: index_add_(): self (Float) and source (BFloat16) must have the same scalar type"),
+    ],
+)
+def test_a_failure_that_names_its_cause_costs_one_trial(culprit, reason):
+    def speed(settings):
+        return reason if culprit.key in settings else EVERYTHING_HELPS(settings)
+
+    _, lab = found_by(speed)
+    without = [culprit.key not in settings for settings in lab.settings_of(Kind.LEAP)]
+    assert without[:3] == [False, True, True]
 
 
 def test_where_half_precision_changes_the_results_the_leap_takes_tensorfloat32():

@@ -142,7 +142,7 @@ def test_changing_settings_makes_new_ones(settings, key, value):
 
 @given(settings_of_any_kind, settings_of_any_kind)
 def test_merging_lets_the_others_win(settings, other):
-    assert settings.merged(other) == {**settings, **other}
+    assert settings.merged(other) == settings.merged(dict(other)) == {**settings, **other}
 
 
 @given(settings_of_any_kind)

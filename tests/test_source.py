@@ -5,14 +5,18 @@ import re
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from facts import cpu_facts, loader_facts, profile_facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.recipe.catalog import load_catalog
+from advisor.records import Finding, Mode, Phase
 from advisor.source.reading import _read_text, read_file, read_sources, target_file
+from advisor.source.relevant import IN_TRAINING_ONLY, ON_GPU_ONLY, relevant
 
 HEAD = """
 import torch
@@ -637,3 +641,45 @@ def test_a_program_that_would_take_minutes_is_left_unread(tmp_path):
     (tmp_path / "train.py").write_text("for x in loader:\n" + ("    if bad(x):\n        continue\n" + LONG_STEP) * 4000)
     reading = read_file(tmp_path / "train.py", "train.py")
     assert reading.problem == "train.py has too many conditions and calls to be read for habits"
+
+
+# --- what matters to the measured loop ------------------------------------------------------------------------
+
+
+def _found(recipe):
+    return Finding(recipe, "train.py", 3, "a line", "does something", "do another thing")
+
+
+def test_what_costs_time_on_a_gpu_only_is_what_its_recipe_says():
+    catalog = load_catalog()
+    assert {recipe for recipe in ON_GPU_ONLY if "cpu" in catalog[recipe].devices} == set()
+    assert {recipe for recipe in IN_TRAINING_ONLY if Mode.INFER in catalog[recipe].modes} == set()
+
+
+@pytest.mark.parametrize(
+    ("workload", "recipe", "kept"),
+    [
+        ({"device": "cuda:0"}, "loss_sync", True),
+        ({"device": "cpu"}, "loss_sync", False),
+        ({"device": "cpu"}, "deterministic_off", True),
+        ({"device": "cpu"}, "zero_grad", True),
+        ({"device": "cpu", "mode": Mode.INFER}, "zero_grad", False),
+        ({"device": "cpu", "loader": None}, "num_workers", False),
+    ],
+)
+def test_only_findings_about_the_measured_loop_on_its_device_are_told(workload, recipe, kept):
+    facts = replace(cpu_facts().workload, **workload)
+    assert bool(relevant([_found(recipe)], facts, None)) is kept
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_a_loader_without_workers_is_told_where_the_measured_one_has_none(workers):
+    facts = replace(cpu_facts().workload, loader=loader_facts(num_workers=workers, pin_memory=False))
+    assert bool(relevant([_found("num_workers")], facts, None)) is (workers == 0)
+
+
+@pytest.mark.parametrize(("waiting_ms", "kept"), [(0.05, False), (2.0, True)])
+def test_a_loader_that_nobody_waits_for_is_not_told(waiting_ms, kept):
+    facts = replace(cpu_facts().workload, loader=loader_facts())
+    measured = profile_facts(phases={Phase.DATA_WAIT: waiting_ms, Phase.FORWARD: 9.0}, step_ms=10.0)
+    assert bool(relevant([_found("num_workers")], facts, measured)) is kept

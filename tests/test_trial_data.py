@@ -18,7 +18,7 @@ from advisor.experiment.data import compare_data, widened
 from advisor.experiment.numerics import compare_numerics
 from advisor.portable.device_loader import DeviceLoader
 from advisor.portable.plan import StepPlan
-from advisor.recipe.rebuild import loader_with
+from advisor.recipe.rebuild import loader_with, loader_with_workers
 from advisor.records import DataPrint, Mode, Numerics, Outcome, TrialResult
 from advisor.trial.measurement.data_prints import pinning_problem, print_of
 from advisor.trial.measurement.draws import (
@@ -30,6 +30,7 @@ from advisor.trial.measurement.draws import (
     state_problem,
     undisturbed,
 )
+from advisor.trial.measurement.epochs import check_epochs
 from advisor.trial.measurement.feed import Feed
 
 PLAN = StepPlan(Mode.TRAIN, "cpu")
@@ -460,3 +461,68 @@ def test_a_dataset_that_meddles_with_the_program_is_found(meddle, named):
 def test_a_print_survives_the_journal():
     data = seen(augmented())
     assert msgspec.json.decode(msgspec.json.encode(data), type=DataPrint) == data
+
+
+class KeepsItsPlace(Sampler):
+    """Goes on where it stopped, as samplers do that training is resumed with."""
+
+    def __init__(self):
+        self.place = 0
+
+    def __len__(self):
+        return 4000
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            self.place = (self.place + 1) % 4000
+            yield self.place
+
+
+class TellsTheDataset(Sampler):
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return 24
+
+    def __iter__(self):
+        self.dataset.epoch += 1
+        return iter(range(24))
+
+
+class ByEpoch(Dataset):
+    epoch = 0
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return torch.tensor(float(index + 100 * self.epoch))
+
+
+class InOneGo(Sampler):
+    """Its order is by the seed of the loop: nothing that workers would change."""
+
+    def __len__(self):
+        return 24
+
+    def __iter__(self):
+        return iter(torch.randperm(24).tolist())
+
+
+@pytest.mark.process
+def test_an_order_that_workers_would_change_ends_the_trial():
+    dataset = ByEpoch()
+    told = DataLoader(dataset, batch_size=4, sampler=TellsTheDataset(dataset))
+    with pytest.raises(RefusedError, match="changes the dataset as an epoch begins"):
+        check_epochs(told, loader_with_workers(told, 1), 0)
+    assert dataset.epoch == 0
+    long = DataLoader(range(4000), batch_size=4, sampler=KeepsItsPlace())
+    with pytest.raises(RefusedError, match="KeepsItsPlace keeps count while it is read"):
+        check_epochs(long, loader_with_workers(long, 1), 0)
+    assert long.sampler.place == 0
+    for same in (DataLoader(ByEpoch(), 4, sampler=InOneGo()), DataLoader(ByEpoch(), 4, shuffle=True)):
+        check_epochs(same, loader_with_workers(same, 2), 0)

@@ -19,7 +19,7 @@ from advisor.export.outputs import write_outputs
 from advisor.export.python_file import python_source
 from advisor.files.config_file import read_config
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Mode, Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec, Verification
+from advisor.records import Block, Mode, Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec, Verification
 from advisor.records.outputs import Outputs
 from advisor.report.figures import verified_words
 from advisor.runner.trials import Runner
@@ -145,6 +145,31 @@ def test_a_file_is_verified_in_processes_of_its_own(tmp_path):
     found = verify(bench, Exported(str(patched)), stack)
     assert found.speedup is None
     assert found.problem.startswith("the loop with the file: ")
+
+
+class Recorded:
+    """A bench whose runs are results with these outputs, without the file and with it."""
+
+    def __init__(self, plain, tuned):
+        self.outputs = {"": plain, "model.pt2": tuned}
+        self.runner = self
+
+    def spec(self, name, settings, *, kind):
+        return TrialSpec(name, TargetSpec("t.py:build", "."), dict(settings), 1, 1, 1, "log", kind=kind)
+
+    def run(self, spec, listen):
+        return TrialResult(Outcome.MEASURED, blocks=(Block(1, 8, 0.1),), outputs=self.outputs[spec.export_path])
+
+
+@pytest.mark.parametrize(("tuned", "difference", "verified"), [(1.01, 0.01, True), (1.2, 0.2, False)])
+def test_outputs_of_another_model_are_not_verified(tuned, difference, verified):
+    plain = (3.0, 1.0, 2.0)
+    bench = Recorded(plain, tuple(tuned * value for value in plain))
+    found = verify(bench, Exported("model.pt2"), replace(confirmed().stack, numerics=None))
+    assert found.difference == pytest.approx(difference)
+    assert bool(found.speedup) is verified
+    assert ("outputs within 1.00 %" in verified_words(found)) is verified
+    assert ("differ by 20.0 %" in verified_words(found)) is not verified
 
 
 # --- what a session does with it --------------------------------------------------------------------------------

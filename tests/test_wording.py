@@ -10,7 +10,7 @@ from advisor.records import BaselineRecord, Bottleneck, Numerics, NumericsResult
 from advisor.report.figures import noise_words
 
 
-@pytest.mark.parametrize(("runs", "words"), [(1, "noise not measured yet"), (2, "noise ±6.3 %")])
+@pytest.mark.parametrize(("runs", "words"), [(1, "noise not measured"), (2, "noise ±6.3 %")])
 def test_the_noise_of_a_single_run_is_not_told_as_measured(runs, words):
     assert noise_words(BaselineRecord(result_at(1.0), 10.0, 3200.0, 0.063, runs=runs)) == words
 

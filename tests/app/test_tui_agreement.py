@@ -49,7 +49,7 @@ def without_a_trial() -> SessionState:
 def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
     state = without_a_trial()
     assert headline(state).plain.startswith("Nothing could be judged: no candidate was tried.\n")
-    assert "R tries them" in headline(state).plain
+    assert "R tries the candidates" in headline(state).plain
     assert "bold $warning" in [str(span.style) for span in headline(state).spans]
     assert nothing_helped(state).startswith("Nothing could be judged: no candidate was tried. 1 could not be tried: R")
     state.trials[histories.ZERO_GRAD.candidate.name] = histories.ZERO_GRAD

@@ -233,7 +233,7 @@ async def test_what_waits_can_be_accepted_and_rejected_among_the_trials() -> Non
         table = app.query_one("#trials-table", DataTable)
         table.move_cursor(row=table.get_row_index(BATCH))
         await settle(pilot)
-        assert cell(app, BATCH) == "opt-in: it changes results; a allows it"
+        assert cell(app, BATCH) == "opt-in: press a (changes results)"
         assert "key a lets it in" in screen_text(app)
         await pilot.press("a")
         await settle(pilot)
@@ -249,7 +249,7 @@ async def test_what_waits_can_be_accepted_and_rejected_among_the_trials() -> Non
         await pilot.press("u")
         await settle(pilot)
         assert control.calls[-1] == ("decide", "batch_size", None)
-        assert cell(app, BATCH) == "opt-in: it changes results; a allows it"
+        assert cell(app, BATCH) == "opt-in: press a (changes results)"
         assert ("rework",) not in control.calls
 
     await drive(histories.to_trials(), check, hold=True, toasts=False)

@@ -8,17 +8,19 @@ from collections import Counter
 import pytest
 import tui_histories as histories
 from textual.content import Content
-from textual.widgets import Footer, Static
-from textual.widgets._footer import FooterKey
+from textual.widgets import Static
 from tui_fakes import make_app
 from tui_pilot import screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
+from advisor.tui.actions import VIEWS
 from advisor.tui.countdown import Countdown
-from advisor.tui.views.base import View
+from advisor.tui.views import view_class
+from advisor.tui.widgets import status
 from advisor.tui.widgets.changes import look_same, show_text
 from advisor.tui.widgets.fact_list import FactList
+from advisor.tui.widgets.key_footer import KeyFooter
 
 INTERVAL_S = 0.5
 NAME = histories.BATCH.candidate.name
@@ -26,8 +28,7 @@ NAME = histories.BATCH.candidate.name
 
 def footer_keys(app) -> dict[str, bool]:
     """What the keys in the footer do, and whether each can be pressed."""
-    keys = app.base_screen.query(Footer).first().query(FooterKey)
-    return {str(key.action): not key.has_class("-disabled") for key in keys}
+    return {key.action: key.enabled for key in app.base_screen.query_one(KeyFooter).keys}
 
 
 @pytest.fixture
@@ -44,9 +45,9 @@ def counted(monkeypatch) -> Counter[str]:
 
         monkeypatch.setattr(cls, name, counting)
 
-    for view in View.__subclasses__():
-        count(view, "show")
-    count(Footer, "compose")
+    for view in VIEWS:
+        count(view_class(view.id), "show")
+    count(KeyFooter, "render")
     return counts
 
 
@@ -113,10 +114,10 @@ async def test_the_footer_is_built_again_only_when_its_keys_change(counted) -> N
             app.post_event(events.TrialActivity(NAME, f"block {step}"))
             await settle(pilot)
         assert counted["TrialsView.show"] >= 10
-        assert counted["Footer.compose"] == 0
+        assert counted["KeyFooter.render"] == 0
         await pilot.press("4")
         await settle(pilot)
-        assert counted["Footer.compose"] >= 1
+        assert counted["KeyFooter.render"] >= 1
         assert "in_view('plot')" in footer_keys(app)
         assert "in_view('log')" not in footer_keys(app)
         control.cancel()
@@ -155,6 +156,7 @@ async def test_the_status_says_as_much_as_fits_after_a_resize() -> None:
 async def test_the_spinner_turns_without_a_layout_of_the_screen(monkeypatch) -> None:
     app, control = make_app(histories.to_trials(), hold=True)
     app.animation_level = "full"
+    monkeypatch.setattr(status, "SPIN_INTERVAL_S", 0.1)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
         line = app.query_one("#status-now", Static)
@@ -276,3 +278,24 @@ def test_nothing_runs_down_where_nobody_knows_what_is_left(left_s) -> None:
     countdown.told(state)
     clock.now = 50.0
     assert countdown.now(state) == (0.25, left_s)
+
+
+async def test_the_preview_of_a_running_session_is_written_once_for_an_event(monkeypatch) -> None:
+    app, control = make_app(histories.to_trials(), hold=True)
+    written: list[str] = []
+    preview = app.context.exporter.preview
+    monkeypatch.setattr(
+        app.context.exporter, "preview", lambda chosen, state: (written.append(chosen), preview(chosen, state))[1]
+    )
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        await pilot.press("5")
+        await settle(pilot)
+        written.clear()
+        await pilot.press("1", "5", "1", "5")
+        await settle(pilot)
+        assert written == []
+        app.post_event(events.ProgressMade(0.7, 60.0))
+        await settle(pilot)
+        assert written == ["settings"]
+        control.cancel()

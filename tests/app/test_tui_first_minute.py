@@ -37,9 +37,9 @@ def test_the_plan_says_when_the_session_is_expected_to_end():
     assert context.expected_end is None
     for event in histories.to_trials():  # the last of them says that 74 s are left
         context.take(event)
-    assert "   ends about 00:00, at most 5 min" in plan_text(context.state, 300.0, context.expected_end).plain
+    assert "   ends about 00:00\n" in plan_text(context.state, 300.0, context.expected_end).plain
     context.take(events.Held(True))
-    assert "ends about" not in plan_text(context.state, 300.0, context.expected_end).plain
+    assert "   at most 5 min" in plan_text(context.state, 300.0, context.expected_end).plain
 
 
 async def test_the_plan_stands_on_the_overview_while_a_session_runs():

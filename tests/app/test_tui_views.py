@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tui_histories as histories
+from facts import h200
 from textual.widgets import Button, Input, OptionList
 from tui_pilot import drive, screen_text, settle
 
@@ -18,8 +19,12 @@ from advisor.experiment.state import SessionState
 from advisor.figures.sweep import sweep_rows
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
+    AllReduceSweep,
+    AllReduceTime,
     ClockCheck,
+    GpuLink,
     GpuReadings,
+    Hardware,
     Mode,
     Numerics,
     NumericsResult,
@@ -35,6 +40,7 @@ from advisor.tui.screens import OverwriteScreen
 from advisor.tui.views.clocks import clock_facts
 from advisor.tui.views.export import ExportView
 from advisor.tui.views.habits_text import habits_text
+from advisor.tui.views.overview import OverviewView
 from advisor.tui.views.overview_facts import baseline_facts, source_facts, workload_facts
 from advisor.tui.views.readings import cpu_text, energy_text, readings_text, trade_text
 from advisor.tui.views.roof_text import roof_before_and_after, roof_facts
@@ -43,6 +49,7 @@ from advisor.tui.views.trial_rows import build_rows
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import legend
+from advisor.tui.widgets.picture_panel import PicturePanel
 
 SMALL, LARGE = (80, 24), (120, 36)
 COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "white")
@@ -95,8 +102,24 @@ async def test_the_overview_compares_clocks() -> None:
     await drive(histories.whole(), check, toasts=False)
 
 
+async def test_the_overview_draws_the_links_between_gpus() -> None:
+    times = tuple(AllReduceTime(1024 * 4**power, 2e-5 + 1024 * 4**power / 2e11) for power in range(10))
+    hardware = Hardware(histories.HOST, (h200(), h200(index=1, uuid="GPU-2")), links=(GpuLink(0, 1, 18, "4.0"),))
+    measured = events.AllReduceMeasured(AllReduceSweep(2, "nccl", times))
+
+    async def check(pilot, app, control) -> None:
+        assert "18 NVLinks 4.0" in screen_text(app)
+        app.query_one(OverviewView).query_one(PicturePanel).scroll_visible(animate=False)
+        await settle(pilot)
+        for text in ("All-reduce", "bus bandwidth", "over 2 ranks by nccl"):
+            assert text in screen_text(app), screen_text(app)
+
+    await drive([events.HardwareFound(hardware), measured], check, toasts=False, hold=True)
+
+
 async def test_panels_without_anything_to_say_are_not_there() -> None:
     async def check(pilot, app, control) -> None:
+        assert not app.query_one(OverviewView).query_one(PicturePanel).display
         for panel in ("#clocks", "#source"):
             assert not app.query_one(panel).parent.display
 
@@ -332,7 +355,7 @@ def test_the_roof_without_ceilings(state) -> None:
 def test_habits_where_nothing_waits_and_where_nobody_looked() -> None:
     nothing = habits_text(replace(histories.PROFILE, sync_places=(), habits=()), str)
     assert nothing.plain == "Nothing in the step makes the host wait for the device."
-    assert habits_text(Profile(1.0, {}), str).plain == "No habit could be priced here."
+    assert habits_text(Profile(1.0, {}), str).plain == "No coding habit was measured here, and no wait was found."
 
 
 def test_habits_are_shares_of_the_step() -> None:

@@ -27,6 +27,8 @@ PICTURES = {
     "overview_rejected": (histories.decided, ["1"]),
     "trials_deciding": (histories.deciding, ["3", "home", *["down"] * 12]),
     "trials_running": (histories.to_trials, ["3"]),
+    "trials_measuring": (histories.measuring, ["3"]),
+    "overview_measuring": (histories.measuring, ["1"]),
     "trials_sorted": (histories.contributed, ["3", "o", "o"]),
     "trials_hidden": (histories.whole, ["3", "h", "end"]),
     "trials_filter": (histories.whole, ["3", "slash", *"batch"]),

@@ -208,7 +208,7 @@ def slowdown(terminal: Terminal, blocks: int, block_s: float = 0.5) -> Row:
 
 def measure(keys: int, seconds: float, blocks: int) -> list[Row]:
     """All figures, in one session of the app."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         Path(folder, "sleeps.py").write_text(TARGET, encoding="utf-8")
         command = [sys.executable, "-m", "advisor", "sleeps.py", "--budget", "10m"]
         rows = [first_paint(command, folder)]

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 from catalogue import WORKLOADS, Workload
 from options import Options
 from processes import NVML_CHECK, end_children, environment_with
@@ -58,6 +59,7 @@ class Lanes:
 
     def run(self) -> list[Workload]:
         """Measure all workloads; return those that were not started for lack of time."""
+        others = psutil.Process().children(recursive=True)
         threads = [threading.Thread(target=self._empty, args=(lane,)) for lane in range(self.lanes)]
         for thread in threads:
             thread.start()
@@ -66,7 +68,7 @@ class Lanes:
                 thread.join()
         finally:
             self._ended = True
-            end_children(os.getpid())
+            end_children(os.getpid(), spared=others)
         return self.left
 
     def _empty(self, lane: int) -> None:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -115,12 +115,13 @@ def environment_with(wanted: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def end_children(pid: int) -> None:
-    """Kill all that a process has started, also in sessions of their own."""
+def end_children(pid: int, spared: Collection[psutil.Process] = ()) -> None:
+    """Kill all that a process has started, also in sessions of their own, but those that are spared."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
+                if child not in spared:
+                    child.kill()
 
 
 def _end(process: BaseProcess, patience_s: float) -> None:

@@ -11,20 +11,22 @@ plays the session from its first event to its advice.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import re
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from advisor.experiment.events import BlockTimed, Event, RunMeasured, TrialActivity, TrialStarted
 from advisor.experiment.journal import PastSession, list_sessions, open_session
 from advisor.experiment.request import Request
 from advisor.headless.run import run_headless
 from advisor.recipe.catalog import load_catalog
-from advisor.records import TargetSpec
+from advisor.records import Block, TargetSpec
 from advisor.records.outputs import Outputs
 from advisor.tui.app import AdvisorApp
 from advisor.tui.launch import FileExporter
@@ -67,7 +69,7 @@ class Replay:
     """A session whose events were kept: as a control it posts them, as far as it may go."""
 
     def __init__(self, past: PastSession, post) -> None:
-        self._events, self._post = list(past.events), post
+        self._events, self._post = list(with_blocks(past.events)), post
         self._may_go = threading.Condition()
         self._until, self._posted, self._ends = 0, 0, False
 
@@ -84,8 +86,18 @@ class Replay:
     def go(self, share: float) -> None:
         """Let it go on until this share of the events has been posted."""
         with self._may_go:
-            self._until = max(self._until, round(share * len(self._events)))
+            self._until = max(self._until, self._place(share))
             self._may_go.notify()
+
+    def _place(self, share: float) -> int:
+        """How many events have come then; in the middle, up to the next trial whose blocks have all been timed."""
+        wanted = round(share * len(self._events))
+        ends = (
+            place + 1
+            for place, (event, after) in enumerate(itertools.pairwise(self._events))
+            if isinstance(event, BlockTimed) and not isinstance(after, BlockTimed)
+        )
+        return wanted if share == 1.0 else next((place for place in ends if place >= wanted), wanted)
 
     @property
     def arrived(self) -> bool:
@@ -97,6 +109,22 @@ class Replay:
         with self._may_go:
             self._ends = True
             self._may_go.notify()
+
+
+def with_blocks(events: Sequence[Event]) -> Iterator[Event]:
+    """The events, with those of the blocks put back: a journal has them only in the result that follows a trial."""
+    for place, event in enumerate(events):
+        yield event
+        if isinstance(event, TrialStarted):
+            yield TrialActivity(event.name, "measuring")
+            for block in _blocks_after(events[place + 1 :]):
+                yield BlockTimed(event.name, block.step_ms, block.samples / block.steps)
+
+
+def _blocks_after(events: Sequence[Event]) -> Sequence[Block]:
+    """The blocks of the trial that has just begun; none where its result is not among them."""
+    own = itertools.takewhile(lambda event: not isinstance(event, TrialStarted), events)
+    return next((event.result.blocks for event in own if isinstance(event, RunMeasured)), ())
 
 
 def app_over(past: PastSession) -> tuple[AdvisorApp, Replay]:
@@ -174,7 +202,7 @@ async def record(past: PastSession, folder: Path) -> None:
 
 
 def animated(frames: Sequence[str]) -> str:
-    """Pictures of one size as one that shows them in turn; the names in each are its own already."""
+    """Pictures of one size as one that shows them in turn; the long names in each become short ones of its own."""
     whole_s, share = SCENE_S * len(frames), 100 / len(frames)
     style = (
         f"@keyframes turn {{ 0% {{ visibility: visible }} {share:.4f}%, 100% {{ visibility: hidden }} }} "
@@ -182,7 +210,7 @@ def animated(frames: Sequence[str]) -> str:
     )
     view_box = re.search(r'viewBox="([^"]+)"', frames[0])
     assert view_box is not None
-    drawn = [frame[frame.index("<svg") :] for frame in frames]
+    drawn = [re.sub(r"terminal-\d+", f"f{place}", frame[frame.index("<svg") :]) for place, frame in enumerate(frames)]
     parts = [
         f'<g class="frame" style="animation-delay: {place * SCENE_S}s">{frame}</g>'
         for place, frame in enumerate(drawn[:-1])

@@ -144,6 +144,35 @@ def build():
 """
 
 
+SHOWS_THE_CONFIG = """
+import pathlib
+import torch
+from torch import nn
+
+NO_MKL = "USE_MKL=OFF" in torch.__config__.show()  # as torch_geometric does; this starts the driver
+
+def build():
+    with (pathlib.Path(__file__).parent / "builds").open("a") as builds:
+        builds.write("built ")
+    return nn.Linear(16, 4), (torch.randn(8, 16), torch.randint(4, (8,))), nn.CrossEntropyLoss()
+"""
+
+
+def test_a_target_that_reads_the_configuration_of_pytorch_is_built_once(tmp_path):
+    (tmp_path / "target.py").write_text(SHOWS_THE_CONFIG, encoding="utf-8")
+    target = TargetSpec("target.py", str(tmp_path), mode=Mode.TRAIN, device="cuda")
+    Runner.prepare()
+    runner = Runner()
+    try:
+        assert runner.build_once(target, 0, str(tmp_path / "build.log"), SOON_S) == ""
+        for name in ("first", "second"):
+            spec = TrialSpec(name, target, {}, 0.2, 0.3, SOON_S, str(tmp_path / "trial.log"))
+            assert runner.run(spec, lambda message: None).measured
+    finally:
+        runner.forget_build()
+    assert (tmp_path / "builds").read_text() == "built "
+
+
 def test_a_driver_that_another_library_started_is_noticed(tmp_path):
     (tmp_path / "target.py").write_text(STARTS_THE_DRIVER, encoding="utf-8")
     target = TargetSpec("target.py", str(tmp_path), mode=Mode.TRAIN, device="cuda")

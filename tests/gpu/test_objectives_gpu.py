@@ -65,7 +65,7 @@ def test_a_limit_below_the_baseline_is_met(by_memory):
 
 def test_a_limit_that_nothing_meets_is_told():
     report = session("--memory-limit", "8MiB", "--only", "autocast", budget_s=40)
-    assert report["stack"]["settings"] == {}
+    assert not (report["stack"] or {}).get("settings")
     assert report["recommendations"] == []
     assert any("stays within the memory limit of 8.00 MiB" in said["text"] for said in report["messages"])
 

@@ -144,6 +144,7 @@ def test_half_weights_infer_close_in_half_the_bytes(effect, value):
     assert 0 < distance(output, expected) < CLOSE[value]
 
 
+@both_ways
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_recurrent_layers_in_half_precision_keep_their_weights_in_one_piece(effect, kind):
     torch.manual_seed(0)

@@ -49,6 +49,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "torchvision:raft_small --mode infer",
     ),
     "text": (
+        "hf:gpt2 -- generate=16 n_layer=2",
         "hf:bert-base-uncased",
         "hf:distilbert-base-uncased",
         "hf:FacebookAI/roberta-base",
@@ -103,6 +104,13 @@ docs/models.md` makes this page; it needs the extra `frameworks`, and no network
 HEADER = ("what is typed", "model", "mode", "batch", "failure")
 
 
+def words_of(line: str, folder: str, *options: str) -> list[str]:
+    """The words of a command line, with these options before the target's own arguments."""
+    words = line.replace("FOLDER", folder).split()
+    end = words.index("--") if "--" in words else len(words)
+    return [*words[:end], *options, *words[end:]]
+
+
 def row_of(line: str, folder: str) -> tuple[str, ...]:
     """One row of the table: the target loaded, and one step of it run."""
     from advisor.cli.commands.measure import parse
@@ -113,17 +121,16 @@ def row_of(line: str, folder: str) -> tuple[str, ...]:
     from advisor.runtime.batches import describe
     from advisor.runtime.step import make_step
     from advisor.target.entrypoint import load_target
-    from advisor.trial.main import _set_mode
+    from advisor.trial.main import set_mode
 
     typed = f"`perf-advisor {line.replace('FOLDER/', '')}`"
     os.chdir(HERE)
-    words = line.replace("FOLDER", folder).split()
-    request = parse([*words[: words.index("--")], "--device", "cpu", *words[words.index("--") :]] if "--" in words
-                    else [*words, "--device", "cpu"], (), "").request  # fmt: skip
+    request = parse(words_of(line, folder, "--device", "cpu"), (), "").request
     try:
         loop = load_target(request.target)
-        _set_mode(loop.model, training=loop.mode is Mode.TRAIN)
-        components = Components(loop.model, loop.optimizer, loop.data, StepPlan(mode=loop.mode, device="cpu"))
+        set_mode(loop.model, training=loop.mode is Mode.TRAIN)
+        plan = StepPlan(mode=loop.mode, device="cpu")
+        components = Components(loop.model, loop.optimizer, loop.data, plan, own_step=loop.step)
         step = make_step(components, loop.loss)
         batch = loop.data if loop.loader is None else next(iter(loop.loader))
         started = time.perf_counter()

@@ -15,6 +15,7 @@ from real_session import Run, short_trials
 
 from advisor.errors import ExitCode
 from advisor.experiment import events
+from advisor.export.json_report import report
 
 LONGEST_S = 300.0  # generous: the machine may be loaded
 SOON_S = 30.0  # the fork server imports torch before it looks at anything else
@@ -51,6 +52,27 @@ def command(tmp_path):
         return subprocess.Popen(line, cwd=tmp_path, text=True, start_new_session=True, **pipes)
 
     return start
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n", "target.py ended without a training loop"),
+        (TINY_TARGET.replace("torch.manual_seed(0)", "raise ValueError('boom')"), "ValueError: boom"),
+        (TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')"), "could not be measured: no room"),
+    ],
+)
+def test_a_target_that_fails_ends_the_session(tmp_path, text, message):
+    run = Run(tmp_path, text).run()
+    (failure,) = run.posted(events.SessionFailed)
+    assert message in failure.message
+    assert failure.hint
+    assert failure.exit_code == run.session.exit_code == ExitCode.TARGET
+    assert isinstance(run.told[-1], events.SessionFinished)
+    assert json.dumps(report(run.state, run.request, "0"), allow_nan=False)
+    run.session.rework()
+    run.session.retry("zero_grad=zeros")
+    assert isinstance(run.told[-1], events.SessionFinished)
 
 
 def test_compiling_at_each_step_is_noted(tmp_path):

@@ -476,3 +476,20 @@ def test_the_death_of_a_trial_is_noticed_though_a_process_of_its_own_lives_on(bu
         for pid in pids.read_text().split():
             with contextlib.suppress(ProcessLookupError):  # on Linux the runner has ended it
                 os.kill(int(pid), signal.SIGKILL)
+
+
+SHOWS = """
+import os, torch
+from advisor.trial.builder import config_shown_by_a_fork
+
+torch._C._show_config = lambda: str(os.getpid())  # on a machine with a GPU this starts the driver
+with config_shown_by_a_fork():
+    first, again = torch.__config__.show(), torch.__config__.show()
+assert first == again != str(os.getpid()), (first, again)
+assert torch.__config__.show() == str(os.getpid())
+"""
+
+
+def test_reading_the_configuration_of_pytorch_asks_no_driver_in_the_builder():
+    done = subprocess.run([sys.executable, "-c", SHOWS], capture_output=True, text=True, timeout=SOON_S, check=False)
+    assert done.returncode == 0, done.stderr

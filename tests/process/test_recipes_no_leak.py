@@ -59,7 +59,10 @@ def build():
     return {"model": model, "data": loader, "loss": nn.CrossEntropyLoss(), "optimizer": optimizer, "clip_grad": 1.0}
 """
 # A reason of a trial that needs another machine, or another workload.
-NOT_HERE = "needs one of these packages|is not installed|takes the place of|dataset's transforms do not end in one"
+NOT_HERE = (
+    "needs one of these packages|is not installed|takes the place of|dataset's transforms do not end in one"
+    "|attention kernel cannot run this model's attention"
+)
 # The one that is tried of those that compile, which takes seconds.
 COMPILED = "compile_scope"
 WORKERS = {"training with workers": 1}

@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-import itertools
 import os
-import re
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from statistics import median
 
-import psutil
 import pytest
 from planted import TINY_TARGET
-from trial_processes import SOON_S, building, gone, spec_of
+from trial_processes import SLEEPING, SOON_S, appears, building, gone, spec_of
 
 from advisor.records import (
     Activity,
@@ -25,42 +21,11 @@ from advisor.records import (
     Ready,
     Started,
     TargetFailure,
-    TargetSpec,
     TrialKind,
 )
 from advisor.runner.trials import Runner
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _fork_server(tmp_path_factory):
-    """The fork server, warm: the first trial waits for its imports."""
-    Runner.prepare()
-    folder = tmp_path_factory.mktemp("warm")
-    (folder / "warm.py").write_text(TINY_TARGET, encoding="utf-8")
-    result = Runner().run(spec_of(folder, "warm.py"), lambda message: None)
-    assert result.outcome is Outcome.MEASURED
-
-
-@pytest.fixture
-def trial(tmp_path):
-    """Run a target's text as a trial: its result and its messages."""
-
-    def run(text, *, runner=None, **changes):
-        (tmp_path / "target.py").write_text(textwrap.dedent(text), encoding="utf-8")
-        messages = []
-        result = (runner or Runner()).run(spec_of(tmp_path, "target.py", **changes), messages.append)
-        return result, messages
-
-    return run
-
-
-def appears(path):
-    deadline = time.monotonic() + SOON_S
-    while time.monotonic() < deadline:
-        if path.exists() and path.read_text().strip():
-            return path.read_text().split()
-        time.sleep(0.02)
-    raise AssertionError(f"{path} did not appear")
+pytestmark = pytest.mark.usefixtures("warm_fork_server")
 
 
 # --- a trial that works ---------------------------------------------------------------------------------------
@@ -83,6 +48,9 @@ def test_a_trial_measures_and_tells_what_it_does(trial):
     assert activities == [
         "loading the model", "applying the settings", "first steps", "warming up", "measuring", "profiling",
     ]  # fmt: skip
+    told = [message.block for message in messages if isinstance(message, BlockDone)]
+    assert result.blocks[0].steps % told[0].steps == 0, "short blocks are joined in the result"
+    assert len(told) <= 2 + 4 * sum(block.seconds for block in result.blocks)
     inspected = next(message for message in messages if isinstance(message, Inspected))
     assert inspected.workload.optimizer.name == "SGD"
     profile = next(message.profile for message in messages if isinstance(message, Profiled))
@@ -277,196 +245,6 @@ def test_workers_start_as_in_the_users_own_program(trial, tmp_path):
     result, _ = trial(textwrap.dedent(text).format(path=str(tmp_path / "method")))
     assert (result.outcome, result.reason) == (Outcome.MEASURED, "")
     assert (tmp_path / "method").read_text() == "None"
-
-
-# --- a trial that fails ---------------------------------------------------------------------------------------
-
-
-def test_a_target_that_cannot_be_loaded(trial):
-    result, messages = trial("x = 1\n")
-    failure = next(message for message in messages if isinstance(message, TargetFailure))
-    assert failure.message == "target.py ended without a training loop: no model was called."
-    assert failure.hint.startswith(
-        "Name what makes your model, as in target.py:build; or `perf-advisor init target.py`"
-    )
-    assert (result.outcome, result.reason, result.hint) == (Outcome.FAILED, failure.message, failure.hint)
-
-
-def test_a_first_step_that_fails_is_the_targets(trial):
-    text = TINY_TARGET.replace("torch.randn(8, 16)", "torch.randn(8, 15)")
-    result, messages = trial(text, kind=TrialKind.BASELINE)
-    assert any(isinstance(message, TargetFailure) for message in messages)
-    # Newer versions of PyTorch name the operator first.
-    assert re.match(r"the first step failed: RuntimeError: (addmm: )?mat1 and mat2", result.reason)
-    assert "loss" in result.hint
-
-
-@pytest.mark.timed
-def test_steps_that_are_too_long_for_the_budget_are_refused_before_the_time_out(trial):
-    slow = TINY_TARGET.replace("return 1.0 * x", "import time; time.sleep(0.8); return 1.0 * x")
-    started = time.monotonic()
-    result, messages = trial(slow, kind=TrialKind.BASELINE, timeout_s=9.0)
-    assert time.monotonic() - started < 9.0
-    assert (result.outcome, result.blocks) == (Outcome.FAILED, ())
-    assert re.search(r"one step takes about 1 s: measuring the baseline alone needs 1\d s", result.reason)
-    assert "--budget" in result.hint
-    assert any(isinstance(message, TargetFailure) for message in messages)
-
-
-def test_a_step_of_microseconds_is_timed_in_blocks_of_many(trial):
-    result, _ = trial("import torch\n\n\ndef build():\n    return torch.nn.Identity(), torch.randn(2, 2)\n")
-    assert result.outcome is Outcome.MEASURED
-    assert all(block.steps >= 100 and block.step_ms < 0.5 for block in result.blocks)
-
-
-def test_an_unknown_setting_fails_the_trial(trial):
-    result, _ = trial(TINY_TARGET, settings={"no.such": 1})
-    assert result.outcome is Outcome.FAILED
-    assert "no recipe owns the setting" in result.reason
-
-
-def test_a_device_that_is_not_there(tmp_path):
-    (tmp_path / "target.py").write_text(TINY_TARGET, encoding="utf-8")
-    target = TargetSpec("target.py", str(tmp_path), device="cuda:99")
-    result = Runner().run(spec_of(tmp_path, "target.py", target=target), lambda message: None)
-    assert result.outcome is Outcome.FAILED
-    assert result.reason.startswith("--device cuda:99")
-
-
-@pytest.mark.parametrize("where", ["build", "step"])
-def test_memory_that_runs_out_is_out_of_memory(trial, where):
-    text = building("raise MemoryError('no room')")
-    if where == "step":
-        text = TINY_TARGET.replace("return 1.0 * x", "raise MemoryError('no room')")
-    result, _ = trial(text, kind=TrialKind.BASELINE)
-    assert result.outcome is Outcome.OUT_OF_MEMORY
-    assert "no room" in result.reason
-
-
-def test_memory_that_pytorch_cannot_allocate_is_out_of_memory(trial):
-    result, _ = trial(TINY_TARGET.replace("return 1.0 * x", "return x * torch.empty(2**60, device='cpu')[0]"))
-    assert result.outcome is Outcome.OUT_OF_MEMORY
-    assert result.reason.startswith("can't allocate memory: you tried to allocate")
-
-
-@pytest.mark.parametrize("said", ["CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling x"])
-def test_memory_that_the_driver_or_a_library_does_not_get_is_out_of_memory(trial, said):
-    text = TINY_TARGET.replace("return 1.0 * x", f"raise RuntimeError({said!r} + '\\nSearch for it.')")
-    result, _ = trial(text)
-    assert result.outcome is Outcome.OUT_OF_MEMORY
-    assert result.reason == f"{said}."
-
-
-def test_a_crash_names_the_signal(trial):
-    result, _ = trial(building("print('before', flush=True); ctypes.string_at(0)"))
-    assert result.outcome is Outcome.CRASHED
-    assert "SIGSEGV" in result.reason
-    assert "before" in result.details
-
-
-def test_leaving_the_process_is_a_crash(trial):
-    result, _ = trial(building("os._exit(3)"))
-    assert (result.outcome, result.reason) == (Outcome.CRASHED, "the trial process ended with exit code 3")
-
-
-@pytest.mark.parametrize("kills", [itertools.repeat(3), itertools.count(3), itertools.repeat(None)])
-def test_being_killed_is_for_want_of_memory_where_the_kernel_says_so(trial, monkeypatch, kills):
-    monkeypatch.setattr("advisor.runner.whereabouts.out_of_memory_kills", lambda: next(kills))
-    result, _ = trial(building("os.kill(os.getpid(), 9)"))
-    by_another = next(kills) == 3
-    assert result.outcome is (Outcome.CRASHED if by_another else Outcome.OUT_OF_MEMORY)
-    assert "SIGKILL" in result.reason
-
-
-def test_a_time_limit_of_years_is_waited_for(trial):
-    assert trial(TINY_TARGET, timeout_s=1e10)[0].measured
-
-
-SLEEPING = """
-child = subprocess.Popen(["sleep", "600"])
-with open({path!r}, "w") as file:
-    file.write(f"{{os.getpid()}} {{child.pid}}")
-time.sleep(600)
-"""
-
-
-def test_a_hang_is_timed_out_and_its_whole_group_ends(trial, tmp_path):
-    pids = tmp_path / "pids"
-    result, _ = trial(building(SLEEPING.format(path=str(pids))), timeout_s=3.0)
-    assert (result.outcome, result.reason) == (Outcome.TIMED_OUT, "no result after 3 s (loading the model)")
-    assert "--budget" in result.hint
-    assert re.search(r'target.py", line \d+ in build\n', result.details)
-    assert all(gone(int(pid)) for pid in appears(pids))
-
-
-@pytest.mark.timed
-def test_a_trial_is_cancelled_from_another_thread(trial, tmp_path):
-    pids, runner, results = tmp_path / "pids", Runner(), []
-    thread = threading.Thread(
-        target=lambda: results.append(trial(building(SLEEPING.format(path=str(pids))), runner=runner))
-    )
-    thread.start()
-    started = appears(pids)
-    asked = time.monotonic()
-    runner.cancel()
-    thread.join(SOON_S)
-    assert time.monotonic() - asked < 2.0
-    result, _ = results[0]
-    assert result.outcome is Outcome.CANCELLED
-    assert all(gone(int(pid)) for pid in started)
-    assert trial(TINY_TARGET, runner=runner)[0].outcome is Outcome.CANCELLED
-    runner.resume()
-    assert trial(TINY_TARGET, runner=runner)[0].outcome is Outcome.MEASURED
-
-
-def test_trials_side_by_side_are_all_cancelled(tmp_path):
-    (tmp_path / "target.py").write_text(building("time.sleep(600)"), encoding="utf-8")
-    runner = Runner()
-    spec = spec_of(tmp_path, "target.py")
-    with runner.open(spec, lambda message: None) as one, runner.open(spec, lambda message: None) as other:
-        threading.Timer(0.5, runner.cancel).start()
-        assert [one.result().outcome, other.result().outcome] == [Outcome.CANCELLED] * 2
-
-
-def test_resources_are_freed(trial):
-    trial(TINY_TARGET)
-    before = psutil.Process().num_fds()
-    for _ in range(3):
-        trial(building("os._exit(3)"))
-    assert psutil.Process().num_fds() <= before + 1
-
-
-GARBAGE = """
-for descriptor in range(3, 200):
-    try:
-        os.write(descriptor, b"\\xff\\xff\\xff\\xfbgarbage\\n" * 20)
-    except OSError:
-        pass
-"""
-
-
-def test_garbage_in_every_descriptor_ends_the_trial_alone(trial):
-    result, _ = trial(building(GARBAGE))
-    assert (result.outcome, result.reason) == (
-        Outcome.CRASHED,
-        "the target wrote to a file descriptor that is perf-advisor's",
-    )
-    assert trial(TINY_TARGET)[0].measured
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "sys.stdout.close(); sys.stderr.close()",
-        "sys.stdout = sys.stderr = None",
-        "sys.stdout = type('Tee', (), {'write': lambda self, text: 1 / 0})()",
-        "os.close(1); os.close(2)",
-        "print('\\ud800 \\udcff')",
-    ],
-)
-def test_a_target_may_do_as_it_likes_with_its_output(trial, body):
-    result, _ = trial(building(body))
-    assert result.measured, result.reason
 
 
 # --- the parent -----------------------------------------------------------------------------------------------

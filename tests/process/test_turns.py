@@ -16,7 +16,7 @@ from advisor.experiment.request import Request
 from advisor.experiment.turns import FEWEST_PAIRS, MOST_PAIRS, in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import BlockDone, Outcome, TargetSpec, TrialResult
+from advisor.records import BlockDone, Outcome, TargetSpec, TrialKind, TrialResult
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
@@ -58,7 +58,7 @@ class Bench(benches.Bench):
         told = super().listener(spec)
 
         def listen(message):
-            if isinstance(message, BlockDone):
+            if isinstance(message, BlockDone) and spec.kind is TrialKind.TURNS:  # a whole trial tells its blocks too
                 self.clock.now += BLOCK_S
             told(message)
 

@@ -11,6 +11,13 @@ from planted import TINY_TARGET
 from advisor.records import TargetSpec, TrialSpec
 
 SOON_S = 30.0  # generous: the machine may be loaded
+# The body of a target that hangs with a child of its own.
+SLEEPING = """
+child = subprocess.Popen(["sleep", "600"])
+with open({path!r}, "w") as file:
+    file.write(f"{{os.getpid()}} {{child.pid}}")
+time.sleep(600)
+"""
 
 
 def spec_of(folder, file, **changes):
@@ -44,3 +51,13 @@ def gone(pid):
             return True
         time.sleep(0.05)
     return False
+
+
+def appears(path):
+    """The words in a file that another process writes, once they are there."""
+    deadline = time.monotonic() + SOON_S
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().strip():
+            return path.read_text().split()
+        time.sleep(0.02)
+    raise AssertionError(f"{path} did not appear")

@@ -1,0 +1,80 @@
+"""The line of keys at the bottom: clicks, tooltips, narrow screens; and a key that comes before the views do."""
+
+from __future__ import annotations
+
+import pytest
+import tui_histories as histories
+from textual.pilot import Pilot
+from tui_fakes import make_app
+from tui_pilot import drive, screen_text, settle
+
+from advisor.tui.main_screen import MainScreen
+from advisor.tui.widgets.key_footer import KeyFooter
+
+
+def keys_line(app) -> str:
+    return screen_text(app).splitlines()[-1]
+
+
+async def test_a_click_on_a_key_presses_it_unless_it_is_dimmed() -> None:
+    async def check(pilot: Pilot, app, control) -> None:
+        await pilot.press("3")
+        await settle(pilot)
+        assert "Log of" in screen_text(app)
+        await pilot.click(KeyFooter, offset=(keys_line(app).index("l Log") + 3, 0))
+        await settle(pilot)
+        assert "Log of" not in screen_text(app)
+        bells = []
+        app.bell = lambda: bells.append("rung")
+        await pilot.click(KeyFooter, offset=(keys_line(app).index("u Undo"), 0))
+        await settle(pilot)
+        assert bells == ["rung"]
+        await pilot.click(KeyFooter, offset=(keys_line(app).index("? Help"), 0))
+        await settle(pilot)
+        assert app.screen is not app.base_screen
+
+    await drive(histories.whole(), check)
+
+
+async def test_the_mouse_over_a_key_says_what_it_does() -> None:
+    async def check(pilot: Pilot, app, control) -> None:
+        await pilot.press("3")
+        await settle(pilot)
+        footer = app.base_screen.query_one(KeyFooter)
+        await pilot.hover(KeyFooter, offset=(keys_line(app).index("h Hidden"), 0))
+        assert footer.tooltip == "Show or hide the recipes that do not apply, each with its reason"
+        await pilot.hover(KeyFooter, offset=(keys_line(app).index("palette"), 0))
+        assert "palette" in str(footer.tooltip)
+
+    await drive(histories.whole(), check)
+
+
+@pytest.mark.parametrize("width", [30, 40, 80])
+async def test_help_and_the_end_are_shown_however_narrow_the_screen_is(width) -> None:
+    async def check(pilot: Pilot, app, control) -> None:
+        await pilot.press("3")
+        await settle(pilot)
+        line = keys_line(app)
+        assert "? Help  q Quit" in line
+        assert line.rstrip().endswith("palette")
+
+    await drive(histories.whole(), check, size=(width, 10))
+
+
+async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monkeypatch) -> None:
+    """Only the first view is there at the first paint."""
+    real = MainScreen.mount_hidden_views
+
+    async def after_a_key(self) -> None:
+        self.app.action_show_view("trials")
+        assert self.view.id == "overview"
+        await real(self)
+
+    monkeypatch.setattr(MainScreen, "mount_hidden_views", after_a_key)
+    app, control = make_app(histories.to_trials(), hold=True)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settle(pilot)
+        assert app.view.id == "trials"
+        assert app.focused is not None
+        assert "warming up" in screen_text(app)
+        control.cancel()

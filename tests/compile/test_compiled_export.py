@@ -1,0 +1,71 @@
+"""A tuned model compiled to one file: its outputs in a plain loop are those of the model under the same settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from advisor.errors import UsageError
+from advisor.experiment.numerics import distance
+from advisor.experiment.packaging import package
+from advisor.experiment.request import Request
+from advisor.recipe.catalog import load_catalog
+from advisor.records import Mode, Outcome, TargetSpec, TrialSpec
+from advisor.runtime.loop import Loop
+from advisor.trial.packaging import packaged_result
+from advisor.trial.verify import verified_result
+
+CPU = torch.device("cpu")
+CATALOG = load_catalog()
+SETTINGS = {"model.memory_format": "channels_last", "precision.autocast": "bfloat16", "compile.mode": "default"}
+BRANCHES = """
+import torch
+
+class Branches(torch.nn.Module):
+    def forward(self, x):
+        return x.relu() if x.sum() > 0 else x
+
+def build():
+    return Branches(), torch.randn(2, 4)
+"""
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3), nn.Linear(8, 4)
+
+    def forward(self, image, scale):
+        return {"logits": self.head(self.conv(image).relu().mean((2, 3))) * scale}
+
+
+def loop_of() -> Loop:
+    torch.manual_seed(0)
+    loader = torch.utils.data.DataLoader([{"scale": torch.ones(1), "image": torch.randn(3, 9, 9)}] * 6, batch_size=4)
+    return Loop(Scaled().eval(), loader, None, None, Mode.INFER, 4)
+
+
+def test_a_compiled_file_gives_the_models_outputs_for_batches_as_the_loader_has_them(tmp_path):
+    path = str(tmp_path / "model.pt2")
+    spec = TrialSpec("t", TargetSpec("x", "."), SETTINGS, 0.05, 1.0, 300.0, "log", export_path=path)
+    assert packaged_result(loop_of(), CPU, CATALOG, spec).outcome is Outcome.MEASURED
+    plain = verified_result(loop_of(), CPU, CATALOG, replace(spec, settings={}, export_path=""))
+    compiled = verified_result(loop_of(), CPU, CATALOG, spec)
+    assert {block.samples // block.steps for block in compiled.blocks} == {4}, (
+        "the smaller batch of an epoch is left out"
+    )
+    assert len(plain.outputs) == len(compiled.outputs) == 1 + 4 * 4
+    assert 0 < distance(compiled.outputs, plain.outputs) < 0.03, "in bfloat16"
+
+
+def test_a_model_that_cannot_be_exported_says_why_in_one_line(tmp_path):
+    (tmp_path / "target.py").write_text(BRANCHES)
+    target = TargetSpec("target.py:build", str(tmp_path), mode=Mode.INFER, device="cpu")
+    with pytest.raises(UsageError, match="cannot be compiled to a file: ") as caught:
+        package(Request(target), {}, CATALOG)
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 400
+    assert "--export tuned.yaml" in caught.value.hint

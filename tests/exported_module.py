@@ -1,0 +1,42 @@
+"""An exported file as a module, and a small model with its plain losses."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import ModuleType
+
+import torch
+from torch import nn
+
+from advisor.export.python_file import python_source
+from advisor.recipe.catalog import Catalog
+from advisor.records import Value
+
+
+def module_of(catalog: Catalog, settings: dict[str, Value], mode: str) -> ModuleType:
+    source = python_source(catalog, settings, mode)
+    module = ModuleType("tuned")
+    exec(compile(source, "tuned.py", "exec"), vars(module))
+    return module
+
+
+def model_of(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 5))
+
+
+def batches(count: int = 6, size: int = 4) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(1)
+    return [(torch.randn(size, 3, 8, 8), torch.randint(0, 5, (size,))) for _ in range(count)]
+
+
+def plain_losses(model: nn.Module, optimizer: torch.optim.Optimizer, data, dtype: torch.dtype | None) -> list[float]:
+    losses = []
+    for inputs, targets in data:
+        with torch.autocast("cpu", dtype=dtype) if dtype else nullcontext():
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses

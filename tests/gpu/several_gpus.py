@@ -1,0 +1,166 @@
+"""Every strategy and option of several GPUs on three models: one Markdown table each, written as the results come.
+
+    python tests/gpu/several_gpus.py --gpus 2 --within 300 --out several_gpus.md
+    python tests/gpu/several_gpus.py --gpus 2 --small            # on the CPU, to see that it runs
+
+What matters most runs first, for all models; then options; then one GPU, ``ddp`` and the best are measured again, which
+the intervals rest on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from advisor.experiment.consent import Consent
+from advisor.experiment.scaling import ONE, Scaling, Spread
+from advisor.export.formats.markdown import table_lines
+from advisor.recipe.catalog import load_catalog
+from advisor.recipe.settings import Settings
+from advisor.records import Mode, Numerics, TargetSpec, TrialSpec
+from advisor.report.several_gpus import scaling_table
+from advisor.runner.trials import Runner
+
+WORKLOADS = Path(__file__).parent / "workloads"
+BF16 = {"precision.autocast": "bfloat16"}
+CARRIED = {
+    "resnet": {**BF16, "model.memory_format": "channels_last"},
+    "gpt": {**BF16, "optimizer.implementation": "fused"},
+    "recommender": {},
+}
+DDP = {"parallel.strategy": "ddp"}
+SHARD = {"parallel.strategy": "fully_shard"}
+BY_HAND = {**DDP, "parallel.gradient_as_bucket_view": True, "parallel.static_graph": True}
+FIRST = (ONE, Spread(Settings(DDP)), Spread(Settings(SHARD)), Spread(Settings({"parallel.strategy": "data_parallel"})))
+THEN = (
+    Spread(Settings({**DDP, "parallel.gradient_as_bucket_view": True})),
+    Spread(Settings(BY_HAND)),
+    Spread(Settings(DDP), weak=True),
+    Spread(Settings({**DDP, "parallel.bucket_cap_mb": 100})),
+    Spread(Settings({**DDP, "parallel.comm_hook": "bf16"})),
+    Spread(Settings({**SHARD, "parallel.reshard_after_forward": False})),
+)
+OWN = {
+    "resnet": (
+        Spread(Settings({**DDP, "parallel.broadcast_buffers": False})),
+        Spread(Settings({**DDP, "parallel.sync_batch_norm": True})),
+    ),
+    "gpt": (
+        Spread(Settings({**DDP, "compile.mode": "default"})),
+        Spread(Settings({"compile.mode": "default"})),
+        Spread(Settings({**DDP, "step.accumulate": 4})),
+        Spread(Settings({**DDP, "step.accumulate": 4, "parallel.no_sync": True})),
+    ),
+    "recommender": (Spread(Settings({**DDP, "parallel.comm_hook": "powersgd"})),),
+}
+REPEATED = 2
+CATALOG = load_catalog()
+
+
+class Table:
+    """What is known of one model."""
+
+    def __init__(self, model, options):
+        self.model = model
+        self.options = options
+        carried = {} if options.small else CARRIED[model]
+        self.scaling = Scaling(
+            gpus=options.gpus,
+            catalog=CATALOG,
+            consent=Consent(CATALOG, Mode.TRAIN, Numerics.CLOSE),
+            carried=Settings(carried),
+            same_losses=model != "resnet",
+            device_type="cpu" if options.small else "cuda",
+        )
+
+    def fitted(self, spread):
+        """Sharding takes no parameters in channels-last format."""
+        if self.model != "resnet" or spread.strategy != "fully_shard":
+            return spread
+        return replace(spread, settings=spread.settings.with_value("model.memory_format", "contiguous"))
+
+    def measure(self, spread, number):
+        spread = self.fitted(spread)
+        small = "_small" if self.options.small else ""
+        target = f"{WORKLOADS / 'several.py'}:{self.model}{small}"
+        world = spread.world(self.options.gpus)
+        spec = TrialSpec(
+            trial_id=spread.name,
+            target=TargetSpec(target, str(WORKLOADS), device="cpu" if self.options.small else "auto"),
+            settings=dict(self.scaling.carried.merged(spread.settings)),
+            measure_s=0.3 if self.options.small else 1.0,
+            warmup_limit_s=1.0,
+            timeout_s=min(120.0, max(20.0, self.options.until - time.monotonic())),
+            log_path=str(Path(self.options.out).with_suffix("") / f"{number:03d}-{self.model}.log"),
+            world=replace(world, looks_closer=not self.scaling.measured(spread)),
+        )
+        began = time.monotonic()
+        result = Runner().run(spec, lambda message: None)
+        if result.measured or not self.scaling.knows(spread):  # a repeat that had no time left is none
+            self.scaling = self.scaling.with_run(spread, result)
+        told = result.reason or f"{result.blocks[0].step_ms:.2f} ms"
+        print(f"{time.monotonic() - began:5.1f} s  {self.model}: {spread.name}: {told}", file=sys.stderr, flush=True)
+        if result.details and not result.measured:
+            print(result.details[-800:], file=sys.stderr)
+
+    def text(self):
+        record = self.scaling.record()
+        carried = f"In all rows: {self.scaling.carried}.\n\n"
+        best = f"\nBest at the same global batch: {record.best or 'one GPU'}. {record.evidence}\n"
+        return f"## {self.model}\n\n{carried}" + "\n".join(table_lines(scaling_table(record.rows))) + f"\n{best}"
+
+
+def plan(tables):
+    """The trials in their order."""
+    for spread in FIRST:
+        yield from ((table, spread) for table in tables if fits(table, spread))
+    rest = max(len(THEN) + len(own) for own in OWN.values())
+    for place in range(rest):
+        for table in tables:
+            spreads = (*THEN[:2], *OWN[table.model], *THEN[2:])
+            if place < len(spreads) and fits(table, spreads[place]):
+                yield table, spreads[place]
+    for _ in range(REPEATED):
+        for table in tables:
+            yield table, ONE
+            yield table, Spread(Settings(DDP))
+        for table in tables:
+            if table.scaling.stack not in ({}, DDP):
+                yield table, Spread(table.scaling.stack)
+
+
+def fits(table, spread):
+    """Not on the CPU: what needs GPUs."""
+    return not table.options.small or not (
+        spread.strategy == "data_parallel" or {"parallel.sync_batch_norm", "compile.mode"} & set(spread.settings)
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--within", type=float, default=300.0, help="seconds")
+    parser.add_argument("--out", default="several_gpus.md")
+    parser.add_argument("--small", action="store_true", help="small models, on the CPU")
+    parser.add_argument("--models", default="resnet,gpt,recommender")
+    options = parser.parse_args()
+    options.until = time.monotonic() + options.within
+    Runner.prepare()
+    tables = [Table(model, options) for model in options.models.split(",")]
+    longest = 0.0
+    for number, (table, spread) in enumerate(plan(tables)):
+        began = time.monotonic()
+        if began + longest > options.until:
+            print("no time is left for more", file=sys.stderr)
+            break
+        table.measure(spread, number)
+        longest = max(0.8 * longest, time.monotonic() - began)
+        Path(options.out).write_text("\n".join(one.text() for one in tables), encoding="utf-8")
+    print(Path(options.out).read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Three models for several GPUs: a ResNet, a GPT-style model, one that is mostly embeddings, and each in small."""
+
+import torch
+import torchvision
+from torch import nn
+from torch.nn import functional
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=1e-4)
+
+
+def resnet():
+    batch = torch.randn(256, 3, 224, 224), torch.randint(1000, (256,))
+    return torchvision.models.resnet50(), batch, nn.CrossEntropyLoss(), sgd
+
+
+def resnet_small():
+    batch = torch.randn(8, 3, 32, 32), torch.randint(10, (8,))
+    return torchvision.models.resnet18(num_classes=10), batch, nn.CrossEntropyLoss(), sgd
+
+
+class Block(nn.Module):
+    """A block of a GPT: causal attention and a perceptron."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        qkv = self.qkv(self.before_attention(x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
+        return x + self.mlp(self.before_mlp(x))
+
+
+class Gpt(nn.Module):
+    """A GPT that returns its own logits, flattened for the loss."""
+
+    def __init__(self, words, width, layers, heads, length):
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+
+    def forward(self, tokens):
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def next_token_loss(output, target):
+    return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+def gpt_of(words, width, layers, heads, *, length, batch):
+    tokens = torch.randint(words, (batch, length + 1))
+    return Gpt(words, width, layers, heads, length), (tokens[:, :-1], tokens[:, 1:]), next_token_loss, adamw
+
+
+def gpt():
+    return gpt_of(50304, 1024, 24, 16, length=1024, batch=16)
+
+
+def gpt_small():
+    return gpt_of(200, 32, 2, 2, length=16, batch=8)
+
+
+class Recommender(nn.Module):
+    """Embeddings of categories, summed with a few numbers, and a small perceptron."""
+
+    def __init__(self, categories, width, fields):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(categories, width) for _ in range(fields))
+        self.mlp = nn.Sequential(nn.Linear(width * fields, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU())
+        self.head = nn.Linear(256, 1)
+
+    def forward(self, categories):
+        found = [table(column) for table, column in zip(self.tables, categories.unbind(1), strict=True)]
+        return self.head(self.mlp(torch.cat(found, 1))).squeeze(1)
+
+
+def recommender_of(categories, width, fields, batch):
+    data = torch.randint(categories, (batch, fields)), torch.rand(batch)
+    return Recommender(categories, width, fields), data, nn.BCEWithLogitsLoss(), sgd
+
+
+def recommender():
+    return recommender_of(200_000, 64, 16, 8192)
+
+
+def recommender_small():
+    return recommender_of(100, 8, 4, 32)

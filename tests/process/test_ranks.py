@@ -1,0 +1,221 @@
+"""Trials over two ranks on the CPU (gloo), started by torchrun: what they compute, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+
+import psutil
+import pytest
+import torch
+
+from advisor.records import Activity, Outcome, TargetSpec, TrialSpec, World
+from advisor.runner.trials import Runner
+
+pytestmark = pytest.mark.process
+
+STEPS = 5
+TARGET = """
+    import os, signal, time
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self, behaviour):
+            super().__init__()
+            self.behaviour, self.calls = behaviour, 0
+            self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(2)))
+            self.head, self.spare = nn.Linear(8, 3), nn.Linear(8, 3)
+
+        def forward(self, inputs):
+            self.calls += 1
+            if self.calls > 2 and os.environ.get("RANK") == "1":
+                if self.behaviour == "raises":
+                    raise ValueError("no such sample")
+                if self.behaviour == "hangs":
+                    time.sleep(600)
+                if self.behaviour == "dies":
+                    os.kill(os.getpid(), signal.SIGKILL)
+            output = self.head(self.blocks(inputs))
+            return output if self.behaviour == "skips" else output + self.spare(inputs)
+
+    def made(behaviour):
+        model = Net(behaviour)
+        if behaviour == "differs" and os.environ.get("RANK") == "1":
+            model.head = nn.Linear(8, 4)
+        generator = torch.Generator().manual_seed(3)
+        batch = torch.randn(16, 8, generator=generator), torch.arange(16) % 3
+        return model, batch, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def group():
+        torch.distributed.init_process_group("gloo")
+        return made("")
+"""
+BEHAVIOURS = ("plain", "raises", "hangs", "dies", "differs", "skips")
+
+
+@pytest.fixture
+def run(tmp_path):
+    functions = "\n".join(f"def {name}():\n    return made({name!r})\n" for name in BEHAVIOURS)
+    (tmp_path / "target.py").write_text(textwrap.dedent(TARGET) + functions)
+    Runner.prepare()
+
+    def run_trial(
+        name, settings, *, timeout_s=120.0, world=None, runner=None, listen=lambda message: None, beside=None
+    ):
+        spec = TrialSpec(
+            trial_id=name,
+            target=TargetSpec(f"target.py:{name}", str(tmp_path), device="cpu"),
+            settings=settings,
+            measure_s=0.1,
+            warmup_limit_s=0.2,
+            timeout_s=timeout_s,
+            log_path=str(tmp_path / f"{name}.log"),
+            world=world or World(2),
+        )
+        before = {process.pid for process in psutil.Process().children(recursive=True)}
+        result = (runner or Runner()).run(spec, listen)
+        _, alive = psutil.wait_procs(_others(before, beside), timeout=5)
+        assert alive == []
+        return result
+
+    return run_trial
+
+
+def _others(before, beside):
+    """The processes that a trial left behind; those below ``beside`` are another machine's."""
+    theirs = psutil.Process(beside).children(recursive=True) if beside else []
+    return [one for one in psutil.Process().children(recursive=True) if one.pid not in before and one not in theirs]
+
+
+def losses_of_one_process(*, accumulate=1):
+    torch.manual_seed(0)
+    names = {}
+    exec(textwrap.dedent(TARGET), names)
+    model, (inputs, targets), loss, optimizer = names["made"]("plain")
+    found = []
+    for step in range(STEPS):
+        value = loss(model(inputs), targets)
+        (value / accumulate).backward()
+        if (step + 1) % accumulate == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(value.item())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("settings", "accumulate"),
+    [
+        ({"parallel.strategy": "ddp"}, 1),
+        ({"parallel.strategy": "fully_shard"}, 1),
+        ({"parallel.strategy": "ddp", "parallel.no_sync": True, "step.accumulate": 2}, 2),
+    ],
+    ids=["ddp", "fully_shard", "no_sync"],
+)
+def test_two_ranks_compute_what_one_process_does(run, settings, accumulate):
+    plain_ddp = settings == {"parallel.strategy": "ddp"}
+    result = run("plain", settings, world=World(2, times_all_reduce=plain_ddp))
+    assert result.outcome is Outcome.MEASURED, result
+    assert result.losses == pytest.approx(losses_of_one_process(accumulate=accumulate), rel=1e-5)
+    ranks = result.ranks
+    assert (ranks.global_batch, ranks.batch_per_rank, len(ranks.ranks)) == (16, 8, 2)
+    assert all(block.samples == 16 * block.steps for block in result.blocks)
+    assert (ranks.all_reduce is not None) is plain_ddp
+    if plain_ddp:
+        assert (ranks.all_reduce.ranks, ranks.all_reduce.backend) == (2, "gloo")
+        assert [time.size_bytes for time in ranks.all_reduce.times][:3] == [1024, 4096, 16384]
+        assert all(time.seconds > 0 for time in ranks.all_reduce.times)
+        assert ranks.exposed_by == "difference"
+        assert 0 <= ranks.straggler_share <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "words"),
+    [
+        ("raises", Outcome.FAILED, "rank 1: ValueError: no such sample"),
+        ("dies", Outcome.CRASHED, "rank 1: its process was ended by SIGKILL"),
+        ("differs", Outcome.FAILED, "rank 1: RuntimeError: [1]: params[4] in this process"),
+        ("group", Outcome.FAILED, "the target starts a process group itself"),
+        ("skips", Outcome.FAILED, "parameters got no gradient"),
+    ],
+)
+def test_the_first_error_of_a_rank_is_the_reason(run, name, outcome, words):
+    result = run(name, {"parallel.strategy": "ddp"})
+    assert result.outcome is outcome, result
+    assert words in result.reason
+    assert result.hint
+
+
+def test_a_rank_that_hangs_is_named_with_where_it_is(run):
+    result = run("hangs", {"parallel.strategy": "ddp"}, timeout_s=45)
+    assert result.outcome is Outcome.TIMED_OUT, result
+    assert "rank 1 hangs" in result.reason
+    assert "in forward" in result.details
+
+
+def test_cancelling_leaves_no_process(run, tmp_path):
+    runner = Runner()
+    told = []
+
+    def listen(message):
+        told.append(message)
+        if isinstance(message, Activity) and message.text == "first steps":
+            threading.Timer(1.0, runner.cancel).start()
+
+    result = run("hangs", {"parallel.strategy": "ddp"}, runner=runner, listen=listen)
+    assert result.outcome is Outcome.CANCELLED
+    assert told
+
+
+def test_another_machine_follows_with_its_ranks(run, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        meeting = f"127.0.0.1:{free.getsockname()[1]}"
+    options = ("--nnodes", "2", "--rdzv-endpoint", meeting, "--rdzv-backend", "c10d")
+    with (tmp_path / "follow.log").open("wb") as log:
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "advisor", "follow", *options], stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            result = run(
+                "plain", {"parallel.strategy": "ddp"}, world=World(1, machines=2, options=options), beside=follower.pid
+            )
+        finally:
+            os.killpg(follower.pid, signal.SIGTERM)
+            follower.wait(30)
+    assert result.outcome is Outcome.MEASURED, (result, (tmp_path / "follow.log").read_text())
+    assert (result.ranks.global_batch, result.ranks.batch_per_rank, len(result.ranks.ranks)) == (16, 8, 2)
+    assert result.losses == pytest.approx(losses_of_one_process(), rel=1e-5)
+
+
+def test_a_batch_that_cannot_be_divided_is_refused(run):
+    result = run("plain", {"parallel.strategy": "ddp"}, world=World(3))
+    assert "a batch of 16 cannot be divided among 3 GPUs" in result.reason
+    assert "--batch-size" in result.hint
+
+
+def test_a_session_on_two_processes_from_its_command_to_its_report(run, tmp_path):
+    command = [sys.executable, "-m", "advisor", "target.py:plain", "--gpus", "2", "--device", "cpu", "--budget", "100s"]
+    only = ["--only", "parallel_strategy,gradient_as_bucket_view"]
+    outputs = ["--json", "found.json", "--report", "report.md", "--headless"]
+    done = subprocess.run(
+        [*command, *only, *outputs], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())["parallel"]
+    assert (found["gpus"], found["backend"], found["device_type"]) == (2, "gloo", "cpu")
+    rows = {row["name"]: row for row in found["rows"]}
+    assert rows["one GPU"]["speedup"] == 1
+    ddp = rows["ddp"]
+    assert (ddp["global_batch"], ddp["batch_per_gpu"], len(ddp["peak_reserved_bytes"])) == (16, 8, 2)
+    assert ddp["loss_difference"] < 1e-5
+    assert ddp["efficiency"] == pytest.approx(ddp["speedup"] / 2)
+    assert "one process on the same cores" in found["passed_over"]["data_parallel"]
+    assert "## Several GPUs" in (tmp_path / "report.md").read_text()
+    assert "2 GPUs, ddp:" in done.stderr

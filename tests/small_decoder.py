@@ -1,0 +1,103 @@
+"""A small transformer block, and its steps under settings: applied, exported, by a recipe's code."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from advisor.export.python_file import python_source
+from advisor.portable.plan import StepPlan
+from advisor.recipe import Components
+from advisor.recipe.catalog import load_catalog
+from advisor.records import Mode
+from advisor.runtime.apply import apply_settings
+from advisor.runtime.step import make_step
+
+CATALOG = load_catalog()
+CPU = torch.device("cpu")
+
+
+class Decoder(nn.Module):
+    """Attention, normalization and a product: a transformer's block in small."""
+
+    def __init__(self, *, checkpointed=False):
+        super().__init__()
+        self.qkv = nn.Linear(32, 96)
+        self.norm = nn.LayerNorm(32)
+        self.head = nn.Linear(32, 4)
+        self.checkpointed = checkpointed
+
+    def forward(self, inputs):
+        attended = checkpoint(self.attend, inputs, use_reentrant=False) if self.checkpointed else self.attend(inputs)
+        return self.head(self.norm(attended).mean(1))
+
+    def attend(self, inputs):
+        queries, keys, values = (
+            part.unflatten(-1, (4, 8)).transpose(1, 2) for part in self.qkv(inputs).chunk(3, dim=-1)
+        )
+        attended = nn.functional.scaled_dot_product_attention(queries, keys, values)
+        return inputs + attended.transpose(1, 2).flatten(2)
+
+
+def parts(mode=Mode.TRAIN, model=None):
+    torch.manual_seed(0)
+    model = (model or Decoder()).train(mode is Mode.TRAIN)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01) if mode is Mode.TRAIN else None
+    return Components(model, optimizer, None, StepPlan(mode, "cpu"), batch_size=8)
+
+
+def batches(count=5):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(8, 16, 32, generator=generator), torch.randint(4, (8,), generator=generator)) for _ in range(count)
+    ]
+
+
+def applied(settings, mode=Mode.TRAIN, model=None):
+    components = parts(mode, model)
+    apply_settings(CATALOG, components, settings)
+    return make_step(components, nn.functional.cross_entropy if mode is Mode.TRAIN else None)
+
+
+def exported(settings, mode=Mode.TRAIN, model=None):
+    module = ModuleType("tuned")
+    exec(compile(python_source(CATALOG, settings, mode), "tuned.py", "exec"), vars(module))
+    components = parts(mode, model)
+    prepared, optimizer, _ = module.prepare(components.model, components.optimizer)
+    if mode is Mode.TRAIN:
+        return module.train_step(prepared, optimizer, nn.functional.cross_entropy)
+    return module.infer_step(prepared)
+
+
+both_steps = pytest.mark.parametrize("step_of", [applied, exported], ids=["applied", "exported"])
+
+
+def losses(step):
+    return [step(batch).item() for batch in batches()]
+
+
+def by_apply(recipe_id, value, components):
+    CATALOG[recipe_id].apply(components, value)
+    return components.model, components.optimizer
+
+
+def by_code(recipe_id, value, components):
+    inputs, targets = batches(1)[0]
+    namespace = {
+        "torch": torch,
+        "model": components.model,
+        "optimizer": components.optimizer,
+        "device": CPU,
+        "inputs": inputs,
+        "targets": targets,
+        "loss_fn": nn.functional.cross_entropy,
+    }
+    exec(compile(CATALOG[recipe_id].code(value), recipe_id, "exec"), namespace)
+    return namespace["model"], namespace["optimizer"]
+
+
+both_ways = pytest.mark.parametrize("effect", [by_apply, by_code], ids=["apply", "code"])

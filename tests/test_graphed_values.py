@@ -1,0 +1,205 @@
+"""Python values, losses and hooks that a captured step compares before each replay."""
+
+from __future__ import annotations
+
+import functools
+import types
+from dataclasses import dataclass
+
+import pytest
+import torch
+from graphed_steps import STEPS, Net, agree, batches, both, graphed, net, of_model, run, sgd
+from torch import nn
+
+from advisor.portable.graphed import host_places, values_at
+
+
+def weighted(model, batch):
+    return batch["weight"] * nn.functional.cross_entropy(model(batch["x"]), batch["y"])
+
+
+def named(weights):
+    return [{"x": x, "y": y, "weight": weight} for (x, y), weight in zip(batches(len(weights)), weights, strict=True)]
+
+
+def test_a_python_value_of_the_batch_is_part_of_what_was_captured():
+    found, step = both(data=named([1.0] * 6 + [0.3] * 8), loss=weighted)
+    agree(found)
+    assert step.graph.captures == 2
+
+
+def test_a_value_that_changes_in_each_batch_runs_eagerly_and_says_so():
+    with pytest.warns(UserWarning, match="without a CUDA graph.*Python values of the batches"):
+        found, step = both(data=named([float(at) for at in range(60)]), loss=weighted)
+    agree(found)
+    assert step.graph.captures == 0
+
+
+@dataclass
+class Options:
+    weight: float = 1.0
+
+
+class Weighted:
+    """A loss with its weight in an attribute, in options, and a count that it does not read."""
+
+    def __init__(self):
+        self.weight, self.options, self.calls = 1.0, Options(), 0
+
+    def __call__(self, model, batch):
+        return self.weight * self.part(model, batch)
+
+    def part(self, model, batch):
+        return self.options.weight * of_model(model, batch)
+
+    def loss(self, model, batch):
+        return self(model, batch)
+
+
+WEIGHT = 1.0
+
+
+def of_global(model, batch):
+    return WEIGHT * of_model(model, batch)
+
+
+def closed_over():
+    weight = 1.0
+
+    def loss(model, batch):
+        return weight * of_model(model, batch)
+
+    def change(to):
+        nonlocal weight
+        weight = to
+
+    return loss, change
+
+
+def weights():
+    """Losses with a weight, and how a loop changes it."""
+    attribute, options, method = Weighted(), Weighted(), Weighted()
+    space, table = types.SimpleNamespace(weight=1.0), {"weight": 1.0}
+    inner, change_inner = closed_over()
+    yield "attribute", attribute, lambda to: setattr(attribute, "weight", to)
+    yield "options", options, lambda to: setattr(options.options, "weight", to)
+    yield "method", method.loss, lambda to: setattr(method, "weight", to)
+    yield "global", of_global, lambda to: globals().update(WEIGHT=to)
+    yield "closure", inner, change_inner
+    yield (
+        "namespace",
+        lambda model, batch: space.weight * of_model(model, batch),
+        lambda to: setattr(space, "weight", to),
+    )
+    yield (
+        "dictionary",
+        lambda model, batch: table["weight"] * of_model(model, batch),
+        lambda to: table.update(weight=to),
+    )
+    yield "partial", functools.partial(inner), change_inner
+
+
+@pytest.mark.parametrize(("loss", "set_weight"), [pytest.param(*rest, id=name) for name, *rest in weights()])
+def test_a_weight_of_the_loss_is_noticed(loss, set_weight):
+    found, step = both(lambda at, model, optimizer: set_weight(1.0 if at < 6 else 0.25), loss=loss)
+    agree(found)
+    assert step.graph.captures == 2
+
+
+def test_a_number_that_the_loss_does_not_read_costs_nothing():
+    loss = Weighted()
+
+    def change(at, model, optimizer):
+        loss.calls += 1
+
+    assert both(change, loss=loss)[1].graph.captures == 1
+
+
+def test_a_module_is_watched_as_a_loss():
+    class Scaled(nn.Module):
+        weight = 1.0
+
+        def __init__(self):
+            super().__init__()
+            self.weight = 1.0
+
+        def forward(self, output, target):
+            return self.weight * nn.functional.cross_entropy(output, target)
+
+    model, criterion = net(), Scaled()
+    step = graphed(model, sgd(model.parameters()), criterion)
+    before = [step(batch).item() for batch in batches(6)][-1]
+    criterion.weight = 0.0
+    assert step(batches(6)[-1]).item() == 0.0 != before
+
+
+def test_a_model_that_counts_its_calls_is_not_captured():
+    class Counting(Net):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return super().forward(x) / self.calls
+
+    model = Counting()
+    step = graphed(model, sgd(model.parameters()))
+    with pytest.warns(UserWarning, match="a number changed that the model or the loss reads"):
+        run(step, batches(60))
+    assert model.calls == 60
+    assert step.graph.captures == 0
+
+
+def test_a_hook_of_the_users_own_is_called_in_each_step():
+    model, seen = net(), []
+    model.first.register_forward_hook(lambda *_: seen.append(1))
+    step = graphed(model, sgd(model.parameters()))
+    with pytest.warns(UserWarning, match="a Linear has the hook <lambda>, which a graph would leave out"):
+        run(step, batches(60))
+    assert len(seen) == 60
+
+
+def test_a_hook_that_comes_later_and_goes_again():
+    model, seen = net(), []
+    step = graphed(model, sgd(model.parameters()))
+    for batch in batches(6):
+        step(batch)
+    handle = model.first.register_forward_hook(lambda *_: seen.append(1))
+    for batch in batches(6):
+        step(batch)
+    handle.remove()
+    for batch in batches(30):
+        step(batch)
+    assert len(seen) == 6
+    assert step.captured
+
+
+def test_hooks_of_the_optimizer_are_called():
+    model, seen = net(), []
+    optimizer = sgd(model.parameters())
+    optimizer.register_step_post_hook(lambda *_: seen.append(1))
+    step = graphed(model, optimizer)
+    for batch in batches():
+        step(batch)
+    assert len(seen) == STEPS
+    assert step.captured
+
+
+def test_what_cannot_be_compared_is_never_replayed():
+    class Anything:
+        pass
+
+    data = [(*batch, Anything()) for batch in batches(6)]
+    found, step = both(data=data)
+    agree(found)
+    assert step.graph.captures == 0
+
+
+def test_tensors_that_stay_on_the_host_are_compared_by_value():
+    device = torch.device("meta")
+    batch = [torch.ones(2, device="meta"), torch.tensor([3, 2])]
+    assert host_places(batch, device) == (1,)
+    assert values_at(batch, (1,)) == [[3, 2]]
+    assert values_at(batch, ()) == []
+    assert values_at([torch.ones(70_000)], (0,)) != values_at([torch.ones(70_000)], (0,))

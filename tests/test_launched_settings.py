@@ -1,0 +1,171 @@
+"""Settings for several GPUs: exported, applied outside torchrun, and the batches that all ranks draw alike."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from project_configs import CONFIGS
+from sample_session import sample_history, sample_request
+from torch import distributed, nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+
+from advisor.experiment.events import ScalingMeasured
+from advisor.experiment.state import SessionState
+from advisor.export.outputs import write_outputs
+from advisor.export.python_file import python_source
+from advisor.portable.launched import DrawnByRankZero, over_ranks, spread_over_ranks
+from advisor.portable.parallel import ShareOfBatches
+from advisor.portable.plan import StepPlan
+from advisor.recipe.catalog import load_catalog
+from advisor.records import ScalingRecord
+from advisor.records.outputs import Outputs
+from advisor.runtime.tuning import Tuning
+
+DDP = {"parallel.strategy": "ddp", "parallel.static_graph": True}
+
+
+@pytest.fixture
+def objects():
+    model = nn.Linear(4, 2)
+    data = TensorDataset(torch.randn(6, 4), torch.randint(2, (6,)))
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(data, batch_size=2)
+
+
+@pytest.fixture
+def group(tmp_path):
+    """A process group of this process alone."""
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def prepared_by_file(objects):
+    names = {}
+    exec(python_source(load_catalog(), DDP, "train"), names)
+    return names["prepare"](*objects), names["train_step"]
+
+
+def exported(path, *, carried=None, settings=None, config=None):
+    """The sentences about an export of the sample session, after its stack was measured on two GPUs."""
+    state = SessionState.of(sample_history())
+    carried = state.stack_settings if carried is None else carried
+    record = ScalingRecord(2, "cuda", "nccl", carried, best="ddp", settings=DDP if settings is None else settings)
+    state.apply(ScalingMeasured(record))
+    outputs = Outputs(export_path=str(path), config_path=str(config) if config else None)
+    written = write_outputs(state, sample_request(), outputs, load_catalog())
+    assert not written.errors
+    return written.sentences
+
+
+@pytest.mark.parametrize("name", ["tuned.yaml", "tuned.py"])
+def test_what_won_on_several_gpus_is_exported_with_the_command_that_starts_it(name, tmp_path):
+    told = exported(tmp_path / name)
+    assert "  torchrun --standalone --nproc-per-node 2 your_script.py" in told
+    assert "A batch of 64 is that of all 2 processes together, 32 samples in each." in told
+    text = (tmp_path / name).read_text()
+    assert "parallel.static_graph: true" in text
+    assert "not measured together" not in text
+    assert "precision.autocast: bfloat16" in text
+
+
+def test_one_gpu_s_settings_are_exported_where_several_were_no_faster(tmp_path):
+    told = exported(tmp_path / "tuned.yaml", settings={})
+    assert not any("torchrun" in line for line in told)
+    assert "parallel" not in (tmp_path / "tuned.yaml").read_text()
+
+
+def test_settings_of_several_gpus_go_with_the_stack_that_they_were_measured_with(tmp_path):
+    exported(tmp_path / "tuned.yaml", carried={"precision.autocast": "float16"})
+    assert "parallel" not in (tmp_path / "tuned.yaml").read_text()
+
+
+def test_the_options_of_ddp_are_shown_as_accelerate_takes_them(tmp_path):
+    told = exported(tmp_path / "new.yaml", config=CONFIGS["accelerate_default.yaml"])
+    handlers = "kwargs_handlers=[DistributedDataParallelKwargs(static_graph=True)]"
+    assert f"  accelerator = Accelerator({handlers})" in told
+    assert yaml.safe_load((tmp_path / "new.yaml").read_text())["num_processes"] == 2
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_outside_torchrun_one_warning_says_why_one_device_is_used(objects, by_file, monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    tuning = Tuning(DDP)
+    with pytest.warns(UserWarning, match="start the script with `torchrun") as told:
+        prepared, step_of = prepared_by_file(objects) if by_file else (tuning.prepare(*objects), tuning.train_step)
+    (one,) = [one for one in told if "torchrun" in str(one.message)]
+    assert one.filename == __file__ or by_file
+    assert prepared == objects
+    step = step_of(*prepared[:2], nn.CrossEntropyLoss())
+    assert all(torch.isfinite(step(batch)) for batch in prepared[2])
+    assert not distributed.is_initialized()
+
+
+def test_settings_without_a_strategy_say_nothing(objects, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Tuning({"optimizer.implementation": "foreach"}).prepare(*objects) == objects
+    assert not distributed.is_initialized()
+
+
+def test_beside_an_accelerator_the_model_is_left_to_it(objects, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    state = SimpleNamespace(AcceleratorState=SimpleNamespace(_shared_state={"device": "cpu"}))
+    monkeypatch.setitem(sys.modules, "accelerate.state", state)
+    with pytest.warns(UserWarning, match="left to Accelerate"):
+        assert Tuning(DDP).prepare(*objects) == objects
+    assert not distributed.is_initialized()
+
+
+def test_a_spread_model_exchanges_gradients_in_training_only(group, objects):
+    model, inputs = objects[0], torch.randn(3, 4)
+    plain = model(inputs)
+    spread_over_ranks(model, None, StepPlan(mode="train", device="cpu", strategy="ddp"))
+    wrapper, calls = over_ranks(model), []
+    wrapper.register_forward_pre_hook(lambda *_: calls.append(1))
+    assert isinstance(wrapper, nn.parallel.DistributedDataParallel)
+    assert torch.equal(model(inputs), plain)
+    assert calls == [1]
+    with torch.no_grad():
+        model(inputs)
+    model.eval()(inputs)
+    assert calls == [1]
+    assert list(model.state_dict()) == ["weight", "bias"]
+    assert over_ranks(nn.Linear(1, 1)) is not wrapper
+
+
+def test_a_model_that_is_spread_already_stays_as_it_is(group):
+    wrapped = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
+    with pytest.warns(UserWarning, match="spread already"):
+        spread_over_ranks(wrapped, None, StepPlan(mode="train", device="cpu", strategy="ddp"))
+    assert over_ranks(wrapped) is wrapped
+
+
+def test_rank_zero_draws_what_the_sampler_would(group, monkeypatch):
+    monkeypatch.setattr("advisor.portable.launched.BATCHES_TOLD", 2)
+    sampler = BatchSampler(RandomSampler(range(10)), 3, drop_last=False)
+    torch.manual_seed(0)
+    expected = [list(sampler), list(sampler)]
+    torch.manual_seed(0)
+    drawn = DrawnByRankZero(sampler)
+    share = ShareOfBatches(drawn, 0, 1)
+    assert [list(share), list(share)] == expected
+    assert (len(share), share.batch_size, share.drop_last) == (4, 3, False)
+
+
+def test_a_sampler_that_counts_epochs_is_told(group):
+    told = []
+
+    class Counting(RandomSampler):
+        def set_epoch(self, epoch):
+            told.append(epoch)
+
+    share = ShareOfBatches(DrawnByRankZero(BatchSampler(Counting(range(4)), 2, drop_last=False)), 0, 1)
+    share.set_epoch(3)
+    assert told == [3]

@@ -1,0 +1,131 @@
+"""The recipe for the attention kernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from facts import cpu_facts, gpu_facts, profile_facts
+from proposals import proposed, reason
+from small_decoder import Decoder, applied, batches, both_steps, both_ways, by_code, losses, parts
+from torch.profiler import profile
+
+from advisor.records import Mode
+
+ATTENTION = {"attention": 2, "linear": 4}
+SDPA_CALL = profile_facts(called=("attention",))
+
+
+def attention_calls(step, batch):
+    """How often a step computes attention with flash, and how often with products and a softmax."""
+    with profile() as recorded:
+        step(batch)
+    counts = {row.key: row.count for row in recorded.key_averages()}
+    flash = counts.get("aten::_scaled_dot_product_flash_attention_for_cpu", 0)
+    return flash, counts.get("aten::_softmax", 0) + counts.get("aten::_safe_softmax", 0)
+
+
+@both_steps
+@pytest.mark.parametrize("mode", list(Mode))
+def test_only_the_chosen_kernel_runs(step_of, mode):
+    batch = batches(1)[0] if mode is Mode.TRAIN else batches(1)[0][0]
+    flash_calls, softmaxes = attention_calls(step_of({"attention.backend": "flash"}, mode), batch)
+    assert (flash_calls, softmaxes) == (1, 0)
+    flash_calls, softmaxes = attention_calls(step_of({"attention.backend": "math"}, mode), batch)
+    assert flash_calls == 0
+    assert softmaxes
+
+
+@both_steps
+def test_what_is_computed_again_in_the_backward_pass_uses_the_same_kernel(step_of):
+    step = step_of({"attention.backend": "math"}, model=Decoder(checkpointed=True))
+    flash_calls, _ = attention_calls(step, batches(1)[0])
+    assert flash_calls == 0
+    step = step_of({}, model=Decoder(checkpointed=True))
+    flash_calls, softmaxes = attention_calls(step, batches(1)[0])
+    assert (flash_calls, softmaxes) == (2, 0)
+
+
+@both_steps
+def test_the_kernels_agree_and_leave_nothing_behind(step_of):
+    expected = losses(step_of({}))
+    assert losses(step_of({"attention.backend": "math"})) == pytest.approx(expected, rel=1e-5)
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+@pytest.mark.parametrize("value", ["cudnn", "efficient"])
+def test_a_kernel_that_cannot_run_says_so(value):
+    with pytest.raises(RuntimeError, match=f"the {value} attention kernel cannot run this model's attention"):
+        applied({"attention.backend": value})(batches(1)[0])
+    assert torch.backends.cuda.math_sdp_enabled()
+
+
+def test_other_errors_in_the_model_stay_what_they_are():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        applied({"attention.backend": "math"})((torch.ones(2, 16, 5), torch.zeros(2, dtype=torch.int64)))
+
+
+@both_ways
+def test_auto_permits_all_kernels_again(effect):
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    effect("sdpa", "auto", parts())
+    assert torch.backends.cuda.flash_sdp_enabled()
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_the_code_of_a_kernel_runs_the_model_with_it():
+    model = Decoder()
+    with profile() as recorded:
+        by_code("sdpa", "math", parts(model=model))
+    assert not any("flash" in row.key for row in recorded.key_averages())
+
+
+def test_kernels_by_device_and_type():
+    assert proposed("sdpa", cpu_facts(families=ATTENTION)) == ["flash", "math"]
+    assert proposed("sdpa", gpu_facts(profile=SDPA_CALL)) == ["efficient", "math"]
+    in_half = ["flash", "cudnn", "efficient", "math"]
+    assert proposed("sdpa", gpu_facts(families=ATTENTION, parameter_dtypes=("bfloat16",))) == in_half
+    autocast = gpu_facts(families=ATTENTION, current={"precision.autocast": "float16"})
+    assert proposed("sdpa", autocast) == in_half
+    older = gpu_facts(families=ATTENTION, parameter_dtypes=("float16",), capability=(7, 5))
+    assert proposed("sdpa", older) == ["efficient", "math"]
+    assert "no scaled_dot_product_attention" in reason("sdpa", gpu_facts(profile=profile_facts()))
+    chosen = gpu_facts(families=ATTENTION, current={"attention.backend": "math"})
+    assert proposed("sdpa", chosen) == ["efficient", "auto"]
+
+
+COMPILED = """
+import sys
+import torch
+sys.path.insert(0, {tests!r})
+from torch._functorch import config
+from advisor.records import Mode
+from small_decoder import applied, batches, exported
+from test_recipes_attention import attention_calls
+
+inputs = batches(1)[0][0]
+for step_of in {steps_of}:
+    config.enable_autograd_cache = True
+    torch._dynamo.reset()
+    settings = {{"compile.mode": "default", "infer.grad": "no_grad", "attention.backend": {backend!r}}}
+    step = step_of(settings, Mode.INFER)
+    step(inputs)
+    print(attention_calls(step, inputs)[0])
+"""
+
+
+@pytest.mark.compile
+def test_a_compiled_step_is_not_served_another_kernel_from_the_cache(tmp_path):
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    flash_calls = []
+    for backend, steps_of in (("auto", "(applied,)"), ("math", "(applied, exported)")):
+        script = COMPILED.format(tests=str(Path(__file__).parent), steps_of=steps_of, backend=backend)
+        command = [sys.executable, "-c", script]
+        run = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=280)
+        flash_calls += run.stdout.split()
+    assert flash_calls == ["1", "0", "0"]

@@ -1,0 +1,293 @@
+"""The search over several GPUs, on trials whose speed a function of their settings says."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from facts import gpu_facts, loader_facts
+from proposals import CATALOG, proposed, reason
+from sample_session import sample_request, several_gpus_history
+from torch.utils.data import DataLoader, TensorDataset
+
+from advisor.errors import UsageError
+from advisor.experiment.consent import Consent
+from advisor.experiment.scaling import ONE, Kind, Scaling
+from advisor.experiment.scaling_lab import carried_over, gpus_in_use, why_not_several
+from advisor.experiment.scaling_moves import moves
+from advisor.experiment.search import explore
+from advisor.experiment.state import SessionState
+from advisor.export.formats.markdown import markdown_report
+from advisor.export.json_report import report
+from advisor.portable.parallel import LikeLengths, ShareOfBatches, spread_loader
+from advisor.portable.plan import StepPlan
+from advisor.recipe import NOT_COMPILED
+from advisor.recipe.settings import Settings
+from advisor.records import Block, Mode, Numerics, Outcome, RankFound, RanksFound, TrialResult
+from advisor.records.parallel import UNUSED_PARAMETERS
+from advisor.report.several_gpus import several_gpus_section
+from advisor.trial.ranks.failures import waits_for_others
+
+GPUS = 2
+DDP = Settings({"parallel.strategy": "ddp"})
+LARGE = {"parameter_bytes": 30 * 2**30, "device_memory_bytes": 140 * 2**30}
+
+
+def facts(**changes):
+    return replace(gpu_facts(**changes), gpus=GPUS)
+
+
+def result(rate, *, spread, losses=(2.0, 1.9)):
+    blocks = tuple(Block(10, 640, 640 / (rate * (1 + 0.001 * place))) for place in range(6))
+    ranks = tuple(RankFound(number, f"cuda:{number}", 1.0, 0.8, 2**30, 2**30) for number in range(GPUS))
+    found = RanksFound(
+        spread.world(GPUS), spread.strategy, 64, 32, ranks, exposed_ms=32_000 / rate, exposed_by="profiler"
+    )
+    return TrialResult(Outcome.MEASURED, blocks=blocks, losses=losses, ranks=found)
+
+
+class FakeLab:
+    """Runs trials at rates by their settings, within a number of trials."""
+
+    def __init__(self, rate_of, trials=40):
+        self.rate_of = rate_of
+        self.left = trials
+        self.asked = []
+
+    def cost_s(self, move, known):
+        return 4.0 if move.kind is Kind.TURNS else 1.0
+
+    def affords(self, move, known):
+        return self.left >= self.cost_s(move, known)
+
+    def measure(self, move, known):
+        spreads = (move.spread, ONE, ONE, move.spread) if move.kind is Kind.TURNS else (move.spread,)
+        self.left -= len(spreads)
+        self.asked.append((str(move.kind), move.spread.name))
+        return tuple((spread, self.run(spread)) for spread in spreads)
+
+    def run(self, spread):
+        rate = self.rate_of(spread)
+        if isinstance(rate, str):
+            return TrialResult(Outcome.FAILED, rate)
+        return rate if isinstance(rate, TrialResult) else result(rate, spread=spread)
+
+    def tell(self, known):
+        return known
+
+
+def searched(rate_of, *, allow=Numerics.CLOSE, carried=None, **workload):
+    known = Scaling(
+        gpus=GPUS,
+        catalog=CATALOG,
+        consent=Consent(CATALOG, Mode.TRAIN, allow),
+        facts=facts(**workload),
+        candidates=tuple(
+            candidate
+            for candidate in CATALOG.propose(facts(**workload)).candidates
+            if candidate.key.startswith("parallel.")
+        ),
+        carried=Settings(carried or {}),
+        device_type="cuda",
+    )
+    lab = FakeLab(rate_of)
+    return explore(known.with_run(ONE, lab.run(ONE)), lab, moves), lab
+
+
+def rate_of(spread):
+    """DDP scales well, a bucket view adds a little, compression costs, everything else is slow."""
+    rate = {"single": 1000, "ddp": 1700, "data_parallel": 900}.get(spread.strategy, 1200)
+    if spread.settings.get("parallel.gradient_as_bucket_view"):
+        rate *= 1.08
+    if spread.settings.get("parallel.comm_hook"):
+        rate *= 0.9
+    return rate * (1.1 if spread.weak else 1)
+
+
+def test_strategies_come_first_then_options_of_the_best_then_the_turns():
+    known, lab = searched(rate_of)
+    kinds = [kind for kind, _ in lab.asked]
+    assert kinds[:2] == ["strategy", "strategy"]
+    assert known.stack == {**DDP, "parallel.gradient_as_bucket_view": True}
+    assert known.confirmed
+    assert "turns" in kinds
+    assert kinds.index("turns") > kinds.index("weak")
+    assert all("data_parallel" not in name for kind, name in lab.asked if kind == "option")
+    row = known.record().row(known.record().best)
+    assert row.speedup == pytest.approx(1.836, rel=0.01)
+    assert row.ci_low < row.speedup < row.ci_high
+    assert row.efficiency == pytest.approx(0.918, rel=0.01)
+
+
+def test_weak_scaling_is_told_apart_and_never_the_stack():
+    known, _ = searched(rate_of)
+    weak = [row for row in known.record().rows if row.weak]
+    assert len(weak) == 1
+    assert not any(row.weak for row in known.record().rows if row.name == known.record().best)
+
+
+def test_where_one_gpu_is_as_fast_there_is_no_stack_and_still_a_price_for_each():
+    known, lab = searched(lambda spread: 1000 if spread == ONE else 700)
+    assert known.stack == {}
+    assert ("option", "ddp, gradient_as_bucket_view: true") in lab.asked
+    assert ("turns", "one GPU") not in lab.asked
+    section = next(several_gpus_section(known.record()))
+    assert "nothing on 2 GPUs was faster" in section.blocks[0].text
+
+
+def test_without_one_gpu_there_is_nothing_to_compare_with():
+    known, lab = searched(lambda spread: "rank 0: the model is wrapped in DistributedDataParallel already.")
+    assert lab.asked == []
+    assert (
+        "were not measured: rank 0: the model is wrapped" in next(several_gpus_section(known.record())).blocks[0].text
+    )
+
+
+def test_a_strategy_that_fails_under_compiled_code_runs_again_without():
+    known, lab = searched(
+        lambda spread: "rank 1: no" if spread.settings == DDP else rate_of(spread), carried={"compile.mode": "default"}
+    )
+    assert ("strategy", "ddp, compile.mode: none") in lab.asked
+    assert known.stack["compile.mode"] == "none"
+
+
+def test_unused_parameters_are_looked_for_where_ddp_misses_their_gradients():
+    def unused(spread):
+        looks = spread.strategy != "ddp" or spread.settings.get("parallel.find_unused_parameters")
+        return rate_of(spread) if looks else f"rank 0: {UNUSED_PARAMETERS}"
+
+    known, _ = searched(unused)
+    assert known.stack["parallel.find_unused_parameters"] is True
+
+
+def test_what_changes_results_is_priced_and_not_taken():
+    def fast_powersgd(spread):
+        return 2500 if spread.settings.get("parallel.comm_hook") == "powersgd" else rate_of(spread)
+
+    known, _ = searched(fast_powersgd)
+    priced = next(row for row in known.record().rows if "powersgd" in row.name)
+    assert "consent" in priced.reason
+    assert "parallel.comm_hook" not in known.stack
+    allowed, _ = searched(fast_powersgd, allow=Numerics.CHANGED)
+    assert allowed.stack["parallel.comm_hook"] == "powersgd"
+
+
+def test_other_losses_than_one_gpus_are_not_the_same_training():
+    def wrong_losses(spread):
+        return result(1900, spread=spread, losses=(2.0, 1.2)) if spread.strategy == "ddp" else rate_of(spread)
+
+    known, _ = searched(wrong_losses)
+    assert known.stack.get("parallel.strategy") != "ddp"
+    assert "first losses differ" in known.record().row("ddp").reason
+
+
+def test_exposed_communication_is_evidence_for_the_bottleneck():
+    known, _ = searched(rate_of)
+    assert "communication: for 50 % of the step" in known.record().evidence
+
+
+# --- what is tried, carried over, refused -----------------------------------------------------------------------
+
+
+def test_sharding_is_tried_where_the_state_is_large():
+    assert proposed("parallel_strategy", facts()) == ["ddp", "data_parallel"]
+    assert proposed("parallel_strategy", facts(**LARGE)) == ["ddp", "fully_shard", "data_parallel"]
+    assert "measure on them with --gpus" in reason("parallel_strategy", gpu_facts())
+
+
+def test_graphs_and_what_stands_between_model_and_loss_are_not_carried_over():
+    stack = {"step.cuda_graph": True, "precision.autocast": "bfloat16", "compile.scope": "with_loss"}
+    carried, left_out = carried_over(CATALOG, stack)
+    assert carried == {"precision.autocast": "bfloat16", "compile.mode": "default"}
+    assert set(left_out) == {"step.cuda_graph", "compile.scope"}
+    carried, left_out = carried_over(CATALOG, {"compile.mode": "reduce-overhead"})
+    assert carried == {"compile.mode": "default"}
+    assert "graphs" in left_out["compile.mode"]
+
+
+def test_fewer_gpus_than_asked_is_said_before_anything_is_measured(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    hardware = gpu_facts().hardware
+    assert len(hardware.gpus) == 1
+    assert gpus_in_use(1, hardware, "auto") == 1
+    assert gpus_in_use(2, hardware, "cpu") == 2
+    with pytest.raises(UsageError, match="4 GPUs are asked for, and 1 is visible"):
+        gpus_in_use(4, hardware, "auto")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3,5")
+    assert gpus_in_use(0, hardware, "auto") == 3
+
+
+def test_several_gpus_are_for_training():
+    assert "for training" in why_not_several(facts(mode=Mode.INFER))
+    assert "your own" in why_not_several(facts(own_step=True))
+    assert "iterable" in why_not_several(facts(loader=loader_facts(iterable_dataset=True)))
+    assert why_not_several(facts()) == ""
+
+
+# --- batches among ranks ----------------------------------------------------------------------------------------
+
+
+def test_ranks_share_each_batch_and_get_parts_of_one_size():
+    batches = [[0, 1, 2, 3], [4, 5, 6]]
+    shares = [list(ShareOfBatches(batches, rank, 2)) for rank in range(2)]
+    assert shares == [[[0, 1], [4, 5]], [[2, 3], [6, 4]]]
+
+
+def test_ranks_draw_alike_in_each_epoch_and_one_rank_of_one_draws_the_same():
+    data = TensorDataset(torch.arange(12))
+    loader = DataLoader(data, batch_size=4, shuffle=True)
+    plan = StepPlan(mode="train", device="cpu")
+    ranks = [spread_loader(loader, plan, rank, 2, seed=5) for rank in range(2)]
+    whole = spread_loader(loader, plan, 0, 1, seed=5)
+    epochs = []
+    for _ in range(2):
+        torch.manual_seed(len(epochs))  # what the ranks draw meanwhile does not matter
+        parts = list(zip(*ranks, strict=True))
+        epochs.append([torch.cat([one[0], other[0]]).tolist() for one, other in parts])
+        assert epochs[-1] == [batch[0].tolist() for batch in whole]
+    assert epochs[0] != epochs[1]
+    assert loader.sampler.generator is None
+
+
+def test_like_lengths_leave_no_rank_with_longer_samples():
+    lengths = [1, 90, 2, 91, 3, 92, 4, 93]
+    batches = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    one, other = (list(LikeLengths(batches, rank, 2, lengths=lengths)) for rank in range(2))
+    assert sorted(itertools.chain(*one, *other)) == list(range(8))
+    for mine, theirs in zip(one, other, strict=True):
+        assert abs(sum(lengths[i] for i in mine) - sum(lengths[i] for i in theirs)) <= 2
+
+
+def test_a_strategy_switches_off_what_does_not_go_with_it():
+    known, lab = searched(rate_of, carried={"model.memory_format": "channels_last"}, **LARGE)
+    assert ("strategy", "fully_shard, model.memory_format: contiguous") in lab.asked
+    assert known.stack["parallel.strategy"] == "ddp"
+
+
+@pytest.mark.parametrize("compiles", [{"compile.mode": "default"}, {"compile.scope": "regional"}])
+def test_data_parallel_runs_without_compiled_code(compiles):
+    known, _ = searched(rate_of, carried=compiles)
+    (copies,) = (spread for spread in known.runs if spread.strategy == "data_parallel")
+    settings = known.carried.merged(copies.settings)
+    assert all(settings.get(key, off) == off for key, off in NOT_COMPILED.items())
+
+
+def test_every_report_has_what_several_gpus_gave():
+    state = SessionState.of(several_gpus_history())
+    found = report(state, sample_request(), "1")["parallel"]
+    assert found["best"] == "ddp"
+    assert found["rows"][1]["efficiency"] == pytest.approx(0.91)
+    assert found["rows"][1]["exposed_share"] == pytest.approx(1.1 / 33)
+    text = markdown_report(state, sample_request(), CATALOG)
+    assert "| ddp | 64 (32) | 33.0 ms |" in text
+    assert "1.82x (1.79\u20131.85)" in text
+    assert "rank 0: CUDA out of memory" in text
+
+
+def test_the_rank_that_hangs_is_the_one_that_waits_for_nobody():
+    stack = 'When its time was over it was here:\n  File "{}", line 3 in {}\n  File "step.py", line 9 in forward\n'
+    assert waits_for_others(stack.format("torch/autograd/graph.py", "_engine_run_backward"))
+    assert waits_for_others(stack.format("torch/cuda/__init__.py", "synchronize"))
+    assert not waits_for_others(stack.format("mymodel.py", "read_forever"))
