@@ -132,7 +132,7 @@ def test_a_session_reads_the_source_and_prices_the_habits(tmp_path, monkeypatch)
     (tmp_path / "train.py").write_text(LOOP, encoding="utf-8")
     request = Request(
         TargetSpec("target.py", str(tmp_path), device="cpu"),
-        budget_s=15.0,
+        budget_s=60.0,
         only=("zero_grad", "eval_no_grad"),
         scripts=(str(tmp_path / "train.py"), str(tmp_path / "gone.py")),
     )
