@@ -141,7 +141,16 @@ def alternating(kind: str, pairs: int, ratio: float, seed: int) -> tuple[list[fl
 
 @pytest.mark.parametrize(
     ("kind", "pairs", "widest"),
-    [("quiet", 8, 1.12), ("drifting", 12, 1.12), ("loaded", 12, 1.15), ("bimodal", 5, 2.0), ("bimodal", 12, 1.6)],
+    [
+        ("quiet", 3, 1.5),
+        ("quiet", 8, 1.12),
+        ("drifting", 12, 1.12),
+        ("loaded", 3, 6.0),
+        ("loaded", 12, 1.15),
+        ("bimodal", 4, 3.0),
+        ("bimodal", 5, 2.0),
+        ("bimodal", 12, 1.6),
+    ],
 )
 def test_alternating_blocks_tell_the_ratio_through_noise(kind, pairs, widest):
     spread = ProcessSpread(0.012, 30.0)

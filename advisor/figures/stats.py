@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
-from statistics import fmean, median, pstdev
+from statistics import fmean, median, pstdev, stdev
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
@@ -28,6 +28,8 @@ _MEDIAN_OF_SOME = 1.35
 # simulated groups of four undisturbed runs none was so far off with a fitting prior, 11 with a prior of a twentieth.
 _DISTURBED = 20.0
 _FEWEST_WITH_DISTURBED = 4
+# Ratios that resampling can speak for: from the smallest to the largest, five hold the median in 94 % of cases.
+_FEWEST_RATIOS = 5
 
 Interval = tuple[float, float, float]
 
@@ -74,13 +76,25 @@ def paired_ratio_interval(
 
     ``new[i]`` and ``old[i]`` were measured next to each other: what slows the machine for longer than that cancels in
     their ratio. In a ratio of two medians it would not, where it comes and goes. With ``spread`` what makes processes
-    differ is resampled as well. Raises ValueError when the lengths differ.
+    differ is resampled as well. Fewer than five ratios are too few to resample, since from the smallest to the largest
+    they hold the true median in 88 % of cases at best: Student's interval of their mean logarithm widens it.
+    Raises ValueError when the lengths differ.
     """
     ratios = sorted(mine / other for mine, other in zip(new, old, strict=True))
     draw = random.Random(seed)
-    sigma = spread.widened * math.sqrt(2) if spread else 0.0
+    between = spread.widened * math.sqrt(2) if spread else 0.0
+    sigma = math.hypot(between, _error_of_few(ratios))
     resampled = [resampled_median(ratios, draw) * math.exp(draw.gauss(0.0, sigma)) for _ in range(RESAMPLES)]
     return _with_interval(median(ratios), resampled)
+
+
+def _error_of_few(ratios: Sequence[float]) -> float:
+    """The standard error of the mean logarithm of two to four ratios, as wide as Student's t makes it; 0 of others."""
+    if not 1 < len(ratios) < _FEWEST_RATIOS:
+        return 0.0
+    degrees = len(ratios) - 1
+    error = stdev(map(math.log, ratios)) / math.sqrt(len(ratios))
+    return error * student_factor(degrees) / _NORMAL_FACTOR
 
 
 @dataclass(frozen=True, slots=True)
