@@ -225,7 +225,7 @@ def drops(known: Known) -> Moves:
             if cheaper and not known.judge.knows(cheaper):
                 yield Move(Kind.DROP, cheaper, POLICY.drop_gain, f"stack without {key}, not compiled", plain)
             continue
-        gain = _gain_of_leaving_out(known, key, shown) if anew else _usual_gain_of_leaving_out(known, key)
+        gain = _gain_of_leaving_out(shown) if anew else _usual_gain_of_leaving_out(known, key)
         yield Move(Kind.DROP, rest, gain, f"stack without {key}", known.stack)
 
 
@@ -235,7 +235,7 @@ def _usual_gain_of_leaving_out(known: Known, key: str) -> float:
     return 1.04 if recipe.times_kernels else POLICY.drop_gain
 
 
-def _gain_of_leaving_out(known: Known, key: str, contribution: float | None) -> float:
+def _gain_of_leaving_out(contribution: float | None) -> float:
     """The expected gain of leaving out a setting and compiling anew: little, unless it cost speed before."""
     if contribution is None or contribution > POLICY.drop_gain:
         return POLICY.information

@@ -51,7 +51,3 @@ class Peers:
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
         return found
-
-    def meet(self) -> None:
-        """Wait until all ranks are here, and their devices done."""
-        self.largest(0.0)
