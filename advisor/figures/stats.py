@@ -147,11 +147,11 @@ def runs_ratio_interval(
 ) -> Interval:
     """The ratio ``new / old`` of the rates of processes, with its 95 % interval; each side holds one list a process.
 
-    The rates are those of blocks (samples per second), so a ratio above 1 is a speed-up. Two sources of error add up: the blocks within a process, by the bootstrap's standard error of their median, and
-    the process itself, by the pooled ``spread`` (``old_spread`` for the other side, where that is another): one to
-    three processes are too few to resample. The interval is normal in the logarithm of the ratio, with Student's factor
-    for the spread. A process counts once however many blocks it has. Davison and Hinkley, Bootstrap Methods and their
-    Application, section 3.8.
+    The rates are those of blocks (samples per second), so a ratio above 1 is a speed-up. Two sources of error add up:
+    the blocks within a process, by the bootstrap's standard error of their median, and the process itself, by the
+    pooled ``spread`` (``old_spread`` for the other side, where that is another): one to three processes are too few to
+    resample. The interval is normal in the logarithm of the ratio, with Student's factor for the spread. A process
+    counts once however many blocks it has. Davison and Hinkley, Bootstrap Methods and their Application, section 3.8.
 
     With ``of_later_runs`` it is the interval of what one more process of each would show, which differs from the mean
     by as much as those that were seen differ from one another.

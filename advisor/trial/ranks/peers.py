@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from advisor.errors import TargetError
-from advisor.records import World
 
 _BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 
@@ -19,13 +18,12 @@ _BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
 class Peers:
     """This rank among all. Every method is called by all ranks at once."""
 
-    def __init__(self, world: World, device: torch.device, timeout_s: float) -> None:
+    def __init__(self, device: torch.device, timeout_s: float) -> None:
         if dist.is_initialized():
             raise TargetError(
                 "the target starts a process group itself (init_process_group).",
                 "Return the plain model and loader: perf-advisor starts the ranks and divides the batches.",
             )
-        self.world = world
         self.device = device
         self.rank = int(os.environ["RANK"])
         self.size = int(os.environ["WORLD_SIZE"])

@@ -86,7 +86,7 @@ class RankTrial:
         build_s = time.perf_counter() - started
         self._say("meeting the other ranks")
         patience_s = min(_MOST_PATIENCE_S, max(_LEAST_PATIENCE_S, _PATIENCE_SHARE * self.spec.timeout_s))
-        self.peers = Peers(self.world, device, patience_s)
+        self.peers = Peers(device, patience_s)
         self._say("applying the settings")
         components = self._components(loop, device)
         gc.unfreeze()
