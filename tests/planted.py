@@ -271,3 +271,22 @@ def plant_numerics(folder: Path) -> Path:
     for recipe_id, apply in {**FAULTS, **NO_FAULTS}.items():
         plant(folder, recipe_id, apply=apply)
     return folder
+
+
+# The beginning of a training script, and its loop.
+SETUP = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+LOOP = """
+for step, (x, y) in enumerate(loader):
+    x, y = x.to(device), y.to(device)
+    optimizer.zero_grad()
+    out = model(x)
+    loss = F.cross_entropy(out, y)
+    loss.backward()
+    optimizer.step()
+"""
