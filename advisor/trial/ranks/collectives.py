@@ -18,7 +18,7 @@ _BLOCKS = 5
 _BLOCK_S = 0.02
 _MOST_CALLS = 200
 _WARM_UP_CALLS = 3
-# What all sizes may take together; the largest ones are left out on slow links. Seconds.
+# Longest time for all sizes together; on slow links the largest are left out. Seconds.
 _WITHIN_S = 3.0
 
 

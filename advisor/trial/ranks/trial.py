@@ -50,7 +50,7 @@ from advisor.trial.ranks.exposed import exposed_by_profiler
 from advisor.trial.ranks.launcher import WAITING
 from advisor.trial.ranks.peers import Peers
 
-# A rank waits this long for the others at most, as a share of the trial's time, within bounds. Seconds.
+# Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
 _PATIENCE_SHARE = 0.5
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 8.0, 90.0
 _BLOCKS = 12
@@ -260,7 +260,7 @@ class RankTrial:
     def _looked_closer(
         self, step: Any, clock: StepClock, blocks: list[Block], components: Components
     ) -> Mapping[str, Any]:
-        """Exposed communication and the straggler, after all that is reported of the speed has been timed."""
+        """Measure exposed communication and the straggler. Called after the speed has been timed."""
         plan = components.plan
         several = self.peers.size > 1 and isinstance(step, TrainStep)
         if not (self.world.looks_closer and several):
