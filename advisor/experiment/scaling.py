@@ -31,6 +31,7 @@ from advisor.records import (
     World,
     text_of,
 )
+from advisor.records.kinds import COLLECTIVES
 
 # Standard deviation between processes before any was repeated, as a share of the step: several ranks on one host.
 _PRIOR = 0.015
@@ -205,7 +206,7 @@ class Scaling:
         return ScalingRecord(
             gpus=self.gpus,
             device_type=self.device_type,
-            backend="nccl" if self.device_type == "cuda" else "gloo",
+            backend=COLLECTIVES[self.device_type],
             carried=dict(self.carried),
             left_out=dict(self.left_out),
             rows=tuple(self.row_of(spread) for spread in self.runs),

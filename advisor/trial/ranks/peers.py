@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from advisor.errors import TargetError
-
-_BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
+from advisor.machine.device import backend_of
+from advisor.records.kinds import COLLECTIVES
 
 
 class Peers:
@@ -28,9 +28,9 @@ class Peers:
         self.rank = int(os.environ["RANK"])
         self.size = int(os.environ["WORLD_SIZE"])
         dist.init_process_group(
-            _BACKENDS[device.type],
+            COLLECTIVES[device.type],
             timeout=datetime.timedelta(seconds=timeout_s),
-            device_id=device if device.type == "cuda" else None,
+            device_id=device if backend_of(device).has_memory else None,
         )
 
     def gathered(self, values: Sequence[float]) -> list[list[float]]:

@@ -246,12 +246,11 @@ class RankTrial:
 
     def _memory(self, device: torch.device) -> list[tuple[int, int]]:
         """Peak bytes allocated and reserved: of each rank, or of each GPU of one process."""
-        if device.type == "cuda" and self.world.devices > self.world.ranks:
-            return [
-                (torch.cuda.max_memory_allocated(index), torch.cuda.max_memory_reserved(index))
-                for index in range(self.world.devices)
-            ]
-        memory = backend_of(device).memory()
+        backend = backend_of(device)
+        if backend.has_memory and self.world.devices > self.world.ranks:
+            peaks = [backend_of(torch.device(device.type, index)).memory() for index in range(self.world.devices)]
+            return [(peak.peak_allocated_bytes, peak.peak_reserved_bytes) for peak in peaks]
+        memory = backend.memory()
         own = [float(memory.peak_allocated_bytes or 0), float(memory.peak_reserved_bytes or 0)]
         return [(int(one), int(other)) for one, other in self.peers.gathered(own)]
 
@@ -268,7 +267,7 @@ class RankTrial:
         self._say("looking at the communication")
         found: dict[str, Any] = {}
         step_s = min(block.seconds / block.steps for block in blocks)
-        if self.peers.device.type == "cuda":
+        if backend_of(self.peers.device).is_ahead:
             own = exposed_by_profiler(clock)
             everywhere = [one[0] for one in self.peers.gathered([math.nan if own is None else own])]
             if all(map(math.isfinite, everywhere)):  # the slowest rank waits for nobody: all of its is communication
@@ -311,7 +310,9 @@ class RankTrial:
         step_ms = median(block.step_ms for block in blocks)
         own = found.get("alone_ms") or [None] * len(memory)
         ranks = tuple(
-            RankFound(number, f"{device.type}:{number}" if device.type == "cuda" else "cpu", step_ms, alone, *peaks)
+            RankFound(
+                number, device.type if device.index is None else f"{device.type}:{number}", step_ms, alone, *peaks
+            )
             for number, (alone, peaks) in enumerate(zip(own, memory, strict=True))
         )
         samples = round(median(block.samples / block.steps for block in blocks))
