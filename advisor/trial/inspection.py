@@ -16,6 +16,7 @@ from advisor.machine.host import usable_cores
 from advisor.portable import checkpointing, conv_bias, fold_norm, generation, inplace, padding, pointwise
 from advisor.portable.blocks import repeated_blocks
 from advisor.portable.loaders import divides_samples, hears_of_epochs, loader_with
+from advisor.portable.nested import signature_of, tensors_of
 from advisor.portable.optimizer_options import torch_class
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
@@ -26,7 +27,7 @@ from advisor.recipe.rebuild import (
     resizing_problem,
 )
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
-from advisor.runtime.batches import describe, signature_of, tensors_of
+from advisor.runtime.batches import describe
 from advisor.runtime.compilation import Models
 from advisor.runtime.loader import GivenBatches, batches_in
 from advisor.runtime.loop import Loop

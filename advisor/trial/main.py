@@ -23,6 +23,7 @@ from advisor.figures.formatting import format_ms, format_percent
 from advisor.figures.stats import two_modes
 from advisor.machine.device import backend_of, named
 from advisor.portable.losses import LossError
+from advisor.portable.nested import mover
 from advisor.portable.plan import StepPlan
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
@@ -50,7 +51,6 @@ from advisor.records import (
     TrialSpec,
 )
 from advisor.runtime.apply import apply_settings
-from advisor.runtime.batches import mover
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step

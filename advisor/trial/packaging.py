@@ -15,11 +15,11 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.portable.calls import splitter
+from advisor.portable.nested import mover
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import attention_of, autocast_of, mover_of
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
-from advisor.runtime.batches import mover
 from advisor.runtime.loader import is_loader
 from advisor.runtime.loop import Loop
 from advisor.runtime.tuning import Tuning

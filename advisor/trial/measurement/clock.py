@@ -23,8 +23,8 @@ import torch
 
 from advisor.figures.stats import percentile, relative_half_width, relative_range
 from advisor.machine.device import Mark, backend_of
+from advisor.portable.nested import tensors_of
 from advisor.records import Block, Latency
-from advisor.runtime.batches import tensors_of
 
 BLOCKS_PER_TRIAL = 24
 FEWEST_BLOCKS = 5

@@ -18,9 +18,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import RefusedError, TargetError
 from advisor.portable.loaders import copy_with
+from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
 from advisor.records import DataPrint, varying
-from advisor.runtime.batches import describe, tensors_of
+from advisor.runtime.batches import describe
 from advisor.runtime.loader import loop_loader
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.data_prints import print_of
