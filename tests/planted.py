@@ -117,28 +117,6 @@ def _indented(body: str) -> str:
     return textwrap.indent(textwrap.dedent(body).strip(), " " * 8).strip()
 
 
-# A model with three parts that wait, each of which a recipe may take out.
-THREE_PAUSES_TARGET = """
-import time
-
-import torch
-from torch import nn
-
-
-class Pause(nn.Module):
-    def forward(self, x):
-        time.sleep(0.01)
-        return 1.0 * x
-
-
-def build():
-    torch.manual_seed(0)
-    model = nn.Sequential(Pause(), Pause(), Pause(), nn.Linear(16, 4))
-    batch = torch.randn(8, 16), torch.randint(4, (8,))
-    return model, batch, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
-"""
-
-
 def plant_removers(folder: Path, *, usual: bool = False, **numerics: str) -> None:
     """A recipe for each pause of the target above, in the order of their names, that takes it out."""
     for place, (recipe_id, declared) in enumerate(numerics.items()):
