@@ -57,18 +57,6 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
-def ratio_interval(new: Sequence[float], old: Sequence[float], *, seed: int = 0) -> Interval:
-    """The ratio of medians ``new / old`` and its 95 % percentile-bootstrap interval, resampling each side's blocks.
-
-    The values are rates (samples per second), so a ratio above 1 is a speed-up. Efron and Tibshirani, An
-    Introduction to the Bootstrap, chapter 13.
-    """
-    draw = random.Random(seed)
-    ordered_new, ordered_old = sorted(new), sorted(old)
-    ratios = [resampled_median(ordered_new, draw) / resampled_median(ordered_old, draw) for _ in range(RESAMPLES)]
-    return _with_interval(median(new) / median(old), ratios)
-
-
 def paired_ratio_interval(
     new: Sequence[float], old: Sequence[float], spread: ProcessSpread | None = None, *, seed: int = 0
 ) -> Interval:
@@ -171,13 +159,13 @@ def runs_ratio_interval(
     *,
     of_later_runs: bool = False,
 ) -> Interval:
-    """As :func:`ratio_interval` for processes: ``new`` and ``old`` hold the block rates of one process each.
+    """The ratio ``new / old`` of the rates of processes, with its 95 % interval; each side holds one list a process.
 
-    Two sources of error add up: the blocks within a process, by the bootstrap's standard error of their median, and
-    the process itself, by the pooled ``spread`` (``old_spread`` for the other side, where that is another): one to
-    three processes are too few to resample. The interval is normal in the logarithm of the ratio, with Student's factor
-    for the spread. A process counts once however many blocks it has. Davison and Hinkley, Bootstrap Methods and their
-    Application, section 3.8.
+    The rates are those of blocks (samples per second), so a ratio above 1 is a speed-up. Two sources of error add up:
+    the blocks within a process, by the bootstrap's standard error of their median, and the process itself, by the
+    pooled ``spread`` (``old_spread`` for the other side, where that is another): one to three processes are too few to
+    resample. The interval is normal in the logarithm of the ratio, with Student's factor for the spread. A process
+    counts once however many blocks it has. Davison and Hinkley, Bootstrap Methods and their Application, section 3.8.
 
     With ``of_later_runs`` it is the interval of what one more process of each would show, which differs from the mean
     by as much as those that were seen differ from one another.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from advisor.portable.calls import splitter
-from advisor.runtime.batches import tensors_of
+from advisor.portable.nested import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import NoBodyError, step_of, training_loop
 from advisor.target.scripts.watch import LossCall, ModelCall, Seen
