@@ -15,6 +15,9 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
+from advisor.target.scripts.contexts import Context, contexts_of, entered
+from advisor.target.scripts.files import saving_over_nothing
+from advisor.target.scripts.names import Names
 from advisor.target.scripts.watch import Where
 
 Loop = ast.For | ast.While
@@ -28,11 +31,15 @@ class NoBodyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FoundLoop:
-    """A loop of the script's: its statement, the names as they are in its frame, and where it stands."""
+    """A loop of the script's: its statement, the names as they are in its frame, and where it stands.
+
+    ``contexts`` are the blocks of PyTorch's around it, the outermost first.
+    """
 
     statement: Loop
     names: dict[str, Any]
     file: str
+    contexts: tuple[Context, ...] = ()
 
     @property
     def place(self) -> str:
@@ -49,7 +56,11 @@ def training_loop(frames: Iterable[Where], loader: Any) -> FoundLoop:
 
     With a loader it is the loop that reads the loader; else the innermost one around the update.
     """
-    found = [loop for where in frames if where.is_users for loop in _loops_around(where)]
+    found: list[FoundLoop] = []
+    users = [where for where in frames if where.is_users]
+    for place, where in enumerate(users):
+        if loops := loops_around(where):
+            found += _with_names(where, loops, users[place + 1 :])
     if not found:
         raise NoBodyError("no loop in the script's own code stands around the update of the weights")
     if loader is not None:
@@ -86,7 +97,7 @@ class Body:
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run the body on a batch and return the loss."""
         self._names[_ITEM] = batch if self._counter is None else (next(self._counter), batch)
-        with _losses() as losses, contextlib.suppress(_Left):
+        with _losses() as losses, saving_over_nothing(), contextlib.suppress(_Left), entered(self.loop.contexts):
             exec(self._code, self._names)  # noqa: S102 - it is the user's own loop
         if not losses:
             raise TargetError(
@@ -173,27 +184,49 @@ class _Again:
 # --- the source -------------------------------------------------------------------------------------------------
 
 
-def _loops_around(where: Where) -> list[FoundLoop]:
+def loops_around(where: Where) -> list[Loop]:
     """The loops around a frame's line, innermost first, in the function that the frame runs."""
-    code, line = where.frame.f_code, where.line
-    source = "".join(linecache.getlines(code.co_filename))
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return []
-    scope = _scope(tree, code)
-    if scope is None:
-        return []
-    names = {**where.frame.f_globals, **where.frame.f_locals}
-    if isinstance(scope, ast.Module):
-        names = where.frame.f_globals
     around = [
         node
-        for node in _own_statements(scope)
-        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= line <= (node.end_lineno or 0)
+        for node in _own_statements(_scope_of(where))
+        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= where.line <= (node.end_lineno or 0)
     ]
-    around.sort(key=lambda node: node.lineno, reverse=True)
-    return [FoundLoop(node, names, code.co_filename) for node in around]
+    return sorted(around, key=lambda node: node.lineno, reverse=True)
+
+
+def _with_names(where: Where, loops: list[Loop], outer: list[Where]) -> Iterator[FoundLoop]:
+    """The loops of a frame with its names, and with the contexts that it and the frames that called it are in."""
+    names = _names(where)
+    outside = [context for caller in reversed(outer) for context in _contexts(caller, _names(caller), caller.line)]
+    for loop in loops:
+        around = (*outside, *_contexts(where, names, loop.lineno))
+        yield FoundLoop(loop, names, where.frame.f_code.co_filename, around)
+
+
+def _names(where: Where) -> dict[str, Any]:
+    frame = where.frame
+    return frame.f_globals if frame.f_code.co_name == "<module>" else Names(frame)
+
+
+def _contexts(where: Where, names: dict[str, Any], line: int) -> Iterator[Context]:
+    """The contexts of PyTorch's that a line of a frame's function is in, the outermost first."""
+    blocks = [
+        node
+        for node in _own_statements(_scope_of(where))
+        if isinstance(node, ast.With) and node.body[0].lineno <= line <= (node.end_lineno or 0)
+    ]
+    blocks.sort(key=lambda node: node.lineno)
+    return contexts_of(blocks, names, where.frame.f_code.co_filename, _value)
+
+
+def _scope_of(where: Where) -> ast.AST:
+    """The function, or the module, that a frame runs; an empty module where its source cannot be read."""
+    nothing = ast.Module([], [])
+    try:
+        tree = ast.parse("".join(linecache.getlines(where.frame.f_code.co_filename)))
+    except SyntaxError:
+        return nothing
+    return _scope(tree, where.frame.f_code) or nothing
 
 
 def _scope(tree: ast.Module, code: CodeType) -> ast.AST | None:

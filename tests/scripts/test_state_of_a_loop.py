@@ -1,0 +1,222 @@
+"""The surroundings of a loop whose body runs by itself: names, contexts, files; and updates that are no step of it."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from advisor.records import TargetSpec
+from advisor.target.entrypoint import load_target
+from tests.scripts.test_scripts import own_program, step_of  # noqa: F401 - a fixture
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+numbers = torch.arange(64.0)[:, None]
+loader = DataLoader(TensorDataset(numbers, 2 * numbers), batch_size=8)
+model = nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+seen = []
+
+"""
+STEP = "loss = (model(x) - y).abs().mean(); optimizer.zero_grad(); loss.backward(); optimizer.step()"
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Run a script's text, in an empty folder, up to its loop; returns that and the names of the script."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(body: str, name: str = "train.py"):
+        Path(name).write_text(HEAD + textwrap.dedent(body).replace("STEP", STEP))
+        loop = load_target(TargetSpec(name, str(tmp_path), device="cpu"))
+        return loop, vars(__import__("__main__"))
+
+    return run
+
+
+def batches(loop, count):
+    """Run some steps of a loop, each on its own batch."""
+    step = step_of(loop)
+    return [float(step(batch)) for _, batch in zip(range(count), loop.data, strict=False)]
+
+
+class TestNames:
+    def test_a_name_of_the_module_is_what_it_is_now(self, script):
+        loop, names = script("""
+            count = 0
+            def counted():
+                global count
+                count += 1
+            def main():
+                for x, y in loader:
+                    STEP
+                    counted()
+                    seen.append(count)
+            main()
+        """)
+        batches(loop, 3)
+        assert names["seen"] == [1, 2, 3, 4]
+
+    def test_an_inner_function_sees_the_batch_at_hand(self, script):
+        loop, names = script("""
+            def main():
+                def closure():
+                    optimizer.zero_grad()
+                    loss = (model(x) - y).abs().mean()
+                    loss.backward()
+                    seen.append(int(x[0]))
+                    return loss
+                for x, y in loader:
+                    optimizer.step(closure)
+            main()
+        """)
+        batches(loop, 3)
+        assert names["seen"] == [0, 0, 8, 16]
+
+    def test_an_inner_function_may_change_a_name(self, script):
+        loop, names = script("""
+            def main():
+                count = 0
+                def counted():
+                    nonlocal count
+                    count += 1
+                for x, y in loader:
+                    STEP
+                    counted()
+                    count = count + 1
+                    seen.append(count)
+            main()
+        """)
+        batches(loop, 3)
+        assert names["seen"] == [2, 4, 6, 8]
+
+
+class TestContexts:
+    @pytest.mark.parametrize("around", ["steps()", "for _ in range(2):\n        steps()"])
+    def test_a_block_around_the_loop_is_around_each_step(self, script, around):
+        loop, names = script(f"""
+def steps():
+    with torch.autograd.set_detect_anomaly(True):
+        for x, y in loader:
+            STEP
+            seen.append((torch.is_anomaly_enabled(), torch.is_autocast_enabled("cpu"), x.sum() > 0))
+
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    {around}
+""")
+        batches(loop, 3)
+        assert [found[:2] for found in names["seen"]] == [(True, True)] * 4
+        assert not torch.is_anomaly_enabled()
+        assert not torch.is_autocast_enabled("cpu")
+
+
+class TestFiles:
+    def test_a_log_stays_open_for_the_steps(self, script):
+        loop, _ = script("""
+            import csv
+            def main():
+                with open("log.csv", "w", newline="") as file:
+                    log = csv.writer(file)
+                    for number, (x, y) in enumerate(loader):
+                        STEP
+                        log.writerow([number])
+                        file.flush()
+            main()
+        """)
+        batches(loop, 3)
+        assert Path("log.csv").read_bytes() == b"0\r\n1\r\n2\r\n3\r\n"
+
+    def test_no_checkpoint_is_written_over(self, script):
+        for name in ("last.pt", "final.pt", "final.txt"):
+            Path(name).write_text("precious")
+        loop, _ = script("""
+            def main():
+                try:
+                    for number, (x, y) in enumerate(loader):
+                        STEP
+                        torch.save(model.state_dict(), "last.pt")
+                        torch.save(model.state_dict(), f=f"{number}.pt")
+                finally:
+                    torch.save(model.state_dict(), "final.pt")
+                    open("final.txt", "w").write("over")
+            main()
+        """)
+        batches(loop, 2)
+        assert {Path(name).read_text() for name in ("last.pt", "final.pt", "final.txt")} == {"precious"}
+        assert torch.load("1.pt")["weight"].shape == (1, 1)
+
+    def test_functions_that_the_script_has_taken_are_its_own_again(self, script):
+        Path("last.pt").write_text("old")
+        loop, names = script("""
+            from builtins import open as opened
+            from torch import save
+            from torch.nn.utils import clip_grad_norm_
+            for x, y in loader:
+                loss = (model(x) - y).abs().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+        """)
+        batches(loop, 1)
+        assert type(names["opened"]("other.txt", "w")).__name__ == "TextIOWrapper"
+        names["save"]({}, "last.pt")
+        assert torch.load("last.pt") == {}
+
+
+class TestWhatIsNoStepOfTheLoop:
+    @pytest.mark.parametrize(
+        "before",
+        [
+            "optimizer.zero_grad(); optimizer.step()",
+            "model(torch.zeros(3, 1)).sum().backward(); optimizer.step(); optimizer.zero_grad()",
+        ],
+    )
+    def test_an_update_before_it(self, script, before):
+        loop, _ = script(f"""
+{before}
+for x, y in loader:
+    loss = nn.functional.l1_loss(model(x), y)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""")
+        assert loop.step is None
+        assert loop.loader.batch_size == 8
+
+    def test_a_loop_that_changes_its_gradients_is_left_whole(self, script):
+        text = """
+            for x, y in loader:
+                loss = nn.functional.l1_loss(model(x), y)
+                optimizer.zero_grad(); loss.backward(){}
+                optimizer.step()
+        """
+        assert script(text.format(""))[0].step is None
+        assert script(text.format("; model.weight.grad.data.mul_(0.5)"), "other.py")[0].step is not None
+
+    def test_a_script_without_a_loop_is_measured_by_its_update(self, script):
+        loop, _ = script("x, y = numbers, 2 * numbers\nnn.functional.l1_loss(model(x), y).backward()\noptimizer.step()")
+        assert loop.step is None
+        assert loop.batch_size == 64
+
+
+def test_a_script_of_a_package_finds_what_is_beside_it(script, tmp_path):
+    """``python -m package.inner.train``, by its path."""
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    for folder in ("package", "package/inner"):
+        (tmp_path / folder / "__init__.py").touch()
+    (tmp_path / "package" / "sizes.py").write_text("SIZE = 8\n")
+    loop, names = script(
+        """
+        from ..sizes import SIZE
+        for x, y in DataLoader(loader.dataset, SIZE):
+            STEP
+        """,
+        "package/inner/train.py",
+    )
+    assert names["__package__"] == "package.inner"
+    assert len(batches(loop, 2)) == 2
