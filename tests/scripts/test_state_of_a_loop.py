@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.target.entrypoint import load_target
 from tests.scripts.test_scripts import own_program, step_of  # noqa: F401 - a fixture
@@ -95,6 +96,43 @@ class TestNames:
         """)
         batches(loop, 3)
         assert names["seen"] == [2, 4, 6, 8]
+
+
+class TestCounts:
+    def test_an_epoch_counts_its_batches_anew(self, script):
+        loop, names = script("""
+            for number, (x, y) in enumerate(loader, 1):
+                STEP
+                seen.append(number)
+        """)
+        batches(loop, 8)
+        batches(loop, 2)
+        assert names["seen"] == [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
+
+    @pytest.mark.parametrize("condition", ["number == 3", "number >= 3"])
+    def test_a_loop_that_ends_by_its_count_goes_on_in_the_next_epoch(self, script, condition):
+        loop, names = script(f"""
+for epoch in range(9):
+    for number, (x, y) in enumerate(loader):
+        if {condition}:
+            break
+        STEP
+        seen.append(number)
+""")
+        batches(loop, 7)
+        assert names["seen"] == [0, 1, 2, 0, 1, 2, 0, 1]
+
+    def test_a_loop_that_has_ended_says_so(self, script):
+        loop, _ = script("""
+            steps = 0
+            for number, (x, y) in enumerate(loader):
+                if steps >= 3:
+                    break
+                STEP
+                steps += 1
+        """)
+        with pytest.raises(TargetError, match="without a backward pass"):
+            batches(loop, 4)
 
 
 class TestContexts:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
+from advisor.runtime.loader import batches_in
 from advisor.target.scripts.contexts import Context, contexts_of, entered
 from advisor.target.scripts.files import saving_over_nothing
 from advisor.target.scripts.names import Names
@@ -75,36 +76,64 @@ def step_of(loop: FoundLoop, loader: Any) -> tuple[Callable[[Any], torch.Tensor]
     Raises NoBodyError for a body that cannot stand by itself.
     """
     position = _position_of(loader, loop) if loader is not None else None
-    body = Body(loop, counts=position == _COUNTED)
+    body = Body(loop, _counter_of(loop, loader) if position == _COUNTED else None)
     if position is not None:
         return body, loader
     return body, _items(loop)
+
+
+@dataclass(slots=True)
+class Counter:
+    """The numbers that ``enumerate`` gives to a loader's batches, from ``first`` on in each epoch of ``batches``."""
+
+    number: int
+    first: int
+    batches: int | None
+
+    def next(self) -> int:
+        """The number of the next batch."""
+        if self.batches and self.number >= self.first + self.batches:
+            self.number = self.first
+        self.number += 1
+        return self.number - 1
+
+    def begins_anew(self) -> bool:
+        """Count from the first number on; false where that one was the last to be given."""
+        last, self.number = self.number - 1, self.first
+        return last > self.first
 
 
 class Body:
     """The statements of a loop, run for one item after another in the names that the loop had.
 
     Returns the last tensor that ``backward`` was called on. Raises TargetError where the loop comes to its end.
-    ``counts``: the loop counts its batches with ``enumerate``.
+    ``counter`` counts the batches where the loop does so with ``enumerate``.
     """
 
-    def __init__(self, loop: FoundLoop, *, counts: bool) -> None:
+    def __init__(self, loop: FoundLoop, counter: Counter | None) -> None:
         self.loop = loop
         self._code = _compiled(loop)
         self._names = loop.names
-        self._counter = itertools.count(int(self._names.get(_counter_name(loop.statement), 0)) + 1) if counts else None
+        self._counter = counter
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run the body on a batch and return the loss."""
-        self._names[_ITEM] = batch if self._counter is None else (next(self._counter), batch)
-        with _losses() as losses, saving_over_nothing(), contextlib.suppress(_Left), entered(self.loop.contexts):
-            exec(self._code, self._names)  # noqa: S102 - it is the user's own loop
+        losses = self._round(batch)
+        if not losses and self._counter is not None and self._counter.begins_anew():
+            losses = self._round(batch)  # a loop that ends by its count goes on in the next epoch
         if not losses:
             raise TargetError(
                 f"the loop at {self.loop.place} made a round without a backward pass, as at its end.",
                 "Let it go on for longer, with arguments of the script after --, or take out what ends it.",
             )
         return losses[-1].detach()
+
+    def _round(self, batch: Any) -> list[torch.Tensor]:
+        """Run the body on a batch and return what ``backward`` was called on."""
+        self._names[_ITEM] = batch if self._counter is None else (self._counter.next(), batch)
+        with _losses() as losses, saving_over_nothing(), contextlib.suppress(_Left), entered(self.loop.contexts):
+            exec(self._code, self._names)  # noqa: S102 - it is the user's own loop
+        return losses
 
 
 @contextlib.contextmanager
@@ -249,11 +278,24 @@ def _own_statements(scope: ast.AST) -> Iterator[ast.AST]:
         yield from _own_statements(child)
 
 
-def _counter_name(statement: Loop) -> str:
-    """The name that a loop over ``enumerate`` counts with."""
-    target = statement.target if isinstance(statement, ast.For) else None
-    first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
-    return first.id if isinstance(first, ast.Name) else ""
+def _counter_of(loop: FoundLoop, loader: Any) -> Counter:
+    """The counter of a loop over ``enumerate``, as it stands after the step that was seen."""
+    statement = loop.statement
+    assert isinstance(statement, ast.For), "only a `for` loop counts"
+    target = statement.target
+    name = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
+    now = loop.names.get(name.id) if isinstance(name, ast.Name) else None
+    first = next(filter(None, map(_start, ast.walk(statement.iter))), 0)
+    return Counter(now + 1 if isinstance(now, int) else first + 1, first, batches_in(loader))
+
+
+def _start(node: ast.AST) -> int:
+    """The number that a call of ``enumerate`` starts with; 0 for any other node."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "enumerate":
+        return 0
+    given = [*node.args[1:], *(keyword.value for keyword in node.keywords)]
+    value = given[0].value if given and isinstance(given[0], ast.Constant) else 0
+    return value if isinstance(value, int) else 0
 
 
 def _compiled(loop: FoundLoop) -> CodeType:
