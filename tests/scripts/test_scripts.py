@@ -182,7 +182,10 @@ class TestADraft:
         ("name", "has"),
         [
             ("mnist_example", ("from mnist_example import Net", "nll_loss", "batch_size=16, num_workers=2", "lr=1.0")),
-            ("gan", ("def step(batch):", "for (i, real) in [batch]", "models=[model, model_2]", "Adam(model_2.par")),
+            (
+                "gan",
+                ("def step(batch):", "for (i, real) in [(0, batch)]", "models=[model, model_2]", "Adam(model_2.par"),
+            ),
             ("bad/no_loop", ("def step(batch):", "TODO: the model")),
         ],
     )

@@ -11,6 +11,7 @@ import torch
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.target.entrypoint import load_target
+from advisor.target.scripts.draft import draft_of
 from tests.scripts.test_scripts import own_program, step_of  # noqa: F401 - a fixture
 
 HEAD = """
@@ -242,6 +243,67 @@ for x, y in loader:
         assert loop.batch_size == 64
 
 
+USUAL = {"call": "", "loss": "", "backward": "", "clipped": "model"}
+
+
+class TestWhatIsNoPlainLoop:
+    """A loop is taken apart only where its parts, called as a plain loop calls them, compute what it computed."""
+
+    TEXT = """
+        class Two(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.one, self.two = nn.Linear(1, 1), nn.Linear(1, 1)
+            def forward(self, x, scale=1.0):
+                return self.two(self.one(x)) * scale
+        class Loss(nn.Module):
+            def forward(self, output, target, scale=1.0):
+                return (output - target).abs().mean() * scale
+        model = Two()
+        criterion = Loss()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for x, y in loader:
+            output = model(x{call})
+            loss = criterion(output, y{loss})
+            optimizer.zero_grad(); loss.backward({backward})
+            nn.utils.clip_grad_norm_({clipped}.parameters(), 1.0)
+            optimizer.step()
+    """
+
+    def test_one_that_is(self, script):
+        loop, _ = script(self.TEXT.format(**USUAL))
+        assert loop.step is None
+        assert loop.clip_norm == 1.0
+
+    @pytest.mark.parametrize(
+        "other", [{"call": ", scale=2.0"}, {"backward": "create_graph=True"}, {"clipped": "model.one"}], ids=str
+    )
+    def test_ones_that_are_not(self, script, other):
+        assert script(self.TEXT.format(**{**USUAL, **other}))[0].step is not None
+
+    def test_options_of_a_loss_are_kept(self, script):
+        loop, _ = script(self.TEXT.format(**{**USUAL, "loss": ", scale=3.0"}))
+        assert float(loop.loss(torch.zeros(2), torch.ones(2))) == 3.0
+
+    @pytest.mark.parametrize(("inputs", "plain"), [("**batch", True), ("x=batch['x'], y=batch['y']", False)])
+    def test_a_model_that_takes_a_part_of_the_batch(self, script, inputs, plain):
+        loop, _ = script(f"""
+from types import SimpleNamespace
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(1, 1)
+    def forward(self, x, y, mask=None):
+        return SimpleNamespace(loss=(self.inner(x) - y).abs().mean() * (1.0 if mask is None else 2.0))
+model = Own()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for batch in DataLoader([dict(x=n, y=2 * n, mask=n) for n in numbers], batch_size=8):
+    loss = model({inputs}).loss
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""")
+        assert (loop.step is None) is plain
+
+
 def test_a_script_of_a_package_finds_what_is_beside_it(script, tmp_path):
     """``python -m package.inner.train``, by its path."""
     (tmp_path / "package" / "inner").mkdir(parents=True)
@@ -258,3 +320,18 @@ def test_a_script_of_a_package_finds_what_is_beside_it(script, tmp_path):
     )
     assert names["__package__"] == "package.inner"
     assert len(batches(loop, 2)) == 2
+
+
+def test_a_draft_takes_the_class_from_the_script_of_a_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("package").mkdir()
+    Path("package/__init__.py").touch()
+    Path("package/sizes.py").write_text("SIZE = 8\n")
+    Path("package/train.py").write_text(
+        f"{HEAD}from .sizes import SIZE\n\nclass Net(nn.Linear):\n    pass\n\nif __name__ == '__main__':\n"
+        "    net = Net(1, 1)\n    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        f"    for x, y in loader:\n        {STEP.replace('model', 'net')}\n"
+    )
+    monkeypatch.setattr("sys.argv", ["package/train.py"])
+    text = draft_of("package/train.py", "build_it.py")
+    assert "from package.train import Net" in text

@@ -177,6 +177,11 @@ def _position_of(loader: Any, loop: FoundLoop) -> str | None:
         expression = expression.args[0]
 
 
+def counts_batches(loop: FoundLoop, loader: Any) -> bool:
+    """Whether a loop goes through ``enumerate`` of a loader."""
+    return _position_of(loader, loop) == _COUNTED
+
+
 def _value(expression: ast.expr, names: dict[str, Any]) -> Any:
     """The value of a name, an attribute or an element; None for anything that would run code of its own."""
     if isinstance(expression, ast.Name):

@@ -65,7 +65,7 @@ def watched(script: str, directory: str) -> Seen:
     module.__file__ = str(path)
     sys.modules[_MAIN] = module
     code = compile(source, str(path), "exec")
-    package = _package_of(path, ast.parse(source))
+    package = package_of(path, ast.parse(source))
     sys.path.insert(0, str(path.parents[len(package)]))
     pid = os.getpid()
     watch = Watch(_in_loop)
@@ -86,7 +86,7 @@ def watched(script: str, directory: str) -> Seen:
     return seen
 
 
-def _package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
+def package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
     """The package that a script's relative imports are from, as ``python -m`` finds it; empty without such imports."""
     levels = [node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
     if not levels:

@@ -54,6 +54,7 @@ class ModelCall:
 
     module: nn.Module
     args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     output: Any
     autocast: str
 
@@ -86,9 +87,9 @@ class Seen:
     """The observations of a script.
 
     ``batch`` is the one that the step used, of ``loader``. ``frames`` is the stack at the first update, innermost
-    first. ``clip_norm`` is what the norm of the gradients was clipped to, ``clips_otherwise`` that they were clipped in
-    another way, or changed. ``fitted`` is what a library's trainer was asked to train. ``starts_processes``: other
-    processes were started, or forked.
+    first. ``clip_norm`` is what the norm of the gradients was clipped to, ``changes_gradients`` that they were made,
+    clipped or changed in another way. ``fitted`` is what a library's trainer was asked to train. ``starts_processes``:
+    other processes were started, or forked.
     """
 
     loader: Any = None
@@ -99,14 +100,14 @@ class Seen:
     updates: list[Optimizer] = field(default_factory=list)
     frames: list[Where] = field(default_factory=list)
     clip_norm: float | None = None
-    clips_otherwise: bool = False
+    changes_gradients: bool = False
     fitted: Any = None
     starts_processes: bool = False
 
     def forget(self) -> None:
         """Forget what was seen of a step."""
         self.loader = self.batch = self.clip_norm = self.fitted = None
-        self.clips_otherwise = False
+        self.changes_gradients = False
         for seen in (self.calls, self.losses, self.backward, self.updates, self.frames):
             seen.clear()
 
@@ -149,7 +150,7 @@ class Watch:
         with contextlib.ExitStack() as stack:
             for handle in (
                 module_hooks.register_module_forward_pre_hook(self._enters),
-                module_hooks.register_module_forward_hook(self._leaves, always_call=True),
+                module_hooks.register_module_forward_hook(self._leaves, with_kwargs=True, always_call=True),
                 optimizer_hooks.register_optimizer_step_pre_hook(self._before_update),
                 optimizer_hooks.register_optimizer_step_post_hook(self._after_update),
             ):
@@ -181,17 +182,17 @@ class Watch:
         if self._is_ours():
             self._depth += 1
 
-    def _leaves(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _leaves(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if not self._is_ours():
             return
         self._depth = max(0, self._depth - 1)
         if self._depth or output is None:
             return
         if any(True for _ in module.parameters()):
-            self.seen.calls.append(ModelCall(module, args, output, _autocast()))
+            self.seen.calls.append(ModelCall(module, args, kwargs, output, _autocast()))
             del self.seen.calls[:-MOST_CALLS]
         else:
-            self.seen.losses.append(LossCall(module, args, {}, output))
+            self.seen.losses.append(LossCall(module, args, kwargs, output))
 
     def _loss(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._in_loss += 1
@@ -206,6 +207,8 @@ class Watch:
     def _backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._is_ours():
             self.seen.backward.append(loss)
+            if args or any(value is not None and value is not False for value in kwargs.values()):
+                self.seen.changes_gradients = True
         result = function(loss, *args, **kwargs)
         self._note_gradients()
         return result
@@ -260,7 +263,7 @@ class Watch:
             self._end_step()
         if not self.seen.frames:
             if len(self.seen.backward) == 1 and self._norms() != self._gradients:
-                self.seen.clips_otherwise = True
+                self.seen.changes_gradients = True
             self.seen.frames = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
             self.seen.fitted = fitted_by_library(self.seen.frames)
             if self.seen.fitted is not None:
@@ -278,20 +281,26 @@ class Watch:
 
     def _norms(self) -> list[float]:
         """The norms of the gradients of what was called."""
-        modules = {id(call.module): call.module for call in self.seen.calls}.values()
-        gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
-        return [float(gradient.detach().float().norm()) for gradient in gradients]
+        return [float(p.grad.detach().float().norm()) for p in self._trained() if p.grad is not None]
+
+    def _trained(self) -> list[nn.Parameter]:
+        """The parameters with gradients of the modules that were called."""
+        found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
+        return list({id(p): p for p in found}.values())
 
     def _clips(self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if args or set(kwargs) - {"foreach", "error_if_nonfinite"} or self.seen.clip_norm not in (None, max_norm):
-            self.seen.clips_otherwise = True
+            self.seen.changes_gradients = True
+        if self._is_ours() and {id(p) for p in parameters if p.grad is not None} != set(map(id, self._trained())):
+            self.seen.changes_gradients = True
         self.seen.clip_norm = float(max_norm)
         result = function(parameters, max_norm, *args, **kwargs)
         self._note_gradients()
         return result
 
     def _clips_values(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.seen.clips_otherwise = True
+        self.seen.changes_gradients = True
         return function(*args, **kwargs)
 
     def _starts(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
