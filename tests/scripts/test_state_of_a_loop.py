@@ -190,6 +190,34 @@ class TestFiles:
         assert {Path(name).read_text() for name in ("last.pt", "final.pt", "final.txt")} == {"precious"}
         assert torch.load("1.pt")["weight"].shape == (1, 1)
 
+    def test_no_file_is_written_over_in_another_way(self, script):
+        names = ("last.pt", "best.pt", "renamed.pt", "history.json")
+        open_before = open
+        for name in names:
+            Path(name).write_text("precious")
+        loop, _ = script("""
+            import json, os, shutil
+            from pathlib import Path
+            for number, (x, y) in enumerate(loader):
+                STEP
+                for name in ("last.pt", f"new{number}.pt"):
+                    torch.save(model.state_dict(), "last.tmp")
+                    os.replace("last.tmp", name)
+                torch.save(model.state_dict(), "other.tmp")
+                os.rename("other.tmp", "renamed.pt")
+                shutil.copy("new0.pt", "best.pt")
+                Path("history.json").write_text("over")
+                with open(f"{number}.txt", "w") as file:
+                    json.dump(number, file)
+        """)
+        batches(loop, 3)
+        assert {Path(name).read_text() for name in names} == {"precious"}
+        assert [Path(f"{number}.txt").read_text() for number in range(4)] == ["0", "1", "2", "3"]
+        assert sorted(path.name for path in Path().glob("*.[pt][tm]*")) == sorted(
+            [*names[:3], *(f"new{number}.pt" for number in range(4))]
+        )
+        assert open is open_before
+
     def test_functions_that_the_script_has_taken_are_its_own_again(self, script):
         Path("last.pt").write_text("old")
         loop, names = script("""

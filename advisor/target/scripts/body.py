@@ -17,7 +17,7 @@ import torch
 from advisor.errors import TargetError
 from advisor.runtime.loader import batches_in
 from advisor.target.scripts.contexts import Context, contexts_of, entered
-from advisor.target.scripts.files import saving_over_nothing
+from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.names import Names
 from advisor.target.scripts.watch import Where
 
@@ -131,7 +131,7 @@ class Body:
     def _round(self, batch: Any) -> list[torch.Tensor]:
         """Run the body on a batch and return what ``backward`` was called on."""
         self._names[_ITEM] = batch if self._counter is None else (self._counter.next(), batch)
-        with _losses() as losses, saving_over_nothing(), contextlib.suppress(_Left), entered(self.loop.contexts):
+        with _losses() as losses, writing_over_nothing(), contextlib.suppress(_Left), entered(self.loop.contexts):
             exec(self._code, self._names)  # noqa: S102 - it is the user's own loop
         return losses
 

@@ -9,7 +9,6 @@ import io
 import multiprocessing.process
 import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,8 +23,7 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.files.paths import PACKAGE
-from advisor.target.scripts.files import save_over_nothing, staying_open, writes
+from advisor.target.scripts.files import is_library, staying_open, writes, writing_over_nothing
 
 # Functions of torch.nn.functional that are losses: called with an output and a target.
 LOSSES = (
@@ -41,7 +39,6 @@ LOSSES = (
 )
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "<frozen ", f"{sysconfig.get_path('stdlib')}{os.sep}", f"{PACKAGE}")
 
 
 class LoopSeen(BaseException):
@@ -79,7 +76,7 @@ class Where:
     @property
     def is_users(self) -> bool:
         """Whether the code is the script's own or of a module beside it, and no library's."""
-        return not any(part in self.frame.f_code.co_filename for part in _LIBRARIES)
+        return not is_library(self.frame.f_code.co_filename)
 
 
 @dataclass(slots=True)
@@ -128,8 +125,8 @@ class Watch:
     """The hooks while a script runs. ``seen`` grows until :class:`LoopSeen` ends the script.
 
     ``in_loop`` tells whether a stack stands in a loop. An update outside of any, as one that makes the optimizer's
-    state, is passed over where another follows. From the end of the script on, nothing is opened for writing or saved:
-    its ``finally`` would save a model that has hardly been trained.
+    state, is passed over where another follows. From the first update on the script writes over no file, and from its
+    end on it writes none: its ``finally`` would save a model that has hardly been trained.
     """
 
     def __init__(self, in_loop: Callable[[list[Where]], bool]) -> None:
@@ -138,6 +135,7 @@ class Watch:
         self._outside: FrameType | None = sys._getframe(1)
         self._over = self._before_loop = self._looked_on = False
         self._gradients: list[float] = []
+        self._kept_files = contextlib.ExitStack()
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._depth = 0
@@ -170,6 +168,7 @@ class Watch:
             ):
                 stack.enter_context(_patched(owner, name, wrapper))
             stack.callback(self._ends)
+            stack.enter_context(self._kept_files)
             yield self.seen
 
     def _ends(self) -> None:
@@ -241,6 +240,7 @@ class Watch:
         if self._before_loop:
             self._before_loop, self._looked_on = False, True
             self.seen.forget()
+            self._kept_files.close()
             return
         self._over = True
         raise LoopSeen
@@ -271,8 +271,11 @@ class Watch:
             self._before_loop = not self._looked_on and not self._in_loop(self.seen.frames)
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._is_ours() and _has_gradients(optimizer):
-            self.seen.updates.append(optimizer)
+        if not self._is_ours() or not _has_gradients(optimizer):
+            return
+        if not self.seen.updates:
+            self._kept_files.enter_context(writing_over_nothing())
+        self.seen.updates.append(optimizer)
 
     def _note_gradients(self) -> None:
         """Note the gradients of a loop's only backward pass, by which a change before the update is noticed."""
@@ -317,11 +320,9 @@ class Watch:
         return staying_open(function(*args, **kwargs), args, kwargs, lambda: self._over)
 
     def _saves(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self._is_ours() or not self.seen.updates:
-            return function(*args, **kwargs)
-        if self._over:
+        if self._over and self._is_ours():
             raise LoopSeen
-        return save_over_nothing(function, *args, **kwargs)
+        return function(*args, **kwargs)
 
     def _is_ours(self) -> bool:
         """Whether this is the script's own thread in its own process, while it is watched."""
