@@ -115,6 +115,8 @@ class Body:
         self._code = _compiled(loop)
         self._names = loop.names
         self._counter = counter
+        around = loop.contexts
+        self._contexts = (lambda: entered(around)) if around else contextlib.nullcontext
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run the body on a batch and return the loss."""
@@ -131,7 +133,7 @@ class Body:
     def _round(self, batch: Any) -> list[torch.Tensor]:
         """Run the body on a batch and return what ``backward`` was called on."""
         self._names[_ITEM] = batch if self._counter is None else (self._counter.next(), batch)
-        with _losses() as losses, writing_over_nothing(), contextlib.suppress(_Left), entered(self.loop.contexts):
+        with _losses() as losses, writing_over_nothing(), contextlib.suppress(_Left), self._contexts():
             exec(self._code, self._names)  # noqa: S102 - it is the user's own loop
         return losses
 
