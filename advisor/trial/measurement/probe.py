@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from advisor.portable.plan import StepPlan
 from advisor.runtime.batches import tensors_of
 from advisor.trial.measurement.draws import first_batches
+from advisor.trial.measurement.forms import compared_with, form_of
 
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
@@ -88,8 +89,10 @@ def probe_training(
     losses: list[float] = []
     weights = [squared_norm(model)] if model is not None else []
     with contextlib.closing(_FirstOutput(model, traced=_compiles_loss(step))) as output:
-        for batch in batches:
-            losses.append(counted.until_it_updates(batch))
+        first = form_of(batches[0])
+        for turn, batch in enumerate(batches, 1):
+            with compared_with(first, batch, turn):
+                losses.append(counted.until_it_updates(batch))
             output.close()
             if model is not None:
                 weights.append(squared_norm(model))
