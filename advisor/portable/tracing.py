@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import operator
 import random
+import re
 import sys
 import time
 import typing
@@ -22,6 +23,10 @@ def not_followed(tracer: str, error: Exception) -> CannotTraceError:
         text = "what it does depends on the values of a tensor"
     elif isinstance(error, torch.fx.proxy.TraceError) and "control flow" in text:
         text = "what it does depends on its inputs"
+    elif "item assignment" in text:
+        text = "it writes into part of a tensor, by item assignment"
+    elif re.search(r"Proxy|<class|__\w+__", text):  # about the stand-ins, which a person has not written
+        text = "it does with a tensor what cannot be recorded"
     return CannotTraceError(f"has a forward that {tracer} cannot follow: {text}")
 
 

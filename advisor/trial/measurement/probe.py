@@ -227,8 +227,9 @@ class _FirstOutput:
 
     def __init__(self, model: nn.Module | None, *, traced: bool) -> None:
         self.sample: tuple[float, ...] = ()
-        # A model that is compiled in place, or in a larger whole, would trace the hook.
-        hooked = model is not None and not traced and getattr(model, "_compiled_call_impl", None) is None
+        # A model that is compiled in place, or in a larger whole, would trace the hook; TorchScript takes none.
+        compiled = traced or getattr(model, "_compiled_call_impl", None) or isinstance(model, torch.jit.ScriptModule)
+        hooked = model is not None and not compiled
         self._handle = model.register_forward_hook(self._keep) if model is not None and hooked else None
 
     def close(self) -> None:
