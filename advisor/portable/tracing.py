@@ -69,11 +69,13 @@ class LimitedTracer(torch.fx.Tracer):
 
 
 def inputs_to_trace(model: torch.nn.Module) -> list[inspect.Parameter]:
-    """The parameters of a model's forward. Raises CannotTraceError for one without a signature, as in TorchScript."""
+    """The parameters of a model's forward. Raises CannotTraceError for TorchScript, and for one without a signature."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CannotTraceError("is TorchScript, which has been traced or compiled already")
     try:
         return list(inspect.signature(model.forward).parameters.values())
     except ValueError as error:
-        raise CannotTraceError("has a forward without a signature, as TorchScript from a file has") from error
+        raise CannotTraceError("has a forward without a signature") from error
 
 
 def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule:
