@@ -337,6 +337,38 @@ def test_several_inputs():
     assert split(Anything(), ("l", "r", "y"), with_target=False) == (("l", "r", "y"), {}, None)
 
 
+@pytest.mark.parametrize("mapping", [dict, Encoding])
+def test_a_pair_may_hold_a_mapping_of_the_inputs(mapping):
+    batch = (mapping({"left": "l", "right": "r"}), "y")
+    assert split(TwoInputs(), batch, with_target=True) == ((), {"left": "l", "right": "r"}, "y")
+    assert split(TwoInputs(), list(batch), with_target=False) == ((), {"left": "l", "right": "r"}, None)
+    assert has_target(batch, TwoInputs())
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (Net(), {"x": "x"}),  # the model may take a mapping
+        (Net(), {"images": "x", "sizes": "s"}),
+        (Anything(), {"left": "l", "right": "r"}),
+        (Keywords(), {"left": "l", "right": "r"}),
+        (Net(), ("l", "r")),
+        (Anything(), ("l", "r")),
+    ],
+)
+def test_inputs_that_a_model_may_take_as_they_are_stay_so(model, inputs):
+    assert split(model, (inputs, "y"), with_target=True) == ((inputs,), {}, "y")
+
+
+def test_a_pair_may_hold_a_sequence_of_the_inputs():
+    assert split(TwoInputs(), (("l", "r"), "y"), with_target=True) == (("l", "r"), {}, "y")
+    assert split(TwoInputs(), [["l", "r"], "y"], with_target=True) == (("l", "r"), {}, "y")
+    assert split(TwoInputs(), (("l", "r", 1, 2), "y"), with_target=True) == ((("l", "r", 1, 2),), {}, "y")
+    # Without a target both may be inputs, such as images and their boxes.
+    assert split(TwoInputs(), (("l", "r"), "y"), with_target=False) == ((("l", "r"), "y"), {}, None)
+    assert not has_target((("l", "r"), "y"), TwoInputs())
+
+
 def test_a_compiled_model_is_split_as_the_model_itself():
     assert split(torch.compile(Net()), ("x", "y"), with_target=False) == (("x",), {}, None)
 

@@ -333,6 +333,8 @@ def test_a_mapping_with_labels_gives_a_plain_model_its_target():
         ((Net(), lambda size: None), "returned is nothing (None) and holds no tensor", "batch_size -> batch"),
         ((Net(), batch(), None, 3), "optimizer is an int", "torch.optim.Optimizer"),
         ((Net(), batch(), None, lambda parameters: 3), "optimizer is an int", "torch.optim.Optimizer"),
+        ((Net(), batch(), of_output, torch.optim.LBFGS), "LBFGS calls the loss itself", "step=step"),
+        ((net := Net(), batch(), of_output, torch.optim.LBFGS(net.parameters())), "(a closure)", "step(closure)"),
         ((Net().requires_grad_(False), batch(), of_output), "no parameter that requires a gradient", "--mode infer"),
         (Workload(Net(), data=batch(), mode="evaluate"), "'evaluate' is not a mode", "train or infer"),
         (Closed(), "its inputs cannot be inferred", "--input SHAPE"),

@@ -200,6 +200,28 @@ class TestWhatDoesNotFit:
         with pytest.raises(LossError, match="the step returns NoneType"):
             step_of(loop)(loop.data)
 
+    @pytest.mark.parametrize(
+        "result",
+        [
+            lambda loss: loss.item(),
+            lambda loss: {"loss": float(loss), "accuracy": 0.5},
+            lambda loss: (loss.item(), 7),
+            lambda loss: (7, loss),  # one tensor alone is the loss
+        ],
+    )
+    def test_a_loss_may_be_a_number_of_pythons(self, result):
+        model = nn.Linear(2, 1)
+        loop = normalise(Workload(step=lambda b: result(model(b).sum()), model=model, data=torch.ones(1, 2)), spec())
+        loss = step_of(loop)(loop.data)
+        assert isinstance(loss, torch.Tensor)
+        assert float(loss) == pytest.approx(float(model(loop.data).sum()))
+
+    @pytest.mark.parametrize("result", [True, "0.5", {"accuracy": 0.5}, ()])
+    def test_what_is_no_loss_is_not_taken_for_one(self, result):
+        loop = normalise(Workload(step=lambda b: result, model=nn.Linear(2, 2), data=torch.ones(1, 2)), spec())
+        with pytest.raises(LossError, match="the step returns"):
+            step_of(loop)(loop.data)
+
     def test_the_other_mode_is_refused(self):
         with pytest.raises(TargetError, match="does not fit"):
             normalise(gan(), spec(mode=Mode.INFER))

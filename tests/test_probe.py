@@ -106,6 +106,12 @@ def test_a_model_that_is_compiled_in_place_is_not_hooked():
     assert len(probe.losses) == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
+def test_torchscript_is_not_hooked():
+    probe = probe_training(train_step(torch.jit.script(net())), [batch()] * 2, 0)
+    assert probe.losses == pytest.approx(probe_training(train_step(), [batch()] * 2, 0).losses)
+
+
 def sleeping(*seconds):
     """A step that takes so long, the last for all that follow."""
     left = list(seconds)

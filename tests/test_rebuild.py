@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from advisor.recipe.rebuild import (
     batch_size_of,
+    implementations_of,
     loader_code,
     loader_with,
     optimizer_implementation,
@@ -181,6 +182,27 @@ class OwnStep(torch.optim.SGD):
 )
 def test_implementations_are_what_the_constructor_accepts(optimizer_class, expected):
     assert optimizer_implementations(optimizer_class) == expected
+
+
+def complex_layer():
+    return nn.Linear(2, 2, dtype=torch.complex64)
+
+
+@pytest.mark.parametrize(
+    ("model", "make", "fuses"),
+    [
+        (nn.Linear(2, 2), torch.optim.Adam, True),
+        (nn.Embedding(4, 2), torch.optim.SGD, True),
+        (nn.Embedding(4, 2, sparse=True), torch.optim.SGD, False),
+        (complex_layer(), torch.optim.Adam, False),
+        (nn.Sequential(nn.Linear(2, 2), complex_layer()), torch.optim.AdamW, False),
+        (nn.Linear(2, 2), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1), False),
+    ],
+)
+def test_implementations_are_what_can_update_the_parameters(model, make, fuses):
+    optimizer = make(model.parameters())
+    sparse = {model.weight} if getattr(model, "sparse", False) else set()
+    assert implementations_of(optimizer, sparse) == ("for-loop", "foreach", "fused")[: 2 + fuses]
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,11 @@ class Unused(Straight):
         return torch.relu(self.layer(x)) * 2
 
 
+class MapsOver(nn.Module):
+    def forward(self, x):
+        return torch.vmap(torch.sigmoid)(x)
+
+
 class WritesSlices(Straight):
     def forward(self, x):
         x = self.layer(x)
@@ -172,7 +177,8 @@ def hooked():
         (Optional, "optional arguments"),
         (TwoPaths, "takes other paths in training"),
         (Unused, "does not use"),
-        (WritesSlices, "item assignment"),
+        (WritesSlices, "follow: it writes into part of a tensor, by item assignment$"),
+        (MapsOver, "follow: it does with a tensor what cannot be recorded$"),
         (WritesShared, "that other operations may read"),
         (WritesBits, "writes into a tensor by iand"),
         (hooked, "forward hooks"),

@@ -60,6 +60,11 @@ def test_compile_needs_a_compiler(monkeypatch):
     assert "$CC names, my-c, is not found" in reason("compile", gpu_facts())
 
 
+def test_torchscript_is_not_compiled():
+    assert "the model is TorchScript" in reason("compile", cpu_facts(torchscript=True))
+    assert "the model is TorchScript" in reason("compile_autotune", gpu_facts(torchscript=True))
+
+
 def test_compile_names_the_compiler_that_is_there(monkeypatch):
     toolchain = importlib.import_module("advisor.machine.toolchain")
     monkeypatch.delenv("CXX", raising=False)

@@ -30,6 +30,18 @@ def test_workers_get_their_options(change):
     assert change("worker_context", "default", loader).multiprocessing_context is None
 
 
+class ToldOfEpochs(Numbers):
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+@both_ways
+@pytest.mark.parametrize("stay", [True, False])
+def test_more_workers_live_on_between_epochs_as_the_present_ones_do(change, stay):
+    changed = change("num_workers", 2, DataLoader(ToldOfEpochs(), num_workers=1, persistent_workers=stay))
+    assert (changed.num_workers, changed.persistent_workers) == (2, stay)
+
+
 @pytest.mark.process
 @both_ways
 @every_loader

@@ -15,6 +15,8 @@ def cannot_compile(facts: Facts) -> Skip | None:
         return Skip(
             "the step differentiates a gradient (create_graph=True), which PyTorch cannot do with compiled code"
         )
+    if facts.workload.torchscript:
+        return Skip("the model is TorchScript, which torch.compile does not take: give the module it was made of")
     return missing_compiler(facts)
 
 

@@ -9,6 +9,8 @@ import torch
 from advisor.portable.parallel import unwrapped
 
 TARGET_NAMES = ("labels", "label", "targets", "target", "y")
+# Elements of a batch that is inputs and a target. A count.
+PAIR = 2
 
 
 class SplitBatch(NamedTuple):
@@ -24,19 +26,41 @@ def splitter(model: torch.nn.Module, *, with_target: bool) -> Callable[[Any], Sp
 
     A mapping becomes keyword arguments, less a target that the model does not take, or that is wanted apart and the
     model can do without; of a tuple or list the last element is the target when ``with_target``, or when the model's
-    ``forward`` takes fewer inputs than the batch has; anything else is the one input.
+    ``forward`` takes fewer inputs than the batch has; anything else is the one input. The inputs beside a target may be
+    a mapping of the model's keywords, or, when ``with_target``, a tuple or list of its inputs.
     """
     accepted = positional_count(model)
     keywords, required = keyword_inputs(model), required_keywords(model)
+    places = positional_inputs(model)
 
     def split(batch: Any) -> SplitBatch:
         if isinstance(batch, Mapping):
             return split_mapping(batch, keywords, required, with_target=with_target)
         if isinstance(batch, tuple | list) and not hasattr(batch, "_fields"):
+            inputs: Any = batch[0] if len(batch) == PAIR else None
+            if names_inputs(inputs, keywords, required):
+                return SplitBatch((), dict(inputs), batch[1] if with_target else None)
+            if with_target and lists_inputs(inputs, places):
+                return SplitBatch(tuple(inputs), {}, batch[1])
             return split_sequence(tuple(batch), accepted, with_target=with_target)
         return SplitBatch((batch,), {}, batch if with_target else None)
 
     return split
+
+
+def names_inputs(inputs: Any, keywords: frozenset[str] | None, required: frozenset[str]) -> bool:
+    """Whether the inputs of a pair are a mapping of the model's keywords, and not what its one parameter takes."""
+    if not isinstance(inputs, Mapping) or keywords is None or len(inputs) <= 1:
+        return False
+    return required <= inputs.keys() <= keywords
+
+
+def lists_inputs(inputs: Any, places: list[inspect.Parameter] | None) -> bool:
+    """Whether the inputs of a pair are a sequence of those of a model that cannot be called with fewer than two."""
+    if not isinstance(inputs, tuple | list) or hasattr(inputs, "_fields") or places is None:
+        return False
+    needed = sum(place.default is place.empty for place in places)
+    return needed > 1 and needed <= len(inputs) <= len(places)
 
 
 def split_mapping(

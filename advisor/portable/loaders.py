@@ -36,9 +36,10 @@ def loader_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
 def with_workers(loader: typing.Any, num_workers: int) -> typing.Any:
     """A loader with this many workers, which live on between epochs unless the dataset has to hear of each epoch.
 
-    Where Accelerate rebuilds the loader they start anew in each epoch, with a warning.
+    Workers that live on already do so whatever their number. Where Accelerate rebuilds the loader they start anew in
+    each epoch, with a warning.
     """
-    stay = num_workers > 0 and not hears_of_epochs(loader.dataset)
+    stay = num_workers > 0 and (loader.persistent_workers or not hears_of_epochs(loader.dataset))
     if stay and not loader.persistent_workers and is_rebuilt_later(loader):
         stay = False
         warnings.warn(f"persistent_workers=True is left out: {REBUILT}: prepare it with Accelerate first", stacklevel=2)

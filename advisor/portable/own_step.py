@@ -1,5 +1,6 @@
 """A step that the user wrote: run as it is, under what a plan can put around it."""
 
+import collections.abc
 import typing
 
 import torch
@@ -33,8 +34,21 @@ class OwnStep(InferStep):
             return result
         number = number_in(result)
         if number is None:
+            number = number_in(as_tensors(result))
+        if number is None:
             raise LossError(
                 f"the step returns {returned(result)}.",
                 "Return the loss: one number, by which the results of settings are compared.",
             )
         return number.detach()
+
+
+def as_tensors(result: typing.Any) -> typing.Any:
+    """What a step returned, with tensors in place of the Python numbers that may be its loss."""
+    if isinstance(result, (int, float)) and not isinstance(result, bool):
+        return torch.tensor(float(result))
+    if isinstance(result, collections.abc.Mapping):
+        return {"loss": as_tensors(result["loss"])} if "loss" in result else result
+    if type(result) in (list, tuple):
+        return type(result)(map(as_tensors, result))
+    return result

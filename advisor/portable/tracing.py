@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import operator
 import random
+import re
 import sys
 import time
 import typing
@@ -22,6 +23,10 @@ def not_followed(tracer: str, error: Exception) -> CannotTraceError:
         text = "what it does depends on the values of a tensor"
     elif isinstance(error, torch.fx.proxy.TraceError) and "control flow" in text:
         text = "what it does depends on its inputs"
+    elif "item assignment" in text:
+        text = "it writes into part of a tensor, by item assignment"
+    elif re.search(r"Proxy|<class|__\w+__", text):  # about the stand-ins, which a person has not written
+        text = "it does with a tensor what cannot be recorded"
     return CannotTraceError(f"has a forward that {tracer} cannot follow: {text}")
 
 
@@ -64,11 +69,13 @@ class LimitedTracer(torch.fx.Tracer):
 
 
 def inputs_to_trace(model: torch.nn.Module) -> list[inspect.Parameter]:
-    """The parameters of a model's forward. Raises CannotTraceError for one without a signature, as in TorchScript."""
+    """The parameters of a model's forward. Raises CannotTraceError for TorchScript, and for one without a signature."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CannotTraceError("is TorchScript, which has been traced or compiled already")
     try:
         return list(inspect.signature(model.forward).parameters.values())
     except ValueError as error:
-        raise CannotTraceError("has a forward without a signature, as TorchScript from a file has") from error
+        raise CannotTraceError("has a forward without a signature") from error
 
 
 def trace(model: torch.nn.Module, limit_s: float = 10.0) -> torch.fx.GraphModule:

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, cast
 
 from advisor.errors import RefusedError
@@ -126,6 +126,27 @@ def optimizer_implementations(cls: type) -> tuple[str, ...]:
     base = class_of_step(cls)
     accepted = inspect.signature(base).parameters if base is not None else ()
     return ("for-loop", *(name for name in ("foreach", "fused") if name in accepted))
+
+
+def implementations_of(optimizer: Optimizer, sparse: Set[Tensor]) -> tuple[str, ...]:
+    """The implementations of an optimizer's class that can update its parameters.
+
+    ``sparse`` are those whose gradients are sparse: fused steps take none.
+    """
+    from advisor.portable.optimizer_options import flags_of, torch_class
+
+    offered, base = optimizer_implementations(type(optimizer)), torch_class(optimizer)
+    if "fused" not in offered or base is None:
+        return offered
+    unfused = tuple(name for name in offered if name != "fused")
+    if any(parameter in sparse for group in optimizer.param_groups for parameter in group["params"]):
+        return unfused
+    try:
+        for group in optimizer.param_groups:
+            flags_of(base, {**group, "fused": True, "foreach": False})
+    except (RuntimeError, TypeError):  # as ``set_options`` would refuse it: complex parameters, say
+        return unfused
+    return offered
 
 
 def optimizer_implementation(optimizer: Optimizer) -> str:

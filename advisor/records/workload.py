@@ -73,7 +73,7 @@ class WorkloadFacts:
     ``own_step``: the user wrote the step, and what happens inside it is not known. ``differentiates_twice``: a gradient
     has a gradient, as with a gradient penalty. ``resizing_problem``: why a batch that is no loader's cannot be resized.
     ``generated_tokens``: the tokens that the step makes of a sample, 0 where it generates and the number is not known;
-    None where it does not.
+    None where it does not. ``torchscript``: the model is a module of TorchScript.
     """
 
     mode: Mode
@@ -116,6 +116,7 @@ class WorkloadFacts:
     matrix_types: tuple[str, ...] | None = None
     own_step: bool = False
     differentiates_twice: bool = False
+    torchscript: bool = False
     resizing_problem: str = ""
     generated_tokens: int | None = None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from advisor.portable.calls import TARGET_NAMES, positional_count
+from advisor.portable.calls import TARGET_NAMES, positional_count, splitter
 from advisor.portable.nested import tensors_of
 
 
@@ -23,5 +23,5 @@ def has_target(batch: Any, model: nn.Module) -> bool:
     if isinstance(batch, Mapping):
         return any(name in batch for name in TARGET_NAMES)
     if isinstance(batch, tuple | list) and len(batch) > 1:
-        return len(batch) > (positional_count(model) or 1)
+        return len(batch) > (positional_count(model) or 1) or bool(splitter(model, with_target=True)(batch).kwargs)
     return False

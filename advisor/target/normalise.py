@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from advisor.errors import TargetError
 from advisor.portable.losses import describe_loss
 from advisor.portable.nested import tensors_of
+from advisor.portable.steps import needs_closure
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.batches import has_target
@@ -23,7 +24,7 @@ from advisor.runtime.loop import Loop
 from advisor.target.adapters import understood, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
-from advisor.target.own_step import HINT, mode_of_step, optimizers_of, with_own_step
+from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
 from advisor.target.sizing import LARGEST_BATCH
 from advisor.target.workload import Workload
 
@@ -226,6 +227,7 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
         notes.append(f"SGD with momentum as the optimizer, learning rate {_DEFAULT_LEARNING_RATE:g}")
         return torch.optim.SGD(parameters, lr=_DEFAULT_LEARNING_RATE, momentum=0.9)
     if isinstance(given, torch.optim.Optimizer):
+        _check_steps_alone(given)
         updated = {id(parameter) for group in given.param_groups for parameter in group["params"]}
         if updated.isdisjoint(map(id, parameters)):
             notes.append("the optimizer holds no parameter of the model: its steps do not train this model")
@@ -236,7 +238,17 @@ def _optimizer(workload: Workload, notes: list[str]) -> Any:
             f"the target's optimizer is {_kind(made)}.",
             "Give a torch.optim.Optimizer, or a function that makes one from the parameters.",
         )
+    _check_steps_alone(made)
     return made
+
+
+def _check_steps_alone(optimizer: torch.optim.Optimizer) -> None:
+    """Raise TargetError for an optimizer whose step has to be given a function that computes the loss."""
+    if needs_closure(optimizer):
+        raise TargetError(
+            f"{type(optimizer).__name__} calls the loss itself, several times a step (a closure).",
+            f"Write the step, with optimizer.step(closure) in it, as a function of a batch: return {EXAMPLE}.",
+        )
 
 
 def _loss_text(loop: Loop) -> str:

@@ -18,7 +18,7 @@ from advisor.target.workload import Workload
 
 #: What to do when the first step fails.
 HINT = "Check what step(batch) does at the lines shown; the batch is on the models' device."
-_EXAMPLE = "Workload(step=step, models=[...], optimizers=[...], data=loader)"
+EXAMPLE = "Workload(step=step, models=[...], optimizers=[...], data=loader)"
 
 
 def with_own_step(workload: Workload) -> Workload:
@@ -26,15 +26,15 @@ def with_own_step(workload: Workload) -> Workload:
     if workload.step is None:
         raise TargetError(
             "the target names several models or optimizers, and no step that uses them.",
-            f"Write the step as a function of a batch: {_EXAMPLE}.",
+            f"Write the step as a function of a batch: {EXAMPLE}.",
         )
     _check_step(workload)
     models = _several(workload.models) + ([workload.model] if workload.model is not None else [])
     if not models:
-        raise TargetError("the target's step comes without the models that it works with.", f"Return {_EXAMPLE}.")
+        raise TargetError("the target's step comes without the models that it works with.", f"Return {EXAMPLE}.")
     for model in models:
         if not isinstance(model, nn.Module):
-            raise TargetError(f"{type(model).__name__} in models is not an nn.Module.", f"Return {_EXAMPLE}.")
+            raise TargetError(f"{type(model).__name__} in models is not an nn.Module.", f"Return {EXAMPLE}.")
     return replace(workload, model=models[0] if len(models) == 1 else Models(models), models=None)
 
 

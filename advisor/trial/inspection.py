@@ -16,14 +16,14 @@ from advisor.machine.host import usable_cores
 from advisor.portable import checkpointing, conv_bias, fold_norm, generation, inplace, padding, pointwise
 from advisor.portable.blocks import repeated_blocks
 from advisor.portable.loaders import divides_samples, hears_of_epochs, loader_with
-from advisor.portable.nested import signature_of, tensors_of
+from advisor.portable.nested import tensors_of
 from advisor.portable.optimizer_options import torch_class
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
 from advisor.recipe.rebuild import (
     expected_state_bytes,
+    implementations_of,
     optimizer_implementation,
-    optimizer_implementations,
     resizing_problem,
 )
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
@@ -39,6 +39,7 @@ from advisor.trial.measurement.pickling import pickle_problem
 from advisor.trial.second_derivatives import differentiates_twice
 
 _TRACING_LIMIT_S = 5.0
+_LOOKED_UP = (nn.Embedding, nn.EmbeddingBag)
 _FAMILIES: dict[str, tuple[type[nn.Module], ...]] = {
     "conv1d": (nn.Conv1d, nn.ConvTranspose1d),
     "conv2d": (nn.Conv2d, nn.ConvTranspose2d),
@@ -84,12 +85,12 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         resizing_problem="" if loop.loader is not None or loop.make_batch else resizing_problem(loop.data),
         data_kind="loader" if loop.loader is not None else "callable" if loop.make_batch else "batch",
         loss=loop.loss_text,
-        optimizer=_optimizer_facts(loop.optimizer) if loop.optimizer is not None else None,
+        optimizer=_optimizer_facts(loop.optimizer, loop.model) if loop.optimizer is not None else None,
         loader=_loader_facts(loop, target_batch, on_device=backend_of(device).has_memory),
         threads=torch.get_num_threads(),
         usable_cores=usable_cores(),
         repeated_blocks=block_counts(loop.model),
-        varying_shapes=len({signature_of(batch) for batch in batches}) > 1,
+        varying_shapes=len({_shapes_of(batch) for batch in batches}) > 1,
         fusable_chains=fusable_chains,
         fusing_problem=fusing_problem,
         inplace_activations=inplace_activations,
@@ -108,6 +109,7 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         linear_shapes=_linear_shapes(loop.model),
         own_step=loop.step is not None,
         differentiates_twice=differentiates_twice(loop),
+        torchscript=isinstance(loop.model, torch.jit.ScriptModule),
         generated_tokens=_generated_tokens(loop),
     )
 
@@ -297,6 +299,11 @@ def _memory_format(model: nn.Module) -> str:
     return "contiguous"
 
 
+def _shapes_of(batch: Any) -> tuple[torch.Size, ...]:
+    """The shapes of a batch's tensors; names and numbers of samples that come with them differ in every batch."""
+    return tuple(tensor.shape for tensor in tensors_of(batch))
+
+
 def _resizable(loop: Loop) -> bool:
     if loop.loader is None:
         return loop.batch_size is not None and (loop.make_batch is not None or not resizing_problem(loop.data))
@@ -314,9 +321,10 @@ def _movable_transforms(loader: torch.utils.data.DataLoader[Any]) -> tuple[tuple
         return (), f"its samples cannot be compared with and without them ({type(error).__name__}: {error})"
 
 
-def _optimizer_facts(optimizer: Any) -> OptimizerFacts:
+def _optimizer_facts(optimizer: Any, model: nn.Module) -> OptimizerFacts:
     each = optimizers_in(optimizer)
-    offered = [optimizer_implementations(type(one)) for one in each]
+    sparse = {layer.weight for layer in model.modules() if isinstance(layer, _LOOKED_UP) and layer.sparse}
+    offered = [implementations_of(one, sparse) for one in each]
     return OptimizerFacts(
         name=" + ".join(type(one).__name__ for one in each),
         implementation=optimizer_implementation(optimizer),

@@ -11,6 +11,7 @@ from advisor.records import BatchPrint
 from advisor.runtime.loader import batches_in, is_loader
 from advisor.trial.measurement.data_prints import print_of
 from advisor.trial.measurement.draws import begun_early, loader_failure, seed_host
+from advisor.trial.measurement.forms import Form, form_of, form_problem
 
 # Batches at the beginning of a trial whose prints are kept. A count: enough for two of each of two workers.
 _PRINTED = 4
@@ -31,6 +32,7 @@ class Feed:
         self._loader: Any = data if is_loader(data) else None
         self._iterator: Iterator[Any] | None = None
         self._served = 0
+        self._first: Form | None = None
 
     def next(self) -> Any:
         """The next batch; a new epoch begins where one ends. Raises TargetError when an epoch yields nothing."""
@@ -49,6 +51,8 @@ class Feed:
         if batch is _END:
             raise self._empty()
         self._served += 1
+        if self._first is None:
+            self._first = form_of(batch)
         if self._served <= self._printed:
             self._prints.append(print_of(batch))
         return batch
@@ -57,6 +61,10 @@ class Feed:
     def prints(self) -> tuple[BatchPrint, ...]:
         """The first batches that the loop got; none where their order depends on more than the seed."""
         return tuple(self._prints)
+
+    def problem_of(self, error: Exception, batch: Any) -> TargetError | None:
+        """The error for a step that failed on the last batch, where that is of another form than the first."""
+        return None if self._first is None else form_problem(error, self._first, batch, self._served)
 
     def _drawn(self) -> Any:
         """The epoch's next batch, or ``_END``. Raises TargetError when the loader fails."""

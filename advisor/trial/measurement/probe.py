@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
 from advisor.trial.measurement.draws import first_batches
+from advisor.trial.measurement.forms import compared_with, form_of
 
 PROBE_STEPS = 5
 PROBE_LIMIT_S = 10.0
@@ -88,8 +89,10 @@ def probe_training(
     losses: list[float] = []
     weights = [squared_norm(model)] if model is not None else []
     with contextlib.closing(_FirstOutput(model, traced=_compiles_loss(step))) as output:
-        for batch in batches:
-            losses.append(counted.until_it_updates(batch))
+        first = form_of(batches[0])
+        for turn, batch in enumerate(batches, 1):
+            with compared_with(first, batch, turn):
+                losses.append(counted.until_it_updates(batch))
             output.close()
             if model is not None:
                 weights.append(squared_norm(model))
@@ -224,8 +227,9 @@ class _FirstOutput:
 
     def __init__(self, model: nn.Module | None, *, traced: bool) -> None:
         self.sample: tuple[float, ...] = ()
-        # A model that is compiled in place, or in a larger whole, would trace the hook.
-        hooked = model is not None and not traced and getattr(model, "_compiled_call_impl", None) is None
+        # A model that is compiled in place, or in a larger whole, would trace the hook; TorchScript takes none.
+        compiled = traced or getattr(model, "_compiled_call_impl", None) or isinstance(model, torch.jit.ScriptModule)
+        hooked = model is not None and not compiled
         self._handle = model.register_forward_hook(self._keep) if model is not None and hooked else None
 
     def close(self) -> None:

@@ -1,0 +1,75 @@
+"""The facts that a loaded workload is described by."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from advisor.records import TargetSpec
+from advisor.target.normalise import normalise
+from advisor.trial.inspection import inspect_loop
+from advisor.trial.measurement.probe import probe_batches
+
+
+class Named(Dataset):
+    """Samples with a file name and a number beside the tensor, of one size or of several."""
+
+    def __init__(self, *sizes):
+        self.sizes = sizes
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        return {"x": torch.ones(self.sizes[index % len(self.sizes)]), "path": f"{index}.png", "index": index}
+
+
+class Sums(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, batch):
+        return self.weight * batch["x"].sum()
+
+
+def inspected(*parts):
+    loop = normalise(parts, TargetSpec("t:build", "."))
+    return inspect_loop(loop, torch.device("cpu"), probe_batches(loop.data, 0))
+
+
+def taken(model, batch):
+    return model(batch)
+
+
+@pytest.mark.parametrize(("sizes", "vary"), [((4,), False), ((4, 5), True)])
+def test_names_and_numbers_of_samples_are_no_shapes(sizes, vary):
+    assert inspected(Sums(), DataLoader(Named(*sizes), batch_size=1), taken).varying_shapes is vary
+
+
+def test_what_names_a_batch_of_objects_is_no_shape():
+    batches = [({"x": torch.ones(3)}, number) for number in range(4)]
+    assert not inspected(Sums(), batches, lambda model, batch: model(batch[0])).varying_shapes
+
+
+@pytest.mark.parametrize(
+    ("layer", "fuses"), [(nn.EmbeddingBag(8, 2), True), (nn.EmbeddingBag(8, 2, sparse=True), False)]
+)
+def test_a_fused_step_is_not_offered_for_sparse_gradients(layer, fuses):
+    model, ids = nn.Sequential(layer, nn.Linear(2, 1)), torch.zeros(4, 3, dtype=torch.long)
+
+    def offered(optimizer):
+        facts = inspected(model, ids, lambda model, batch: model(batch).sum(), optimizer)
+        return facts.optimizer.implementations
+
+    assert ("fused" in offered(torch.optim.SGD)) is fuses
+    assert "fused" in offered(torch.optim.SGD(model[1].parameters(), lr=0.1))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
+def test_torchscript_is_told_from_other_modules():
+    script = torch.jit.script(nn.Linear(2, 1))
+    assert inspected(script, torch.ones(3, 2)).torchscript
+    assert not inspected(nn.Sequential(script), torch.ones(3, 2)).torchscript
