@@ -25,7 +25,6 @@ from advisor.tui.views.trial_rows import STACK, build_rows, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.status import StatusBar, far_text, now_text, stack_text
 
-COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "red")
 SHORT_OF_TIME = "it needs about 17 s, and the budget has 3 s left"
 NAME = histories.LAST.candidate.name
 
@@ -65,7 +64,7 @@ def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
 def test_no_figure_of_the_whole_stack_is_shown_as_a_candidates_own(context, known, shown, signs) -> None:
     state = stacked_state(known)
     name = "channels_last=channels_last"
-    (row,) = [row for row in build_rows(state, COLOURS) if row.key == name]
+    (row,) = [row for row in build_rows(state) if row.key == name]
     assert row.cells["effect"].plain == shown
     assert row.cells["state"].plain == signs
     assert {row.cells[column].plain for column in ("step", "memory", "start")} == {"–"}
@@ -81,7 +80,7 @@ def test_no_figure_of_the_whole_stack_is_shown_as_a_candidates_own(context, know
 def test_a_stack_that_is_not_confirmed_is_marked_wherever_its_figure_stands() -> None:
     state = SessionState.of(histories.whole())
     state.stack = replace(state.stack, confirmed=False)
-    (row,) = [row for row in build_rows(state, COLOURS) if row.key == STACK]
+    (row,) = [row for row in build_rows(state) if row.key == STACK]
     assert row.cells["name"].plain.endswith(", once")
     figures = (headline(state), selection_text(STACK, state), stack_text(state, wide=True))
     assert all("measured once" in figure.plain for figure in figures)
@@ -142,9 +141,9 @@ def context() -> Context:
 
 def test_a_stack_of_nothing_has_no_row() -> None:
     state = SessionState.of(histories.whole())
-    assert STACK in [row.key for row in build_rows(state, COLOURS)]
+    assert STACK in [row.key for row in build_rows(state)]
     state.apply(events.StackMeasured(StackRecord({}, histories.BASELINE.result)))
-    assert STACK not in [row.key for row in build_rows(state, COLOURS)]
+    assert STACK not in [row.key for row in build_rows(state)]
 
 
 def test_the_closing_words_count_the_trials_as_the_app_did() -> None:

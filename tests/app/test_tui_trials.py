@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import tui_histories as histories
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import cells, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -24,7 +24,6 @@ from advisor.tui.views.waterfall_text import waterfall_text
 from advisor.tui.widgets.log_tail import LogTail, folded
 from advisor.tui.widgets.operator_table import OperatorTable, columns_of
 
-COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "white")
 PART = "stack without precision.autocast"
 
 
@@ -34,7 +33,7 @@ def state() -> SessionState:
 
 
 def keys(state: SessionState, order: Order) -> list[str]:
-    return [row.key for row in arranged(build_rows(state, COLOURS), order, state)]
+    return [row.key for row in arranged(build_rows(state), order, state)]
 
 
 # --- the selected trial ---------------------------------------------------------------------------------------
@@ -65,12 +64,12 @@ def test_a_trial_that_runs_again_shows_how_steady_it_was() -> None:
 
 
 def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
-    rows = {row.key: row for row in build_rows(state, COLOURS)}
+    rows = {row.key: row for row in build_rows(state)}
     assert rows[PART].cells["step"].plain == "19.6 ms"
     assert rows[PART].log_path == "/nowhere/drop.log"
     state.apply(events.TrialStarted("baseline, again", "/nowhere/again.log"))
     state.apply(events.TrialActivity("baseline, again", "warming up"))
-    rows = {row.key: row for row in build_rows(state, COLOURS)}
+    rows = {row.key: row for row in build_rows(state)}
     assert rows["baseline, again"].cells["effect"].plain == "running: warming up"
 
 
@@ -88,7 +87,7 @@ def test_the_tally_counts_candidates_and_not_the_control(state) -> None:
 
 def test_the_stack_is_the_longest_bar() -> None:
     state = SessionState.of(histories.whole())
-    bars = {row.key: row.cells["bar"].plain for row in build_rows(state, COLOURS)}
+    bars = {row.key: row.cells["bar"].plain for row in build_rows(state)}
     stack, best = bars["stack"], bars[histories.LAST.candidate.name]
     assert stack.index("●") == len(stack) - 1
     assert best.index("●") < stack.index("●")
@@ -268,7 +267,7 @@ def test_there_is_no_waterfall_without_a_contribution_or_a_stack() -> None:
 
 
 def test_what_is_added_to_the_stack_stands_before_what_is_done_alone(state) -> None:
-    (row,) = [row for row in build_rows(state, COLOURS) if row.key == histories.AUTOCAST.candidate.name]
+    (row,) = [row for row in build_rows(state) if row.key == histories.AUTOCAST.candidate.name]
     assert row.cells["effect"].plain == "+1.41x (1.39–1.43) on the stack"
     assert widest_effect(state.trials.values(), state.stack) > widest_effect(state.trials.values())
 
@@ -362,7 +361,7 @@ async def test_operators_keep_their_names_apart_at_100_columns() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("2")
         await settle(pilot)
-        names = [str(name) for name in app.query_one(OperatorTable).get_column("operator")]
+        names = list(cells(app.query_one(OperatorTable), "operator").values())
         assert len(set(names)) == len(names)
         assert [name for name in names[:4] if name not in screen_text(app)] == []
 
