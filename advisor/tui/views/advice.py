@@ -36,7 +36,7 @@ from advisor.tui.views.advice_text import (
 )
 from advisor.tui.views.base import View, highlighted
 from advisor.tui.views.sweep_text import sweep_text
-from advisor.tui.widgets.changes import look_same, show_text
+from advisor.tui.widgets.changes import look_same, show_text, show_titles
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
@@ -89,7 +89,7 @@ class AdviceView(View):
         self.query_one("#advice-columns").display = bool(items)
         self._show_list(items)
         decided = sum(item.record.candidate.recipe in self.context.decisions for item in items)
-        self.query_one("#advice-list").border_title = f"Ranked · {decided} of {len(items)} decided"
+        show_titles(self._list, f"Ranked · {decided} of {len(items)} decided")
         self._show_detail()
         self._show_pictures()
 

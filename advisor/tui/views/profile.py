@@ -21,7 +21,7 @@ from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
 from advisor.tui.views.habits_text import habits_text
 from advisor.tui.views.roof_text import roof_facts
-from advisor.tui.widgets.changes import show_text
+from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import PhaseBar
@@ -108,8 +108,7 @@ class ProfileView(View):
     @on(OperatorTable.Highlighted)
     def _tell_operators(self) -> None:
         panel, line, table = self.query_one("#operators-panel"), self.query_one("#operator-row", Static), self._table
-        panel.border_title = table.caption
-        panel.border_subtitle = "Σ: with what they call" if table.has_totals else ""
+        show_titles(panel, table.caption, "Σ: with what they call" if table.has_totals else "")
         line.display = table.display and table.by_shape
         show_text(line, table.row_text)
 

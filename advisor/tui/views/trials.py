@@ -22,7 +22,7 @@ from advisor.tui.views.base import View
 from advisor.tui.views.trial_order import Order, arranged
 from advisor.tui.views.trial_rows import STACK, WIDE, Row, build_rows, fitting_columns, tally
 from advisor.tui.views.trial_text import selection_text
-from advisor.tui.widgets.changes import show_text
+from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.log_tail import LogTail
 from advisor.tui.widgets.row_table import Heading, RowTable
 
@@ -53,8 +53,7 @@ class TrialsView(View):
             yield LogTail(id="log")
 
     def on_mount(self) -> None:
-        """Title the log."""
-        self.query_one("#log-panel").border_title = "Log"
+        """Hide the filter until it is asked for."""
         self.query_one("#filter").display = False
 
     def show(self) -> None:
@@ -124,7 +123,7 @@ class TrialsView(View):
         panel.display = bool(key) and self._log_shown
         if panel.display:
             row = self._rows[key]
-            panel.border_title = Content("Log of ") + Content(key)
+            show_titles(panel, f"Log of {key}")
             self.query_one(LogTail).follow(row.log_path)
 
     @property
