@@ -21,6 +21,7 @@ from advisor.tui.help import help_sections
 from advisor.tui.result import result_of
 from advisor.tui.views.advice_text import effect_facts, list_entry, nothing_helped
 from advisor.tui.views.headline import headline
+from advisor.tui.views.plan_text import step_now
 from advisor.tui.views.trial_rows import STACK, build_rows, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.status import StatusBar, far_text, now_text, stack_text
@@ -163,6 +164,7 @@ def test_before_the_plan_nothing_is_counted() -> None:
 @pytest.mark.parametrize(
     ("activity", "head"),
     [
+        (events.BUILDING, "The model is being loaded…"),
         ("starting", "The model is being loaded…"),
         ("loading the model", "The model is being loaded…"),
         ("first steps", "The baseline is being measured…"),
@@ -173,6 +175,17 @@ def test_the_headline_agrees_with_what_the_first_trial_does(activity, head) -> N
     state = SessionState.of([events.StageStarted("baseline"), events.TrialStarted("baseline", "")])
     state.apply(events.TrialActivity("baseline", activity))
     assert headline(state).plain.startswith(head)
+    assert state.is_loading is (step_now(state) == "load") is ("loaded" in head)
+
+
+def test_what_is_built_before_the_first_trial_is_no_baseline_yet(context) -> None:
+    context.state = SessionState.of(
+        [events.StageStarted("baseline"), events.TrialActivity("baseline", events.BUILDING)]
+    )
+    assert now_text(context).plain == "Loading the model"
+    context.state.apply(events.TrialStarted("baseline", ""))
+    context.state.apply(events.TrialActivity("baseline", "warming up"))
+    assert now_text(context).plain.startswith("Measuring the baseline  warming up")
 
 
 def test_no_mark_of_the_help_is_parted_from_its_word() -> None:

@@ -113,6 +113,9 @@ async def test_a_cell_that_is_too_long_ends_in_an_ellipsis_and_is_never_markup()
         assert lines[2].startswith(" 数数数")
         assert lines[2].endswith("…      12")
         assert lines[3] == ""
+        table_of(app).show(headings, {"a": [Content("[red] and more"), Content("")], "b": rows["b"]})
+        assert table_of(app).render_line(1).text.rstrip() == " [red] and more", "over the empty cell"
+        table_of(app).go_to("a")
         table_of(app).show(headings, {"b": rows["b"]})
         assert table_of(app).cursor_key == "b", "the row of the cursor is gone"
         table_of(app).show(headings, {})

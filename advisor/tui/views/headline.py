@@ -24,7 +24,6 @@ from advisor.report.no_result import Cause, no_result
 from advisor.tui.text import DIM, memory_against, own_effect
 from advisor.tui.views.roof_text import roof_before_and_after
 
-_LOADING = ("", "starting", "loading the model")  # what the first trial does before its first step
 _PROBLEM = "bold $warning"
 
 
@@ -48,8 +47,7 @@ def _two(head: str, rest: str, style: str = "bold") -> Content:
 def _before_the_baseline(state: SessionState) -> Content:
     if state.finished:
         return _two("Nothing was measured: the session ended before its baseline.", "Run it again.", _PROBLEM)
-    runs = state.facts is not None or state.activity not in _LOADING
-    waiting = "The baseline is being measured…" if runs else "The model is being loaded…"
+    waiting = "The model is being loaded…" if state.is_loading else "The baseline is being measured…"
     return _two(waiting, "Trials start after the baseline.")
 
 

@@ -6,7 +6,7 @@ Rich: most of the time of a key went there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,7 +39,7 @@ class Heading:
 
 
 class RowTable(ScrollView, can_focus=True):
-    """Headings that stay, and rows in lines of their own. A cell that is too long ends in an ellipsis."""
+    """Headings that stay, and rows in lines of their own. What does not fit in its cell ends in an ellipsis."""
 
     ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -188,15 +188,22 @@ class RowTable(ScrollView, can_focus=True):
         if place >= len(rows):
             return Strip.blank(width, self.rich_style)
         cells = [Content.styled(heading.label, DIM) for heading in self.headings] if place == _HEADINGS else rows[place]
-        fitted = [_fitted(cell, heading) for cell, heading in zip(cells, self.headings, strict=True)]
-        line = Content.assemble(" ", Content("  ").join(fitted))
+        line = Content.assemble(" ", Content("  ").join(_fitted(cells, self.headings)))
         line = line.pad_right(max(0, width - line.cell_length))
         shown = Content.styled(line.plain, style) if style else line  # the cursor's colours go before the cells' own
         return Visual.to_strips(self, shown, width, 1, self.visual_style, apply_selection=False)[0]
 
 
-def _fitted(cell: Content, heading: Heading) -> Content:
-    """A cell as wide as its column."""
-    text = cell.truncate(heading.width, ellipsis=True)
-    free = heading.width - text.cell_length
-    return text.pad_left(free) if heading.number else text.pad_right(free)
+def _fitted(cells: Sequence[Content], headings: Sequence[Heading]) -> Iterator[Content]:
+    """The cells as wide as their columns; a long one runs on over the empty cells behind it."""
+    place = 0
+    while place < len(cells):
+        cell, heading = cells[place], headings[place]
+        width = heading.width
+        place += 1
+        while cell.cell_length > width and place < len(cells) and not cells[place]:
+            width += headings[place].width + 2
+            place += 1
+        text = cell.truncate(width, ellipsis=True)
+        free = width - text.cell_length
+        yield text.pad_left(free) if heading.number else text.pad_right(free)
