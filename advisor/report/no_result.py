@@ -9,6 +9,7 @@ from advisor.experiment.policy import POLICY
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_pending, format_percent
 from advisor.report.conclusions import candidates_tried, settings_to_export, stack_helps
+from advisor.report.figures import own_figures
 
 
 class Cause(Enum):
@@ -47,6 +48,9 @@ def no_result(state: SessionState) -> NoResult:
     noise = state.baseline.noise_floor if state.baseline else 0.0
     if noise > POLICY.noisy:
         return NoResult(Cause.TOO_NOISY, f"identical runs differ by {format_percent(noise)} on this machine")
+    known = [comparison for record in tried if (comparison := own_figures(record).comparison)]
+    if known and all(comparison.is_open for comparison in known):
+        return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
     return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
 
 

@@ -60,7 +60,8 @@ def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "shown", "signs"), [(CONTRIBUTION, "+1.20x (1.15–1.25) on the stack", "▲"), (None, "– in the stack", "★")]
+    ("known", "shown", "signs"),
+    [(CONTRIBUTION, "+1.20x (1.15–1.25) on the stack", "▲"), (None, "not measured alone", "★")],
 )
 def test_no_figure_of_the_whole_stack_is_shown_as_a_candidates_own(context, known, shown, signs) -> None:
     state = stacked_state(known)

@@ -308,6 +308,15 @@ def test_a_stack_within_the_noise_is_no_success(state) -> None:
     assert "exports it" not in headline(state).plain
 
 
+def test_a_stack_whose_interval_leaves_everything_open_is_not_called_as_good() -> None:
+    unclear = events.StackMeasured(replace(histories.STACK, comparison=Comparison(1.24, 0.08, 19.66, 0.06)))
+    told = warned(SessionState.of([*histories.whole(), unclear]))
+    assert told.startswith("Too noisy to tell: between 0.08x and 19.66x as fast")
+    assert told.endswith("End other programs and run again, or give it more time: key + adds a minute.")
+    told = warned(SessionState.of([*histories.to_trials(), unclear]))
+    assert told.endswith("The search goes on. Key 3 shows each trial."), "nothing is concluded before the end"
+
+
 def test_another_batch_size_is_told_in_samples() -> None:
     state = SessionState.of(histories.whole())
     bigger = replace(state.stack, result=replace(state.stack.result, batch_size=256), step_ms=55.6)
