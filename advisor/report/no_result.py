@@ -48,7 +48,8 @@ def no_result(state: SessionState) -> NoResult:
     noise = state.baseline.noise_floor if state.baseline else 0.0
     if noise > POLICY.noisy:
         return NoResult(Cause.TOO_NOISY, f"identical runs differ by {format_percent(noise)} on this machine")
-    known = [comparison for record in tried if (comparison := own_figures(record).comparison)]
+    measured = [own_figures(record).comparison for record in tried] + [state.stack.comparison if state.stack else None]
+    known = [comparison for comparison in measured if comparison]
     if known and all(comparison.is_open for comparison in known):
         return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
     return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")

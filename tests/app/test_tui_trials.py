@@ -15,6 +15,7 @@ from advisor.experiment.state import SessionState
 from advisor.records import Comparison, OperatorRow
 from advisor.report.waterfall import waterfall
 from advisor.tui.text import interval_bar, shortened, widest_effect
+from advisor.tui.views.advice_text import nothing_helped
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import baseline_facts
 from advisor.tui.views.trial_order import Order, arranged
@@ -23,6 +24,7 @@ from advisor.tui.views.trial_text import selection_text
 from advisor.tui.views.waterfall_text import waterfall_text
 from advisor.tui.widgets.log_tail import LogTail, folded
 from advisor.tui.widgets.operator_table import OperatorTable, columns_of
+from advisor.tui.widgets.status import stack_text
 
 PART = "stack without precision.autocast"
 
@@ -313,6 +315,9 @@ def test_a_stack_whose_interval_leaves_everything_open_is_not_called_as_good() -
     told = warned(SessionState.of([*histories.whole(), unclear]))
     assert told.startswith("Too noisy to tell: between 0.08x and 19.66x as fast")
     assert told.endswith("End other programs and run again, or give it more time: key + adds a minute.")
+    over = SessionState.of([*histories.whole(), unclear])
+    assert stack_text(over, wide=True).plain == "stack too noisy to tell"
+    assert "view 5 exports it" not in nothing_helped(over)
     told = warned(SessionState.of([*histories.to_trials(), unclear]))
     assert told.endswith("The search goes on. Key 3 shows each trial."), "nothing is concluded before the end"
 

@@ -10,6 +10,7 @@ from textual.content import Content
 from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
+    TOO_NOISY,
     format_interval,
     format_ms,
     format_noise,
@@ -83,7 +84,7 @@ def _result(stack: StackRecord, state: SessionState) -> str:
         return f"{told[:1].upper()}{told[1:]}: {_before_and_after(stack, state)}"
     if comparison.is_open:
         low, high = format_interval(comparison).partition("(")[2].rstrip(")").split("–")  # noqa: RUF001 - the interval's
-        return f"Too noisy to tell: between {low}x and {high}x as fast"
+        return f"{TOO_NOISY.capitalize()}: between {low}x and {high}x as fast"
     if comparison.verdict is Verdict.NO_DIFFERENCE:
         return f"No measurable difference: {format_interval(comparison)}, noise {format_noise(comparison.noise_floor)}"
     figure = format_interval(comparison).partition(" ")[0]
