@@ -13,8 +13,10 @@ from tui_pilot import screen_text, settle
 
 from advisor.cli import main as cli
 from advisor.experiment.control import Decision
+from advisor.experiment.events import TrialMeasured
 from advisor.experiment.journal import Journal, open_session
 from advisor.experiment.state import SessionState
+from advisor.records import Outcome, TrialResult
 from advisor.tui import launch
 from advisor.tui.app import AdvisorApp
 from advisor.tui.recorded import Recorded
@@ -84,6 +86,16 @@ async def test_a_recorded_session_is_continued(key, budget_s):
     session_id = record(sample_history())
     app, _ = await shown(session_id, key)
     assert app.return_value.then == Then(session_id, measures=True, budget_s=budget_s)
+
+
+async def test_a_recorded_session_goes_on_with_what_it_had_no_time_for():
+    record_of = next(event.record for event in sample_history() if isinstance(event, TrialMeasured))
+    untried = replace(record_of, result=TrialResult(Outcome.SKIPPED, "it needs about 17 s"), comparison=None)
+    session_id = record([*sample_history(), TrialMeasured(untried)])
+    app, text = await shown(session_id, "3")
+    assert "R Try the rest" in text
+    app, _ = await shown(session_id, "R")
+    assert app.return_value.then == Then(session_id, measures=True)
 
 
 async def test_no_key_of_a_running_session_is_offered():
