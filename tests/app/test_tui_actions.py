@@ -1,4 +1,4 @@
-"""Every action of the registry, pressed where it is offered, does something that can be seen; copying and lists by key."""
+"""Every action of the registry does something that can be seen; copying, and the list of the advice by keys."""
 
 from __future__ import annotations
 

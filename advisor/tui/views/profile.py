@@ -173,8 +173,7 @@ class ProfileView(View):
 
     def _go_to(self, panel: str) -> None:
         if panel != self._panel:  # each change of a class has all styles in the view looked up
-            self.remove_class(f"-{self._panel}")
-            self.add_class(f"-{panel}")
+            self.set_classes(self.classes - {f"-{self._panel}"} | {f"-{panel}"})
             self._panel = panel
         target = self.first_focus()
         if target is not None:
