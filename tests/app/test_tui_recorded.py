@@ -17,6 +17,7 @@ from advisor.experiment.events import TrialMeasured
 from advisor.experiment.journal import Journal, open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
+from advisor.report.listing import result_line
 from advisor.tui import launch
 from advisor.tui.app import AdvisorApp
 from advisor.tui.recorded import Recorded
@@ -167,6 +168,14 @@ async def test_the_list_is_filtered():
         assert sample_request().target.command not in text
         await pilot.press("enter")
     assert picker.return_value == other
+
+
+async def test_a_narrow_list_has_room_for_the_result():
+    record(sample_history())
+    picker = SessionPicker()
+    async with picker.run_test(size=(80, 24)) as pilot:
+        await pilot.pause(0.3)
+        assert result_line(SessionState.of(sample_history())).partition(" with")[0] in screen_text(picker)
 
 
 async def test_nothing_to_pick_is_a_sentence():
