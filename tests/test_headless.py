@@ -117,7 +117,7 @@ def test_what_a_candidate_contributes_to_the_stack_is_a_line_once_it_is_known():
 
 
 @pytest.mark.parametrize(
-    ("known", "shown"), [(CONTRIBUTION, "1.20x (1.15–1.25) on the stack"), (None, "– in the stack")]
+    ("known", "shown"), [(CONTRIBUTION, "1.20x (1.15–1.25) on the stack"), (None, "not measured alone")]
 )
 def test_the_summary_shows_no_figure_of_the_whole_stack_as_a_candidates_own(known, shown):
     summary = summary_of((), stacked_state(known))

@@ -12,7 +12,7 @@ from advisor.experiment import events
 from advisor.experiment.objective import WORDS
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
-from advisor.records import Objective, Outcome, TrialResult
+from advisor.records import Comparison, Objective, Outcome, TrialResult
 from advisor.report.listing import result_line
 from advisor.report.no_result import Cause, export_remark, no_result, why_no_stack
 from advisor.report.verdict import verdict
@@ -56,6 +56,23 @@ def test_a_cause_has_one_sentence(state, cause, sentence):
     assert re.fullmatch(sentence, found.sentence)
     assert result_line(state) == found.reason
     assert cause is Cause.NO_GAIN or found.reason in verdict(state)
+
+
+def test_intervals_that_leave_everything_open_are_no_finding_about_the_settings():
+    once = session(lambda r: r, noise=0.3)
+    once.baseline = replace(once.baseline, runs=1)
+    assert no_result(once).reason.startswith("step times vary"), "no identical runs were compared"
+    state = session(lambda r: r)
+    assert not Comparison(1.01, 0.98, 1.04, 0.03).is_open
+    assert not Comparison(3.0, 1.5, 6.0, 0.03).is_open, "as wide as it is, it is faster"
+    state.trials = {
+        name: replace(record, comparison=Comparison(1.2, 0.1, 9.0, 0.03)) for name, record in state.trials.items()
+    }
+    assert no_result(state).cause is Cause.TOO_NOISY
+    assert "cannot be told apart" in verdict(state)
+    name = next(name for name, record in state.trials.items() if record.candidate.recipe != CONTROL)
+    state.trials[name] = replace(state.trials[name], comparison=Comparison(1.0, 0.99, 1.01, 0.03))
+    assert no_result(state).cause is Cause.NO_GAIN, "one of them was judged"
 
 
 def test_an_export_without_settings_says_why():

@@ -13,6 +13,7 @@ from statistics import median
 from advisor.errors import TargetError
 from advisor.experiment.budget import Budget
 from advisor.experiment.events import (
+    BUILDING,
     AllReduceMeasured,
     BlockTimed,
     Event,
@@ -147,7 +148,7 @@ class Bench:
         building took so long that the budget has no time for another attempt, and SessionCancelledError.
         """
         request, started = self.request, self.budget.spent_s
-        self._emit(TrialActivity("baseline", "building the model, once for all trials"))
+        self._emit(TrialActivity("baseline", BUILDING))
         log_path = self._journal.log_path(f"{next(self._numbers):03d}-build")
         patience_s = max(_LEAST_BUILD_PATIENCE_S, _BUILD_SHARE * self.budget.total_s)
         within_s = self.budget.build_within_s

@@ -109,6 +109,10 @@ class TrialStarted:
     expected_s: float | None = None
 
 
+# What the session does before its first trial, as an activity.
+BUILDING = "building the model, once for all trials"
+
+
 @dataclass(frozen=True, slots=True)
 class TrialActivity:
     """The present activity of the running trial."""

@@ -29,6 +29,9 @@ from advisor.records import (
 )
 from advisor.source.relevant import relevant
 
+# The activities of a session before its first step.
+_LOADING = ("", "starting", events.BUILDING, "loading the model")
+
 
 @dataclass
 class SessionState:
@@ -84,6 +87,11 @@ class SessionState:
         for event in history:
             state.apply(event)
         return state
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether the model is being loaded: no step of it has run yet."""
+        return self.facts is None and self.baseline is None and self.activity in _LOADING
 
     @property
     def yardstick(self) -> Yardstick | None:

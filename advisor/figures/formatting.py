@@ -27,6 +27,7 @@ from advisor.records import (
 )
 
 MISSING = "–"
+TOO_NOISY = "too noisy to tell"
 # What a terminal would obey (C0 without tab and line feed, C1), what hides or turns text (line separators, directions),
 # and halves of surrogate pairs, which no file can hold.
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -79,11 +80,14 @@ def _shown(control: re.Match[str]) -> str:
 
 
 def format_ratio(comparison: Comparison | None) -> str:
-    """A speed-up with its interval, ``1.62x (1.60–1.64)``; inside the noise ``no measurable difference``."""
+    """A speed-up with its interval, ``1.62x (1.60–1.64)``; inside the noise ``no measurable difference``.
+
+    Where the interval leaves everything open, ``too noisy to tell``.
+    """
     if comparison is None:
         return MISSING
     if comparison.verdict is Verdict.NO_DIFFERENCE:
-        return Verdict.NO_DIFFERENCE.value
+        return TOO_NOISY if comparison.is_open else Verdict.NO_DIFFERENCE.value
     return format_interval(comparison)
 
 

@@ -275,6 +275,10 @@ class NumericsResult:
         return min(self.measured, self.declared, key=lambda n: n.severity) if self.as_baselines else self.measured
 
 
+# An interval whose upper end is more than this many times its lower end tells nothing. Unitless.
+_OPEN_RATIO = 1.5
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A speed-up over the baseline, always the ratio of samples per second, with its 95 % interval."""
@@ -284,6 +288,11 @@ class Comparison:
     ci_high: float
     noise_floor: float
     paired: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the interval is too wide to tell anything: it may be much faster, or much slower."""
+        return self.verdict is Verdict.NO_DIFFERENCE and self.ci_high > _OPEN_RATIO * self.ci_low
 
     @property
     def verdict(self) -> Verdict:

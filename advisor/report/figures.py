@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from advisor.figures.formatting import (
-    MISSING,
     format_bytes,
     format_count,
     format_energy,
@@ -111,7 +110,7 @@ def effect_words(record: TrialRecord, figure: Callable[[Comparison | None], str]
     """A candidate's effect on the speed: ``1.62x (1.60–1.64)``, ``1.20x (1.15–1.25) on the stack``."""  # noqa: RUF002
     if record.alone:
         return figure(record.comparison)
-    return f"{figure(record.contribution)} on the stack" if record.contribution else f"{MISSING} in the stack"
+    return f"{figure(record.contribution)} on the stack" if record.contribution else "not measured alone"
 
 
 def noise_words(baseline: BaselineRecord) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from advisor.experiment.policy import POLICY
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_pending, format_percent
+from advisor.records import TrialRecord
 from advisor.report.conclusions import candidates_tried, settings_to_export, stack_helps
+from advisor.report.figures import own_figures
 
 
 class Cause(Enum):
@@ -45,9 +48,18 @@ def no_result(state: SessionState) -> NoResult:
             Cause.ALL_FAILED, f"all {len(tried)} trials failed" if len(tried) > 1 else "its only trial failed"
         )
     noise = state.baseline.noise_floor if state.baseline else 0.0
-    if noise > POLICY.noisy:
+    if noise > POLICY.noisy and state.baseline and state.baseline.runs > 1:
         return NoResult(Cause.TOO_NOISY, f"identical runs differ by {format_percent(noise)} on this machine")
+    if noise > POLICY.noisy or _all_open(state, tried):
+        return NoResult(Cause.TOO_NOISY, "step times vary so much that faster and slower cannot be told apart")
     return NoResult(Cause.NO_GAIN, f"nothing that was tried {state.goal.better()}")
+
+
+def _all_open(state: SessionState, tried: Sequence[TrialRecord]) -> bool:
+    """Whether no interval of a candidate or the stack tells anything, though there are some."""
+    figures = [own_figures(record).comparison for record in tried] + [state.stack.comparison if state.stack else None]
+    known = [comparison for comparison in figures if comparison]
+    return bool(known) and all(comparison.is_open for comparison in known)
 
 
 def why_no_stack(state: SessionState) -> str:

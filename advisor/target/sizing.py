@@ -63,8 +63,8 @@ def sized(model: nn.Module, samples: Samples, mode: Mode, spec: TargetSpec) -> S
         return Sized(choice, wanted, "")
     size = max(least, min(LARGEST_BATCH, _power_of_two(work / flops)))
     machine = "this GPU" if on_gpu else "this CPU"
-    shorter = "" if choice is samples else "smaller than usual; --input SHAPE sets another size, "
-    note = f"a batch of {size} {choice.counts}, sized for {machine}: {shorter}--batch-size N another number"
+    shorter = "" if choice is samples else ", and smaller samples than usual; --input SHAPE sets their size"
+    note = f"a batch of {size} {choice.counts}, sized for {machine}; --batch-size N sets another{shorter}"
     return Sized(choice, size, note)
 
 

@@ -25,6 +25,8 @@ from advisor.tui.theme import ADVISOR_THEME
 
 _NONE = "There is no recorded session yet: `perf-advisor demo` makes one."
 _NAME, _TARGET = 17, 32
+# From so many cells on the whole target has room; with fewer the result has.
+_BROAD, _NARROW_TARGET = 100, 20
 
 
 class SessionsScreen(ModalScreen[str | None]):
@@ -59,7 +61,7 @@ class SessionsScreen(ModalScreen[str | None]):
     def on_mount(self) -> None:
         """Begin to read."""
         table = self._table
-        for label, width in (("session", _NAME), ("target", _TARGET), ("result", None)):
+        for label, width in (("session", _NAME), ("target", self._target_cells), ("result", None)):
             table.add_column(label, width=width)
         table.focus()
         self._read()
@@ -67,6 +69,11 @@ class SessionsScreen(ModalScreen[str | None]):
     @property
     def _table(self) -> DataTable[Text]:
         return self.query_one("#sessions-table", DataTable)
+
+    @property
+    def _target_cells(self) -> int:
+        """A narrow screen has to have room for the result."""
+        return _TARGET if self.app.size.width >= _BROAD else _NARROW_TARGET
 
     @work(thread=True, exit_on_error=False, group="sessions")
     def _read(self) -> None:
@@ -94,7 +101,7 @@ class SessionsScreen(ModalScreen[str | None]):
         wanted = self.query_one("#sessions-filter", Input).value.lower().split()
         if all(word in " ".join(row).lower() for word in wanted):
             name, target, result = row
-            self._table.add_row(Text(name), Text(shortened(target, _TARGET)), Text(result), key=session_id)
+            self._table.add_row(Text(name), Text(shortened(target, self._target_cells)), Text(result), key=session_id)
 
     @on(Input.Changed, "#sessions-filter")
     def _on_filter_changed(self) -> None:

@@ -21,11 +21,11 @@ from advisor.tui.help import help_sections
 from advisor.tui.result import result_of
 from advisor.tui.views.advice_text import effect_facts, list_entry, nothing_helped
 from advisor.tui.views.headline import headline
+from advisor.tui.views.plan_text import step_now
 from advisor.tui.views.trial_rows import STACK, build_rows, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.status import StatusBar, far_text, now_text, stack_text
 
-COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "red")
 SHORT_OF_TIME = "it needs about 17 s, and the budget has 3 s left"
 NAME = histories.LAST.candidate.name
 
@@ -60,12 +60,13 @@ def test_where_nothing_was_tried_the_settings_are_not_called_good() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "shown", "signs"), [(CONTRIBUTION, "+1.20x (1.15–1.25) on the stack", "▲"), (None, "– in the stack", "★")]
+    ("known", "shown", "signs"),
+    [(CONTRIBUTION, "+1.20x (1.15–1.25) on the stack", "▲"), (None, "not measured alone", "★")],
 )
 def test_no_figure_of_the_whole_stack_is_shown_as_a_candidates_own(context, known, shown, signs) -> None:
     state = stacked_state(known)
     name = "channels_last=channels_last"
-    (row,) = [row for row in build_rows(state, COLOURS) if row.key == name]
+    (row,) = [row for row in build_rows(state) if row.key == name]
     assert row.cells["effect"].plain == shown
     assert row.cells["state"].plain == signs
     assert {row.cells[column].plain for column in ("step", "memory", "start")} == {"–"}
@@ -81,7 +82,7 @@ def test_no_figure_of_the_whole_stack_is_shown_as_a_candidates_own(context, know
 def test_a_stack_that_is_not_confirmed_is_marked_wherever_its_figure_stands() -> None:
     state = SessionState.of(histories.whole())
     state.stack = replace(state.stack, confirmed=False)
-    (row,) = [row for row in build_rows(state, COLOURS) if row.key == STACK]
+    (row,) = [row for row in build_rows(state) if row.key == STACK]
     assert row.cells["name"].plain.endswith(", once")
     figures = (headline(state), selection_text(STACK, state), stack_text(state, wide=True))
     assert all("measured once" in figure.plain for figure in figures)
@@ -142,9 +143,9 @@ def context() -> Context:
 
 def test_a_stack_of_nothing_has_no_row() -> None:
     state = SessionState.of(histories.whole())
-    assert STACK in [row.key for row in build_rows(state, COLOURS)]
+    assert STACK in [row.key for row in build_rows(state)]
     state.apply(events.StackMeasured(StackRecord({}, histories.BASELINE.result)))
-    assert STACK not in [row.key for row in build_rows(state, COLOURS)]
+    assert STACK not in [row.key for row in build_rows(state)]
 
 
 def test_the_closing_words_count_the_trials_as_the_app_did() -> None:
@@ -164,6 +165,7 @@ def test_before_the_plan_nothing_is_counted() -> None:
 @pytest.mark.parametrize(
     ("activity", "head"),
     [
+        (events.BUILDING, "The model is being loaded…"),
         ("starting", "The model is being loaded…"),
         ("loading the model", "The model is being loaded…"),
         ("first steps", "The baseline is being measured…"),
@@ -174,6 +176,17 @@ def test_the_headline_agrees_with_what_the_first_trial_does(activity, head) -> N
     state = SessionState.of([events.StageStarted("baseline"), events.TrialStarted("baseline", "")])
     state.apply(events.TrialActivity("baseline", activity))
     assert headline(state).plain.startswith(head)
+    assert state.is_loading is (step_now(state) == "load") is ("loaded" in head)
+
+
+def test_what_is_built_before_the_first_trial_is_no_baseline_yet(context) -> None:
+    context.state = SessionState.of(
+        [events.StageStarted("baseline"), events.TrialActivity("baseline", events.BUILDING)]
+    )
+    assert now_text(context).plain == "Loading the model"
+    context.state.apply(events.TrialStarted("baseline", ""))
+    context.state.apply(events.TrialActivity("baseline", "warming up"))
+    assert now_text(context).plain.startswith("Measuring the baseline  warming up")
 
 
 def test_no_mark_of_the_help_is_parted_from_its_word() -> None:

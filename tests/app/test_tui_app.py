@@ -13,10 +13,10 @@ import pytest
 import sample_session
 import tui_histories as histories
 from textual.widget import Widget
-from textual.widgets import DataTable, Input, OptionList, Static
+from textual.widgets import Input, OptionList, Static
 from tui_facts import READING
 from tui_fakes import CANNOT_WRITE, FakeExporter, make_app
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import drive, screen_text, settle, trial_cell
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -158,15 +158,14 @@ async def test_consent_is_asked_for() -> None:
 async def test_rows_follow_the_running_trial() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("3")
-        table = app.query_one("#trials-table", DataTable)
         name = histories.BATCH.candidate.name
-        assert str(table.get_cell(name, "effect")) == "running: warming up"
+        assert trial_cell(app, name) == "running: warming up"
         app.post_event(events.TrialActivity(name, "measuring [/]"))
         await settle(pilot)
-        assert str(table.get_cell(name, "effect")) == "running: measuring [/]"
+        assert trial_cell(app, name) == "running: measuring [/]"
         app.post_event(events.TrialMeasured(histories.BATCH))
         await settle(pilot)
-        assert str(table.get_cell(name, "effect")) == "1.16x (1.15–1.18)"
+        assert trial_cell(app, name) == "1.16x (1.15–1.18)"
 
     await drive(histories.to_trials(), check, hold=True)
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import pytest
 import tui_histories as histories
-from textual.widgets import DataTable, Static
+from textual.widgets import Static
 from tui_fakes import FakeExporter
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import drive, screen_text, settle, trial_cell
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
 from advisor.tui.jobs import Job, Jobs
 from advisor.tui.screens import ValueScreen
+from advisor.tui.widgets.row_table import RowTable
 
 SIZES = [(80, 24), (120, 36)]
 BATCH = histories.BATCH_DOUBLED.candidate.name
-
-
-def cell(app, key, column="effect"):
-    return str(app.query_one("#trials-table", DataTable).get_cell(key, column))
 
 
 async def until(pilot, holds) -> None:
@@ -50,8 +47,8 @@ async def test_a_rejected_recipe_leaves_every_figure_of_the_stack(size) -> None:
         assert "2.35x" not in screen_text(app)
         await pilot.press("3")
         await settle(pilot)
-        assert cell(app, "stack", "name") == "stack of 3"
-        assert cell(app, "stack") == "to be measured again"
+        assert trial_cell(app, "stack", "name") == "stack of 3"
+        assert trial_cell(app, "stack") == "to be measured again"
         control.stop()
 
     await drive(histories.whole(), check, size=size)
@@ -230,18 +227,18 @@ async def test_what_waits_can_be_accepted_and_rejected_among_the_trials() -> Non
     async def check(pilot, app, control) -> None:
         await pilot.press("3")
         app.view.choose_recipe("batch_size")
-        table = app.query_one("#trials-table", DataTable)
-        table.move_cursor(row=table.get_row_index(BATCH))
+        table = app.query_one("#trials-table", RowTable)
+        table.go_to(BATCH)
         await settle(pilot)
-        assert cell(app, BATCH) == "opt-in: press a (changes results)"
+        assert trial_cell(app, BATCH) == "opt-in: press a (changes results)"
         assert "key a lets it in" in screen_text(app)
         await pilot.press("a")
         await settle(pilot)
         assert control.calls[-1] == ("decide", "batch_size", Decision.ACCEPTED, 128)
-        assert cell(app, BATCH) == "waiting, you accepted it"
+        assert trial_cell(app, BATCH) == "waiting, you accepted it"
         await pilot.press("r")
         await settle(pilot)
-        assert cell(app, BATCH) == "you rejected it"
+        assert trial_cell(app, BATCH) == "you rejected it"
         assert "key u takes that back" in str(app.query_one("#selection", Static).content)
         await pilot.press("u")
         await settle(pilot)
@@ -249,7 +246,7 @@ async def test_what_waits_can_be_accepted_and_rejected_among_the_trials() -> Non
         await pilot.press("u")
         await settle(pilot)
         assert control.calls[-1] == ("decide", "batch_size", None)
-        assert cell(app, BATCH) == "opt-in: press a (changes results)"
+        assert trial_cell(app, BATCH) == "opt-in: press a (changes results)"
         assert ("rework",) not in control.calls
 
     await drive(histories.to_trials(), check, hold=True, toasts=False)
@@ -259,8 +256,8 @@ async def test_what_cannot_be_decided_has_no_keys() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("3", "home")
         for key in ("baseline", histories.CONTROL.candidate.name, histories.BENCHMARK.candidate.name):
-            table = app.query_one("#trials-table", DataTable)
-            table.move_cursor(row=table.get_row_index(key))
+            table = app.query_one("#trials-table", RowTable)
+            table.go_to(key)
             await settle(pilot)
             assert [app.view.can(name) for name in ("accept", "reject")] == [False, False], key
             await pilot.press("a", "r", "u")

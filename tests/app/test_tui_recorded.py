@@ -13,8 +13,11 @@ from tui_pilot import screen_text, settle
 
 from advisor.cli import main as cli
 from advisor.experiment.control import Decision
+from advisor.experiment.events import TrialMeasured
 from advisor.experiment.journal import open_session
 from advisor.experiment.state import SessionState
+from advisor.records import Outcome, TrialResult
+from advisor.report.listing import result_line
 from advisor.tui import launch
 from advisor.tui.app import AdvisorApp
 from advisor.tui.recorded import Recorded
@@ -76,6 +79,16 @@ async def test_a_recorded_session_is_continued(key, budget_s):
     session_id = journaled(sample_history())
     app, _ = await shown(session_id, key)
     assert app.return_value.then == Then(session_id, measures=True, budget_s=budget_s)
+
+
+async def test_a_recorded_session_goes_on_with_what_it_had_no_time_for():
+    record_of = next(event.record for event in sample_history() if isinstance(event, TrialMeasured))
+    untried = replace(record_of, result=TrialResult(Outcome.SKIPPED, "it needs about 17 s"), comparison=None)
+    session_id = journaled([*sample_history(), TrialMeasured(untried)])
+    app, text = await shown(session_id, "3")
+    assert "R Try the rest" in text
+    app, _ = await shown(session_id, "R")
+    assert app.return_value.then == Then(session_id, measures=True)
 
 
 async def test_no_key_of_a_running_session_is_offered():
@@ -147,6 +160,14 @@ async def test_the_list_is_filtered():
         assert sample_request().target.command not in text
         await pilot.press("enter")
     assert picker.return_value == other
+
+
+async def test_a_narrow_list_has_room_for_the_result():
+    journaled(sample_history())
+    picker = SessionPicker()
+    async with picker.run_test(size=(80, 24)) as pilot:
+        await pilot.pause(0.3)
+        assert result_line(SessionState.of(sample_history())).partition(" with")[0] in screen_text(picker)
 
 
 async def test_nothing_to_pick_is_a_sentence():

@@ -8,7 +8,7 @@ import pytest
 import tui_histories as histories
 from textual.widgets import OptionList
 from tui_fakes import make_app
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import drive, screen_text, settle, trial_cell
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -21,7 +21,6 @@ from advisor.tui.steering import consequence_of_skipping
 from advisor.tui.views.trial_rows import build_rows
 
 RUNNING = histories.BATCH.candidate.name
-COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "white")
 SKIPPED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
 
 
@@ -122,13 +121,13 @@ async def test_what_was_skipped_is_tried_and_is_seen_waiting() -> None:
         app.post_event(events.TrialMeasured(SKIPPED))
         name = SKIPPED.candidate.name
         table = app.query_one("#trials-table")
-        table.move_cursor(row=table.get_row_index(name))
+        table.go_to(name)
         await settle(pilot)
         await pilot.press("t")
         await settle(pilot)
         assert [note.message for note in app._notifications][-1] == f"{name} is tried when the session is through."
         assert app.context.waiting == (name,)
-        assert str(table.get_cell(name, "effect")) == "tried when the session is through"
+        assert trial_cell(app, name) == "tried when the session is through"
         assert not app.view.can("retry"), "once is enough"
 
     await drive(histories.to_trials(), check, hold=True, toasts=False)
@@ -164,7 +163,7 @@ async def test_of_several_values_one_is_accepted() -> None:
 
 def test_accepting_one_batch_size_leaves_the_others() -> None:
     state = SessionState.of([*histories.deciding(), events.Decided("batch_size", Decision.ACCEPTED, 128)])
-    effects = {row.key: row.cells["effect"].plain for row in build_rows(state, COLOURS)}
+    effects = {row.key: row.cells["effect"].plain for row in build_rows(state)}
     assert effects["batch_size=128"] == "waiting, you accepted it"
     assert "consent" in effects["batch_size=4096"] or "opt-in" in effects["batch_size=4096"]
     assert value_to_accept(state, histories.BATCH.candidate) == 256
@@ -263,6 +262,6 @@ async def test_many_keys_at_once_on_a_tiny_screen_break_nothing() -> None:
 def test_a_trial_that_the_person_skipped_says_so_in_its_row() -> None:
     record = histories.failed("tf32", "precision.float32_matmul", "high", Outcome.SKIPPED, "you skipped it")
     state = SessionState.of([*histories.whole(), events.TrialMeasured(record)])
-    (row,) = [row for row in build_rows(state, COLOURS) if row.key == record.candidate.name]
+    (row,) = [row for row in build_rows(state) if row.key == record.candidate.name]
     assert row.cells["effect"].plain == "you skipped it"
     assert TrialResult(Outcome.SKIPPED, "you skipped it") == record.result

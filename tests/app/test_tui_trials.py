@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 import tui_histories as histories
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import cells, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, OperatorRow
 from advisor.report.waterfall import waterfall
 from advisor.tui.text import interval_bar, shortened, widest_effect
+from advisor.tui.views.advice_text import nothing_helped
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import baseline_facts
 from advisor.tui.views.trial_order import Order, arranged
@@ -23,8 +24,8 @@ from advisor.tui.views.trial_text import selection_text
 from advisor.tui.views.waterfall_text import waterfall_text
 from advisor.tui.widgets.log_tail import LogTail, folded
 from advisor.tui.widgets.operator_table import OperatorTable, columns_of
+from advisor.tui.widgets.status import stack_text
 
-COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "white")
 PART = "stack without precision.autocast"
 
 
@@ -34,7 +35,7 @@ def state() -> SessionState:
 
 
 def keys(state: SessionState, order: Order) -> list[str]:
-    return [row.key for row in arranged(build_rows(state, COLOURS), order, state)]
+    return [row.key for row in arranged(build_rows(state), order, state)]
 
 
 # --- the selected trial ---------------------------------------------------------------------------------------
@@ -65,12 +66,12 @@ def test_a_trial_that_runs_again_shows_how_steady_it_was() -> None:
 
 
 def test_every_trial_has_a_row_also_one_that_is_no_candidates(state) -> None:
-    rows = {row.key: row for row in build_rows(state, COLOURS)}
+    rows = {row.key: row for row in build_rows(state)}
     assert rows[PART].cells["step"].plain == "19.6 ms"
     assert rows[PART].log_path == "/nowhere/drop.log"
     state.apply(events.TrialStarted("baseline, again", "/nowhere/again.log"))
     state.apply(events.TrialActivity("baseline, again", "warming up"))
-    rows = {row.key: row for row in build_rows(state, COLOURS)}
+    rows = {row.key: row for row in build_rows(state)}
     assert rows["baseline, again"].cells["effect"].plain == "running: warming up"
 
 
@@ -88,7 +89,7 @@ def test_the_tally_counts_candidates_and_not_the_control(state) -> None:
 
 def test_the_stack_is_the_longest_bar() -> None:
     state = SessionState.of(histories.whole())
-    bars = {row.key: row.cells["bar"].plain for row in build_rows(state, COLOURS)}
+    bars = {row.key: row.cells["bar"].plain for row in build_rows(state)}
     stack, best = bars["stack"], bars[histories.LAST.candidate.name]
     assert stack.index("●") == len(stack) - 1
     assert best.index("●") < stack.index("●")
@@ -268,7 +269,7 @@ def test_there_is_no_waterfall_without_a_contribution_or_a_stack() -> None:
 
 
 def test_what_is_added_to_the_stack_stands_before_what_is_done_alone(state) -> None:
-    (row,) = [row for row in build_rows(state, COLOURS) if row.key == histories.AUTOCAST.candidate.name]
+    (row,) = [row for row in build_rows(state) if row.key == histories.AUTOCAST.candidate.name]
     assert row.cells["effect"].plain == "+1.41x (1.39–1.43) on the stack"
     assert widest_effect(state.trials.values(), state.stack) > widest_effect(state.trials.values())
 
@@ -307,6 +308,18 @@ def test_a_stack_within_the_noise_is_no_success(state) -> None:
     state.apply(events.StackMeasured(unclear))
     assert warned(state).startswith("No measurable difference: 1.01x (0.98–1.04), noise ±3.0 %")
     assert "exports it" not in headline(state).plain
+
+
+def test_a_stack_whose_interval_leaves_everything_open_is_not_called_as_good() -> None:
+    unclear = events.StackMeasured(replace(histories.STACK, comparison=Comparison(1.24, 0.08, 19.66, 0.06)))
+    told = warned(SessionState.of([*histories.whole(), unclear]))
+    assert told.startswith("Too noisy to tell: between 0.08x and 19.66x as fast")
+    assert told.endswith("End other programs and run again, or give it more time: key + adds a minute.")
+    over = SessionState.of([*histories.whole(), unclear])
+    assert stack_text(over, wide=True).plain == "stack too noisy to tell"
+    assert "view 5 exports it" not in nothing_helped(over)
+    told = warned(SessionState.of([*histories.to_trials(), unclear]))
+    assert told.endswith("The search goes on. Key 3 shows each trial."), "nothing is concluded before the end"
 
 
 def test_another_batch_size_is_told_in_samples() -> None:
@@ -362,7 +375,7 @@ async def test_operators_keep_their_names_apart_at_100_columns() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("2")
         await settle(pilot)
-        names = [str(name) for name in app.query_one(OperatorTable).get_column("operator")]
+        names = list(cells(app.query_one(OperatorTable), "operator").values())
         assert len(set(names)) == len(names)
         assert [name for name in names[:4] if name not in screen_text(app)] == []
 

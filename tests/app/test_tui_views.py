@@ -12,7 +12,7 @@ import pytest
 import tui_histories as histories
 from facts import h200
 from textual.widgets import Button, Input, OptionList
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import cells, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -52,7 +52,6 @@ from advisor.tui.widgets.phase_bar import legend
 from advisor.tui.widgets.picture_panel import PicturePanel
 
 SMALL, LARGE = (80, 24), (120, 36)
-COLOURS = dict.fromkeys(("primary", "accent", "success", "error", "warning", "secondary"), "white")
 
 
 @pytest.fixture
@@ -207,20 +206,16 @@ def test_energy_is_compared_where_both_are_known() -> None:
 # --- profile --------------------------------------------------------------------------------------------------
 
 
-def cells(table: OperatorTable, column: str) -> list[str]:
-    return [str(cell) for cell in table.get_column(column)]
-
-
 async def test_operators_are_sorted_by_key_and_by_mouse() -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("2")
         await settle(pilot)
         table = app.query_one(OperatorTable)
-        assert cells(table, "device")[:2] == ["15.2 ms", "8.90 ms"]
+        assert list(cells(table, "device").values())[:2] == ["15.2 ms", "8.90 ms"]
         await pilot.press("o", "o", "o")
         await settle(pilot)
         assert "by host time with what they call" in screen_text(app)
-        assert cells(table, "operator")[0] == "native_batch_norm"
+        assert next(iter(cells(table, "operator").values())) == "native_batch_norm"
         assert "Σ: with what they call" in screen_text(app)
         await pilot.press("o")
         assert table.order.key == "calls"
@@ -425,7 +420,7 @@ def test_a_copy_of_a_trace_says_why_it_failed(tmp_path) -> None:
 
 
 def test_rows_are_marked_with_what_has_to_be_known(state) -> None:
-    signs = {row.key: row.cells["state"].plain for row in build_rows(state, COLOURS)}
+    signs = {row.key: row.cells["state"].plain for row in build_rows(state)}
     assert signs["stack"] == "★⇄"
     assert signs[histories.LAST.candidate.name] == "▲⇄"
     assert signs[histories.WORSE.candidate.name] == "▲≠⇄"
@@ -458,7 +453,7 @@ def test_numerics_that_are_worse_than_declared_are_told(state) -> None:
     )
     state.apply(events.TrialMeasured(broken))
     assert "≠ the losses are not finite" in selection_text(broken.candidate.name, state).plain
-    assert {row.key: row.cells["state"].plain for row in build_rows(state, COLOURS)}[broken.candidate.name] == "✗≠"
+    assert {row.key: row.cells["state"].plain for row in build_rows(state)}[broken.candidate.name] == "✗≠"
 
 
 async def test_the_reason_for_a_disturbed_trial_is_on_the_screen() -> None:

@@ -11,6 +11,7 @@ from tui_fakes import FakeControl, make_app
 from advisor.experiment.events import Event
 from advisor.tui.app import SESSION_GROUP, AdvisorApp
 from advisor.tui.result import AppResult
+from advisor.tui.widgets.row_table import RowTable
 
 NEXT_TIMERS_S = 0.02  # longer than a frame, and than a decision waits for the next one here
 LONGEST_WORK_S = 30.0
@@ -73,3 +74,14 @@ def screen_text(app: AdvisorApp) -> str:
     width, height = app.size
     lines = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip)[:width] for strip in lines[:height])
+
+
+def cells(table: RowTable, column: str) -> dict[str, str]:
+    """What stands in a column of a table, by row."""
+    place = [heading.key for heading in table.headings].index(column)
+    return {key: row[place].plain for key, row in table.rows.items()}
+
+
+def trial_cell(app: AdvisorApp, name: str, column: str = "effect") -> str:
+    """What stands in a trial's row."""
+    return cells(app.query_one("#trials-table", RowTable), column)[name]

@@ -34,9 +34,9 @@ from advisor.tui.views.advice_text import (
     title_text,
     value_lines,
 )
-from advisor.tui.views.base import View
+from advisor.tui.views.base import View, highlighted
 from advisor.tui.views.sweep_text import sweep_text
-from advisor.tui.widgets.changes import look_same, show_text
+from advisor.tui.widgets.changes import look_same, show_text, show_titles
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
@@ -89,7 +89,7 @@ class AdviceView(View):
         self.query_one("#advice-columns").display = bool(items)
         self._show_list(items)
         decided = sum(item.record.candidate.recipe in self.context.decisions for item in items)
-        self.query_one("#advice-list").border_title = f"Ranked · {decided} of {len(items)} decided"
+        show_titles(self._list, f"Ranked · {decided} of {len(items)} decided")
         self._show_detail()
         self._show_pictures()
 
@@ -194,12 +194,10 @@ class AdviceView(View):
         self.query_one("#sweep", Static).update(sweep_text(points, mode, width, caveats))
 
     def _code(self, candidate: Candidate) -> Content:
-        from textual.highlight import highlight
-
         code = self._code_of(candidate)
         if not code:
             return Content.styled("The recipe is not in the catalogue of this session.", DIM)
-        return highlight(code, language="python")
+        return highlighted(code, "python")
 
     def _code_of(self, candidate: Candidate) -> str:
         recipe = self.context.recipe(candidate.recipe)
@@ -223,7 +221,7 @@ class AdviceView(View):
         """A decision that is taken already cannot be taken again."""
         item = self.chosen
         if name == "plot":
-            return bool(self._pictures())
+            return bool(self.pictures)
         if item is None or (name == "retry" and self.context.recorded):
             return False
         if name in ("accept", "toggle"):  # another value than the one that is accepted may be wanted
@@ -288,11 +286,11 @@ class AdviceView(View):
     def next_picture(self) -> None:
         """Show the next picture in place of the detail, and the detail again behind the last."""
         panel = self.query_one(PicturePanel)
-        panel.show(self._pictures())
+        panel.show(self.pictures)
         panel.go_on()
         self.query_one("#detail").display = not panel.is_open
 
-    def _pictures(self) -> list[Picture]:
+    def make_pictures(self) -> list[Picture]:
         """Speed against memory with the highlighted recommendation marked, and throughput by batch size."""
         state, record = self.context.state, self.chosen.record if self.chosen else None
         front = front_chart(state, record.settings if record and record.alone else None)
@@ -303,7 +301,7 @@ class AdviceView(View):
     def _show_pictures(self) -> None:
         panel = self.query_one(PicturePanel)
         if panel.is_open:
-            panel.show(self._pictures())
+            panel.show(self.pictures)
             self.query_one("#detail").display = not panel.is_open
 
     def first_focus(self) -> Widget | None:

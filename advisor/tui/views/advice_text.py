@@ -35,7 +35,7 @@ from advisor.records import (
     Verdict,
     text_of,
 )
-from advisor.report.conclusions import count_untried, shown_by
+from advisor.report.conclusions import count_untried, shown_by, stack_helps
 from advisor.report.figures import IN_TURN, own_figures, verdict_shown
 from advisor.report.no_result import Cause, no_result
 from advisor.report.pareto import front_of
@@ -47,7 +47,7 @@ from advisor.tui.widgets.fact_list import Fact
 
 def nothing_helped(state: SessionState) -> str:
     """The text at the end of a session that recommends nothing."""
-    if state.stack and state.stack.settings:
+    if stack_helps(state):
         return "No setting is recommended alone. View 3 shows the stack, which is measured as one; view 5 exports it."
     missed, found = count_untried(state), no_result(state)
     more = "more " if found.cause is not Cause.NOT_TRIED else ""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from textual import events
 from textual.containers import Container
+from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
 from advisor.tui.context import Context
+from advisor.tui.widgets.picture_panel import Picture
 
 
 class View(Container):
@@ -19,6 +22,7 @@ class View(Container):
         super().__init__(id=id, classes="view")
         self.context = context
         self._fitted: Size | None = None
+        self._pictured: tuple[object, list[Picture]] = (None, [])
 
     decides = False
     """Whether recipes are accepted and rejected in it."""
@@ -53,6 +57,18 @@ class View(Container):
         """Whether an action makes sense just now; if not, its key is dimmed."""
         return name in self.handlers()
 
+    @property
+    def pictures(self) -> list[Picture]:
+        """The view's pictures. Whether there are any is asked after each key: they are made once for an event."""
+        wanted = (self.context.version, self.subject)
+        if self._pictured[0] != wanted:
+            self._pictured = wanted, self.make_pictures()
+        return self._pictured[1]
+
+    def make_pictures(self) -> list[Picture]:
+        """Make the pictures of the present state."""
+        return []
+
     def copy(self) -> None:
         """Copy what is chosen to the terminal's clipboard (OSC 52), and say so."""
         text = self.text_to_copy()
@@ -77,3 +93,11 @@ class View(Container):
     def first_focus(self) -> Widget | None:
         """The widget that takes the keys when the view comes on screen."""
         return None
+
+
+@lru_cache(maxsize=64)
+def highlighted(code: str, language: str) -> Content:
+    """A text in the colours of its language."""
+    from textual.highlight import highlight
+
+    return highlight(code, language=language)

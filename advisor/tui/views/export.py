@@ -22,7 +22,7 @@ from advisor.tui.messages import ExportSaved
 from advisor.tui.saving import free_path
 from advisor.tui.screens import OverwriteScreen, Overwriting
 from advisor.tui.text import DIM, waiting_text
-from advisor.tui.views.base import View
+from advisor.tui.views.base import View, highlighted
 from advisor.tui.views.next_steps import next_steps
 from advisor.tui.widgets.changes import show_text
 
@@ -216,9 +216,7 @@ def _entry(item: Offer) -> Content:
 def _coloured(text: str, language: str) -> Content:
     if language == "diff":
         return Content("\n").join(_diff_line(line) for line in text.split("\n"))
-    from textual.highlight import highlight
-
-    return highlight(text.rstrip("\n"), language=language)
+    return highlighted(text.rstrip("\n"), language)
 
 
 def _diff_line(line: str) -> Content:

@@ -10,6 +10,7 @@ from textual.content import Content
 from advisor.experiment.ranking import best_per_recipe
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
+    TOO_NOISY,
     format_interval,
     format_ms,
     format_noise,
@@ -24,7 +25,6 @@ from advisor.report.no_result import Cause, no_result
 from advisor.tui.text import DIM, memory_against, own_effect
 from advisor.tui.views.roof_text import roof_before_and_after
 
-_LOADING = ("", "starting", "loading the model")  # what the first trial does before its first step
 _PROBLEM = "bold $warning"
 
 
@@ -48,8 +48,7 @@ def _two(head: str, rest: str, style: str = "bold") -> Content:
 def _before_the_baseline(state: SessionState) -> Content:
     if state.finished:
         return _two("Nothing was measured: the session ended before its baseline.", "Run it again.", _PROBLEM)
-    runs = state.facts is not None or state.activity not in _LOADING
-    waiting = "The baseline is being measured…" if runs else "The model is being loaded…"
+    waiting = "The model is being loaded…" if state.is_loading else "The baseline is being measured…"
     return _two(waiting, "Trials start after the baseline.")
 
 
@@ -83,6 +82,9 @@ def _result(stack: StackRecord, state: SessionState) -> str:
     if by is None or by.goal.objective is not Objective.THROUGHPUT:
         told = by.effect(stack.result, comparison) if by else format_interval(comparison)
         return f"{told[:1].upper()}{told[1:]}: {_before_and_after(stack, state)}"
+    if comparison.is_open:
+        low, high = format_interval(comparison).partition("(")[2].rstrip(")").split("–")  # noqa: RUF001 - the interval's
+        return f"{TOO_NOISY.capitalize()}: between {low}x and {high}x as fast"
     if comparison.verdict is Verdict.NO_DIFFERENCE:
         return f"No measurable difference: {format_interval(comparison)}, noise {format_noise(comparison.noise_floor)}"
     figure = format_interval(comparison).partition(" ")[0]
@@ -125,6 +127,10 @@ def _roof(state: SessionState) -> list[Content]:
 
 
 def _how_to_use(state: SessionState, *, helps: bool) -> Content:
+    if not helps and state.finished is None:
+        return Content.styled("The search goes on. Key 3 shows each trial.", DIM)
+    if not helps and state.stack and state.stack.comparison and state.stack.comparison.is_open:
+        return Content(_NEXT[Cause.TOO_NOISY])
     if not helps:
         return Content("Your own settings are as good: there is nothing to export. Key 3 shows each trial.")
     if state.finished is None:
@@ -163,7 +169,7 @@ def _in_the_middle(state: SessionState) -> Content:
 _NEXT = {
     Cause.NOT_TRIED: "R tries the candidates, for as long again; a larger --budget does the same. Key 3 says why.",
     Cause.ALL_FAILED: "Key 3 shows the reason of each, l its log; t tries one again.",
-    Cause.TOO_NOISY: "End other programs and run again; only larger effects than that could be seen.",
+    Cause.TOO_NOISY: "End other programs and run again, or give it more time: key + adds a minute.",
 }
 
 

@@ -26,7 +26,7 @@ from advisor.tui.views.overview_facts import (
 )
 from advisor.tui.views.plan_text import plan_text
 from advisor.tui.views.waterfall_text import waterfall_text
-from advisor.tui.widgets.changes import show_text
+from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.fact_list import Fact, FactList
 from advisor.tui.widgets.picture_panel import Picture, PicturePanel
 
@@ -65,10 +65,6 @@ class OverviewView(View):
             yield _panel("Found in your source", FactList(id="source", label_width=2))
             yield _panel("Notes", FactList(id="notes"))
 
-    def on_mount(self) -> None:
-        """Title the headline's border."""
-        self.query_one("#headline").border_title = "Result"
-
     def show(self) -> None:
         """Draw all panels."""
         state, request = self.context.state, self.context.request
@@ -77,7 +73,7 @@ class OverviewView(View):
         self.query_one("#plan").display = self.query_one("#live").display = bool(plan)
         show_text(self.query_one("#live", Static), live_text(state, self.width - 4), layout=False)
         show_text(self.query_one("#plan", Static), plan)
-        self.query_one("#headline").border_subtitle = what_is_measured(state.facts)
+        show_titles(self.query_one("#headline"), "Result", what_is_measured(state.facts))
         self._show_waterfall()
         self._show_panel("#baseline", baseline_facts(state.baseline, state.facts), "The baseline is being measured…")
         self._show_panel("#workload", workload_facts(state.facts, self.context.defaults), _WORKLOAD)

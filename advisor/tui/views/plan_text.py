@@ -54,5 +54,4 @@ def plan_text(state: SessionState, budget_s: float, ends: datetime | None = None
 def step_now(state: SessionState) -> str:
     """Return the step of the plan that a session is at: loading lasts until the workload is known."""
     step = _STEP_OF.get(state.stage, "confirm")
-    loading = state.facts is None and state.baseline is None and state.activity in ("", "starting", "loading the model")
-    return "load" if step == "baseline" and loading else step
+    return "load" if step == "baseline" and state.is_loading else step

@@ -21,7 +21,7 @@ from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
 from advisor.tui.views.habits_text import habits_text
 from advisor.tui.views.roof_text import roof_facts
-from advisor.tui.widgets.changes import show_text
+from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.fact_list import FactList
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import PhaseBar
@@ -89,7 +89,7 @@ class ProfileView(View):
         has_rows = profile is not None and bool(profile.operators)
         self.query_one("#operators-empty").display = not has_rows
         self._table.display = has_rows
-        self._table.show(profile)
+        self._table.show_profile(profile)
         self._tell_operators()
         self._show_pictures()
 
@@ -105,11 +105,10 @@ class ProfileView(View):
             show_text(verdict, Content.assemble((name, "bold $accent"), ": ", (profile.evidence, DIM)))
 
     @on(OperatorTable.Drawn)
-    @on(OperatorTable.RowHighlighted)
+    @on(OperatorTable.Highlighted)
     def _tell_operators(self) -> None:
         panel, line, table = self.query_one("#operators-panel"), self.query_one("#operator-row", Static), self._table
-        panel.border_title = table.caption
-        panel.border_subtitle = "Σ: with what they call" if table.has_totals else ""
+        show_titles(panel, table.caption, "Σ: with what they call" if table.has_totals else "")
         line.display = table.display and table.by_shape
         show_text(line, table.row_text)
 
@@ -129,7 +128,7 @@ class ProfileView(View):
         """Whether an action is possible: the profile has to hold what is sorted or saved."""
         profile = self._profile
         if name == "plot":
-            return bool(self._pictures())
+            return bool(self.pictures)
         if profile is None:
             return name == "panel"
         needed = {"sort": bool(profile.operators), "shapes": bool(profile.by_shape), "trace": bool(profile.trace_path)}
@@ -152,18 +151,19 @@ class ProfileView(View):
     def next_picture(self) -> None:
         """Show the next picture under the phases, and the panels again behind the last."""
         panel = self.query_one(PicturePanel)
-        panel.show(self._pictures())
+        panel.show(self.pictures)
         panel.go_on()
         self._make_room(panel)
 
-    def _pictures(self) -> list[Picture]:
+    def make_pictures(self) -> list[Picture]:
+        """The roofline and the step times."""
         drawn = (roofline_chart(self.context.state), steps_chart(self.context.state))
         return [Picture(plot, legend=_LEGEND) for plot in drawn if plot is not None]
 
     def _show_pictures(self) -> None:
         panel = self.query_one(PicturePanel)
         if panel.is_open:
-            panel.show(self._pictures())
+            panel.show(self.pictures)
             self._make_room(panel)
 
     def _make_room(self, panel: PicturePanel) -> None:
@@ -172,9 +172,9 @@ class ProfileView(View):
         self.set_class(panel.is_open, "-picture")
 
     def _go_to(self, panel: str) -> None:
-        self.remove_class(f"-{self._panel}")
-        self._panel = panel
-        self.add_class(f"-{panel}")
+        if panel != self._panel:  # each change of a class has all styles in the view looked up
+            self.set_classes(self.classes - {f"-{self._panel}"} | {f"-{panel}"})
+            self._panel = panel
         target = self.first_focus()
         if target is not None:
             self.call_after_refresh(target.focus)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from rich.text import Text
 from textual.content import Content
 
 from advisor.experiment.control import REJECTED, Decision
@@ -75,14 +74,11 @@ class Row:
     """A row: its key, its cells by column, and the log that belongs to it."""
 
     key: str
-    cells: dict[str, Text]
+    cells: dict[str, Content]
     log_path: str = ""
 
 
-Colours = Mapping[str, str]
-
-
-def build_rows(state: SessionState, colours: Colours, waiting: Collection[str] = ()) -> list[Row]:
+def build_rows(state: SessionState, waiting: Collection[str] = ()) -> list[Row]:
     """All rows: the baseline, the stack, the candidates in the order of the plan, what else ran, then what was skipped.
 
     ``waiting`` names the trials that the person asked for and that have not begun.
@@ -90,22 +86,22 @@ def build_rows(state: SessionState, colours: Colours, waiting: Collection[str] =
     widest = widest_effect(state.trials.values(), state.stack)
     rows: list[Row] = []
     if state.baseline or state.running == BASELINE:
-        rows.append(_baseline_row(state, colours))
+        rows.append(_baseline_row(state))
     if state.stack and (state.stack.settings or state.stack.pending):
-        rows.append(_stack_row(state, colours, widest))
+        rows.append(_stack_row(state, widest))
     names = list(dict.fromkeys([*(item.name for item in state.planned), *state.trials]))
-    rows += [_candidate_row(name, state, colours, widest, waited_for=name in waiting) for name in names]
-    rows += [_other_row(name, state, colours) for name in other_trials(state)]
+    rows += [_candidate_row(name, state, widest, waited_for=name in waiting) for name in names]
+    rows += [_other_row(name, state) for name in other_trials(state)]
     return rows + [_skipped_row(recipe, reason) for recipe, reason in state.skipped.items()]
 
 
-def _baseline_row(state: SessionState, colours: Colours) -> Row:
+def _baseline_row(state: SessionState) -> Row:
     log_path = state.logs.get(BASELINE, "")
     baseline = state.baseline
     if baseline is None:
-        return _row(BASELINE, _running_cells(BASELINE, state, colours), log_path)
+        return _row(BASELINE, _running_cells(BASELINE, state), log_path)
     cells = {
-        "state": _marked(Text("●", colours["primary"]), baseline.result, colours),
+        "state": _marked(Content.styled("●", "$primary"), baseline.result),
         "name": _plain(BASELINE, "bold"),
         "effect": _plain("your present settings", "dim"),
         **_measured_cells(baseline.step_ms, baseline.result),
@@ -113,17 +109,17 @@ def _baseline_row(state: SessionState, colours: Colours) -> Row:
     return _row(BASELINE, cells, log_path or baseline.result.log_path)
 
 
-def _stack_row(state: SessionState, colours: Colours, widest: float) -> Row:
+def _stack_row(state: SessionState, widest: float) -> Row:
     stack = state.stack
     assert stack is not None
     count = len(stack.settings)
     if stack.pending:
-        reason = {"effect": _plain("to be measured again" if count else "empty", colours["warning"])}
-        return _row(STACK, {"state": Text("★", "dim"), "name": _plain(f"stack of {count}", "bold"), **reason}, "")
+        reason = {"effect": _plain("to be measured again" if count else "empty", "$warning")}
+        return _row(STACK, {"state": _plain("★", "dim"), "name": _plain(f"stack of {count}", "bold"), **reason}, "")
     cells = {
-        "state": _marked(Text("★", colours["accent"]), stack.result, colours, stack.numerics, in_turn=stack.confirmed),
+        "state": _marked(Content.styled("★", "$accent"), stack.result, stack.numerics, in_turn=stack.confirmed),
         "name": _plain(f"stack of {count}{'' if stack.confirmed else ', once'}", "bold"),  # measured once: no room
-        **_effect_cells(stack.comparison, colours, widest),
+        **_effect_cells(stack.comparison, widest),
         **_measured_cells(stack.step_ms, stack.result, stack.numerics),
     }
     return _row(STACK, cells, stack.result.log_path)
@@ -134,21 +130,21 @@ def other_trials(state: SessionState) -> list[str]:
     return [name for name in state.logs if name != BASELINE and state.candidate(name) is None]
 
 
-def _other_row(name: str, state: SessionState, colours: Colours) -> Row:
+def _other_row(name: str, state: SessionState) -> Row:
     """A trial that measured something else than a candidate: its step and its memory, or why it failed."""
     log_path, ended = state.logs[name], state.ended.get(name)
     if state.running == name:
-        return _row(name, _running_cells(name, state, colours), log_path)
-    cells = {"state": Text("·", "dim"), "name": _plain(name, "dim")}
+        return _row(name, _running_cells(name, state), log_path)
+    cells = {"state": Content.styled("·", "dim"), "name": _plain(name, "dim")}
     if ended is None:
         return _row(name, cells, log_path)
     if ended.outcome is not Outcome.MEASURED:
-        sign = Text("○" if ended.outcome is Outcome.SKIPPED else "✗", colours["warning"])
+        sign = Content.styled("○" if ended.outcome is Outcome.SKIPPED else "✗", "$warning")
         reason = format_outcome(TrialResult(ended.outcome, ended.reason))
         return _row(name, cells | {"state": sign, "effect": _plain(ended.reason or reason, "dim")}, log_path)
     cells["effect"] = _plain(_of_several_gpus(name, state) or "measured", "dim")
-    cells["step"] = Text(format_ms(ended.step_ms), "dim", justify="right")
-    cells["memory"] = Text(format_bytes(ended.peak_reserved_bytes), "dim", justify="right")
+    cells["step"] = Content.styled(format_ms(ended.step_ms), "dim")
+    cells["memory"] = Content.styled(format_bytes(ended.peak_reserved_bytes), "dim")
     return _row(name, cells, log_path)
 
 
@@ -158,59 +154,58 @@ def _of_several_gpus(name: str, state: SessionState) -> str:
     return next((against_one_gpu(row) for row in rows if row.trial == name), "")
 
 
-def _candidate_row(name: str, state: SessionState, colours: Colours, widest: float, *, waited_for: bool = False) -> Row:
+def _candidate_row(name: str, state: SessionState, widest: float, *, waited_for: bool = False) -> Row:
     record = state.trials.get(name)
     log_path = state.logs.get(name, "") or (record.result.log_path if record else "")
     if state.running == name:
-        return _row(name, _running_cells(name, state, colours), log_path)
+        return _row(name, _running_cells(name, state), log_path)
     if waited_for:
         when = "tried next" if state.finished else "tried when the session is through"
-        cells = {"state": Text("⧗", colours["accent"]), "name": _plain(name, ""), "effect": _plain(when, "")}
+        cells = {"state": Content.styled("⧗", "$accent"), "name": _plain(name, ""), "effect": _plain(when, "")}
         return _row(name, cells, log_path)
     if record is None:
         return _row(name, _waiting_cells(name, state), log_path)
-    cells = _record_cells(record, colours, widest)
+    cells = _record_cells(record, widest)
     if record.candidate.recipe in state.rejected:
         cells["name"] = _plain(f"{name}, {Decision.REJECTED}", "dim")
     return _row(name, cells, log_path)
 
 
-def _waiting_cells(name: str, state: SessionState) -> dict[str, Text]:
+def _waiting_cells(name: str, state: SessionState) -> dict[str, Content]:
     candidate = state.candidate(name)
     decision = decision_on(state, candidate) if candidate else None
     text = "opt-in: press a (changes results)" if name in state.consent else "waiting"
     if decision is not None:
         text = REJECTED if decision is Decision.REJECTED else "waiting, you accepted it"
     sign = "○" if decision is Decision.REJECTED else "·"
-    return {"state": Text(sign, "dim"), "name": _plain(name, "dim"), "effect": _plain(text, "dim")}
+    return {"state": Content.styled(sign, "dim"), "name": _plain(name, "dim"), "effect": _plain(text, "dim")}
 
 
-def _running_cells(name: str, state: SessionState, colours: Colours) -> dict[str, Text]:
+def _running_cells(name: str, state: SessionState) -> dict[str, Content]:
     """The running trial's state; once blocks are timed, their step times as a sparkline and the median so far."""
-    accent, activity, line = colours["accent"], state.activity, live_line(state)
+    activity, line = state.activity, live_line(state)
     told = f"{activity} {line}" if line else f"running: {activity}" if activity else "running"
     return {
-        "state": Text("▶", accent),
-        "name": _plain(name, f"bold {accent}"),
-        "effect": _plain(told, accent),
-        "step": Text(format_ms(live_step_ms(state)) if line else "", accent, justify="right"),
+        "state": Content.styled("▶", "$accent"),
+        "name": _plain(name, "bold $accent"),
+        "effect": _plain(told, "$accent"),
+        "step": Content.styled(format_ms(live_step_ms(state)) if line else "", "$accent"),
     }
 
 
-def _record_cells(record: TrialRecord, colours: Colours, widest: float) -> dict[str, Text]:
+def _record_cells(record: TrialRecord, widest: float) -> dict[str, Content]:
     symbol, colour = own_mark(record)
-    style = colours[colour] if record.verdict is not Verdict.SKIPPED else "dim"
+    style = f"${colour}" if record.verdict is not Verdict.SKIPPED else "dim"
     record = own_figures(record)
     cells = {
-        "state": _marked(Text(symbol, style), record.result, colours, record.numerics, in_turn=record.confirmed),
+        "state": _marked(Content.styled(symbol, style), record.result, record.numerics, in_turn=record.confirmed),
         "name": _plain(record.candidate.name, "dim" if record.verdict is Verdict.SKIPPED else ""),
     }
     if not record.result.measured:
         return cells | {"effect": _plain(_reason(record.result), style)}
-    effect = _effect_cells(record.contribution or record.comparison, colours, widest)
-    if record.contribution is not None:
-        effect["effect"] = _plain(on_the_stack(record.contribution).plain, str(effect["effect"].style))
-    elif not record.alone:
+    added = on_the_stack(record.contribution).plain if record.contribution is not None else ""
+    effect = _effect_cells(record.contribution or record.comparison, widest, added)
+    if record.contribution is None and not record.alone:
         effect["effect"] = _plain(effect_words(record), "dim")
     return cells | {
         **effect,
@@ -219,20 +214,15 @@ def _record_cells(record: TrialRecord, colours: Colours, widest: float) -> dict[
 
 
 def _marked(
-    sign: Text,
-    result: TrialResult,
-    colours: Colours,
-    numerics: NumericsResult | None = None,
-    *,
-    in_turn: bool = False,
-) -> Text:
+    sign: Content, result: TrialResult, numerics: NumericsResult | None = None, *, in_turn: bool = False
+) -> Content:
     """The verdict's sign with what has to be known of the measurement: unreliable, other numerics, in turn."""
     marks = (
-        ("!", colours["warning"], bool(result.disturbed)),
-        ("≠", colours["error"], numerics is not None and numerics.worse_than_declared),
-        ("⇄", colours["primary"], in_turn),
+        ("!", "$warning", bool(result.disturbed)),
+        ("≠", "$error", numerics is not None and numerics.worse_than_declared),
+        ("⇄", "$primary", in_turn),
     )
-    return Text.assemble(sign, *((mark, style) for mark, style, is_so in marks if is_so))
+    return Content.assemble(sign, *((mark, style) for mark, style, is_so in marks if is_so))
 
 
 def _reason(result: TrialResult) -> str:
@@ -241,34 +231,34 @@ def _reason(result: TrialResult) -> str:
     return format_outcome(result)
 
 
-def _effect_cells(comparison: Comparison | None, colours: Colours, widest: float) -> dict[str, Text]:
+def _effect_cells(comparison: Comparison | None, widest: float, told: str = "") -> dict[str, Content]:
     if comparison is None:
         return {}
     _, colour = MARKS[comparison.verdict]
-    style = "dim" if comparison.verdict is Verdict.NO_DIFFERENCE else colours[colour]
+    style = "dim" if comparison.verdict is Verdict.NO_DIFFERENCE else f"${colour}"
     return {
-        "effect": _plain(format_ratio(comparison), style),
-        "bar": Text(interval_bar(comparison, widest, BAR_WIDTH), style),
+        "effect": _plain(told or format_ratio(comparison), style),
+        "bar": Content.styled(interval_bar(comparison, widest, BAR_WIDTH), style),
     }
 
 
 def _measured_cells(
     step_ms: float | None, result: TrialResult, numerics: NumericsResult | None = None
-) -> dict[str, Text]:
+) -> dict[str, Content]:
     return {
-        "step": Text(format_ms(step_ms), justify="right"),
-        "memory": Text(format_bytes(result.peak_reserved_bytes), justify="right"),
+        "step": Content(format_ms(step_ms)),
+        "memory": Content(format_bytes(result.peak_reserved_bytes)),
         "numerics": _numerics_cell(numerics),
-        "start": Text(format_seconds(start_up_s(result)), justify="right"),
+        "start": Content(format_seconds(start_up_s(result))),
     }
 
 
-def _numerics_cell(numerics: NumericsResult | None) -> Text:
+def _numerics_cell(numerics: NumericsResult | None) -> Content:
     """The class with its figure; ``changed ≠ close`` when it is worse than the recipe declares."""
     if numerics is None:
-        return Text("")
+        return Content("")
     if numerics.worse_than_declared:
-        return Text(f"{numerics.measured.value} ≠ {numerics.declared.value}", "bold")
+        return Content.styled(f"{numerics.measured.value} ≠ {numerics.declared.value}", "bold")
     return _plain(format_numerics(numerics), "")
 
 
@@ -280,19 +270,19 @@ def start_up_s(result: TrialResult) -> float | None:
 
 def _skipped_row(recipe: str, reason: str) -> Row:
     cells = {
-        "state": Text("○", "dim"),
+        "state": Content.styled("○", "dim"),
         "name": _plain(recipe, "dim"),
         "effect": _plain(reason, "dim"),
     }
     return _row(f"{SKIPPED_PREFIX}{recipe}", cells, "")
 
 
-def _row(key: str, cells: dict[str, Text], log_path: str) -> Row:
-    return Row(key, {column.key: cells.get(column.key, Text("")) for column in COLUMNS}, log_path)
+def _row(key: str, cells: dict[str, Content], log_path: str) -> Row:
+    return Row(key, {column.key: cells.get(column.key, Content("")) for column in COLUMNS}, log_path)
 
 
-def _plain(text: str, style: str) -> Text:
-    return Text(" ".join(text.split()), style, no_wrap=True, overflow="ellipsis")
+def _plain(text: str, style: str) -> Content:
+    return Content.styled(" ".join(text.split()), style)
 
 
 def tally(state: SessionState, *, wide: bool) -> Content:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from rich.text import Text
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import Input, Static
 
 from advisor.experiment.control import Decision
 from advisor.recipe.settings import Settings
@@ -21,11 +20,11 @@ from advisor.tui.messages import Decided, RetryWanted
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
 from advisor.tui.views.trial_order import Order, arranged
-from advisor.tui.views.trial_rows import STACK, WIDE, Column, Row, build_rows, fitting_columns, tally
+from advisor.tui.views.trial_rows import STACK, WIDE, Row, build_rows, fitting_columns, tally
 from advisor.tui.views.trial_text import selection_text
-from advisor.tui.widgets.changes import show_text
+from advisor.tui.widgets.changes import show_text, show_titles
 from advisor.tui.widgets.log_tail import LogTail
-from advisor.tui.widgets.trial_table import TrialTable
+from advisor.tui.widgets.row_table import Heading, RowTable
 
 _TALL = 30
 
@@ -38,7 +37,6 @@ class TrialsView(View):
     def __init__(self, context: Context) -> None:
         super().__init__(context, id="trials")
         self._rows: dict[str, Row] = {}
-        self._columns: tuple[Column, ...] = ()
         self._log_wanted: bool | None = None
         self._order = Order()
         self._follows = True
@@ -49,42 +47,31 @@ class TrialsView(View):
             yield Static(id="tally")
         yield Static(id="trials-empty")
         yield Input(placeholder="words to look for; Enter goes to the table, Escape clears", id="filter", compact=True)
-        yield TrialTable(id="trials-table", cursor_type="row")
+        yield RowTable(id="trials-table")
         yield Static(id="selection")
         with Vertical(classes="panel", id="log-panel"):
             yield LogTail(id="log")
 
     def on_mount(self) -> None:
-        """Title the log, and draw again in the colours of a new theme."""
-        self.query_one("#log-panel").border_title = "Log"
+        """Hide the filter until it is asked for."""
         self.query_one("#filter").display = False
-        self.app.theme_changed_signal.subscribe(self, lambda _: self._redraw())
-
-    def fit(self) -> None:
-        """Fit the columns, and the log, to the present size."""
-        self._redraw()
-
-    def _redraw(self) -> None:
-        self._columns = ()
-        self.show()
 
     def show(self) -> None:
-        """Draw the present state; rows are updated in place while the list of rows stays the same."""
+        """Draw the present state."""
         state = self.context.state
-        every = build_rows(state, self._colours(), self.context.waiting)
+        every = build_rows(state, self.context.waiting)
         rows = arranged(every, self._order, state)
         show_text(self.query_one("#tally", Static), self._tally(every, rows))
         waiting = waiting_text(state, "Candidates are chosen once the baseline is measured.")
         show_text(self.query_one("#trials-empty", Static), Content.styled(waiting, DIM))
         self.query_one("#trials-empty").display = not rows
         self._table.display = bool(rows)
-        if not self._columns or [row.key for row in rows] != list(self._rows):
-            self._fill(rows)
-        else:
-            self._update(rows)
         self._rows = {row.key: row for row in rows}
-        if self._follows and state.running in self._rows:
-            self._table.move_cursor(row=list(self._rows).index(state.running), animate=False)
+        columns = fitting_columns(self.width)
+        headings = [Heading(column.key, self._order.label(column), width, column.number) for column, width in columns]
+        self._table.show(headings, {row.key: [row.cells[column.key] for column, _ in columns] for row in rows})
+        if self._follows:
+            self._table.go_to(state.running)
         self._show_selection()
 
     def _tally(self, every: Sequence[Row], shown: Sequence[Row]) -> Content:
@@ -97,61 +84,30 @@ class TrialsView(View):
         return Content.styled("  ·  ", DIM).join(parts)
 
     @property
-    def _table(self) -> TrialTable:
-        return self.query_one("#trials-table", TrialTable)
-
-    def _colours(self) -> dict[str, str]:
-        names = ("primary", "accent", "success", "error", "warning", "secondary")
-        return {name: self.app.theme_variables[name] for name in names}
-
-    def _fill(self, rows: list[Row]) -> None:
-        table = self._table
-        selected = self.selected_key
-        table.clear(columns=True)
-        fitting = fitting_columns(self.width)
-        self._columns = tuple(column for column, _ in fitting)
-        for column, width in fitting:
-            label = Text(self._order.label(column), justify="right" if column.number else "left")
-            table.add_column(label, width=width, key=column.key)
-        for row in rows:
-            table.add_row(*(row.cells[column.key] for column in self._columns), key=row.key)
-        keys = [row.key for row in rows]
-        if selected in keys:
-            table.move_cursor(row=keys.index(selected), animate=False)
-
-    def _update(self, rows: list[Row]) -> None:
-        for row in rows:
-            before = self._rows[row.key].cells
-            for column in self._columns:
-                if (
-                    row.cells[column.key] != before[column.key]
-                    or row.cells[column.key].style != before[column.key].style
-                ):
-                    self._table.update_cell(row.key, column.key, row.cells[column.key])
+    def _table(self) -> RowTable:
+        return self.query_one("#trials-table", RowTable)
 
     @property
     def selected_key(self) -> str:
         """The key of the row under the cursor, empty when there are no rows."""
-        keys = list(self._rows)
-        position = self._table.cursor_row
-        return keys[position] if 0 <= position < len(keys) else ""
+        return self._table.cursor_key
 
     @property
     def subject(self) -> str:
         """The row under the cursor."""
         return self.selected_key
 
-    @on(TrialTable.Moved)
+    @on(RowTable.Moved)
     def _on_moved(self) -> None:
         """The person picked a row: the log stays with it."""
         self._follows = self.selected_key == self.context.state.running
 
-    @on(DataTable.HeaderSelected)
-    def _on_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        self._arrange(self._order.by(event.column_key.value or ""))
+    @on(RowTable.HeadingChosen)
+    def _on_heading_chosen(self, message: RowTable.HeadingChosen) -> None:
+        self._arrange(self._order.by(message.key))
 
-    @on(DataTable.RowHighlighted)
-    def _on_row_highlighted(self) -> None:
+    @on(RowTable.Highlighted)
+    def _on_highlighted(self) -> None:
         self._show_selection()
         self.app.refresh_bindings()
 
@@ -167,7 +123,7 @@ class TrialsView(View):
         panel.display = bool(key) and self._log_shown
         if panel.display:
             row = self._rows[key]
-            panel.border_title = Content("Log of ") + Content(key)
+            show_titles(panel, f"Log of {key}")
             self.query_one(LogTail).follow(row.log_path)
 
     @property
@@ -179,7 +135,7 @@ class TrialsView(View):
         return {
             "log": self.toggle_log,
             "retry": self.retry,
-            "sort": lambda: self._arrange(self._order.by_next(self._columns)),
+            "sort": lambda: self._arrange(self._order.by_next([column for column, _ in fitting_columns(self.width)])),
             "filter": self.edit_filter,
             "hide": lambda: self._arrange(replace(self._order, show_skipped=not self._order.show_skipped)),
             "follow": self.follow,
@@ -215,19 +171,18 @@ class TrialsView(View):
         rows = [row for row, candidate in candidates.items() if candidate and candidate.recipe == recipe]
         self._follows = False
         if rows and self.selected_key not in rows:
-            self._table.move_cursor(row=list(self._rows).index(rows[0]), animate=False)
+            self._table.go_to(rows[0])
 
     def choose_row(self, key: str) -> None:
         """Go to a row, also to one that is hidden or filtered out now."""
         self._follows = False
         if key not in self._rows:
             self._arrange(replace(self._order, query="", show_skipped=True))
-        if key in self._rows:
-            self._table.move_cursor(row=list(self._rows).index(key), animate=False)
+        self._table.go_to(key)
 
     def _arrange(self, order: Order) -> None:
         self._order = order
-        self._redraw()
+        self.show()
 
     def edit_filter(self) -> None:
         """Put the cursor into the filter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from textual.content import Content
+from textual.widget import Widget
 from textual.widgets import Static
 
 
@@ -19,3 +20,11 @@ def show_text(widget: Static, text: Content | str, *, layout: bool = True) -> No
     """Have a widget show a text. Without ``layout`` its size stays: where that does not depend on the text."""
     if not look_same(widget.content, text):
         widget.update(text, layout=layout)
+
+
+def show_titles(panel: Widget, title: Content | str, subtitle: Content | str = "") -> None:
+    """Have a panel's border show titles. They are set only when they change: each time the panel is painted again."""
+    for name, text in (("border_title", title), ("border_subtitle", subtitle)):
+        content = Content(text) if isinstance(text, str) else text
+        if (getattr(panel, name) or "") != content.markup:
+            setattr(panel, name, content)

@@ -53,14 +53,19 @@ class KeyFooter(Widget):
         super().__init__()
         self.keys: tuple[FooterKey, ...] = ()
         self._palette: FooterKey | None = None
+        self._is_due = False
 
     def on_mount(self) -> None:
         """Follow the screen's keys."""
         self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
 
     def _bindings_changed(self, screen: Screen[object]) -> None:
-        if not self.is_attached or screen is not self.screen:
-            return
+        """A switch between views says so several times: the keys are looked up once."""
+        if self.is_attached and screen is self.screen and not self._is_due:
+            self._is_due = self.call_later(self._take_keys, screen)
+
+    def _take_keys(self, screen: Screen[object]) -> None:
+        self._is_due = False
         every = self._active_keys(screen)
         keys = tuple(key for key in every if key.key != self.app.COMMAND_PALETTE_BINDING)
         if keys != self.keys:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rich.text import Text
 from textual import events, on
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import DataTable
 
 from advisor.figures.formatting import format_ms
 from advisor.records import OperatorRow, Profile
 from advisor.tui.text import shortened
+from advisor.tui.widgets.row_table import Heading, RowTable
 
 _NAME = "operator"
 _PADDING = 2
@@ -59,23 +58,22 @@ def _name_width(columns: tuple[OperatorColumn, ...], width: int) -> int:
     return width - sum(column.width + _PADDING for column in columns) - _PADDING - 1
 
 
-class OperatorTable(DataTable[Text]):
-    """The operators of a profile. ``show`` draws them; a click on a heading sorts by it."""
+class OperatorTable(RowTable):
+    """The operators of a profile. ``show_profile`` draws them; a click on a heading sorts by it."""
 
     class Drawn(Message):
         """The table shows other rows, or in another order."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - as every widget calls it
-        super().__init__(id=id, cursor_type="row", zebra_stripes=True)
+        super().__init__(id=id)
         self._profile: Profile | None = None
         self._columns: tuple[OperatorColumn, ...] = ()
         self._order = ""
-        self._name_cells = _LEAST_NAME_WIDTH
         self._drawn: object = None
         self._width = 0
         self.by_shape = False
 
-    def show(self, profile: Profile | None) -> None:
+    def show_profile(self, profile: Profile | None) -> None:
         """Draw the operators, unless they stand there already at this width and in this order."""
         self._profile = profile
         wanted = (profile, self.by_shape, self._order, self._width)
@@ -101,7 +99,7 @@ class OperatorTable(DataTable[Text]):
     def toggle_shapes(self) -> None:
         """Group the rows by input shapes, or no longer."""
         self.by_shape = not self.by_shape
-        self.show(self._profile)
+        self.show_profile(self._profile)
 
     def sort_by_next(self) -> None:
         """Sort by the column right of the present one, around the end."""
@@ -109,52 +107,50 @@ class OperatorTable(DataTable[Text]):
         if keys and self.order:
             self._sort(keys[(keys.index(self.order.key) + 1) % len(keys)])
 
-    @on(DataTable.HeaderSelected)
-    def _on_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        if any(column.key == event.column_key.value for column in self._columns):
-            self._sort(event.column_key.value or "")
+    @on(RowTable.HeadingChosen)
+    def _on_heading_chosen(self, message: RowTable.HeadingChosen) -> None:
+        if any(column.key == message.key for column in self._columns):
+            self._sort(message.key)
 
     def _sort(self, key: str) -> None:
         self._order = key
-        self.show(self._profile)
+        self.show_profile(self._profile)
 
     def _draw(self) -> None:
         profile = self._profile
         rows = (profile.by_shape if self.by_shape else profile.operators) if profile else ()
         self._columns = columns_of(rows, self._width, by_shape=self.by_shape)
-        self.clear(columns=True)
-        self._add_columns()
-        for row in self.rows_shown:
-            self.add_row(*self._cells(row))
+        names, *_ = headings = self._headings()
+        self.show(headings, {str(place): self._cells(row, names.width) for place, row in enumerate(self.rows_shown)})
         self.post_message(self.Drawn())
 
     def on_resize(self, event: events.Resize) -> None:
         """Fit the names to the new width, and keep it: a table that is not on screen has none."""
         self._width = event.size.width
-        self.show(self._profile)
+        self.show_profile(self._profile)
 
-    def _add_columns(self) -> None:
+    def _headings(self) -> list[Heading]:
         room = _name_width(self._columns, self._width)
-        self._name_cells = _SHAPED_NAME_WIDTH if self.by_shape else max(_LEAST_NAME_WIDTH, room)
-        self.add_column("operator", width=self._name_cells, key=_NAME)
-        if self.by_shape:
-            self.add_column("input shapes", width=max(_LEAST_NAME_WIDTH, room - _SHAPED_NAME_WIDTH - _PADDING))
-        for column in self._columns:
-            sign = _SORTED if column is self.order else ""
-            self.add_column(Text(f"{column.label}{sign}", justify="right"), width=column.width, key=column.key)
+        names = _SHAPED_NAME_WIDTH if self.by_shape else max(_LEAST_NAME_WIDTH, room)
+        shapes = Heading("shapes", "input shapes", max(_LEAST_NAME_WIDTH, room - _SHAPED_NAME_WIDTH - _PADDING))
+        figures = [
+            Heading(column.key, f"{column.label}{_SORTED if column is self.order else ''}", column.width, number=True)
+            for column in self._columns
+        ]
+        return [Heading(_NAME, "operator", names), *([shapes] if self.by_shape else []), *figures]
 
-    def _cells(self, row: OperatorRow) -> list[Text]:
-        cells = [Text(shortened(row.name.removeprefix("aten::"), self._name_cells), no_wrap=True)]
-        cells += [Text(row.shapes, no_wrap=True, overflow="ellipsis")] if self.by_shape else []
-        return cells + [Text(_figure(column, row), justify="right") for column in self._columns]
+    def _cells(self, row: OperatorRow, name_cells: int) -> list[Content]:
+        cells = [Content(shortened(row.name.removeprefix("aten::"), name_cells))]
+        cells += [Content(row.shapes)] if self.by_shape else []
+        return cells + [Content(_figure(column, row)) for column in self._columns]
 
     @property
     def row_text(self) -> Content:
         """All of the row under the cursor that does not fit in its cells: the name and the shapes."""
         rows = self.rows_shown
-        if not 0 <= self.cursor_row < len(rows):
+        if not 0 <= self.cursor < len(rows):
             return Content("")
-        row = rows[self.cursor_row]
+        row = rows[self.cursor]
         return Content.assemble((row.name, "bold"), f"  {row.shapes}" if row.shapes else "")
 
     @property
@@ -166,7 +162,7 @@ class OperatorTable(DataTable[Text]):
     def caption(self) -> Content:
         """The contents and the order of the table, for a panel's title."""
         what = "Operators by input shapes" if self.by_shape else "Operators"
-        return Content(f"{what}, per step, by {self.order.words}" if self.row_count and self.order else what)
+        return Content(f"{what}, per step, by {self.order.words}" if self.rows and self.order else what)
 
 
 def _figure(column: OperatorColumn, row: OperatorRow) -> str:

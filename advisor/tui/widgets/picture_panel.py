@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 from advisor.report.charts import Plot
 from advisor.tui.text import DIM
-from advisor.tui.widgets.changes import show_text
+from advisor.tui.widgets.changes import show_text, show_titles
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class PicturePanel(Vertical):
         if chosen is None:
             self._chosen = None
             return
-        self.border_title, self.border_subtitle = chosen.plot.title, chosen.legend
+        show_titles(self, chosen.plot.title, chosen.legend)
         under = self.query_one(".under", Static)
         under.set_class(chosen.under is not None, "listed")
         show_text(under, chosen.under or Content.styled(chosen.plot.words, DIM))

@@ -145,6 +145,8 @@ def _stage(context: Context) -> str:
         return f"Recorded session {context.recorded.past.session_id}{ended}: c continues it"
     if state.finished:
         return context.busy_with or "Done"
+    if state.is_loading and not state.running:
+        return "Loading the model"
     return STAGES.get(state.stage, state.stage.capitalize())
 
 

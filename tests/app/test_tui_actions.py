@@ -1,0 +1,121 @@
+"""Every action of the registry does something that can be seen; copying, and the list of the advice by keys."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+import tui_histories as histories
+from textual.widgets import OptionList
+from tui_fakes import YAML, FakeControl, make_app
+from tui_pilot import drive, screen_text, settle
+
+from advisor.experiment import events
+from advisor.records import Outcome
+from advisor.tui.actions import ACTIONS, Action
+from advisor.tui.app import AdvisorApp
+
+UNTRIED = histories.failed("tf32", "precision.float32_matmul", "medium", Outcome.SKIPPED, "it needs about 17 s")
+# Offered only in a recorded session, and while something is measured again: tests of their own press them.
+ELSEWHERE = {"session.continue", "session.stop"}
+# What has to be done first for a key to have something to do.
+BEFORE = {
+    "advice.undo": ["a"],
+    "trials.follow": ["home"],
+    "session.untried": [],
+    "advice.accept": ["down", "down", "down"],
+}
+# In a running session; all others after it.
+WHILE_RUNNING = {"session.skip", "session.pause", "session.finish", "trials.follow"}
+
+
+def after_it() -> list[events.Event]:
+    """A session with a trial that it had no time for."""
+    return [*histories.whole(), events.TrialMeasured(UNTRIED)]
+
+
+def seen(app: AdvisorApp, control: FakeControl) -> tuple[object, ...]:
+    """What a person sees of the app, hears of it elsewhere, or has asked the session for."""
+    if not app.is_running or app.return_code is not None:
+        return ("left", app.return_code)
+    focused = app.focused.id if app.focused else ""
+    return (screen_text(app), focused, type(app.screen), app.clipboard, tuple(control.calls))
+
+
+@pytest.mark.parametrize(
+    "action", [action for action in ACTIONS if action.id not in ELSEWHERE], ids=lambda each: each.id
+)
+async def test_every_key_has_a_consequence_where_it_is_offered(action: Action, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    running = action.id in WHILE_RUNNING
+    view = action.views[-1] if action.views else "overview" if action.id != "view.overview" else "trials"
+    app, control = make_app(histories.to_trials() if running else after_it(), hold=running)
+    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+        await settle(pilot)
+        app.action_show_view(view)
+        await settle(pilot)
+        await pilot.press(*BEFORE.get(action.id, []))
+        app.clear_notifications()
+        await settle(pilot)
+        app.clear_notifications()
+        await settle(pilot)
+        before = seen(app, control)
+        name, _, argument = action.action.partition("(")
+        assert app.check_action(name, (argument.strip("')"),))
+        await pilot.press(action.key.partition(",")[0])
+        await settle(pilot)
+        assert seen(app, control) != before
+        control.cancel()
+
+
+@pytest.mark.parametrize("view", "345")
+async def test_y_sends_what_is_chosen_to_the_terminals_clipboard(view, monkeypatch) -> None:
+    """As OSC 52, which also reaches the clipboard of a machine that one is logged in from."""
+    sent: list[str] = []
+    monkeypatch.setattr("textual.drivers.headless_driver.HeadlessDriver.write", lambda self, data: sent.append(data))
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press(view, *(["home", "down"] if view == "3" else []))
+        await settle(pilot)
+        wanted = app.view.text_to_copy()
+        await pilot.press("y")
+        await settle(pilot)
+        (code,) = [data for data in sent if data.startswith("\x1b]52;c;")]
+        assert base64.b64decode(code.removeprefix("\x1b]52;c;").rstrip("\x07\x1b\\")).decode() == wanted
+        assert view != "5" or wanted == YAML
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+async def test_y_copies_nothing_where_there_is_nothing() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("3", "home")
+        await settle(pilot)
+        assert app.view.selected_key == "baseline"
+        assert not app.view.can("copy")
+        await pilot.press("y")
+        await settle(pilot)
+        assert app.clipboard == ""
+        assert "copied" not in screen_text(app)
+
+    await drive(histories.whole(), check, toasts=False)
+
+
+async def test_the_list_of_the_advice_is_walked_and_opened_by_keys() -> None:
+    async def check(pilot, app, control) -> None:
+        await pilot.press("4", "j", "j", "k")
+        await settle(pilot)
+        assert app.view.query_one("#advice-list", OptionList).highlighted == 1
+        assert app.view.chosen is not None
+        assert screen_text(app).count(app.view.chosen.title) >= 2, "in the list and in the detail"
+        await pilot.press("enter")
+        await settle(pilot)
+        assert app.focused is app.view.query_one("#detail")
+        await pilot.press("end")
+        await settle(pilot)
+        assert "References" in screen_text(app)
+        await pilot.press("escape")
+        await settle(pilot)
+        assert app.focused is app.view.query_one("#advice-list")
+
+    await drive(histories.whole(), check, toasts=False)
