@@ -28,7 +28,7 @@ from advisor.process.printed import Printed
 from advisor.records import TargetSpec
 from advisor.records.pickled import SUFFIX
 from advisor.runtime.loop import Loop
-from advisor.target.adapters import named
+from advisor.target.adapters import meant, named
 from advisor.target.normalise import normalise
 from advisor.target.scripts.importing import refusing_to_train
 from advisor.target.scripts.run import is_script, script_workload
@@ -67,7 +67,7 @@ def _value(spec: TargetSpec) -> Any:
     sys.argv = [_script(module_name, spec.directory), *spec.arguments]
     if is_script(spec.target, spec.directory, DEFAULT_ATTRIBUTE):
         return in_user_code(f"running {spec.target}", lambda: script_workload(spec.target, spec.directory))
-    module = _import(module_name, spec.directory)
+    module = _import(module_name, spec.directory, spec.target)
     found = _attribute(module, module_name, attribute)
     return in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, attribute))
 
@@ -174,23 +174,24 @@ def user_frames(error: BaseException) -> str:
     return "".join(traceback.format_list(shown)).rstrip() + "\n" + one_line(error)
 
 
-def _import(module: str, directory: str) -> ModuleType:
+def _import(module: str, directory: str, target: str) -> ModuleType:
     if directory not in sys.path:
         sys.path.insert(0, directory)
     with refusing_to_train(module):
         if _is_file(module):
             return _import_file(Path(directory, module), module)
-        return in_user_code(f"importing {module}", lambda: _import_module(module))
+        return in_user_code(f"importing {module}", lambda: _import_module(module, target))
 
 
-def _import_module(module: str) -> ModuleType:
+def _import_module(module: str, target: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            likely = f"Did you mean {name}? " if (name := meant(target)) else ""
             raise TargetError(
                 f"there is no module {module!r}.",
-                "Run from the folder that holds it, install it, or give path/file.py:attr.",
+                f"{likely}Run from the folder that holds it, install it, or give path/file.py:attr.",
             ) from error
         raise
 
