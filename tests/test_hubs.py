@@ -106,6 +106,8 @@ def test_an_unknown_name_is_answered_with_the_nearest():
     assert failure("torchvision:resnet18", "num_class=3").hint == "Did you mean num_classes?"
     assert "key=value" in failure("timm:test_resnet", "--verbose").hint
     assert "timm:resnet50" in failure("timm:").hint
+    assert failure(":").message == "':' is not a target."
+    assert failure(":build").message == "':build' is not a target."
 
 
 @pytest.mark.usefixtures("timm")

@@ -51,6 +51,7 @@ _HINTS = {
     Outcome.OUT_OF_MEMORY: "Try a smaller batch size.",
     Outcome.CANCELLED: "",
 }
+_NO_NETWORK = "Fetch what it needs first (`hf download NAME`), and set HF_HUB_OFFLINE=1; or see why there is no answer."
 
 Listener = Callable[[TrialMessage], None]
 # Asks for one trial after another, and is sent the result of each.
@@ -433,6 +434,8 @@ class Trial:
         doing = f" ({self._activity})" if self._activity else ""
         stopped_text = "; the process was stopped (SIGSTOP)" if stopped else ""
         result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}{stopped_text}")
+        if whereabouts.waits_for_network(where):
+            return replace(result, reason=f"{result.reason}: it waited for the network", hint=_NO_NETWORK, details="")
         return replace(result, details=where or result.details)
 
     def _where(self) -> str:

@@ -17,6 +17,8 @@ _STACK_BYTES = 2**16
 _CALLS_TOLD = 8
 _WAIT_S = 1.0
 _LOOK_EVERY_S = 0.05
+# Files, in the calls of a stack, of what speaks to other machines.
+_NETWORK = ("/huggingface_hub/", "/httpx/", "/httpcore/", "/urllib3/", "/urllib/", "/http/client.py", "/requests/", "/ssl.py")
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
@@ -57,6 +59,11 @@ def last_stack(log_path: str) -> str:
     calls = tail(log_path, _STACK_BYTES).rpartition(STACK_BEGINS)
     innermost = "\n".join(calls[2].splitlines()[:_CALLS_TOLD])
     return f"When its time was over it was here, the innermost call first:\n{innermost}" if calls[1] else ""
+
+
+def waits_for_network(calls: str) -> bool:
+    """Whether the innermost calls of a process are those of a program that asks another machine."""
+    return any(part in calls for part in _NETWORK)
 
 
 def tail(path: str, length: int = LOG_TAIL_BYTES) -> str:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import TargetError
+from advisor.files.paths import EXPORTED
 from advisor.records import Mode, TargetSpec
 from advisor.target import guess, hubs
 from advisor.target.hubs.contract import Adapted, Adapter, Samples
-from advisor.target.hubs.exported import SUFFIXES, Exported
+from advisor.target.hubs.exported import Exported
 from advisor.target.hubs.torchvision import Torchvision
 from advisor.target.sizing import sized
 from advisor.target.workload import Workload
@@ -35,11 +36,11 @@ def named(target: str) -> tuple[Adapter, str] | None:
     """The adapter that a target names, with the name in it: ``timm:resnet50``, or a file of an exported model."""
     prefix, separator, name = target.partition(":")
     for adapter in ADAPTERS:
-        if separator and prefix == adapter.prefix:
+        if prefix and separator and prefix == adapter.prefix:
             if not name:
                 raise TargetError(f"{target} lacks a model's name.", f"Write it after the colon: {adapter.example}.")
             return adapter, name
-    if Path(target).suffix in SUFFIXES:
+    if Path(target).suffix in EXPORTED:
         return next(a for a in ADAPTERS if isinstance(a, Exported)), target
     module, _, attribute = target.rpartition(":")
     if module.partition(".")[0] == Torchvision.package and Torchvision.builds(module, attribute):

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.files.paths import PACKAGE, is_file, no_file
+from advisor.files.paths import PACKAGE, check_target, is_file
 from advisor.process.printed import Printed
 from advisor.records import TargetSpec
 from advisor.records.pickled import SUFFIX
@@ -57,6 +57,7 @@ def load_target(spec: TargetSpec) -> Loop:
 
 def _value(spec: TargetSpec) -> Any:
     """Return the target's value: a model that a library builds by its name, or the result of the user's code."""
+    check_target(spec.target, spec.directory)
     by_name = named(spec.target)
     if by_name is not None:
         adapter, name = by_name
@@ -98,11 +99,6 @@ def parse_target(target: str) -> tuple[str, str]:
     module, separator, attribute = target.rpartition(":")
     if not separator:
         module, attribute = target, DEFAULT_ATTRIBUTE
-    if module.endswith(".ipynb"):
-        raise TargetError(
-            f"{module} is a notebook.",
-            "In it, type `advisor.tune(build)`; or `jupyter nbconvert --to script` it, and give the .py file.",
-        )
     if not module or not attribute:
         raise TargetError(
             f"{target!r} is not a target.",
@@ -197,8 +193,6 @@ def _import_module(module: str, target: str) -> ModuleType:
 
 
 def _import_file(path: Path, shown: str) -> ModuleType:
-    if not is_file(path):
-        raise TargetError(no_file(path, shown), "Check the path; it is taken from the working directory.")
     path = path.resolve()
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))

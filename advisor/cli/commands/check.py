@@ -11,6 +11,7 @@ from pathlib import Path
 from advisor.cli.parser import Parser
 from advisor.cli.values import device_of, factor_of, split_arguments
 from advisor.errors import ExitCode
+from advisor.files.paths import check_target
 from advisor.figures.durations import seconds_of
 from advisor.figures.formatting import format_ms
 from advisor.records import TargetSpec
@@ -35,6 +36,7 @@ class Check:
         from advisor.recipe.catalog import load_catalog
         from advisor.runner.trials import Runner
 
+        check_target(self.target.target, self.target.directory)
         started = time.monotonic()
         Runner.prepare()
         runner = Runner()

@@ -34,6 +34,7 @@ from advisor.cli.values import (
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
+from advisor.files.paths import check_target
 from advisor.figures.durations import seconds_of
 from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS
@@ -63,6 +64,7 @@ class Measure:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
         _check_key_map(self.outputs)
         request, past = self.wanted()
+        check_target(request.target.target, request.target.directory)
         opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
         if opens and not self.headless and shows_the_app():
             with collector_waits():
