@@ -51,7 +51,6 @@ _HINTS = {
     Outcome.OUT_OF_MEMORY: "Try a smaller batch size.",
     Outcome.CANCELLED: "",
 }
-_NO_NETWORK = "Fetch what it needs first (`hf download NAME`), and set HF_HUB_OFFLINE=1; or see why there is no answer."
 
 Listener = Callable[[TrialMessage], None]
 # Asks for one trial after another, and is sent the result of each.
@@ -434,9 +433,10 @@ class Trial:
         doing = f" ({self._activity})" if self._activity else ""
         stopped_text = "; the process was stopped (SIGSTOP)" if stopped else ""
         result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}{stopped_text}")
-        if whereabouts.waits_for_network(where):
-            return replace(result, reason=f"{result.reason}: it waited for the network", hint=_NO_NETWORK, details="")
-        return replace(result, details=where or result.details)
+        if not where:
+            return result
+        hint, calls = whereabouts.advice(where, result.hint)
+        return replace(result, hint=hint, details=calls)
 
     def _where(self) -> str:
         """The innermost calls that the trial is in; empty for one that cannot tell."""
