@@ -48,7 +48,10 @@ class Parser(argparse.ArgumentParser):
         """Turn argparse's own complaints into ours."""
         match = re.fullmatch(r"argument ([^:]+): expected (.*)", message)
         if match:
-            raise UsageError(f"{match[1].split('/')[-1]} expects {match[2]}.", self._help_hint())
+            option = match[1].split("/")[-1]
+            value = self._option_string_actions[option].metavar
+            written = f"Write {option} {value}. " if isinstance(value, str) else ""
+            raise UsageError(f"{option} expects {match[2]}.", written + self._help_hint())
         raise UsageError(f"{message}.", self._help_hint())
 
     def _unknown(self, extra: Sequence[str]) -> UsageError:

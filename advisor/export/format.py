@@ -87,6 +87,10 @@ class Format(ABC):
         """Whether it can be written of a session with these outputs."""
         return True
 
+    def takes(self, path: str) -> bool:
+        """Whether a path may have this ending; another program would take the file for something else."""
+        return True
+
     @abstractmethod
     def files(self, found: Found, path: str) -> Iterable[File]:
         """The files to write, the one of this path first. Their content is made at their turn."""
