@@ -11,9 +11,9 @@ from pathlib import Path
 from advisor.cli.parser import Parser
 from advisor.cli.values import device_of, factor_of, split_arguments
 from advisor.errors import ExitCode
-from advisor.files.paths import check_target
 from advisor.figures.durations import seconds_of
 from advisor.figures.formatting import format_ms
+from advisor.files.paths import check_target
 from advisor.records import TargetSpec
 
 _BUDGET_S = 120.0

@@ -34,8 +34,8 @@ from advisor.cli.values import (
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
-from advisor.files.paths import check_target
 from advisor.figures.durations import seconds_of
+from advisor.files.paths import check_target
 from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS
 from advisor.records import Mode, Numerics, Objective, TargetSpec
