@@ -70,8 +70,10 @@ def test_a_file_that_is_no_target_is_told_at_once(target, said, typed, tmp_path,
 
 @pytest.mark.parametrize(
     "target",
-    ["demo", "mymodel", "mymodel:build", "pkg", "pkg.sub:build", "here.py", "here.py:build", "hf:org/name", "timm:a.in1k"]
-    + ["hf:./folder", "ultralytics:yolo11n.pt", "net.onnx:build"],
+    [
+        *("demo", "mymodel", "mymodel:build", "pkg", "pkg.sub:build", "here.py", "here.py:build", "net.onnx:build"),
+        *("hf:org/name", "hf:./folder", "timm:a.in1k", "ultralytics:yolo11n.pt"),
+    ],
 )
 def test_what_may_be_a_target_is_left_to_the_process_that_loads_it(target, tmp_path):
     (tmp_path / "here.py").touch()

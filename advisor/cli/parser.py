@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from advisor.cli.values import alternatives, choice_of, count_of, folder_of, path_of
+from advisor.cli.values import folder_of, path_of
 from advisor.errors import UsageError
 from advisor.export.formats import formats_of
+from advisor.figures.options import alternatives, choice_of, count_of
 from advisor.records import ConfigKind
 
 

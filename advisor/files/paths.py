@@ -75,7 +75,8 @@ def check_target(target: str, directory: str | Path) -> None:
         )
     if not colon and name and is_folder(path) and not exists(path / "__init__.py"):
         raise TargetError(
-            f"{name} is a folder.", f"Name a file in it, as in {Path(name, 'train.py')}, or {Path(name, 'model.py')}:build."
+            f"{name} is a folder.",
+            f"Name a file in it, as in {Path(name, 'train.py')}, or {Path(name, 'model.py')}:build.",
         )
     if suffix in _NO_MODELS and is_file(path):
         raise TargetError(

@@ -18,7 +18,16 @@ _CALLS_TOLD = 8
 _WAIT_S = 1.0
 _LOOK_EVERY_S = 0.05
 # Files, in the calls of a stack, of what speaks to other machines.
-_NETWORK = ("/huggingface_hub/", "/httpx/", "/httpcore/", "/urllib3/", "/urllib/", "/http/client.py", "/requests/", "/ssl.py")
+_NETWORK = (
+    "/huggingface_hub/",
+    "/httpx/",
+    "/httpcore/",
+    "/urllib3/",
+    "/urllib/",
+    "/http/client.py",
+    "/requests/",
+    "/ssl.py",
+)
 _NO_NETWORK = (
     "It waited for the network: fetch what it needs first (`hf download NAME`) and set HF_HUB_OFFLINE=1, or see why "
     "there is no answer."

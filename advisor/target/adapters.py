@@ -51,7 +51,9 @@ def named(target: str) -> tuple[Adapter, str] | None:
 def meant(target: str) -> str:
     """The named model that a target is likely to mean, such as ``hf:gpt2`` for ``HF:gpt2``; empty for any other."""
     wanted, separator, name = target.partition(":")
-    known = {word: adapter.prefix for adapter in ADAPTERS for word in (adapter.prefix, adapter.package, *adapter.aliases)}
+    known = {
+        word: adapter.prefix for adapter in ADAPTERS for word in (adapter.prefix, adapter.package, *adapter.aliases)
+    }
     known = {word: prefix for word, prefix in known.items() if word and prefix}
     close = difflib.get_close_matches(wanted.lower(), known, n=1, cutoff=0.75)
     return f"{known[close[0]]}:{name}" if separator and name and close else ""

@@ -17,14 +17,10 @@ from advisor.cli.terminal import shows_the_app
 from advisor.cli.values import (
     accepted_of,
     bytes_of,
-    choice_of,
-    count_of,
-    device_of,
     gpus_of,
     key_map_of,
     launch_of,
     milliseconds_of,
-    names_of,
     script_of,
     shape_of,
     share_of,
@@ -35,6 +31,7 @@ from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.figures.durations import seconds_of
+from advisor.figures.options import choice_of, count_of, device_of, names_of
 from advisor.files.paths import check_target
 from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS

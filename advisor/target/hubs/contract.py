@@ -126,7 +126,7 @@ def options_of(spec: TargetSpec) -> dict[str, Any]:
 
 
 def check_input(spec: TargetSpec, sizes: int, example: str) -> None:
-    """Raise TargetError where ``--input`` has another number of sizes than a batch of this kind, such as ``example``."""
+    """Raise TargetError where ``--input`` has another number of sizes than a batch, such as ``example``, has."""
     given = spec.input_shape
     if given is not None and len(given) != sizes:
         raise TargetError(
