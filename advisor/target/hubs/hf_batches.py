@@ -162,10 +162,11 @@ class _About:
         longest = longest_text(self.model)
         if self.shape and "pixel_values" not in self.accepted:
             check_input(self.spec, 3 if len(shape) > 1 and labels_of(self.model) == "choice" else 2, "8x128")
+        size = self.spec.input_shape[0] if self.spec.input_shape else 1
         if shape[-1] > longest:
             raise TargetError(
                 f"a text of {shape[-1]} tokens is too long for {type(self.model).__name__}, which takes {longest}.",
-                f"Give a shorter one, as in --input {self.spec.input_shape[0] if self.shape else 1}x{longest}.",
+                f"Give a shorter one, as in --input {size}x{longest}.",
             )
 
     def _tokens(self, *shape: int) -> torch.Tensor:
