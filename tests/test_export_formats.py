@@ -109,6 +109,20 @@ def test_a_compiled_model_says_where_it_runs(state, tmp_path, monkeypatch):
     assert f"batches of exactly {inferring.batch_size}" in written.sentences[1]
 
 
+def test_the_app_says_what_to_type_for_a_compiled_model(state):
+    compiled = format_of("compiled")
+    assert compiled.offer(Outputs()).by_command
+    inferring = replace(state.facts.workload, mode=Mode.INFER)
+    goal = events.GoalSet(sample_request().goal, "20261123-101010")
+    infers = SessionState.of([goal, *sample_history(), events.FactsFound(replace(state.facts, workload=inferring))])
+    infers.session_id = "20261123-101010"
+    preview = compiled.preview(Found(infers, sample_request(), Outputs(), Catalog({})))
+    assert "perf-advisor export 20261123-101010 --export model.pt2" in preview
+    assert inferring.device_name in preview
+    with pytest.raises(UsageError, match="this session trained it"):
+        compiled.preview(Found(state, sample_request(), Outputs(), Catalog({})))
+
+
 def test_next_steps_follow_the_mode(state):
     assert state.facts is not None
     inferring = replace(state.facts.workload, mode=Mode.INFER)

@@ -18,7 +18,8 @@ from advisor.recipe import Components
 from advisor.records import Mode, TargetSpec
 from advisor.runtime.step import make_step
 from advisor.target.entrypoint import load_target
-from advisor.target.hubs.huggingface import architecture_in
+from advisor.target.hubs.contract import options_of
+from advisor.target.hubs.huggingface import _config, _override, architecture_in
 from advisor.target.normalise import normalise
 
 # Frameworks take seconds to import, and some targets need a process of their own.
@@ -101,8 +102,56 @@ def test_an_unknown_name_is_answered_with_the_nearest():
     assert "resnet50" in failure("timm:resnet5O").hint
     assert "resnet50" in failure("torchvision:resnet5O").hint
     assert "takes no option 'depht'" in failure("timm:test_resnet", "depht=3").message
+    assert "num_classes" in failure("timm:test_resnet", "num_class=3").hint
+    assert failure("torchvision:resnet18", "num_class=3").hint == "Did you mean num_classes?"
     assert "key=value" in failure("timm:test_resnet", "--verbose").hint
     assert "timm:resnet50" in failure("timm:").hint
+    assert failure(":").message == "':' is not a target."
+    assert failure(":build").message == "':build' is not a target."
+
+
+@pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize(
+    ("target", "option"),
+    [("timm:test_resnet", "pretrained=true"), ("torchvision:resnet18", "weights=DEFAULT")],
+)
+def test_weights_are_not_asked_for_by_an_option(target, option):
+    error = failure(target, option)
+    assert "random weights" in error.message
+    assert not error.details
+
+
+@pytest.mark.parametrize(
+    ("target", "meant"),
+    [
+        ("HF:gpt2", "hf:gpt2"),
+        ("huggingface:gpt2", "hf:gpt2"),
+        ("tim:resnet18", "timm:resnet18"),
+        ("tv:resnet18", "torchvision:resnet18"),
+        ("yolo:yolo11n", "ultralytics:yolo11n"),
+    ],
+)
+def test_a_word_near_a_librarys_prefix_is_answered_with_it(target, meant):
+    assert f"Did you mean {meant}?" in failure(target).hint
+    assert "Did you mean" not in failure("nobody_knows_this:build").hint
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "sizes"),
+    [
+        ("timm:test_resnet", (224, 224), 4),
+        ("torchvision:resnet18", (8, 224, 224), 4),
+        ("torchvision:r3d_18", (1, 3, 112, 112), 5),
+        ("ultralytics:yolov8n", (64,), 4),
+        ("hf:bert", (2, 3, 8, 8), 2),
+    ],
+)
+def test_a_shape_of_other_sizes_than_a_batch_has_is_refused(target, shape, sizes, monkeypatch):
+    monkeypatch.setenv("YOLO_OFFLINE", "true")
+    pytest.importorskip({"hf": "transformers"}.get(prefix := target.partition(":")[0], prefix))
+    error = failure(target, *(TINY if prefix == "hf" else ()), input_shape=shape)
+    assert error.message.endswith(f"has {len(shape)} sizes, and a batch of this model has {sizes}.")
+    assert f"Write all {sizes}" in error.hint
 
 
 @pytest.mark.parametrize(("target", "package"), [("timm:resnet18", "timm"), ("hf:bert", "transformers")])
@@ -209,6 +258,22 @@ def test_what_is_not_on_disk_and_not_in_the_name_says_what_to_type():
 
 
 @pytest.mark.usefixtures("transformers")
+def test_a_text_longer_than_the_model_takes_is_refused():
+    error = failure("hf:bert", *TINY, "max_position_embeddings=24", input_shape=(2, 25))
+    assert "25 tokens" in error.message
+    assert "--input 2x24" in error.hint
+
+
+@pytest.mark.usefixtures("transformers")
+def test_options_reach_the_part_of_a_configuration_that_is_about_text():
+    text = ("hidden_size=16", "num_hidden_layers=1")
+    config, _ = _config(sys.modules["transformers"], "gemma3", TargetSpec("hf:gemma3", "/"))
+    _override(config, options_of(TargetSpec("hf:gemma3", "/", arguments=text)), "gemma3")
+    assert config.text_config.hidden_size == 16
+    assert config.text_config.num_hidden_layers == 1
+
+
+@pytest.mark.usefixtures("transformers")
 def test_a_model_that_has_no_room_is_refused_before_it_is_built():
     error = failure("hf:llama", "num_hidden_layers=4", "hidden_size=65536", "num_attention_heads=64")
     assert "GiB" in error.message
@@ -257,9 +322,20 @@ def test_a_yolo_trains_by_its_own_loss(monkeypatch):
     assert loop.batch_size == 2
     assert torch.isfinite(one_step(loop))
     assert "yolov8-seg" in failure("ultralytics:yolov8-sge").hint
+    assert "such as" in failure("ultralytics:nothing-like-it").hint
+    by_weights = load("ultralytics:yolov8n.pt", input_shape=(1, 3, 64, 64))  # which are not on disk
+    assert type(by_weights.model) is type(loop.model)
     segments = load("ultralytics:yolov8n-seg", input_shape=(1, 3, 64, 64))
     assert segments.data["masks"].shape == (1, 16, 16)
     assert torch.isfinite(one_step(segments))
+
+
+def test_a_detection_transformer_of_ultralytics(monkeypatch):
+    monkeypatch.setenv("YOLO_OFFLINE", "true")
+    pytest.importorskip("ultralytics")
+    loop = load("ultralytics:rtdetr-resnet50", input_shape=(1, 3, 64, 64))
+    assert type(loop.model).__name__ == "RTDETRDetectionModel"
+    assert torch.isfinite(one_step(loop))
 
 
 def test_a_graph():

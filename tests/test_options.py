@@ -12,11 +12,12 @@ from advisor.cli.commands.recipes import ShowRecipes
 from advisor.cli.commands.revisit import Revisit
 from advisor.cli.commands.sessions import ShowSessions
 from advisor.cli.grammar import ShowHelp, parse
-from advisor.cli.values import bytes_of, count_of, device_of, key_map_of, milliseconds_of, names_of, shape_of, share_of
+from advisor.cli.values import bytes_of, key_map_of, milliseconds_of, shape_of, share_of
 from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED, Goal
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.figures.durations import seconds_of
+from advisor.figures.options import count_of, device_of, names_of
 from advisor.files.config_file import read_config
 from advisor.records import Mode, Numerics, Objective
 from advisor.records.outputs import Outputs
@@ -285,6 +286,10 @@ def test_a_session_is_not_resumed_otherwise_than_it_was_asked_for(given):
         (["m:b", "--report", "r.pdf"], "--report: 'r.pdf'", ".md or .html"),
         (["m:b", "--json", "nowhere/x.json"], "--json: the folder nowhere does not exist", "Make it"),
         (["m:b", "--export", "."], "--export: . is a folder", "file in it"),
+        (["m:b", "--export", "model.onnx"], "--export: model.onnx has the ending", ".yaml, .py or .pt2"),
+        (["m:b", "--export", "tuned.JSON"], "--export: tuned.JSON has the ending", ".yaml, .py or .pt2"),
+        (["m:b", "--budget"], "--budget expects one argument", "--budget TIME"),
+        (["m:b", "--budget", "-5s"], "--budget expects one argument", "--budget TIME"),
         (["m:b", "--export", "x", "--json", "./x"], "--json and --export name the same file", "own"),
         (["m:b", "--config", "nowhere.yaml"], "nowhere.yaml cannot be read", "path"),
         (["m:b", "--map", "precision.autocast=a"], "--map", "--config FILE"),

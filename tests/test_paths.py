@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from advisor.cli import grammar
 from advisor.errors import TargetError
-from advisor.files.paths import no_file
+from advisor.files.paths import check_target, no_file
 from advisor.records import TargetSpec
 from advisor.target.entrypoint import load_target
 
@@ -36,3 +38,45 @@ def test_a_file_that_cannot_be_reached_is_told_apart_from_one_that_is_not_there(
 def test_a_target_that_cannot_be_reached_is_refused(closed, tmp_path):
     with pytest.raises(TargetError, match=r"^closed/target.py cannot be reached: Permission denied\.$"):
         load_target(TargetSpec("closed/target.py", str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("target", "said", "typed"),
+    [
+        ("gone.py", "there is no file gone.py", "Check the path"),
+        ("gone.py:build", "there is no file gone.py", "Check the path"),
+        ("in/here:build", "there is no file in/here", "Check the path"),
+        ("gone.pt2", "there is no file gone.pt2", "Check the path"),
+        ("models", "models is a folder", "models/train.py"),
+        ("models/", "models/ is a folder", "models/model.py:build"),
+        ("net.onnx", "ONNX", "build()"),
+        ("net.safetensors", "weights, and no model", "build()"),
+        ("book.ipynb", "is a notebook", "advisor.tune"),
+        ("book.ipynb:build", "is a notebook", "advisor.tune"),
+    ],
+)
+def test_a_file_that_is_no_target_is_told_at_once(target, said, typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    for name in ("net.onnx", "net.safetensors", "book.ipynb"):
+        (tmp_path / name).touch()
+    with pytest.raises(TargetError) as error:
+        grammar.parse([target, "--headless"]).run()  # before anything is started
+    assert said in error.value.message
+    assert typed in error.value.hint
+    with pytest.raises(TargetError, match=re.escape(error.value.message)):  # as `advisor.tune` says it
+        load_target(TargetSpec(target, str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("demo", "mymodel", "mymodel:build", "pkg", "pkg.sub:build", "here.py", "here.py:build", "net.onnx:build"),
+        *("hf:org/name", "hf:./folder", "timm:a.in1k", "ultralytics:yolo11n.pt"),
+    ],
+)
+def test_what_may_be_a_target_is_left_to_the_process_that_loads_it(target, tmp_path):
+    (tmp_path / "here.py").touch()
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").touch()
+    check_target(target, tmp_path)

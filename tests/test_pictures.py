@@ -85,6 +85,22 @@ def test_speed_against_memory_has_a_point_for_all_that_was_measured(state) -> No
     assert len(plot.marks) >= len(measured_points(state))
 
 
+def test_without_a_stack_the_baseline_keeps_its_sign(state) -> None:
+    state.stack = None
+    signs = {mark.sign: mark.label for mark in front_chart(state).marks}
+    assert signs["B"] == "baseline"
+    assert "S" not in signs
+
+
+def test_the_name_of_the_last_tick_stays_inside_the_picture() -> None:
+    end = Axis("peak memory, MiB", 425.0, 550.0, ((550.0, "1,234.5"),))
+    drawn = Xml.fromstring(
+        "".join(svg._grid(Plot("t", "w", end, end, (), ()), Canvas(366, 100, 7, 12), 120)).join(("<g>", "</g>"))
+    )
+    [name] = [text for text in drawn.iter("text") if text.text == "1,234.5" and text.get("text-anchor") == "middle"]
+    assert float(name.get("x")) + len(name.text) * svg._CHARACTER / 2 <= svg.WIDTH
+
+
 def test_the_highlighted_recommendation_is_marked(state) -> None:
     chosen = state.recommendations[1].record
     plot = front_chart(state, chosen.settings)

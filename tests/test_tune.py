@@ -103,6 +103,36 @@ class TestASession:
         with pytest.raises(AdvisorError):
             self.run(monkeypatch, failed_history(), progress=False)
 
+    @pytest.mark.parametrize(
+        ("options", "said", "typed"),
+        [
+            ({"only": "autocats"}, "no recipe 'autocats'", "autocast"),
+            ({"skip": ["compile", "zzzz"]}, "no recipe 'zzzz'", "recipes"),
+            ({"objective": "speed"}, "objective: 'speed'", "throughput"),
+            ({"mode": "eval"}, "mode: 'eval'", "train or infer"),
+            ({"allow": "all"}, "allow: 'all'", "changed"),
+            ({"device": "gpu"}, "device: 'gpu'", "cuda:1"),
+            ({"batch_size": 0}, "batch_size: '0'", "64"),
+        ],
+    )
+    def test_an_option_is_read_as_on_the_command_line(self, options, said, typed):
+        with pytest.raises(UsageError) as error:
+            advisor.tune("mymodel:build", **options)
+        assert said in error.value.message
+        assert typed in error.value.hint
+
+    @pytest.mark.parametrize("only", ["autocast, compile", ("autocast", "compile"), ["autocast", "compile"]])
+    def test_recipes_are_named_in_a_text_or_a_list(self, only, monkeypatch):
+        asked = []
+
+        def opened(request, past, emit):
+            asked.append(request)
+            return FakeSession(sample_history(), emit)
+
+        monkeypatch.setattr(tuning, "open_session", opened)
+        advisor.tune("mymodel:build", only=only, progress=False)
+        assert asked[0].only == ("autocast", "compile")
+
     def test_not_from_a_trial(self, monkeypatch):
         monkeypatch.setattr("multiprocessing.parent_process", object)
         with pytest.raises(UsageError, match="while its own target was imported"):

@@ -8,8 +8,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from advisor.cli.values import alternatives
 from advisor.errors import UsageError
+from advisor.export.formats import format_for, formats_of
+from advisor.figures.options import alternatives
 from advisor.files.paths import exists, is_file, is_folder
 from advisor.records import Value, text_of
 from advisor.records.outputs import STANDARD_OUTPUT, Outputs
@@ -97,6 +98,11 @@ def check_outputs(outputs: Outputs) -> None:
     for option, text in outputs.files.items():
         if option == "--json" and text == STANDARD_OUTPUT:
             continue
+        if not format_for(option, text, outputs).takes(text):
+            endings = alternatives([".yaml", *(each for form in formats_of(option) for each in form.suffixes)])
+            raise UsageError(
+                f"{option}: {text} has the ending of another kind of file.", f"Name one that ends in {endings}."
+            )
         path = Path(text)
         _check_writable(option, path)
         other = taken.setdefault(path.resolve(), option)

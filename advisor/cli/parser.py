@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from advisor.cli.values import alternatives, choice_of, count_of, folder_of, path_of
+from advisor.cli.values import folder_of, path_of
 from advisor.errors import UsageError
 from advisor.export.formats import formats_of
+from advisor.figures.options import alternatives, choice_of, count_of
 from advisor.records import ConfigKind
 
 
@@ -48,7 +49,10 @@ class Parser(argparse.ArgumentParser):
         """Turn argparse's own complaints into ours."""
         match = re.fullmatch(r"argument ([^:]+): expected (.*)", message)
         if match:
-            raise UsageError(f"{match[1].split('/')[-1]} expects {match[2]}.", self._help_hint())
+            option = match[1].split("/")[-1]
+            value = self._option_string_actions[option].metavar
+            written = f"Write {option} {value}. " if isinstance(value, str) else ""
+            raise UsageError(f"{option} expects {match[2]}.", written + self._help_hint())
         raise UsageError(f"{message}.", self._help_hint())
 
     def _unknown(self, extra: Sequence[str]) -> UsageError:

@@ -6,17 +6,12 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
 
 from advisor.errors import UsageError
+from advisor.figures.options import alternatives, count_of, names_of
 from advisor.files.paths import is_file, is_folder, no_file
 from advisor.records import Value
-from advisor.records.kinds import DEVICES
-
-_E = TypeVar("_E", bound=StrEnum)
-
 
 _BYTES = {"b": 1} | {
     letter + suffix: base**power
@@ -72,31 +67,6 @@ def milliseconds_of(text: str) -> float:
     return milliseconds
 
 
-def count_of(text: str) -> int:
-    """A positive whole number. Raises UsageError for anything else."""
-    if not re.fullmatch(r"0*[1-9]\d{0,17}", text.strip(), re.ASCII):
-        raise UsageError(f"{text!r} is not a positive whole number.", "Write one such as 64.")
-    return int(text)
-
-
-def device_of(text: str) -> str:
-    """``auto``, ``cpu``, ``cuda`` or ``cuda:N``. Raises UsageError for anything else."""
-    device = text.strip().lower()
-    gpus = [kind for kind in DEVICES if kind != "cpu"]
-    if not re.fullmatch(rf"auto|cpu|({'|'.join(gpus)})(:\d{{1,4}})?", device, re.ASCII):
-        kinds = ", ".join(("auto", "cpu", *gpus))
-        raise UsageError(f"{text!r} is not a device.", f"Choose {kinds} or {gpus[0]}:N, such as {gpus[0]}:1.")
-    return device
-
-
-def names_of(text: str) -> tuple[str, ...]:
-    """The words of a list such as ``autocast,compile``, each once. Raises UsageError when it is empty."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise UsageError("an empty list names no recipe.", "Write ids such as autocast,channels_last.")
-    return names
-
-
 def accepted_of(text: str) -> tuple[tuple[str, Value | None], ...]:
     """The recipes of a list such as ``batch_size=64,half_weights``, each with its value or None. Raises UsageError."""
     pairs: list[tuple[str, Value | None]] = []
@@ -126,21 +96,6 @@ def key_map_of(text: str) -> dict[str, str]:
             )
         pairs[key] = path
     return pairs
-
-
-def choice_of(kind: type[_E]) -> Callable[[str], _E]:
-    """A parser for the values of an enumeration, which raises UsageError for any other word."""
-
-    def parse_choice(text: str) -> _E:
-        word = text.strip().lower()
-        for member in kind:
-            if member.value == word:
-                return member
-        raise UsageError(
-            f"{text!r} is not one of the choices.", f"Choose {alternatives([member.value for member in kind])}."
-        )
-
-    return parse_choice
 
 
 def path_of(noun: str, suffixes: Sequence[str]) -> Callable[[str], str]:
@@ -193,11 +148,6 @@ def side_by_side_of(text: str) -> bool:
     if text.strip().lower() not in words:
         raise UsageError(f"{text!r} is not one of the choices.", "Choose auto or off.")
     return words[text.strip().lower()]
-
-
-def alternatives(words: Sequence[str]) -> str:
-    """Words joined as a choice: ``a, b or c``."""
-    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 _ENDS_OWN = "--"  # what follows is the target's own sys.argv

@@ -45,7 +45,7 @@ from advisor.records import (
 )
 from advisor.runner.builder import TOO_LONG
 from advisor.runner.trials import Lane, Runner
-from advisor.runner.whereabouts import last_stack
+from advisor.runner.whereabouts import advice, last_stack
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
@@ -161,8 +161,7 @@ class Bench:
             waited_s = min(patience_s, within_s)
             raise TargetError(
                 f"building the model takes more than {waited_s:.0f} s, and the budget leaves no time to try again.",
-                f"Mend what hangs, or give it time with --budget {minutes}m.",
-                last_stack(log_path),
+                *advice(last_stack(log_path), f"Mend what hangs, or give it time with --budget {minutes}m."),
             )
 
     def build_anew(self, reason: str) -> None:

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A format as the app lists it. ``language`` colours the preview, such as ``yaml`` or ``diff``."""
+    """A format as the app lists it. ``language`` colours the preview, such as ``yaml`` or ``diff``.
+
+    ``by_command``: the app only tells what to type, for making the file takes longer than a person waits for a key.
+    """
 
     id: str
     title: str
     default_name: str
     language: str = "text"
     description: str = ""
+    by_command: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,10 @@ class Format(ABC):
 
     def serves(self, outputs: Outputs) -> bool:
         """Whether it can be written of a session with these outputs."""
+        return True
+
+    def takes(self, path: str) -> bool:
+        """Whether a path may have this ending; another program would take the file for something else."""
         return True
 
     @abstractmethod

@@ -90,7 +90,7 @@ def _grid(plot: Plot, canvas: Canvas, floor: float) -> Iterator[str]:
     for value, name in _apart(plot.x, canvas.width, _CHARACTER):
         x = _LEFT + plot.x.place(value) * canvas.width
         yield _line(x, floor - canvas.height, x, floor, "grid")
-        yield _text(x, floor + 13, name, "dim", "middle")
+        yield _text(min(x, WIDTH - len(name) * _CHARACTER / 2), floor + 13, name, "dim", "middle")
     for value, name in plot.y.ticks:
         y = floor - plot.y.place(value) * canvas.height
         yield _line(_LEFT, y, _LEFT + canvas.width, y, "grid")

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from advisor.errors import TargetError
+
 # The folder of this package, for telling our files from the user's.
 PACKAGE = Path(__file__).parents[1]
+
+# What other programs write for a model, by the file's ending: none of it is one that PyTorch can run by itself.
+_NO_MODELS = {
+    ".onnx": "a graph of ONNX, which PyTorch does not run",
+    ".safetensors": "weights, and no model",
+    ".ckpt": "weights, and no model",
+    ".bin": "weights, and no model",
+    ".h5": "a model of Keras, or weights",
+    ".keras": "a model of Keras",
+    ".tflite": "a model of TensorFlow Lite",
+    ".gguf": "weights, and no model",
+}
+# Endings of exported models, which are targets by themselves.
+EXPORTED = (".pt2", ".pt", ".pth", ".ts", ".torchscript", ".jit")
 
 
 def is_file(path: str | Path) -> bool:
@@ -42,3 +58,32 @@ def no_file(path: str | Path, shown: str = "") -> str:
     except (OSError, ValueError):
         pass
     return f"there is no file {shown}."
+
+
+def check_target(target: str, directory: str | Path) -> None:
+    """Raise TargetError for a target that names a file, where that is missing, a folder, or no model and no Python.
+
+    A target that names a module, or a model of a library, passes.
+    """
+    before, colon, _ = target.rpartition(":")
+    name = before if colon else target
+    path, suffix = Path(directory, name), Path(name).suffix.lower()
+    if suffix == ".ipynb":
+        raise TargetError(
+            f"{name} is a notebook.",
+            "In it, type `advisor.tune(build)`; or `jupyter nbconvert --to script` it, and give the .py file.",
+        )
+    if not colon and name and is_folder(path) and not exists(path / "__init__.py"):
+        raise TargetError(
+            f"{name} is a folder.",
+            f"Name a file in it, as in {Path(name, 'train.py')}, or {Path(name, 'model.py')}:build.",
+        )
+    if suffix in _NO_MODELS and is_file(path):
+        raise TargetError(
+            f"{name} holds {_NO_MODELS[suffix]}.",
+            "Write a build() that makes the PyTorch model, with these weights where it can read them, and name that: "
+            "mymodel.py:build.",
+        )
+    names_file = "/" in name or name.endswith((".py", *EXPORTED))
+    if names_file and not is_file(path):
+        raise TargetError(no_file(path, name), "Check the path; it is taken from the working directory.")

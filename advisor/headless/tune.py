@@ -6,10 +6,10 @@ import html
 import multiprocessing
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
@@ -18,6 +18,7 @@ from advisor.export.files import write_atomically
 from advisor.export.format import Found
 from advisor.export.formats import format_for
 from advisor.figures.durations import seconds_of
+from advisor.figures.options import choice_of, count_of, device_of, names_of
 from advisor.files.scratch import SCRATCH
 from advisor.headless.progress import HeadlessReporter
 from advisor.headless.run import open_session
@@ -27,6 +28,8 @@ from advisor.records import Mode, Numerics, Objective, TargetSpec, Value
 from advisor.records.outputs import Outputs
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.report.conclusions import settings_to_export, stack_helps
+
+T = TypeVar("T")
 
 _BAR_CELLS = 24
 _FRAME_PX = 640
@@ -41,8 +44,8 @@ def tune(
     mode: str | None = None,
     device: str = "auto",
     batch_size: int | None = None,
-    only: tuple[str, ...] = (),
-    skip: tuple[str, ...] = (),
+    only: str | Sequence[str] = (),
+    skip: str | Sequence[str] = (),
     progress: bool = True,
 ) -> Tuned:
     """See :func:`advisor.tune`."""
@@ -54,17 +57,18 @@ def tune(
     spec = TargetSpec(
         target=target_of(workload),
         directory=str(Path.cwd()),
-        mode=Mode(mode) if mode else None,
-        device=device,
-        batch_size=batch_size,
+        mode=_read("mode", choice_of(Mode), mode) if mode else None,
+        device=_read("device", device_of, device),
+        batch_size=None if batch_size is None else _read("batch_size", count_of, batch_size),
     )
+    catalog = load_catalog()
     request = Request(
         spec,
         budget_s=seconds_in(budget),
-        objective=Objective(objective),
-        allow=Numerics(allow),
-        only=tuple(only),
-        skip=tuple(skip),
+        objective=_read("objective", choice_of(Objective), objective),
+        allow=_read("allow", choice_of(Numerics), allow),
+        only=tuple(catalog[name].id for name in _names("only", only)),
+        skip=tuple(catalog[name].id for name in _names("skip", skip)),
     )
     reporter = BarReporter(sys.stderr) if progress else None
     state = SessionState() if reporter is None else reporter.state
@@ -76,6 +80,18 @@ def tune(
     if state.failure is not None:
         raise AdvisorError(state.failure.message, state.failure.hint, state.failure.details)
     return Tuned(state, request)
+
+
+def _read(name: str, read: Callable[[str], T], value: object) -> T:
+    """An argument by the reader of the option of that name. Raises UsageError that names the argument."""
+    try:
+        return read(str(value))
+    except UsageError as error:
+        raise UsageError(f"{name}: {error.message}", error.hint) from None
+
+
+def _names(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    return _read(name, names_of, value if isinstance(value, str) else ",".join(value)) if value else ()
 
 
 class Tuned:

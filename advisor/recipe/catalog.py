@@ -6,6 +6,7 @@ A broken third-party recipe becomes a line in ``Catalog.problems``; it never sto
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import hashlib
 import importlib
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 
 from advisor.errors import UsageError
+from advisor.figures.options import alternatives
 from advisor.files.paths import PACKAGE
 from advisor.portable.plan import StepPlan
 from advisor.recipe import HEADINGS, Recipe, Stage, card, card_section
@@ -60,9 +62,8 @@ class Catalog:
         try:
             return self.recipes[recipe_id]
         except KeyError:
-            raise UsageError(
-                f"there is no recipe {recipe_id!r}.", f"The recipes are: {', '.join(self.recipes)}."
-            ) from None
+            hint = _nearest(recipe_id, self.recipes) or "`perf-advisor recipes` lists the recipes."
+            raise UsageError(f"there is no recipe {recipe_id!r}.", hint) from None
 
     @functools.cached_property
     def _by_key(self) -> Mapping[str, Recipe]:
@@ -73,7 +74,8 @@ class Catalog:
         recipe = self._by_key.get(key)
         if recipe is not None:
             return recipe
-        raise UsageError(f"no recipe owns the setting {key!r}.", "`perf-advisor recipes` lists the settings.")
+        hint = _nearest(key, self._by_key) or "`perf-advisor recipes` lists the settings."
+        raise UsageError(f"no recipe owns the setting {key!r}.", hint)
 
     def check(self, settings: Mapping[str, Value]) -> None:
         """Raise UsageError for a key that no recipe owns, or a value that its recipe does not accept."""
@@ -192,6 +194,11 @@ class Catalog:
             else:
                 candidates += proposed
         return Proposals(tuple(candidates), skipped)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word.lower(), list(known), n=3, cutoff=0.6)
+    return f"Did you mean {alternatives(close)}?" if close else ""
 
 
 def load_catalog(folders: Iterable[str] = ()) -> Catalog:

@@ -188,7 +188,8 @@ def _front_marks(
     if chosen and chosen in known:
         put(chosen, "◉", Tone.CHOSEN, marks[chosen][2])
     put(Settings(), "B", Tone.BASELINE, "baseline")
-    put(Settings(state.stack_settings), "S", Tone.STACK, "stack")
+    if state.stack_settings:  # none: the stack is what the person has
+        put(Settings(state.stack_settings), "S", Tone.STACK, "stack")
     return marks
 
 

@@ -433,7 +433,10 @@ class Trial:
         doing = f" ({self._activity})" if self._activity else ""
         stopped_text = "; the process was stopped (SIGSTOP)" if stopped else ""
         result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}{stopped_text}")
-        return replace(result, details=where or result.details)
+        if not where:
+            return result
+        hint, calls = whereabouts.advice(where, result.hint)
+        return replace(result, hint=hint, details=calls)
 
     def _where(self) -> str:
         """The innermost calls that the trial is in; empty for one that cannot tell."""

@@ -17,6 +17,21 @@ _STACK_BYTES = 2**16
 _CALLS_TOLD = 8
 _WAIT_S = 1.0
 _LOOK_EVERY_S = 0.05
+# Files, in the calls of a stack, of what speaks to other machines.
+_NETWORK = (
+    "/huggingface_hub/",
+    "/httpx/",
+    "/httpcore/",
+    "/urllib3/",
+    "/urllib/",
+    "/http/client.py",
+    "/requests/",
+    "/ssl.py",
+)
+_NO_NETWORK = (
+    "It waited for the network: fetch what it needs first (`hf download NAME`) and set HF_HUB_OFFLINE=1, or see why "
+    "there is no answer."
+)
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
@@ -57,6 +72,14 @@ def last_stack(log_path: str) -> str:
     calls = tail(log_path, _STACK_BYTES).rpartition(STACK_BEGINS)
     innermost = "\n".join(calls[2].splitlines()[:_CALLS_TOLD])
     return f"When its time was over it was here, the innermost call first:\n{innermost}" if calls[1] else ""
+
+
+def advice(calls: str, hint: str) -> tuple[str, str]:
+    """The hint for a process that was given up in these calls, and the calls where they help to find what hangs.
+
+    ``hint`` is that of a process that did not wait for another machine.
+    """
+    return (_NO_NETWORK, "") if any(part in calls for part in _NETWORK) else (hint, calls)
 
 
 def tail(path: str, length: int = LOG_TAIL_BYTES) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import TargetError
+from advisor.files.paths import EXPORTED
 from advisor.records import Mode, TargetSpec
 from advisor.target import guess, hubs
 from advisor.target.hubs.contract import Adapted, Adapter, Samples
-from advisor.target.hubs.exported import SUFFIXES, Exported
+from advisor.target.hubs.exported import Exported
 from advisor.target.hubs.torchvision import Torchvision
 from advisor.target.sizing import sized
 from advisor.target.workload import Workload
@@ -34,16 +36,27 @@ def named(target: str) -> tuple[Adapter, str] | None:
     """The adapter that a target names, with the name in it: ``timm:resnet50``, or a file of an exported model."""
     prefix, separator, name = target.partition(":")
     for adapter in ADAPTERS:
-        if separator and prefix == adapter.prefix:
+        if prefix and separator and prefix == adapter.prefix:
             if not name:
                 raise TargetError(f"{target} lacks a model's name.", f"Write it after the colon: {adapter.example}.")
             return adapter, name
-        if isinstance(adapter, Exported) and Path(target).suffix in SUFFIXES:
-            return adapter, target
+    if Path(target).suffix in EXPORTED:
+        return next(a for a in ADAPTERS if isinstance(a, Exported)), target
     module, _, attribute = target.rpartition(":")
     if module.partition(".")[0] == Torchvision.package and Torchvision.builds(module, attribute):
         return next(a for a in ADAPTERS if isinstance(a, Torchvision)), attribute
     return None
+
+
+def meant(target: str) -> str:
+    """The named model that a target is likely to mean, such as ``hf:gpt2`` for ``HF:gpt2``; empty for any other."""
+    wanted, separator, name = target.partition(":")
+    known = {
+        word: adapter.prefix for adapter in ADAPTERS for word in (adapter.prefix, adapter.package, *adapter.aliases)
+    }
+    known = {word: prefix for word, prefix in known.items() if word and prefix}
+    close = difflib.get_close_matches(wanted.lower(), known, n=1, cutoff=0.75)
+    return f"{known[close[0]]}:{name}" if separator and name and close else ""
 
 
 def understood(value: Any, spec: TargetSpec) -> Any:

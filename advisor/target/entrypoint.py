@@ -23,12 +23,12 @@ from typing import Any, TypeVar
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.files.paths import PACKAGE, is_file, no_file
+from advisor.files.paths import PACKAGE, check_target, is_file
 from advisor.process.output import Printed
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.runtime.loop import Loop
-from advisor.target.adapters import named
+from advisor.target.adapters import meant, named
 from advisor.target.normalise import normalise
 from advisor.target.scripts.importing import refusing_to_train
 from advisor.target.scripts.run import is_script, script_workload
@@ -57,6 +57,7 @@ def load_target(spec: TargetSpec) -> Loop:
 
 def _value(spec: TargetSpec) -> Any:
     """Return the target's value: a model that a library builds by its name, or the result of the user's code."""
+    check_target(spec.target, spec.directory)
     by_name = named(spec.target)
     if by_name is not None:
         adapter, name = by_name
@@ -67,7 +68,7 @@ def _value(spec: TargetSpec) -> Any:
     sys.argv = [_script(module_name, spec.directory), *spec.arguments]
     if is_script(spec.target, spec.directory, DEFAULT_ATTRIBUTE):
         return in_user_code(f"running {spec.target}", lambda: script_workload(spec.target, spec.directory))
-    module = _import(module_name, spec.directory)
+    module = _import(module_name, spec.directory, spec.target)
     found = _attribute(module, module_name, attribute)
     return in_user_code(f"{attribute} in {module_name}", lambda: _build(found, spec, attribute))
 
@@ -98,11 +99,6 @@ def parse_target(target: str) -> tuple[str, str]:
     module, separator, attribute = target.rpartition(":")
     if not separator:
         module, attribute = target, DEFAULT_ATTRIBUTE
-    if module.endswith(".ipynb"):
-        raise TargetError(
-            f"{module} is a notebook.",
-            "In it, type `advisor.tune(build)`; or `jupyter nbconvert --to script` it, and give the .py file.",
-        )
     if not module or not attribute:
         raise TargetError(
             f"{target!r} is not a target.",
@@ -174,30 +170,29 @@ def user_frames(error: BaseException) -> str:
     return "".join(traceback.format_list(shown)).rstrip() + "\n" + one_line(error)
 
 
-def _import(module: str, directory: str) -> ModuleType:
+def _import(module: str, directory: str, target: str) -> ModuleType:
     if directory not in sys.path:
         sys.path.insert(0, directory)
     with refusing_to_train(module):
         if _is_file(module):
             return _import_file(Path(directory, module), module)
-        return in_user_code(f"importing {module}", lambda: _import_module(module))
+        return in_user_code(f"importing {module}", lambda: _import_module(module, target))
 
 
-def _import_module(module: str) -> ModuleType:
+def _import_module(module: str, target: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
+            likely = f"Did you mean {name}? " if (name := meant(target)) else ""
             raise TargetError(
                 f"there is no module {module!r}.",
-                "Run from the folder that holds it, install it, or give path/file.py:attr.",
+                f"{likely}Run from the folder that holds it, install it, or give path/file.py:attr.",
             ) from error
         raise
 
 
 def _import_file(path: Path, shown: str) -> ModuleType:
-    if not is_file(path):
-        raise TargetError(no_file(path, shown), "Check the path; it is taken from the working directory.")
     path = path.resolve()
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))

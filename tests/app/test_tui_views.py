@@ -12,10 +12,12 @@ import pytest
 import tui_histories as histories
 from facts import h200
 from textual.widgets import Button, Input, OptionList
+from tui_fakes import FakeExporter
 from tui_pilot import cells, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
+from advisor.export.format import Offer
 from advisor.figures.sweep import sweep_rows
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
@@ -583,6 +585,26 @@ def test_a_trial_tells_what_it_has_shown_besides_its_speed(state) -> None:
 
 
 # --- export ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) -> None:
+    offers = (Offer("report", "Compiled model", "model.pt2", by_command=True), Offer("settings", "Settings", "t.yaml"))
+    monkeypatch.setattr(FakeExporter, "formats", lambda self: offers)
+
+    async def check(pilot, app, control) -> None:
+        await pilot.press("5")
+        await settle(pilot)
+        assert not app.query_one("#save-row").display
+        assert "writes model.pt2" not in screen_text(app)
+        assert app.check_action("in_view", ("save",)) is None
+        await pilot.press("s")
+        await settle(pilot)
+        assert not app.context.exporter.saved
+        await pilot.press("down")
+        await settle(pilot)
+        assert app.query_one("#save-row").display
+
+    await drive(histories.whole(), check, toasts=False)
 
 
 async def test_enter_on_a_format_chooses_it_and_stays() -> None:

@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from advisor.cli.parser import Parser
-from advisor.cli.values import device_of, factor_of, split_arguments
+from advisor.cli.values import factor_of, split_arguments
 from advisor.errors import ExitCode
 from advisor.figures.durations import seconds_of
 from advisor.figures.formatting import format_ms
+from advisor.figures.options import device_of
+from advisor.files.paths import check_target
 from advisor.records import TargetSpec
 
 _BUDGET_S = 120.0
@@ -35,6 +37,7 @@ class Check:
         from advisor.recipe.catalog import load_catalog
         from advisor.runner.trials import Runner
 
+        check_target(self.target.target, self.target.directory)
         started = time.monotonic()
         Runner.prepare()
         runner = Runner()

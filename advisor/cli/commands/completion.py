@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.cli.parser import Parser
-from advisor.cli.values import choice_of
 from advisor.errors import ExitCode
+from advisor.figures.options import choice_of
 from advisor.records.kinds import DEVICES, ConfigKind, Mode, Numerics, Objective, Shell
 
 _CHOICES: Mapping[str, Iterable[str]] = {

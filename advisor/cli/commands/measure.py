@@ -17,14 +17,10 @@ from advisor.cli.terminal import shows_the_app
 from advisor.cli.values import (
     accepted_of,
     bytes_of,
-    choice_of,
-    count_of,
-    device_of,
     gpus_of,
     key_map_of,
     launch_of,
     milliseconds_of,
-    names_of,
     script_of,
     shape_of,
     share_of,
@@ -35,6 +31,8 @@ from advisor.errors import UsageError
 from advisor.experiment.objective import DEFAULT_KEEP_SPEED
 from advisor.experiment.request import DEFAULT_BUDGET_S, Request
 from advisor.figures.durations import seconds_of
+from advisor.figures.options import choice_of, count_of, device_of, names_of
+from advisor.files.paths import check_target
 from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS
 from advisor.records import Mode, Numerics, Objective, TargetSpec
@@ -63,6 +61,7 @@ class Measure:
         """Measure, in the app where there is a terminal, and return the exit code. Raises AdvisorError."""
         _check_key_map(self.outputs)
         request, past = self.wanted()
+        check_target(request.target.target, request.target.directory)
         opens = not INTERRUPTS.asked  # a signal came first: the outputs that were asked for are written at once
         if opens and not self.headless and shows_the_app():
             with collector_waits():

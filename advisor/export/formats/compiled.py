@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from advisor.errors import UsageError
-from advisor.export.format import File, Format, Found
+from advisor.export.format import File, Format, Found, Offer
 from advisor.records import Mode
+from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
     from advisor.experiment.verification import Exported
@@ -22,14 +23,30 @@ class CompiledModel(Format):
     suffixes = (".pt2",)
     order = 35
 
-    def files(self, found: Found, path: str) -> Iterable[File]:
-        """One file, made in a process of its own. The app does not offer it: compiling takes a minute or more."""
-        facts = found.state.facts
-        if facts is not None and facts.workload.mode is not Mode.INFER:
-            raise UsageError(
-                f"{path}: a model is compiled to a file for inference, and this session trained it.",
-                "Measure it with --mode infer, or export the settings: --export tuned.yaml.",
+    def offer(self, outputs: Outputs) -> Offer:
+        """Offered in every session, to be typed: compiling takes a minute or more."""
+        about = "For inference; runs without your source"
+        return Offer(self.id, "Compiled model", "model.pt2", "text", about, by_command=True)
+
+    def preview(self, found: Found) -> str:
+        """The command that makes it, and where it runs; or why it cannot be made of this session."""
+        _check_infers(found, "model.pt2")
+        command = f"perf-advisor export {found.state.session_id}".rstrip()
+        return "\n".join(
+            (
+                "The model with its weights and the settings that won, compiled by AOTInductor.",
+                *_where_it_runs(found),
+                "",
+                "Compiling takes a minute or more. When the session is over, leave the app and type:",
+                "",
+                f"  {command} --export model.pt2",
+                "",
             )
+        )
+
+    def files(self, found: Found, path: str) -> Iterable[File]:
+        """One file, made in a process of its own."""
+        _check_infers(found, path)
         if found.state.finished is None or found.state.finished.cancelled:
             raise UsageError(f"{path}: the session did not run to its end.", "Take it up again with --resume.")
         yield File("Compiled model", path, lambda: _content(found), found.remark, more=_where_it_runs(found))
@@ -43,6 +60,15 @@ class CompiledModel(Format):
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
         """Load it."""
         return f'in your service: model = torch._inductor.aoti_load_package("{name}")', _where_it_runs(found)[0]
+
+
+def _check_infers(found: Found, path: str) -> None:
+    facts = found.state.facts
+    if facts is not None and facts.workload.mode is not Mode.INFER:
+        raise UsageError(
+            f"{path}: a model is compiled to a file for inference, and this session trained it.",
+            "Measure it with --mode infer, or export the settings: --export tuned.yaml.",
+        )
 
 
 def _content(found: Found) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
@@ -12,6 +13,7 @@ from advisor.records.outputs import Outputs
 if TYPE_CHECKING:
     from advisor.experiment.verification import Exported
 
+_ENDINGS = (".yaml", ".yml")
 _PREPARE = "model, optimizer, loader = tuning.prepare(model, optimizer, loader)"
 
 
@@ -22,6 +24,10 @@ class SettingsFile(Format):
     option = "--export"
     brief = "YAML"
     order = 20
+
+    def takes(self, path: str) -> bool:
+        """YAML, also without an ending."""
+        return Path(path).suffix.lower() in ("", *_ENDINGS)
 
     def offer(self, outputs: Outputs) -> Offer:
         """Offered in every session."""

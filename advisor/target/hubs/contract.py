@@ -55,6 +55,8 @@ class Adapter:
     order = 100
     #: What a target begins with, as in ``timm:resnet50``; empty where the library has no names.
     prefix = ""
+    #: Other words that people write in the prefix's place.
+    aliases: tuple[str, ...] = ()
     #: The module whose presence in ``sys.modules`` says that a target may be one of this library's objects.
     package = ""
     #: A name that the library has, with the prefix.
@@ -90,9 +92,12 @@ class Adapter:
 
 def unknown_name(name: str, library: str, known: Iterable[str], hint: str = "") -> TargetError:
     """The error for a name that a library does not have, with the nearest of its names."""
+    known = tuple(known)
     near = nearest(name, known)
-    did_you_mean = f"Did you mean {', '.join(near)}?" if near else ""
-    return TargetError(f"{library} has no model {name!r}.", " ".join(filter(None, (did_you_mean, hint))))
+    names = sorted(set(known))
+    some = f"It has {len(names)}, such as {', '.join(names[:_NEAREST_SHOWN])}."
+    answer = f"Did you mean {', '.join(near)}?" if near else "" if hint else some
+    return TargetError(f"{library} has no model {name!r}.", " ".join(filter(None, (answer, hint))))
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -118,6 +123,39 @@ def options_of(spec: TargetSpec) -> dict[str, Any]:
         except yaml.YAMLError as error:
             raise TargetError(f"the value of {key} is not YAML: {text!r}.", "Write a number or a word.") from error
     return options
+
+
+def check_input(spec: TargetSpec, sizes: int, example: str) -> None:
+    """Raise TargetError where ``--input`` has another number of sizes than a batch, such as ``example``, has."""
+    given = spec.input_shape
+    if given is not None and len(given) != sizes:
+        raise TargetError(
+            f"--input {'x'.join(map(str, given))} has {len(given)} sizes, and a batch of this model has {sizes}.",
+            f"Write all {sizes}, the batch size first, as in --input {example}.",
+        )
+
+
+def built(
+    name: str, options: Mapping[str, Any], build: Callable[..., nn.Module], usual: Iterable[str], **fixed: Any
+) -> nn.Module:
+    """Build a model with the person's options and with ``fixed`` ones.
+
+    Raises TargetError for an option that the builder does not take, with the nearest of the ``usual`` ones.
+    """
+    if taken := next((option for option in options if option in fixed), ""):
+        raise TargetError(
+            f"{name} is built with random weights, so the option {taken!r} has no place.",
+            "Leave it out; or load the weights in a build() of your own, and name that: mymodel:build.",
+        )
+    try:
+        return build(**fixed, **options)
+    except TypeError as error:
+        unknown = next((option for option in options if repr(option) in str(error)), "")
+        if not unknown:
+            raise
+        near = nearest(unknown, usual)
+        hint = f"Did you mean {', '.join(near)}?" if near else f"Leave it out: {' '.join(str(error).split())}."
+        raise TargetError(f"{name} takes no option {unknown!r}.", hint) from error
 
 
 def check_options(name: str, options: Mapping[str, Any], build: Callable[..., Any]) -> None:

@@ -11,13 +11,11 @@ import torch
 from torch import nn
 
 from advisor.errors import TargetError
-from advisor.files.paths import is_file, no_file
 from advisor.portable.nested import tensors_of
 from advisor.recipe.rebuild import batch_size_of, resize_batch
 from advisor.records import Mode, TargetSpec
 from advisor.target.hubs.contract import Adapted, Adapter
 
-SUFFIXES = (".pt2", ".pt", ".pth", ".ts", ".torchscript", ".jit")
 _PROGRAM = ".pt2"
 _FOR_INFERENCE = "leave --mode train out, or give the model that it was made from: mymodel:build."
 
@@ -31,8 +29,6 @@ class Exported(Adapter):
     def load(self, name: str, spec: TargetSpec) -> Any:
         """Read the file."""
         path = Path(spec.directory, name)
-        if not is_file(path):
-            raise TargetError(no_file(path, name), "Check the path; it is taken from the working directory.")
         if spec.mode is Mode.TRAIN:
             raise TargetError(f"{name} is an exported model, which cannot be trained.", _sentence(_FOR_INFERENCE))
         return _program(path, name) if path.suffix == _PROGRAM else _script(path, name)

@@ -12,7 +12,7 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import TargetSpec
-from advisor.target.hubs.contract import Samples
+from advisor.target.hubs.contract import Samples, check_input
 from advisor.target.hubs.hf_classes import labels_of
 from advisor.target.made_up import noise, typed, whole_numbers
 
@@ -147,6 +147,7 @@ class _About:
 
     def _texts(self, size: int) -> dict[str, Any]:
         shape = self.shape or (self.length,)
+        self._check_text(shape)
         if labels_of(self.model) == "choice":
             shape = (2, *shape[-1:])
         ids = self._tokens(size, *shape)
@@ -154,6 +155,18 @@ class _About:
             "input_ids": ids,
             **({"attention_mask": torch.ones_like(ids)} if "attention_mask" in self.accepted else {}),
         }
+
+    def _check_text(self, shape: tuple[int, ...]) -> None:
+        """Raise TargetError for what ``--input`` says of a text that the model cannot take."""
+        longest = longest_text(self.model)
+        if self.shape and "pixel_values" not in self.accepted:
+            check_input(self.spec, 3 if len(shape) > 1 and labels_of(self.model) == "choice" else 2, "8x128")
+        size = self.spec.input_shape[0] if self.spec.input_shape else 1
+        if shape[-1] > longest:
+            raise TargetError(
+                f"a text of {shape[-1]} tokens is too long for {type(self.model).__name__}, which takes {longest}.",
+                f"Give a shorter one, as in --input {size}x{longest}.",
+            )
 
     def _tokens(self, *shape: int) -> torch.Tensor:
         """Ids without those that mean padding or an end, which models look for."""

@@ -32,6 +32,7 @@ class HuggingFace(Adapter):
 
     order = 30
     prefix = "hf"
+    aliases = ("huggingface",)
     example = "hf:bert"
     package = install = "transformers"
 
@@ -139,12 +140,14 @@ def architecture_in(name: str, known: Iterable[str]) -> str | None:
 
 def _override(config: Any, options: dict[str, Any], name: str) -> None:
     """Set options of a configuration. Raises TargetError for one that it does not have."""
+    parts = (config, config.get_text_config())  # a model of text and images keeps its layers' sizes apart
     for key, value in options.items():
-        if not hasattr(config, key):
-            known = [other for other in vars(config) if not other.startswith("_")]
+        holder = next((part for part in parts if hasattr(part, key)), None)
+        if holder is None:
+            known = {other for part in parts for other in vars(part) if not other.startswith("_")}
             near = nearest(key, known) or sorted(known)[:8]
             raise TargetError(f"the configuration of {name} has no {key!r}.", f"Did you mean {', '.join(near)}?")
-        setattr(config, key, value)
+        setattr(holder, key, value)
 
 
 def _model(transformers: Any, config: Any, name: str, spec: TargetSpec) -> tuple[nn.Module, str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from torch import nn
 
-from advisor.errors import TargetError
 from advisor.records import TargetSpec
-from advisor.target.hubs.contract import Adapter, Samples, nearest, options_of, unknown_name
+from advisor.target.hubs.contract import Adapter, Samples, built, check_input, options_of, unknown_name
 from advisor.target.hubs.images import image_samples
 
+_OPTIONS = ("num_classes", "in_chans", "img_size", "drop_rate", "drop_path_rate", "global_pool", "act_layer")
 _FAMILIES = "`python -c 'import timm; print(*timm.list_models())'` lists them all."
 
 
@@ -35,17 +36,7 @@ class Timm(Adapter):
         return self._create(timm, architecture, options)
 
     def _create(self, timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
-        try:
-            model: nn.Module = timm.create_model(name, pretrained=False, **options)
-        except TypeError as error:
-            unknown = [option for option in options if repr(option) in str(error)]
-            if not unknown:
-                raise
-            raise TargetError(
-                f"{name} takes no option {unknown[0]!r}.",
-                f"timm says: {error}. {' '.join(nearest(unknown[0], ('num_classes', 'img_size', 'in_chans')))}".strip(),
-            ) from error
-        return model
+        return built(name, options, partial(timm.create_model, name), _OPTIONS, pretrained=False)
 
     def _of_size(self, timm: Any, name: str, shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module | None:
         """The model for images of another size, where its class has to know their size; None where it need not."""
@@ -63,6 +54,7 @@ class Timm(Adapter):
         config: Any = getattr(model, "pretrained_cfg", None)
         if not type(model).__module__.startswith("timm.") and not isinstance(config, dict):
             return None
+        check_input(spec, 4, "8x3x224x224")
         if spec.input_shape is not None:
             shape = spec.input_shape[1:]
         else:

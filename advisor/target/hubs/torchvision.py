@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from advisor.records import TargetSpec
-from advisor.target.hubs.contract import Adapter, Samples, check_options, options_of, unknown_name
+from advisor.target.hubs.contract import Adapter, Samples, built, check_input, check_options, options_of, unknown_name
 from advisor.target.hubs.images import image_samples, momentum
 from advisor.target.made_up import noise, whole_numbers
 
@@ -29,6 +29,7 @@ class Torchvision(Adapter):
 
     order = 70
     prefix = package = "torchvision"
+    aliases = ("tv",)
     example = "torchvision:resnet50"
 
     @staticmethod
@@ -51,8 +52,7 @@ class Torchvision(Adapter):
         check_options(name, options, build)
         # Some builders load a pretrained backbone unasked.
         offline = {"weights_backbone": None} if "weights_backbone" in inspect.signature(build).parameters else {}
-        model: nn.Module = build(weights=None, **offline, **options)
-        return model
+        return built(name, options, build, _options_of(build), weights=None, **offline)
 
     def samples(self, model: nn.Module, spec: TargetSpec, *, train: bool) -> Samples | None:
         """Images, clips, or pairs of images, with what the model is trained on."""
@@ -60,6 +60,7 @@ class Torchvision(Adapter):
         if room != "torchvision":
             return None
         kind = rest.partition(".")[0]
+        check_input(spec, *((5, "2x3x16x112x112") if kind == "video" else (4, "8x3x224x224")))
         train = train and model.training
         if kind == "detection":
             return _detection(model, _detected_shape(model, spec), train=train)
@@ -69,6 +70,11 @@ class Torchvision(Adapter):
         smaller = kind == "segmentation" and spec.input_shape is None  # they take images of any size
         shorter = (image_samples(model, (3, _USUAL_SIZE, _USUAL_SIZE), train=train),) if smaller else ()
         return replace(image_samples(model, shape, train=train), shorter=shorter)
+
+
+def _options_of(build: Any) -> set[str]:
+    """The names that a builder takes, and those that torchvision's models usually take."""
+    return {*inspect.signature(build).parameters, "num_classes", "dropout", "norm_layer"} - {"weights", "kwargs"}
 
 
 def _name(spec: TargetSpec) -> str:

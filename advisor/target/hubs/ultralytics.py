@@ -13,12 +13,14 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.records import Mode, TargetSpec
-from advisor.target.hubs.contract import Adapted, Adapter, Samples, options_of, unknown_name
+from advisor.target.hubs.contract import Adapted, Adapter, Samples, check_input, options_of, unknown_name
 from advisor.target.made_up import noise, whole_numbers
 
 _SIDE = 640
 _SHORTER_SIDES = (320, 160)
 _BOXES = 4
+# Names with this word are models of another class than YOLO.
+_TRANSFORMER = "rtdetr"
 # A mask has a quarter of the image's side.
 _MASK_RATIO = 4
 
@@ -28,6 +30,7 @@ class Ultralytics(Adapter):
 
     order = 20
     prefix = package = "ultralytics"
+    aliases = ("yolo",)
     example = "ultralytics:yolov8n"
 
     def load(self, name: str, spec: TargetSpec) -> Any:
@@ -36,10 +39,11 @@ class Ultralytics(Adapter):
         ultralytics = self.imported()
         options_of(spec)
         file = Path(spec.directory, name)
+        kind = ultralytics.RTDETR if _TRANSFORMER in Path(name).stem.lower() else ultralytics.YOLO
         if file.is_file():
-            return ultralytics.YOLO(str(file))
+            return kind(str(file))
         try:
-            return ultralytics.YOLO(f"{Path(name).stem}.yaml")
+            return kind(f"{Path(name).stem}.yaml")
         except FileNotFoundError as error:
             from ultralytics.utils import ROOT
 
@@ -66,6 +70,7 @@ class Ultralytics(Adapter):
         """Random images with boxes, and masks, key points or angles where the task has them."""
         if not type(model).__module__.startswith("ultralytics.nn."):
             return None
+        check_input(spec, 4, "8x3x640x640")
         network: Any = model
         train = train and spec.mode is not Mode.INFER and hasattr(network, "loss")
         if train:
@@ -83,7 +88,7 @@ def yolo_loss(model: Any, batch: Any) -> torch.Tensor:
 
 
 def _give_gains(network: Any) -> None:
-    """Give the network the weights of its losses, which Ultralytics' trainer sets."""
+    """Give the network what Ultralytics' trainer sets: the weights of its losses, and the number of classes."""
     from ultralytics.cfg import get_cfg
     from ultralytics.utils import DEFAULT_CFG
 
@@ -93,6 +98,8 @@ def _give_gains(network: Any) -> None:
     for name, value in known.items():
         setattr(merged, name, value)
     network.args = merged
+    if not hasattr(network, "nc"):
+        network.nc = _classes(network)
 
 
 def _samples(network: Any, height: int, width: int, *, train: bool) -> Samples:
@@ -111,6 +118,10 @@ def _samples(network: Any, height: int, width: int, *, train: bool) -> Samples:
     return Samples(make, trains=True, loss=yolo_loss, optimizer=_sgd, notes=(f"{note}, the network's own loss",))
 
 
+def _classes(network: Any) -> int:
+    return int(getattr(network.model[-1], "nc", 0)) or int(network.yaml.get("nc", 1000))
+
+
 def _sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
 
@@ -119,7 +130,7 @@ def _truth(network: Any, size: int, height: int, width: int) -> dict[str, Any]:
     """Made-up labels for the images, in the form that the task's loss reads."""
     head = network.model[-1]
     kind = type(head).__name__
-    classes = int(getattr(head, "nc", 0)) or int(network.yaml.get("nc", 1000))
+    classes = _classes(network)
     if kind == "Classify":
         return {"cls": whole_numbers(classes, size)}
     boxes = size * _BOXES

@@ -86,8 +86,9 @@ class ExportView(View):
         """Draw the preview of the highlighted format."""
         chosen = self.chosen
         ready = self.context.state.baseline is not None
-        self.query_one("#save-row").display = ready and chosen is not None
-        self.query_one("#next-steps").display = ready and chosen is not None
+        saves = self.can("save")
+        self.query_one("#save-row").display = saves
+        self.query_one("#next-steps").display = saves
         self._show_next_steps()
         if not ready or chosen is None:
             self._drawn = None
@@ -142,7 +143,7 @@ class ExportView(View):
     def save(self) -> None:
         """Write the file, unless one of that name exists already: then ask first."""
         chosen, where = self.chosen, self._path.value.strip()
-        if chosen is None or self.context.state.baseline is None:
+        if chosen is None or not self.can("save"):
             return
         if not where:
             self.notify("Give a path to write to.", severity="warning", markup=False)
@@ -200,8 +201,11 @@ class ExportView(View):
         return self._preview(self.chosen)[0] if self.chosen and self.context.state.baseline else ""
 
     def can(self, name: str) -> bool:
-        """Nothing can be saved before the baseline is measured."""
-        return self.context.state.baseline is not None and self.chosen is not None
+        """Nothing can be saved before the baseline is measured, nor what is made by a command."""
+        chosen = self.chosen
+        if self.context.state.baseline is None or chosen is None:
+            return False
+        return name == "copy" or not chosen.by_command
 
     def first_focus(self) -> Widget | None:
         """The list of formats."""

@@ -1,0 +1,58 @@
+"""Values of options as people write them, for the command line and ``advisor.tune``. Each mistake is a UsageError."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import TypeVar
+
+from advisor.errors import UsageError
+from advisor.records.kinds import DEVICES
+
+_E = TypeVar("_E", bound=StrEnum)
+
+
+def count_of(text: str) -> int:
+    """A positive whole number. Raises UsageError for anything else."""
+    if not re.fullmatch(r"0*[1-9]\d{0,17}", text.strip(), re.ASCII):
+        raise UsageError(f"{text!r} is not a positive whole number.", "Write one such as 64.")
+    return int(text)
+
+
+def device_of(text: str) -> str:
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:N``. Raises UsageError for anything else."""
+    device = text.strip().lower()
+    gpus = [kind for kind in DEVICES if kind != "cpu"]
+    if not re.fullmatch(rf"auto|cpu|({'|'.join(gpus)})(:\d{{1,4}})?", device, re.ASCII):
+        kinds = ", ".join(("auto", "cpu", *gpus))
+        raise UsageError(f"{text!r} is not a device.", f"Choose {kinds} or {gpus[0]}:N, such as {gpus[0]}:1.")
+    return device
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """The words of a list such as ``autocast,compile``, each once. Raises UsageError when it is empty."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise UsageError("an empty list names no recipe.", "Write ids such as autocast,channels_last.")
+    return names
+
+
+def choice_of(kind: type[_E]) -> Callable[[str], _E]:
+    """A parser for the values of an enumeration, which raises UsageError for any other word."""
+
+    def parse_choice(text: str) -> _E:
+        word = text.strip().lower()
+        for member in kind:
+            if member.value == word:
+                return member
+        raise UsageError(
+            f"{text!r} is not one of the choices.", f"Choose {alternatives([member.value for member in kind])}."
+        )
+
+    return parse_choice
+
+
+def alternatives(words: Sequence[str]) -> str:
+    """Words joined as a choice: ``a, b or c``."""
+    return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
