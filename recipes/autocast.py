@@ -95,8 +95,5 @@ class Autocast(Recipe):
         )
         return "\n".join(lines) + "\n"
 
-    def numerics_of(self, value: Value, mode: Mode) -> Numerics:
-        return Numerics.CLOSE
-
     def rounding(self, value: Value) -> float:
         return {"bfloat16": 2.0**-8, "float16": 2.0**-11}.get(str(value), 0.0)

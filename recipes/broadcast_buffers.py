@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe.parallel_recipe import ParallelRecipe, ddp_code
+from advisor.recipe.parallel_recipe import ParallelRecipe
 from advisor.records import Facts, Numerics, Skip, Value
 
 
@@ -39,14 +39,9 @@ class BroadcastBuffers(ParallelRecipe):
     key = "parallel.broadcast_buffers"
     default = True
     numerics = Numerics.EXACT
+    gain = 1.01
 
     def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
         if not facts.workload.has("batch_norm"):
             return Skip("the model has no batch norms, whose buffers would be sent in each step")
         return [False]
-
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        return 1.01 if value != self.default else 1.0
-
-    def code(self, value: Value) -> str:
-        return ddp_code(f"broadcast_buffers={value}")

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe.parallel_recipe import ParallelRecipe, ddp_code
+from advisor.recipe.parallel_recipe import ParallelRecipe
 from advisor.records import Facts, Numerics, Skip, Value
 
 
@@ -41,14 +41,9 @@ class BucketCapMb(ParallelRecipe):
     default = 25
     values = (25, 50, 100, 200)
     numerics = Numerics.EXACT
+    gain = 1.01
 
     def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
         gradients_mib = facts.workload.parameter_bytes / 2**20
         sizes = [value for value, before in zip((50, 100, 200), (25, 50, 100), strict=True) if gradients_mib > before]
         return sizes or Skip(f"all gradients ({gradients_mib:.0f} MiB) fit into one bucket of 25 MiB")
-
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        return 1.01 if value != self.default else 1.0
-
-    def code(self, value: Value) -> str:
-        return ddp_code(f"bucket_cap_mb={value}")

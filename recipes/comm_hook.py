@@ -25,10 +25,8 @@ PyTorch documentation, DDP Communication Hooks. Vogels et al., PowerSGD, NeurIPS
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Mode, Numerics, Skip, Value
+from advisor.records import Mode, Numerics, Value
 
 _REGISTERED = """\
 # on a model in DistributedDataParallel
@@ -59,12 +57,7 @@ class CommHook(ParallelRecipe):
     default = "none"
     values = ("none", "bf16", "fp16", "powersgd")
     numerics = Numerics.CLOSE
-
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
-        return ["bf16", "fp16", "powersgd"]
-
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        return 1.0 if value == self.default else 1.02
+    gain = 1.02
 
     def code(self, value: Value) -> str:
         return _CODE[str(value)]

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from advisor.recipe.parallel_recipe import ParallelRecipe, ddp_code
+from advisor.recipe.parallel_recipe import ParallelRecipe
 from advisor.records import Facts, Numerics, Skip, Value
 
 
@@ -41,6 +41,3 @@ class FindUnusedParameters(ParallelRecipe):
 
     def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
         return Skip("it is off already, and only a model with unused parameters needs it")
-
-    def code(self, value: Value) -> str:
-        return ddp_code(f"find_unused_parameters={value}")

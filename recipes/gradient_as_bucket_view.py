@@ -24,10 +24,8 @@ PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from advisor.recipe.parallel_recipe import ParallelRecipe, ddp_code
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.recipe.parallel_recipe import ParallelRecipe
+from advisor.records import Numerics
 
 
 class GradientAsBucketView(ParallelRecipe):
@@ -38,12 +36,4 @@ class GradientAsBucketView(ParallelRecipe):
     key = "parallel.gradient_as_bucket_view"
     default = False
     numerics = Numerics.EXACT
-
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
-        return [True]
-
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        return 1.01 if value else 1.0
-
-    def code(self, value: Value) -> str:
-        return ddp_code(f"gradient_as_bucket_view={value}")
+    gain = 1.01

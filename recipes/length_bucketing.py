@@ -48,6 +48,7 @@ class LengthBucketing(ParallelRecipe):
     default = False
     strategies = frozenset({"ddp", "fully_shard"})
     numerics = Numerics.CHANGED
+    gain = 1.1
 
     def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
         if facts.workload.loader is None:
@@ -55,9 +56,6 @@ class LengthBucketing(ParallelRecipe):
         if not facts.workload.varying_shapes:
             return Skip("the first batches are of one shape, so no GPU waits for longer samples")
         return [True]
-
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        return 1.1 if value else 1.0
 
     def code(self, value: Value) -> str:
         return _CODE if value else "# batches are drawn as the loader draws them\n"

@@ -44,14 +44,12 @@ class NoSync(ParallelRecipe):
     default = False
     strategies = frozenset({"ddp", "fully_shard"})
     numerics = Numerics.EXACT
+    gain = 1.05
 
     def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
         if facts.current("step.accumulate", 1) == 1:
             return Skip("every batch makes an update of its own: there is nothing to leave out without accumulation")
         return [True]
-
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        return 1.05 if value else 1.0
 
     def code(self, value: Value) -> str:
         return _CODE if value else "# every batch exchanges its gradients\n"

@@ -25,10 +25,8 @@ PyTorch documentation, torch.distributed.fsdp.fully_shard. Rajbhandari et al., Z
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from advisor.recipe.parallel_recipe import ParallelRecipe
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.records import Numerics, Value
 
 
 class ReshardAfterForward(ParallelRecipe):
@@ -40,12 +38,7 @@ class ReshardAfterForward(ParallelRecipe):
     default = True
     strategies = frozenset({"fully_shard"})
     numerics = Numerics.EXACT
-
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
-        return [False]
-
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        return 1.05 if value != self.default else 1.0
+    gain = 1.05
 
     def code(self, value: Value) -> str:
         return f"fully_shard(model, reshard_after_forward={value})  # and so for each block\n"

@@ -25,10 +25,8 @@ PyTorch documentation, torch.nn.parallel.DistributedDataParallel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from advisor.recipe.parallel_recipe import ParallelRecipe, ddp_code
-from advisor.records import Facts, Numerics, Skip, Value
+from advisor.recipe.parallel_recipe import ParallelRecipe
+from advisor.records import Numerics
 
 
 class StaticGraph(ParallelRecipe):
@@ -39,12 +37,4 @@ class StaticGraph(ParallelRecipe):
     key = "parallel.static_graph"
     default = False
     numerics = Numerics.EXACT
-
-    def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
-        return [True]
-
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        return 1.01 if value else 1.0
-
-    def code(self, value: Value) -> str:
-        return ddp_code(f"static_graph={value}")
+    gain = 1.01

@@ -43,14 +43,12 @@ class SyncBatchNorm(ParallelRecipe):
     devices = CUDA
     strategies = frozenset({"ddp", "fully_shard"})
     numerics = Numerics.CHANGED
+    gain = 0.9
 
     def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
         if not facts.workload.has("batch_norm"):
             return Skip("the model has no batch norms")
         return [True]
-
-    def expected_gain(self, facts: Facts, value: Value) -> float:
-        return 0.9 if value else 1.0
 
     def code(self, value: Value) -> str:
         return (

@@ -44,8 +44,8 @@ def pytest_unconfigure():
     gc.unfreeze()  # what is never collected, libraries take for leaked
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
     """Steps on tiny tensors in one thread: more of them only wait for one another, on a loaded machine for long."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
@@ -59,6 +59,21 @@ def no_accelerator_left():
         from process_state import forget_accelerator
 
         forget_accelerator()
+
+
+@pytest.fixture
+def own_state(tmp_path, monkeypatch):
+    """A state folder of the test's own."""
+    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def flags_kept():
+    """The process's flags, as they were before the test."""
+    from recipe_workload import flags_put_back
+
+    with flags_put_back():
+        yield
 
 
 def _tiers_to_run(config):

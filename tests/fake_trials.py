@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 
 from facts import cpu_facts, profile_facts
 from made_up import Speed, failed, result_at
+from planted import pauses_removed, plant_removers
 from real_session import Run
 
 from advisor.recipe.settings import Settings
@@ -175,3 +176,13 @@ class FakeRun(Run):
     def __init__(self, folder, speed: Speed, *, past=None, trials=None, **options):
         self.trials = trials or FakeTrials(speed)
         super().__init__(folder, "", past=past, runner=self.trials, clock=self.trials, **options)
+
+
+THREE = ("first", "second", "third")
+
+
+def three_removers(folder, **options):
+    """A session with three planted recipes, each of which takes a pause out of the step."""
+    plant_removers(folder / "recipes", usual=True, **dict.fromkeys(THREE, "EXACT"))
+    recipes = (str(folder / "recipes"),)
+    return FakeRun(folder, pauses_removed, only=THREE, recipe_folders=recipes, **{"budget_s": 60.0, **options})

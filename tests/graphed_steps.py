@@ -17,10 +17,10 @@ STEPS = 14
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, width=8):
         super().__init__()
         # No bias before the normalisation: its gradient is rounding alone, which Adam would blow up to full steps.
-        self.first, self.norm, self.last = nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.first, self.norm, self.last = nn.Linear(6, width, bias=False), nn.BatchNorm1d(width), nn.Linear(width, 3)
         self.scale = 1.0
 
     def forward(self, x):
@@ -56,6 +56,17 @@ def plain(model, optimizer, loss):
         return value.detach()
 
     return step
+
+
+def loaded_state(at, model, optimizer, memory=None):
+    """A change in the middle of a loop: the optimizer's state, loaded with zeros."""
+    if at == 6:
+        saved = copy.deepcopy(optimizer.state_dict())
+        for state in saved["state"].values():
+            for name in ("momentum_buffer", "exp_avg"):
+                if name in state:
+                    state[name].zero_()
+        optimizer.load_state_dict(saved)
 
 
 def of_model(model, batch):

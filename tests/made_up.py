@@ -154,3 +154,17 @@ def found_by(
     """The end of a search on a made-up workload, and the lab that it used."""
     lab = FakeLab(speed, budget_s)
     return search(known_of(facts, **options), lab), lab
+
+
+def together(*candidates):
+    """The settings of several candidates."""
+    settings = Settings()
+    for candidate in candidates:
+        settings = settings.merged(candidate.settings)
+    return settings
+
+
+PLAIN = together(BF16, LAST, FUSED, GRAPH)
+WHOLE = together(BF16, LAST, FUSED, GRAPH, WITH_LOSS)
+UNCAPTURED = PLAIN.without(GRAPH.key)
+EVERYTHING_HELPS = product(autocast=1.5, channels_last=1.2, fused_optimizer=1.05, step_graph=1.3, compile_scope=1.4)

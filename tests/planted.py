@@ -117,28 +117,6 @@ def _indented(body: str) -> str:
     return textwrap.indent(textwrap.dedent(body).strip(), " " * 8).strip()
 
 
-# A model with three parts that wait, each of which a recipe may take out.
-THREE_PAUSES_TARGET = """
-import time
-
-import torch
-from torch import nn
-
-
-class Pause(nn.Module):
-    def forward(self, x):
-        time.sleep(0.01)
-        return 1.0 * x
-
-
-def build():
-    torch.manual_seed(0)
-    model = nn.Sequential(Pause(), Pause(), Pause(), nn.Linear(16, 4))
-    batch = torch.randn(8, 16), torch.randint(4, (8,))
-    return model, batch, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1)
-"""
-
-
 def plant_removers(folder: Path, *, usual: bool = False, **numerics: str) -> None:
     """A recipe for each pause of the target above, in the order of their names, that takes it out."""
     for place, (recipe_id, declared) in enumerate(numerics.items()):
@@ -271,3 +249,22 @@ def plant_numerics(folder: Path) -> Path:
     for recipe_id, apply in {**FAULTS, **NO_FAULTS}.items():
         plant(folder, recipe_id, apply=apply)
     return folder
+
+
+# The beginning of a training script, and its loop.
+SETUP = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+LOOP = """
+for step, (x, y) in enumerate(loader):
+    x, y = x.to(device), y.to(device)
+    optimizer.zero_grad()
+    out = model(x)
+    loss = F.cross_entropy(out, y)
+    loss.backward()
+    optimizer.step()
+"""

@@ -6,84 +6,63 @@ The figures are made up within what such machines measure. For tests of whatever
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
+
+from sample_parts import (
+    CPU_NOISE,
+    DEMO_SKIPPED,
+    GIB,
+    H200_NOISE,
+    RESNET_SKIPPED,
+    SAMPLE_FINDINGS,
+    baseline_of,
+    cpu_machine,
+    demo_facts,
+    demo_profile,
+    demo_trials,
+    detailed_baseline,
+    detailed_profile,
+    detailed_trials,
+    h200_machine,
+    ranked_of,
+    resnet_combinations,
+    resnet_facts,
+    resnet_profile,
+    resnet_stack,
+    resnet_trials,
+    result_of,
+    told_of,
+)
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
+from advisor.experiment.journal import Journal
 from advisor.experiment.objective import Goal
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.figures.stats import break_even_steps
-from advisor.recipe.settings import Settings
 from advisor.records import (
     AllReduceSweep,
     AllReduceTime,
-    BaselineRecord,
-    Block,
-    Bottleneck,
-    Candidate,
-    Ceilings,
-    ClockCheck,
     Comparison,
     Facts,
-    Finding,
-    GpuInfo,
-    GpuReadings,
-    HabitRow,
-    Hardware,
-    HostInfo,
-    LoaderFacts,
-    Mode,
     Numerics,
     NumericsResult,
-    OperatorRow,
-    OptimizerFacts,
     Outcome,
-    ParetoPoint,
     Profile,
-    Recommendation,
     ScalingRecord,
     ScalingRow,
     StackRecord,
-    SyncPlace,
     TargetSpec,
     TrialRecord,
-    TrialResult,
-    Value,
-    WorkloadFacts,
-)
-
-GIB = 2**30
-GPU_UUID = "GPU-5f3c1a52-7d1e-4b0e-9a60-3f2f0c9f5a11"
-H200_NOISE = 0.006
-CPU_NOISE = 0.021
-SAMPLE_FINDINGS = (
-    Finding(
-        "zero_grad",
-        "train.py",
-        33,
-        "optimizer.zero_grad(set_to_none=False)",
-        "zero_grad(set_to_none=False) fills the gradients with zeros",
-        "call zero_grad() as it is: it drops the gradients",
-        "zeros",
-    ),
-    Finding(
-        "loss_sync",
-        "train.py",
-        41,
-        "total += loss.item()",
-        ".item() makes the host wait for the loss at every step",
-        "read it every hundredth step",
-        "every_step",
-    ),
 )
 
 
 def sample_history() -> list[events.Event]:
     """A finished session: ResNet-50 training on an H200 with a DataLoader, batch 64, Adam."""
-    hardware, baseline = _h200(), _baseline(26.31, 64, H200_NOISE, reserved=9.13)
-    facts, profile = _resnet_facts(hardware), _resnet_profile()
-    trials = _resnet_trials(baseline)
+    hardware, baseline = h200_machine(), baseline_of(26.31, 64, H200_NOISE, reserved=9.13)
+    facts, profile = resnet_facts(hardware), resnet_profile()
+    trials = resnet_trials(baseline)
     return [
         events.GoalSet(Goal()),
         events.HardwareFound(hardware),
@@ -96,15 +75,15 @@ def sample_history() -> list[events.Event]:
         events.TrialActivity("baseline", "measuring"),
         events.BaselineMeasured(baseline),
         events.FactsFound(Facts(hardware, facts.workload, profile, facts.versions)),
-        events.TrialsPlanned(tuple(trial.candidate for trial in trials), dict(_RESNET_SKIPPED)),
+        events.TrialsPlanned(tuple(trial.candidate for trial in trials), dict(RESNET_SKIPPED)),
         events.StageStarted("alone"),
-        *_told(trials),
+        *told_of(trials),
         events.StageStarted("search"),
-        *_resnet_combinations(),
-        events.StackMeasured(_resnet_stack(baseline, confirmed=False)),
+        *resnet_combinations(),
+        events.StackMeasured(resnet_stack(baseline, confirmed=False)),
         events.StageStarted("confirmation"),
-        events.StackMeasured(_resnet_stack(baseline, confirmed=True)),
-        events.Ranked(_ranked(trials, {"precision.autocast", "model.memory_format", "optimizer.implementation"})),
+        events.StackMeasured(resnet_stack(baseline, confirmed=True)),
+        events.Ranked(ranked_of(trials, {"precision.autocast", "model.memory_format", "optimizer.implementation"})),
         events.Said("cudnn_benchmark cost 11.9 s of warm-up and gained nothing."),
         events.Decided("fused_optimizer", Decision.ACCEPTED),
         events.TrialEnded("baseline, again", Outcome.MEASURED, "", 10.0, 2**30, 3.0),
@@ -122,10 +101,10 @@ def detailed_history() -> list[events.Event]:
     for event in sample_history():
         match event:
             case events.BaselineMeasured(baseline):
-                told.append(events.BaselineMeasured(_detailed_baseline(baseline)))
+                told.append(events.BaselineMeasured(detailed_baseline(baseline)))
             case events.FactsFound(Facts(profile=Profile()) as facts):
                 peak = round(0.91 * 9.13 * GIB)
-                told.append(events.FactsFound(replace(facts, profile=_detailed_profile(), peak_allocated_bytes=peak)))
+                told.append(events.FactsFound(replace(facts, profile=detailed_profile(), peak_allocated_bytes=peak)))
             case events.TrialMeasured(record) if record.candidate.recipe == "fused_optimizer":
                 told.append(events.TrialMeasured(replace(record, confirmed=True)))
             case events.TrialMeasured(record) if record.candidate.recipe == "autocast":
@@ -135,7 +114,7 @@ def detailed_history() -> list[events.Event]:
                 result = replace(record.result, energy_j_per_sample=0.129)
                 told.append(events.StackMeasured(replace(record, result=result)))
             case events.StageStarted("confirmation"):
-                told += [event, *(events.TrialMeasured(record) for record in _detailed_trials())]
+                told += [event, *(events.TrialMeasured(record) for record in detailed_trials())]
             case _:
                 told.append(event)
     warning = events.Said("this machine was noisy: end other programs and run again", "warning")
@@ -144,12 +123,12 @@ def detailed_history() -> list[events.Event]:
 
 def cpu_history() -> list[events.Event]:
     """A finished session: the demo's small MLP on eight CPU cores, with one batch and no loader."""
-    hardware, baseline = _cpu(), _baseline(3.42, 128, CPU_NOISE, reserved=0.61)
-    trials = _demo_trials(baseline)
-    facts = _demo_facts(hardware)
+    hardware, baseline = cpu_machine(), baseline_of(3.42, 128, CPU_NOISE, reserved=0.61)
+    trials = demo_trials(baseline)
+    facts = demo_facts(hardware)
     stack = StackRecord(
         settings={"cpu.threads": 4},
-        result=_result(2.87, 128, reserved=0.61),
+        result=result_of(2.87, 128, reserved=0.61),
         comparison=Comparison(1.192, 1.171, 1.214, CPU_NOISE, paired=True),
         numerics=NumericsResult(Numerics.EXACT, Numerics.EXACT, 0.0, "the first 8 losses are bit-equal"),
         break_even_steps=0,
@@ -162,11 +141,11 @@ def cpu_history() -> list[events.Event]:
         events.StageStarted("baseline"),
         events.FactsFound(facts),
         events.BaselineMeasured(baseline),
-        events.FactsFound(Facts(hardware, facts.workload, _demo_profile(), facts.versions)),
-        events.TrialsPlanned(tuple(trial.candidate for trial in trials), dict(_DEMO_SKIPPED)),
-        *_told(trials),
+        events.FactsFound(Facts(hardware, facts.workload, demo_profile(), facts.versions)),
+        events.TrialsPlanned(tuple(trial.candidate for trial in trials), dict(DEMO_SKIPPED)),
+        *told_of(trials),
         events.StackMeasured(stack),
-        events.Ranked(_ranked(trials, {"cpu.threads"})),
+        events.Ranked(ranked_of(trials, {"cpu.threads"})),
         events.SessionFinished(cancelled=False, session_s=21.7),
     ]
 
@@ -215,7 +194,7 @@ def several_gpus_history() -> list[events.Event]:
 def failed_history() -> list[events.Event]:
     """A session whose target could not be loaded."""
     return [
-        events.HardwareFound(_cpu()),
+        events.HardwareFound(cpu_machine()),
         events.StageStarted("baseline"),
         events.SessionFailed("mymodel has no 'build'", "It defines: make, train.", "", 3),
         events.SessionFinished(cancelled=False, session_s=1.4),
@@ -237,441 +216,6 @@ def sample_request() -> Request:
 def cpu_request() -> Request:
     """What was asked for in :func:`cpu_history`."""
     return Request(target=TargetSpec("demo", "/home/ada"), budget_s=30.0)
-
-
-# --- the H200 session -----------------------------------------------------------------------------------------
-
-_RESNET_SKIPPED = {
-    "inference_mode": "applies to inference only; this session measures training",
-    "num_workers": "data wait is 0.3 % of the step",
-    "sdpa": "the model calls no scaled_dot_product_attention",
-    "threads": "applies to the CPU only; this session runs on a CUDA GPU",
-}
-
-
-def _h200() -> Hardware:
-    gpu = GpuInfo(
-        index=0,
-        uuid=GPU_UUID,
-        name="NVIDIA H200",
-        memory_total_bytes=150_754_820_096,
-        memory_used_bytes=640 * 2**20,
-        driver_version="580.65.06",
-        cuda_driver_version="13.0",
-        compute_capability=(9, 0),
-        sm_clock_mhz=1980,
-        sm_clock_max_mhz=1980,
-        memory_clock_mhz=3201,
-        memory_clock_max_mhz=3201,
-        temperature_c=34,
-        power_w=118.4,
-        power_limit_w=700.0,
-        pcie_generation=5,
-        pcie_generation_max=5,
-        pcie_width=16,
-        pcie_width_max=16,
-        ecc_enabled=True,
-        mig_enabled=False,
-    )
-    return Hardware(_host("Intel(R) Xeon(R) Platinum 8558", 16, 128), (gpu,))
-
-
-def _resnet_facts(hardware: Hardware) -> Facts:
-    workload = WorkloadFacts(
-        mode=Mode.TRAIN,
-        device="cuda:0",
-        device_name="NVIDIA H200",
-        device_uuid=GPU_UUID,
-        capability=(9, 0),
-        device_memory_bytes=150_754_820_096,
-        model="ResNet",
-        parameters=25_557_032,
-        trainable_parameters=25_557_032,
-        parameter_bytes=102_228_128,
-        parameter_tensors=161,
-        parameter_dtypes=("float32",),
-        families={"conv2d": 53, "batch_norm": 53, "linear": 1},
-        batch_size=64,
-        batch_text="64 x 3 x 224 x 224 float32, 64 int64",
-        input_dims=(4,),
-        resizable_batch=True,
-        data_kind="loader",
-        loss="CrossEntropyLoss",
-        optimizer=OptimizerFacts("Adam", "foreach", ("for-loop", "foreach", "fused"), True, 161, 204_456_256),
-        loader=LoaderFacts(64, 8, True, True, 2, 1251, False, False, True),
-        threads=16,
-        usable_cores=16,
-        current={
-            "data.batch_size": 64,
-            "data.num_workers": 8,
-            "data.pin_memory": True,
-            "model.memory_format": "none",
-            "optimizer.implementation": "foreach",
-            "precision.autocast": "none",
-            "step.zero_grad": "none",
-        },
-    )
-    versions = {"torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "9.15.1", "torchvision": "0.26.0", "python": "3.12.3"}
-    return Facts(hardware, workload, None, versions)
-
-
-def _resnet_profile() -> Profile:
-    return Profile(
-        step_ms=26.31,
-        phases={
-            "data wait": 0.08,
-            "host-to-device": 1.91,
-            "forward": 8.32,
-            "loss": 0.11,
-            "backward": 15.94,
-            "optimizer": 0.71,
-            "zero_grad": 0.05,
-        },
-        operators=(
-            OperatorRow("aten::convolution_backward", 53.0, 3.1, 11.62),
-            OperatorRow("aten::cudnn_convolution", 53.0, 2.2, 5.41),
-            OperatorRow("aten::cudnn_batch_norm_backward", 53.0, 1.4, 3.02),
-        ),
-        device_busy_share=0.97,
-        kernels_per_step=731.0,
-        flops_per_step=1_585_000_000_000,
-        ceiling_flops_per_s=4.71e13,
-        ceiling_dtype="float32",
-        copy_bytes_per_s=4.02e12,
-        bottleneck=Bottleneck.COMPUTE,
-        evidence="the GPU is busy 97 % of the step, most of it in convolutions.",
-        habits=(
-            HabitRow("zero_grad", "none", phase_ms=0.05),
-            HabitRow("zero_grad", "zeros", phase_ms=0.21),
-            HabitRow("zero_grad", "manual", phase_ms=0.06),
-            HabitRow("eval_no_grad", "grad", step_ms=8.9, memory_bytes=5 * GIB),
-            HabitRow("eval_no_grad", "no_grad", step_ms=8.3, memory_bytes=GIB // 2),
-        ),
-        sync_places=(),
-    )
-
-
-def _resnet_trials(baseline: BaselineRecord) -> list[TrialRecord]:
-    noise, same = H200_NOISE, NumericsResult(Numerics.EXACT, Numerics.EXACT, 0.0, "the first 8 losses are bit-equal")
-    close = NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, "the first 8 losses differ by 0.31 % at most")
-    return [
-        _trial("control", "control.noop", True, baseline, 26.34, (0.999, 0.996, 1.002), noise, same),
-        _trial(
-            "channels_last", "model.memory_format", "channels_last", baseline, 18.93, (1.39, 1.384, 1.396), noise, close
-        ),
-        _trial("autocast", "precision.autocast", "bfloat16", baseline, 23.49, (1.12, 1.113, 1.127), noise, close),
-        _trial(
-            "fused_optimizer", "optimizer.implementation", "fused", baseline, 25.83, (1.019, 1.014, 1.023), noise, same
-        ),
-        _trial(
-            "cudnn_benchmark",
-            "backends.cudnn_benchmark",
-            True,
-            baseline,
-            26.28,
-            (1.001, 0.997, 1.005),
-            noise,
-            close,
-            11.9,
-        ),
-        _trial("zero_grad", "step.zero_grad", "zeros", baseline, 27.02, (0.974, 0.97, 0.978), noise, same),
-        _trial("batch_size", "data.batch_size", 128, baseline, 48.6, (1.083, 1.077, 1.089), noise, None, samples=128),
-        _failed_trial(
-            "compile",
-            "compile.mode",
-            "max-autotune",
-            TrialResult(
-                Outcome.OUT_OF_MEMORY,
-                "tried to allocate 2.00 GiB; 138.9 GiB of 139.8 GiB were in use <by this & another process>",
-                "Try a smaller batch, or stop the other process.",
-                wall_s=41.2,
-            ),
-        ),
-        _failed_trial(
-            "step_graph", "step.cuda_graph", True, TrialResult(Outcome.TIMED_OUT, "no step ended within 60 s")
-        ),
-    ]
-
-
-def _resnet_stack(baseline: BaselineRecord, *, confirmed: bool) -> StackRecord:
-    return StackRecord(
-        settings={
-            "model.memory_format": "channels_last",
-            "optimizer.implementation": "fused",
-            "precision.autocast": "bfloat16",
-        },
-        result=_result(13.36, 64, reserved=5.47, warmup=2.2),
-        comparison=Comparison(1.969, 1.958, 1.981, H200_NOISE, paired=confirmed),
-        numerics=NumericsResult(
-            Numerics.CLOSE, Numerics.CLOSE, 4.4e-3, "the first 8 losses differ by 0.44 % at most; seeds differ by 1.9 %"
-        ),
-        break_even_steps=_break_even(baseline, 13.36, 2.2),
-        step_ms=13.36,
-        samples_per_s=64 / 13.36e-3,
-        confirmed=confirmed,
-        dropped={"step.zero_grad": "slower on top of the others"},
-    )
-
-
-def _resnet_combinations() -> list[events.Event]:
-    """What was measured together on the way to the stack."""
-    half = {"precision.autocast": "bfloat16"}
-    measured = (
-        ({**half, "model.memory_format": "channels_last"}, 1.93, 5.51),
-        ({**half, "optimizer.implementation": "fused"}, 1.14, 8.49),
-        ({**half, "memory.activation_checkpointing": "blocks"}, 0.94, 3.38),
-    )
-    return [
-        events.CombinationMeasured(
-            ParetoPoint(
-                str(Settings(settings)),
-                settings,
-                Comparison(speedup, 0.994 * speedup, 1.006 * speedup, H200_NOISE),
-                round(gib * GIB),
-            )
-        )
-        for settings, speedup, gib in measured
-    ]
-
-
-def _detailed_baseline(baseline: BaselineRecord) -> BaselineRecord:
-    gpu = GpuReadings(14, 61, 1755, 1710, 612.4, ("power cap", "software thermal slowdown"), 2)
-    notes = ("no loss was given: cross entropy is assumed",)
-    result = replace(baseline.result, gpu=gpu, energy_j_per_sample=0.252, notes=notes)
-    return replace(baseline, result=result, cpu_step_ms=1530.0)
-
-
-def _detailed_profile() -> Profile:
-    operators = tuple(
-        OperatorRow(f"aten::filler_{place}", 4.0, 0.1, 0.05, 0.2, 0.05 + place / 1e3) for place in range(12)
-    )
-    convolution = OperatorRow("aten::convolution", 53.0, 0.4, 5.41, 3.0, 5.52)
-    return replace(
-        _resnet_profile(),
-        operators=(*operators, convolution),
-        ceiling_flops_per_s=3.61e14,
-        ceiling_dtype="tf32",
-        device_phases={"forward": 8.1, "backward": 15.7, "optimizer": 0.6},
-        tensor_core_share=0.61,
-        host_to_device_bytes=38_535_168,
-        moved_bytes_per_step=48 * 10**9,
-        calls_per_step=1204.0,
-        call_overhead_s=3.1e-6,
-        ceilings=Ceilings(
-            {"float32": 5.1e13, "tf32": 3.61e14, "bfloat16": 7.21e14},
-            4.02e12,
-            {"pageable": 1.2e10, "pinned": 5.4e10},
-            3.1e-6,
-            "2026-03-14",
-        ),
-        clock=ClockCheck(6.2, 27.1, 26.31, 26.28),
-        sync_places=(SyncPlace("train.py", 41, "total += loss.item()", 1.0, 19.4),),
-        host_made_tensors=3,
-    )
-
-
-def _detailed_trials() -> list[TrialRecord]:
-    """One setting that is on already, a saving of memory, a disturbed trial, and what a budget did not allow."""
-    baseline = _baseline(26.31, 64, H200_NOISE, reserved=9.13)
-    wrong = NumericsResult(Numerics.CHANGED, Numerics.CLOSE, 0.2, "the first 8 losses differ by 20 %")
-    noise = H200_NOISE
-    pinned = _trial("pin_memory", "data.pin_memory", False, baseline, 27.02, (0.974, 0.97, 0.978), noise, None)
-    saving = _trial(
-        "checkpointing", "memory.activation_checkpointing", "blocks", baseline, 33.4, (0.788, 0.78, 0.79), noise, None
-    )
-    odd = _trial("reduced_reduction", "precision.reduced", True, baseline, 26.0, (1.012, 0.99, 1.03), noise, wrong)
-    notes = ("no loss was given: cross entropy is assumed", "2 graph breaks: call to print")
-    late = TrialResult(Outcome.SKIPPED, "it needs about 42 s, more than the budget has left; raise --budget to try it")
-    return [
-        replace(pinned, candidate=replace(pinned.candidate, already_on=True)),
-        replace(saving, result=replace(saving.result, peak_allocated_bytes=3 * GIB, peak_reserved_bytes=4 * GIB)),
-        replace(odd, result=replace(odd.result, disturbed="another process came to the GPU", notes=notes)),
-        _failed_trial("compile_scope", "compile.scope", "regional", late),
-        _failed_trial("batch_size", "data.batch_size", 256, late),
-        _failed_trial("batch_size", "data.batch_size", 512, late),
-    ]
-
-
-# --- the CPU session ------------------------------------------------------------------------------------------
-
-_DEMO_SKIPPED = {
-    "autocast": "this CPU has no fast bfloat16 units (AVX-512 BF16 or AMX)",
-    "channels_last": "no convolutions",
-    "step_graph": "needs a CUDA GPU; this session runs on the CPU",
-}
-
-
-def _cpu() -> Hardware:
-    return Hardware(_host("AMD EPYC 7B13", 8, 32), gpu_note="No NVIDIA driver is installed on this machine.")
-
-
-def _demo_facts(hardware: Hardware) -> Facts:
-    workload = WorkloadFacts(
-        mode=Mode.TRAIN,
-        device="cpu",
-        device_name="AMD EPYC 7B13",
-        device_uuid=None,
-        capability=None,
-        device_memory_bytes=hardware.host.memory_total_bytes,
-        model="Sequential",
-        parameters=789_258,
-        trainable_parameters=789_258,
-        parameter_bytes=3_157_032,
-        parameter_tensors=8,
-        parameter_dtypes=("float32",),
-        families={"linear": 4},
-        batch_size=128,
-        batch_text="128 x 784 float32, 128 int64",
-        input_dims=(2,),
-        resizable_batch=True,
-        data_kind="batch",
-        loss="CrossEntropyLoss",
-        optimizer=OptimizerFacts("SGD", "foreach", ("for-loop", "foreach", "fused"), False, 8),
-        loader=None,
-        threads=8,
-        usable_cores=8,
-        current={"cpu.threads": 8, "optimizer.implementation": "foreach", "step.zero_grad": "none"},
-    )
-    return Facts(hardware, workload, None, {"torch": "2.11.0+cpu", "python": "3.12.3"})
-
-
-def _demo_profile() -> Profile:
-    return Profile(
-        step_ms=3.42,
-        phases={"forward": 1.02, "loss": 0.06, "backward": 1.93, "optimizer": 0.38, "zero_grad": 0.01},
-        operators=(OperatorRow("aten::addmm", 4.0, 0.91, 0.0),),
-        bottleneck=Bottleneck.COMPUTE,
-        evidence="86 % of the step is in matrix products.",
-    )
-
-
-def _demo_trials(baseline: BaselineRecord) -> list[TrialRecord]:
-    same = NumericsResult(Numerics.EXACT, Numerics.EXACT, 0.0, "the first 8 losses are bit-equal")
-    return [
-        _trial("control", "control.noop", True, baseline, 3.4, (1.006, 0.99, 1.019), CPU_NOISE, same),
-        _trial("threads", "cpu.threads", 4, baseline, 2.86, (1.196, 1.17, 1.22), CPU_NOISE, same),
-        _trial(
-            "fused_optimizer", "optimizer.implementation", "fused", baseline, 3.39, (1.01, 0.99, 1.03), CPU_NOISE, same
-        ),
-    ]
-
-
-# --- shared ---------------------------------------------------------------------------------------------------
-
-
-def _host(cpu: str, cores: int, memory_gib: int) -> HostInfo:
-    return HostInfo(
-        cpu=cpu,
-        physical_cores=cores,
-        logical_cores=2 * cores,
-        usable_cores=cores,
-        memory_total_bytes=memory_gib * GIB,
-        memory_available_bytes=(memory_gib - 7) * GIB,
-        cpu_features=("avx2", "avx512f", "fma"),
-        numa_nodes=1,
-        system="Linux 6.8.0-60-generic",
-        python="3.12.3",
-    )
-
-
-def _baseline(step_ms: float, samples: int, noise: float, *, reserved: float) -> BaselineRecord:
-    return BaselineRecord(_result(step_ms, samples, reserved=reserved), step_ms, 1e3 * samples / step_ms, noise)
-
-
-def _result(step_ms: float, samples: int, *, reserved: float, warmup: float = 1.1) -> TrialResult:
-    drift = (0.998, 1.001, 1.0, 0.999, 1.002, 1.0)
-    return TrialResult(
-        Outcome.MEASURED,
-        batch_size=samples,
-        blocks=tuple(Block(20, 20 * samples, 20 * step_ms * share / 1e3) for share in drift),
-        event_step_ms=(0.99 * step_ms, step_ms, 1.02 * step_ms),
-        peak_allocated_bytes=round(0.91 * reserved * GIB),
-        peak_reserved_bytes=round(reserved * GIB),
-        device_used_bytes=round((reserved + 0.6) * GIB),
-        startup_s=0.05,
-        build_s=0.71,
-        prepare_s=0.02,
-        warmup_s=warmup,
-        warmup_steps=12,
-        wall_s=4.1 + warmup,
-        losses=(6.91, 6.88, 6.79),
-        log_path="/tmp/sample/trial.log",
-    )
-
-
-def _trial(  # noqa: PLR0917 - read as a table row
-    recipe: str,
-    key: str,
-    value: Value,
-    baseline: BaselineRecord,
-    step_ms: float,
-    interval: tuple[float, float, float],
-    noise: float,
-    numerics: NumericsResult | None,
-    warmup: float = 1.1,
-    samples: int | None = None,
-) -> TrialRecord:
-    candidate = Candidate(recipe, key, value)
-    count = samples or baseline.result.batch_size or 1
-    reserved = (baseline.result.peak_reserved_bytes or 0) / GIB * (0.93 if recipe == "autocast" else 1.0)
-    return TrialRecord(
-        candidate,
-        candidate.settings,
-        _result(step_ms, count, reserved=reserved, warmup=warmup),
-        Comparison(*interval, noise),
-        numerics,
-        _break_even(baseline, step_ms, warmup),
-        step_ms,
-        1e3 * count / step_ms,
-    )
-
-
-def _failed_trial(recipe: str, key: str, value: Value, result: TrialResult) -> TrialRecord:
-    candidate = Candidate(recipe, key, value)
-    return TrialRecord(candidate, candidate.settings, result)
-
-
-def _break_even(baseline: BaselineRecord, step_ms: float, warmup_s: float) -> int | None:
-    return break_even_steps(warmup_s - (baseline.result.warmup_s or 0.0), baseline.step_ms / 1e3, step_ms / 1e3)
-
-
-def _told(trials: Sequence[TrialRecord]) -> list[events.Event]:
-    told: list[events.Event] = []
-    for place, trial in enumerate(trials):
-        name = trial.candidate.name
-        told += [
-            events.TrialStarted(name, f"/tmp/sample/{name}.log"),
-            events.TrialActivity(name, "measuring"),
-            events.BlockTimed(name, 9.0, 64.0),
-            events.TrialMeasured(trial),
-            events.ProgressMade((place + 1) / (len(trials) + 2), 12.0 * (len(trials) - place)),
-        ]
-    return told
-
-
-def _ranked(trials: Sequence[TrialRecord], stacked: set[str]) -> tuple[Recommendation, ...]:
-    worth = [trial for trial in trials if trial.verdict.value == "faster"]
-    worth.sort(key=lambda trial: trial.comparison.speedup if trial.comparison else 0.0, reverse=True)
-    return tuple(
-        Recommendation(
-            rank=rank,
-            record=trial,
-            title=_TITLES[trial.candidate.recipe],
-            why=f"It attacks what the step is bound by: {trial.candidate.key}.",
-            needs_consent=trial.candidate.recipe == "batch_size",
-            in_stack=trial.candidate.key in stacked,
-        )
-        for rank, trial in enumerate(worth, 1)
-    )
-
-
-_TITLES = {
-    "autocast": "Automatic mixed precision",
-    "batch_size": "Larger batch",
-    "channels_last": "Channels-last memory format",
-    "fused_optimizer": "Fused optimizer",
-    "threads": "Number of CPU threads",
-}
 
 
 def on_the_stack(record: TrialRecord, contribution: Comparison | None = None) -> TrialRecord:
@@ -702,3 +246,11 @@ def stacked_state(contribution: Comparison | None = None) -> SessionState:
         replace(item, record=record) if item.record.candidate.name == name else item for item in state.recommendations
     )
     return state
+
+
+def journaled(history: Sequence[events.Event], request: Request | None = None) -> str:
+    """The id of a session that is recorded on disk, with these events."""
+    with closing(Journal.create(request or sample_request())) as journal:
+        for event in history:
+            journal.record(event)
+    return journal.session_id

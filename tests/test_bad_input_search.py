@@ -17,13 +17,9 @@ from advisor.records import Outcome, Verdict
 from advisor.report.verdict import verdict
 from advisor.tui.views.advice_text import nothing_helped
 
+pytestmark = pytest.mark.usefixtures("own_state")
 BEST = {"planted.first": True, "planted.second": True}
 LATE_S = 2.0  # a session ends that soon after its budget
-
-
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
 
 
 def planted(folder, recipe_id, speed, *, expensive=False, usual=False, **options):

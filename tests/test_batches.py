@@ -14,16 +14,9 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
-from advisor.runtime.batches import (
-    copy_into,
-    describe,
-    has_target,
-    map_tensors,
-    mover,
-    signature_of,
-    splitter,
-    tensors_of,
-)
+from advisor.portable.calls import splitter
+from advisor.portable.nested import copy_into, map_tensors, mover, signature_of, tensors_of
+from advisor.runtime.batches import describe, has_target
 
 Pair = namedtuple("Pair", ["images", "labels"])
 

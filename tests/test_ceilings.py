@@ -15,12 +15,8 @@ from advisor.records import Ceilings
 from advisor.trial.profile import ceilings
 from advisor.trial.profile.float32 import convolutions_in_tf32, float32_products, products_in_tf32
 
+pytestmark = pytest.mark.usefixtures("own_state")
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
 
 
 # --- float32 --------------------------------------------------------------------------------------------------

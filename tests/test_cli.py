@@ -8,12 +8,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from sample_session import cancelled_history, failed_history, sample_history, sample_request
+from sample_session import cancelled_history, failed_history, journaled, sample_history, sample_request
 
 from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.errors import ExitCode, TargetError
-from advisor.experiment.journal import Journal
 from advisor.experiment.state import SessionState
 from advisor.recipe import HEADINGS
 from advisor.recipe.catalog import load_catalog
@@ -51,14 +50,6 @@ def program(state, tmp_path):
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
 
     return run
-
-
-def record(history, request=None):
-    journal = Journal.create(request or sample_request())
-    for event in history:
-        journal.record(event)
-    journal.close()
-    return journal.session_id
 
 
 # --- what it costs to start -----------------------------------------------------------------------------------
@@ -192,7 +183,7 @@ def test_hardware_for_people_and_for_programs(command):
 
 
 def test_a_terminal_that_cannot_show_a_character_shows_another(program, monkeypatch):
-    session_id = record(sample_history())
+    session_id = journaled(sample_history())
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = program("report", session_id)
     assert done.returncode == 0, done.stderr
@@ -211,9 +202,9 @@ def test_a_reader_that_leaves_is_no_error(state, tmp_path):
 
 def test_sessions_are_listed_with_their_results(command):
     assert "no session yet" in command("sessions").stdout
-    record(sample_history())
-    record(failed_history())
-    record(cancelled_history())
+    journaled(sample_history())
+    journaled(failed_history())
+    journaled(cancelled_history())
     listed = command("sessions").stdout
     assert "mymodel:build" in listed
     assert "1.97x (1.96–1.98) with 3 settings" in listed  # noqa: RUF001 - an interval
@@ -222,21 +213,21 @@ def test_sessions_are_listed_with_their_results(command):
 
 
 def test_a_session_is_shown_again(command):
-    done = command("report", record(sample_history()))
+    done = command("report", journaled(sample_history()))
     assert done.returncode == 0
     assert "Recommendations, best first" in done.stdout
     assert "1.97x" in done.stdout
 
 
 def test_a_failed_session_is_shown_with_its_reason(command):
-    session_id = record(failed_history())
+    session_id = journaled(failed_history())
     assert command("report", session_id).stdout == (
         f"Session {session_id}, mymodel:build: failed: mymodel has no 'build'\n"
     )
 
 
 def test_the_latest_session_is_exported(command, tmp_path):
-    record(sample_history())
+    journaled(sample_history())
     done = command("export", "--export", "won.yaml")
     assert done.returncode == 0, done.stderr
     assert "written to won.yaml" in done.stderr
@@ -245,7 +236,7 @@ def test_the_latest_session_is_exported(command, tmp_path):
 
 def test_a_session_is_exported_into_a_config(command, tmp_path):
     (tmp_path / "train.yaml").write_text("# mine\namp: float32\n")
-    record(sample_history())
+    journaled(sample_history())
     done = command("export", "--export", "new.yaml", "--config", "train.yaml", "--map", "precision.autocast=amp")
     assert done.returncode == 0, done.stderr
     patched = (tmp_path / "new.yaml").read_text()
@@ -258,7 +249,7 @@ def test_a_session_with_a_config_is_exported_as_settings_and_its_map_is_kept_for
     config = tmp_path / "train.yaml"
     config.write_text("# mine\namp: float32\n")
     given = replace(sample_request(), config_path=str(config), key_map={"precision.autocast": "amp"})
-    record(sample_history(), given)
+    journaled(sample_history(), given)
     done = command("export", "--export", "new.yaml")
     assert done.returncode == 0, done.stderr
     assert Settings.from_file(tmp_path / "new.yaml") == SessionState.of(sample_history()).stack_settings
@@ -268,7 +259,7 @@ def test_a_session_with_a_config_is_exported_as_settings_and_its_map_is_kept_for
 
 
 def test_an_interrupted_session_exports_no_settings_and_says_so(command, tmp_path):
-    record(cancelled_history())
+    journaled(cancelled_history())
     done = command("export")
     assert done.returncode == 0
     assert "without settings" in done.stderr
@@ -276,7 +267,7 @@ def test_an_interrupted_session_exports_no_settings_and_says_so(command, tmp_pat
 
 
 def test_json_of_a_session_goes_alone_to_standard_output(command):
-    done = command("report", record(sample_history()), "--json", "-")
+    done = command("report", journaled(sample_history()), "--json", "-")
     assert json.loads(done.stdout)["schema"] == 1
     assert "Recommendations" in done.stderr
 
@@ -336,7 +327,7 @@ def taken_up(*arguments):
 
 
 def test_the_latest_session_of_a_target_is_taken_up(state):
-    first = record(cancelled_history())
+    first = journaled(cancelled_history())
     time.sleep(0.01)
     assert taken_up("--resume").session_id == first
     assert taken_up("mymodel:build", "--resume").session_id == first
@@ -346,7 +337,7 @@ def test_the_latest_session_of_a_target_is_taken_up(state):
 def test_the_arguments_of_a_target_are_kept(state, capsys):
     asked = sample_request()
     asked = replace(asked, target=replace(asked.target, arguments=("--lr", "0.1")))
-    first = record(cancelled_history(), asked)
+    first = journaled(cancelled_history(), asked)
 
     def request_of(*arguments):
         invocation = grammar.parse(arguments)
@@ -363,7 +354,7 @@ def test_the_arguments_of_a_target_are_kept(state, capsys):
 
 
 def test_a_session_of_another_target_is_refused(state, capsys):
-    session_id = record(cancelled_history())
+    session_id = journaled(cancelled_history())
     assert cli.main(["other:build", "--resume", session_id]) == 2
     assert "measured mymodel:build, not other:build" in capsys.readouterr().err
     assert cli.main(["other:build", "--resume"]) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from project_configs import CONFIGS, IMPLIED, PATCHES, TUNED, described, patch_of, text_of
 
@@ -101,6 +103,28 @@ def changes(name: str, settings, **options) -> list[str]:
 )
 def test_words_and_contradictions(name, settings, expected):
     assert changes(name, settings) == expected
+
+
+def test_deepspeed_inside_training_arguments_says_the_same():
+    """The Trainer refuses values that differ; it puts its own in the place of ``auto``."""
+    section = {
+        "train_micro_batch_size_per_gpu": 8,
+        "gradient_accumulation_steps": "auto",
+        "fp16": {"enabled": True},
+        "bf16": {"enabled": False, "x": 1},
+        "zero_optimization": {"stage": 2},
+    }
+    text = json.dumps({"per_device_train_batch_size": 8, "fp16": True, "deepspeed": section})
+    settings = {"data.batch_size": 64, "step.accumulate": 2, "precision.autocast": "bfloat16"}
+    found = json.loads(patched(text, Wanted(settings), name="args.json", kind=ConfigKind.HUGGINGFACE).text)
+    changed = {"train_micro_batch_size_per_gpu": 64, "fp16": {"enabled": False}, "bf16": {"enabled": True, "x": 1}}
+    assert found.pop("deepspeed") == {**section, **changed}
+    assert found == {
+        "per_device_train_batch_size": 64,
+        "fp16": False,
+        "bf16": True,
+        "gradient_accumulation_steps": 2,
+    }
 
 
 def test_an_inference_session_changes_the_batch_size_of_inference():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from advisor.errors import UsageError
 from advisor.export.config_patch import Patch, Wanted, check_key_map, diff
 from advisor.export.config_patch import patched as patch_of
+from advisor.files.config_file import parsed
 from advisor.recipe.settings import Settings
 
 TUNED = {"data.batch_size": 128, "data.pin_memory": True, "precision.autocast": "bfloat16"}
@@ -311,6 +312,36 @@ def test_the_diff():
         " z: 3\n"
         "\\ No newline at end of file\n"
     )
+
+
+IMPLIED = {"data.num_workers": {"data.persistent_workers": True}}
+
+
+def test_options_of_workers_go_where_the_workers_go():
+    """A loader without workers refuses both of their options."""
+    text = "train: {num_workers: 0, persistent_workers: false}\nval: {num_workers: 0}\n"
+    patch = patch_of(text, Wanted({"data.num_workers": 4}, implied=IMPLIED))
+    assert yaml.safe_load(patch.text)["train"] == {"num_workers": 0, "persistent_workers": False}
+    assert patch.added == {"data.num_workers": 4}
+    alone = patch_of(text.partition("\n")[0], Wanted({"data.num_workers": 4}, implied=IMPLIED))
+    assert yaml.safe_load(alone.text)["train"] == {"num_workers": 4, "persistent_workers": True}
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "config.toml"])
+def test_a_config_without_workers_keeps_none_of_their_options(name):
+    text = "num_workers = 4\npersistent_workers = true\nprefetch_factor = 4\n"
+    text = text if name.endswith("toml") else text.replace(" =", ":")
+    implied = {"data.num_workers": {"data.persistent_workers": False}}
+    patch = patch_of(text, Wanted({"data.num_workers": 0}, implied=implied), name=name)
+    loaded = {"prefetch_factor": None, **parsed(patch.text, name)}
+    assert loaded == {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None}
+    assert patch.said["data.prefetch_factor"] == "prefetch_factor: null"
+
+
+def test_a_value_that_is_computed_is_named():
+    patch = patched("train: {batch_size: '${eval:4*8}'}\n", {"data.batch_size": 64})
+    assert patch.remarks == ("data.batch_size: the config's 'train.batch_size' (line 1) is computed: `${eval:4*8}`",)
+    assert patch.added == {"data.batch_size": 64}
 
 
 # --- properties -----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.records import Mode
 
+pytestmark = pytest.mark.usefixtures("flags_kept")
 ALL_TRAIN = {
     "backends.cudnn_benchmark": True,
     "compile.mode": "default",
@@ -44,15 +45,6 @@ OF_DATA = {
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
     return load_catalog()
-
-
-@pytest.fixture(autouse=True)
-def _global_flags():
-    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
-    flags = cudnn.benchmark, cudnn.allow_tf32
-    yield
-    torch.set_float32_matmul_precision(precision)
-    cudnn.benchmark, cudnn.allow_tf32 = flags
 
 
 @pytest.mark.parametrize(

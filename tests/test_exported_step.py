@@ -17,19 +17,12 @@ from advisor.export.library import definitions_in
 from advisor.export.python_file import python_source
 from advisor.recipe.catalog import Catalog, load_catalog
 
+pytestmark = pytest.mark.usefixtures("flags_kept")
+
 
 @pytest.fixture(scope="module")
 def catalog() -> Catalog:
     return load_catalog()
-
-
-@pytest.fixture(autouse=True)
-def _global_flags():
-    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
-    flags = cudnn.benchmark, cudnn.allow_tf32
-    yield
-    torch.set_float32_matmul_precision(precision)
-    cudnn.benchmark, cudnn.allow_tf32 = flags
 
 
 @pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.AdamW])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from statistics import median
 from time import process_time
@@ -10,22 +9,12 @@ from time import process_time
 import pytest
 import torch
 from graph_stand_in import RecordedGraph
-from graphed_steps import STEPS, adam, agree, batches, both, graphed, net, of_model, plain, sgd
+from graphed_steps import STEPS, adam, agree, batches, both, graphed, loaded_state, net, of_model, plain, sgd
 from torch import nn
 
 from advisor.portable.graphed import GraphedStep
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import InferStep
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Threads that wait for each other on a loaded machine would take most of the time of such small layers."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
 
 # --- what a graph follows -------------------------------------------------------------------------------------
 
@@ -145,16 +134,6 @@ def another_layer(at, model, optimizer):
 def another_buffer(at, model, optimizer):
     if at == 6:
         model.norm.running_mean = torch.zeros(8)
-
-
-def loaded_state(at, model, optimizer):
-    if at == 6:
-        saved = copy.deepcopy(optimizer.state_dict())
-        for state in saved["state"].values():
-            for name in ("momentum_buffer", "exp_avg"):
-                if name in state:
-                    state[name].zero_()
-        optimizer.load_state_dict(saved)
 
 
 def cleared_state(at, model, optimizer):

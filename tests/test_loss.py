@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from advisor.portable.losses import LossError, default_loss, describe_loss, main_output, takes_model
 from advisor.portable.plan import StepPlan
 from advisor.records import Mode
-from advisor.runtime.loss import LossError, default_loss, describe_loss, main_output, takes_model
 from advisor.runtime.step import TrainStep
 
 

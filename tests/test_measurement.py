@@ -37,15 +37,6 @@ from advisor.trial.measurement.warmup import warm_up
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Threads of a loaded machine wait for each other for longer than the steps here take."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Sleeping:
     """A step that takes these times in turn, and the last for ever; a sample count of 4."""
 

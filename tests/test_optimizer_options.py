@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import io
 import warnings
 
 import pytest
 import torch
+from saved import through_disk
 from torch import nn
 
 from advisor.portable.optimizer_options import PlainState, TensorRates, mark_stepped, set_options
@@ -63,13 +63,6 @@ def train(model, optimizer, steps=3):
         optimizer.zero_grad()
         model(torch.ones(3, 4)).square().sum().backward()
         optimizer.step()
-
-
-def through_disk(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def assert_same_weights(model, other):

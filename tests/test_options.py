@@ -385,6 +385,23 @@ def test_a_config_that_is_no_text_is_refused(tmp_path):
         read_config(str(path))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message", "hint"),
+    [
+        ("config.json", '{\n  // old\n  "a": 1\n}', "is not valid JSON: Expecting property name", "Mend"),
+        ("config.ini", "[train]\na = 1\n", "is not valid YAML", "YAML, JSON or TOML"),
+        ("config.yaml", "a: [1\n", "is not valid YAML", "Mend"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_told_in_the_words_of_its_format(name, text, message, hint, tmp_path):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_config(str(path))
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
 def test_an_empty_config_is_an_empty_mapping(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import io
 import warnings
 
 import pytest
 import torch
 from compiled_models import Layers, own_blocks
+from saved import through_disk
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.optim.swa_utils import AveragedModel, update_bn
@@ -67,13 +67,6 @@ def train(model, optimizer, schedule=None, data=None):
         optimizer.step()
         if schedule is not None:
             schedule.step()
-
-
-def through_disk(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def assert_same(model, other):

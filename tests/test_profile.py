@@ -42,24 +42,11 @@ from advisor.trial.profile.recording import (
 )
 from advisor.trial.profile.traffic import TrafficCounter
 
+pytestmark = pytest.mark.usefixtures("own_state")
 CPU = torch.device("cpu")
 PHASES = ["data wait", "host-to-device", "zero_grad", "forward", "loss", "backward", "optimizer"]
 KIB = 1024
 STEPS = 3
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Threads of a loaded machine wait for each other for longer than the steps here take."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(autouse=True)
-def _state(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
 
 
 class SlowData(TensorDataset):

@@ -8,19 +8,14 @@ import sys
 import pytest
 import torch
 from proposals import CATALOG
-from recipe_workload import components, flags_put_back, mode_for, run_code
+from recipe_workload import components, mode_for, run_code
 from torch import nn
 
 from advisor.records import Mode
 
-
-@pytest.fixture(autouse=True)
-def _global_flags():
-    with flags_put_back():
-        yield
-
-
 # --- effects on the plan --------------------------------------------------------------------------------------
+
+pytestmark = pytest.mark.usefixtures("flags_kept")
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from advisor.export.python_file import python_source
+from advisor.portable.nested import copy_into, mover
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Hardware, Mode, Numerics
 from advisor.records.matrix_units import amd_types, nvidia_types
 from advisor.runtime.apply import apply_settings
-from advisor.runtime.batches import copy_into, mover
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import make_step
 from advisor.trial.inspection import current_settings, inspect_loop

@@ -21,10 +21,6 @@ from advisor.trial.measurement.pickling import pickle_problem
 OF_WORKERS = ["persistent_workers", "prefetch", "worker_context", "worker_threads"]
 
 
-def mark_worker(worker_id):
-    torch.manual_seed(100 + worker_id)
-
-
 @both_ways
 def test_workers_get_their_options(change):
     assert change("prefetch", 5, LOADERS["map-style"]()).prefetch_factor == 5

@@ -15,7 +15,7 @@ from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective
-from advisor.report.reproduce import command_of
+from advisor.report.reproduce import code_section, command_of
 
 
 def report_of(history):
@@ -39,6 +39,13 @@ def test_the_code_of_every_setting_that_won_is_there():
     for key, value in state.stack.settings.items():
         code = catalog.by_key(key).code(value).strip().splitlines()
         assert all(line in report for line in code), key
+
+
+def test_a_value_that_no_recipe_has_is_left_out_of_the_code():
+    state, catalog = SessionState.of(sample_history()), load_catalog()
+    damaged = {**dict.fromkeys(state.stack.settings, -1.0), "no.such_setting": True}
+    state.stack = replace(state.stack, settings=damaged)
+    assert [*code_section(state, catalog)] == []
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from facts import cpu_facts, loader_facts, profile_facts
-from fake_trials import FakeRun, FakeTrials
+from fake_trials import THREE, FakeRun, FakeTrials, three_removers
 from made_up import MIB, result_at
-from planted import pauses_removed, plant, plant_removers
+from planted import pauses_removed, plant
 
 from advisor.errors import ExitCode
 from advisor.experiment import events
@@ -15,19 +15,8 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_worth
 from advisor.records import Bottleneck, Objective, Verdict
 
-THREE = ("first", "second", "third")
+pytestmark = pytest.mark.usefixtures("own_state")
 STACK = {f"planted.{recipe_id}": True for recipe_id in THREE}
-
-
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
-
-
-def session_of(folder, **options):
-    plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT", third="EXACT")
-    recipes = (str(folder / "recipes"),)
-    return FakeRun(folder, pauses_removed, only=THREE, recipe_folders=recipes, **{"budget_s": 60.0, **options})
 
 
 def trial_behind(kind):
@@ -46,7 +35,7 @@ def trial_behind(kind):
 
 @pytest.mark.parametrize("after", [events.StageStarted, events.TrialMeasured])
 def test_a_session_is_cancelled_during_a_trial(tmp_path, after):
-    run = session_of(tmp_path).run_until(trial_behind(after))
+    run = three_removers(tmp_path).run_until(trial_behind(after))
     assert run.told[-1].cancelled
     assert run.session.exit_code == ExitCode.INTERRUPTED
     assert not run.posted(events.SessionFailed)
@@ -57,7 +46,7 @@ def test_a_session_is_cancelled_during_a_trial(tmp_path, after):
 
 
 def test_a_session_resumes_behind_a_cut_line(tmp_path):
-    whole = session_of(tmp_path).run()
+    whole = three_removers(tmp_path).run()
     lines = whole.journal.path.read_text().splitlines(keepends=True)
     measured = [place for place, line in enumerate(lines) if '"TrialMeasured"' in line]
     kept = "".join(lines[: measured[3] + 1])  # those of the leap and the control
@@ -66,7 +55,7 @@ def test_a_session_resumes_behind_a_cut_line(tmp_path):
     past = open_session("1999")
     before = {event.name for event in past.events if isinstance(event, events.TrialStarted)} - {"baseline"}
     assert len(before) > 1
-    run = session_of(tmp_path, past=past).run()
+    run = three_removers(tmp_path, past=past).run()
     assert not run.posted(events.SessionFailed)
     assert not before & set(run.started)
     assert set(run.state.trials) == set(whole.state.trials)

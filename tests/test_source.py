@@ -1,39 +1,16 @@
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from facts import cpu_facts, loader_facts, profile_facts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planted import LOOP, SETUP
 
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Finding, Mode, Phase
-from advisor.source.reading import _read_text, read_file, read_sources, target_file
-from advisor.source.relevant import IN_TRAINING_ONLY, ON_GPU_ONLY, relevant
-
-HEAD = """
-import torch
-from torch import nn
-import torch.nn.functional as F
-from torch.utils.data import DataLoader
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-"""
-STEP = """
-for step, (x, y) in enumerate(loader):
-    x, y = x.to(device), y.to(device)
-    optimizer.zero_grad()
-    out = model(x)
-    loss = F.cross_entropy(out, y)
-    loss.backward()
-    optimizer.step()
-"""
+from advisor.source.reading import _read_text, read_file
 
 
 def habits_in(text, file="<text>"):
@@ -51,7 +28,7 @@ def found(text):
 
 def in_the_loop(text):
     """What is found of lines behind the optimizer's step, in the loop that trains."""
-    return found(f"{HEAD}{STEP}{indented(text)}\n")
+    return found(f"{SETUP}{LOOP}{indented(text)}\n")
 
 
 # --- reading values at every step -----------------------------------------------------------------------------
@@ -92,7 +69,7 @@ def test_a_habit_at_every_step_is_found(line, recipe):
 
 
 def test_a_habit_is_told_with_its_place_and_what_to_do():
-    (finding,) = habits_in(f"{HEAD}{STEP}    total += loss.item()\n", "train.py")
+    (finding,) = habits_in(f"{SETUP}{LOOP}    total += loss.item()\n", "train.py")
     assert finding.place == "train.py:15"
     assert finding.text == "total += loss.item()"
     assert "wait" in finding.what
@@ -143,7 +120,7 @@ def test_a_condition_that_the_training_shares_is_none_of_its_own():
                 optimizer.step()
                 total += loss.item()
     """
-    assert found(HEAD + textwrap.dedent(text)) == [("loss_sync", "total += loss.item()")]
+    assert found(SETUP + textwrap.dedent(text)) == [("loss_sync", "total += loss.item()")]
 
 
 def test_a_handler_of_memory_that_ran_out_may_empty_the_cache():
@@ -155,23 +132,23 @@ def test_a_handler_of_memory_that_ran_out_may_empty_the_cache():
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
     """
-    assert found(HEAD + textwrap.dedent(text)) == []
+    assert found(SETUP + textwrap.dedent(text)) == []
 
 
 def test_only_the_innermost_loop_is_the_step():
-    text = f"{HEAD}for epoch in range(3):\n{indented(STEP)}\n    print(loss.item())\n    torch.cuda.empty_cache()\n"
+    text = f"{SETUP}for epoch in range(3):\n{indented(LOOP)}\n    print(loss.item())\n    torch.cuda.empty_cache()\n"
     assert found(text) == []
 
 
 def test_a_step_in_a_function_is_one_when_a_loop_calls_it():
     function = "def train_step(x, y):\n    loss = criterion(model(x), y)\n    loss.backward()\n    return loss.item()\n"
     loop = "for x, y in loader:\n    total += train_step(x, y)\n"
-    assert found(HEAD + function + loop) == [("loss_sync", "return loss.item()")]
-    assert found(HEAD + function + "train_step(x, y)\n") == []
+    assert found(SETUP + function + loop) == [("loss_sync", "return loss.item()")]
+    assert found(SETUP + function + "train_step(x, y)\n") == []
     through = (
         "def epoch():\n    for x, y in loader:\n        total += train_step(x, y)\n        torch.cuda.synchronize()\n"
     )
-    assert [recipe for recipe, _ in found(HEAD + function + through)] == ["loss_sync", "host_sync"]
+    assert [recipe for recipe, _ in found(SETUP + function + through)] == ["loss_sync", "host_sync"]
 
 
 def test_methods_are_followed_but_not_an_optimizers_step():
@@ -186,8 +163,8 @@ def test_methods_are_followed_but_not_an_optimizers_step():
             for _ in range(3):
                 self.optimizer.step()
     """
-    assert found(HEAD + textwrap.dedent(text)) == []
-    assert found(HEAD + textwrap.dedent(text).replace("self.optimizer.step()", "self.step(3)")) == [
+    assert found(SETUP + textwrap.dedent(text)) == []
+    assert found(SETUP + textwrap.dedent(text).replace("self.optimizer.step()", "self.step(3)")) == [
         ("loss_sync", "print(loss.item())")
     ]
 
@@ -203,7 +180,7 @@ def test_methods_are_followed_but_not_an_optimizers_step():
     ],
 )
 def test_the_loss_is_known_by_what_is_run_backward(backward):
-    text = f"{HEAD}for x, y in loader:\n    loss = compute(x, y)\n    {backward}\n    total += loss.item()\n"
+    text = f"{SETUP}for x, y in loader:\n    loss = compute(x, y)\n    {backward}\n    total += loss.item()\n"
     assert found(text) == [("loss_sync", "total += loss.item()")]
 
 
@@ -230,7 +207,7 @@ def test_what_a_models_forward_does_is_done_at_every_step():
         def forward(self, x):
             return x.item()
     """
-    assert [recipe for recipe, _ in found(HEAD + textwrap.dedent(text))] == ["host_sync", "create_on_device"]
+    assert [recipe for recipe, _ in found(SETUP + textwrap.dedent(text))] == ["host_sync", "create_on_device"]
 
 
 def test_lightnings_training_step_is_a_step():
@@ -244,7 +221,7 @@ def test_lightnings_training_step_is_a_step():
             torch.cuda.empty_cache()
             return loss
     """
-    assert found(HEAD + textwrap.dedent(text)) == [("empty_cache", "torch.cuda.empty_cache()")]
+    assert found(SETUP + textwrap.dedent(text)) == [("empty_cache", "torch.cuda.empty_cache()")]
 
 
 # --- gradients, validation, debugging, data -------------------------------------------------------------------
@@ -283,7 +260,7 @@ def evaluate(model, loader):
 
 
 def test_validation_that_records_is_found():
-    assert found(HEAD + EVALUATE) == [("eval_no_grad", "out = model(x)")]
+    assert found(SETUP + EVALUATE) == [("eval_no_grad", "out = model(x)")]
     assert found("net = build().eval()\nout = net(x)\n") == [("eval_no_grad", "out = net(x)")]
     assert found("self.net.eval()\nwith torch.autocast('cuda'):\n    self.net(x)\n") == [
         ("eval_no_grad", "self.net(x)")
@@ -313,7 +290,7 @@ def test_validation_that_does_not_record_or_may_not_is_left_alone(text):
 
 def test_training_and_validation_in_one_function():
     validation = indented("model.eval()\nfor x, y in val_loader:\n    out = model(x)\n")
-    text = f"{HEAD}for epoch in range(3):\n    model.train()\n{indented(STEP)}\n{validation}\n"
+    text = f"{SETUP}for epoch in range(3):\n    model.train()\n{indented(LOOP)}\n{validation}\n"
     assert found(text) == [("eval_no_grad", "out = model(x)")]
 
 
@@ -336,8 +313,8 @@ def test_debugging_aids_that_are_on(line, value):
 @pytest.mark.parametrize(
     ("text", "recipe", "value"),
     [
-        (f"{HEAD}{STEP}    print(loss.item())\n", "loss_sync", "every_step"),
-        (f"{HEAD}{STEP}    torch.cuda.empty_cache()\n", "empty_cache", "every_step"),
+        (f"{SETUP}{LOOP}    print(loss.item())\n", "loss_sync", "every_step"),
+        (f"{SETUP}{LOOP}    torch.cuda.empty_cache()\n", "empty_cache", "every_step"),
         ("optimizer.zero_grad(set_to_none=False)\n", "zero_grad", "zeros"),
         ("for p in model.parameters():\n    p.grad = None\n", "zero_grad", "manual"),
         ("for p in model.parameters():\n    p.grad.zero_()\n", "zero_grad", "zeros"),
@@ -365,11 +342,11 @@ def test_debugging_aids_that_are_off_or_meant(text):
 
 
 def test_a_profiler_around_the_whole_training():
-    loop = indented(STEP)
+    loop = indented(LOOP)
     for context in ("torch.profiler.profile()", "torch.autograd.profiler.emit_nvtx()"):
-        assert found(f"{HEAD}with {context}:\n{loop}\n") == [("debug_off", f"with {context}:")]
-    assert found(f"{HEAD}with torch.profiler.profile(schedule=plan) as p:\n{loop}\n") == []
-    assert found(f"{HEAD}with torch.autograd.profiler.profile(enabled=args.profile):\n{loop}\n") == []
+        assert found(f"{SETUP}with {context}:\n{loop}\n") == [("debug_off", f"with {context}:")]
+    assert found(f"{SETUP}with torch.profiler.profile(schedule=plan) as p:\n{loop}\n") == []
+    assert found(f"{SETUP}with torch.autograd.profiler.profile(enabled=args.profile):\n{loop}\n") == []
 
 
 def test_determinism():
@@ -432,154 +409,9 @@ def test_every_recipe_of_a_finding_is_in_the_catalogue():
     assert set(re.findall(r'Habit\(\s*\w+,\s*"(\w+)"', rules)) <= habits
 
 
-# --- files ----------------------------------------------------------------------------------------------------
-
-
-def test_nothing_of_a_file_runs(tmp_path):
-    victim, script = tmp_path / "victim", tmp_path / "train.py"
-    script.write_text(
-        f"import pathlib, sys\npathlib.Path({str(victim)!r}).touch()\nsys.exit(3)\n{HEAD}{STEP}    loss.item()\n"
-    )
-    modules = set(sys.modules)
-    assert [finding.recipe for finding in read_file(script).findings] == ["loss_sync"]
-    assert [reading.file for reading in read_sources("train:build", str(tmp_path))] == ["train.py"]
-    assert not victim.exists()
-    assert set(sys.modules) == modules
-
-
-def test_reading_imports_no_torch():
-    script = (
-        "import pathlib, sys\nfrom advisor.source.reading import read_file\n"
-        f"read_file(pathlib.Path({__file__!r}))\nprint('torch' in sys.modules)\n"
-    )
-    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert output.strip() == "False"
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        (b"def broken(:\n", "cannot be parsed: line 1"),
-        (b"x = '\x00'\n", "cannot be parsed"),
-        (b"\xff\xfe\x00binary", "is not text"),
-        (b"# coding: no-such-coding\n", "is not text"),
-        (b"x = " + b"(" * 5000 + b")" * 5000, "cannot be parsed"),
-        (b"x = a" + b".b" * 20000, "cannot be parsed|nested too deeply"),
-        (b"#" * 1_000_001, "larger than 1 MB"),
-    ],
-)
-def test_what_cannot_be_read_is_a_sentence(tmp_path, content, problem):
-    path = tmp_path / "train.py"
-    path.write_bytes(content)
-    reading = read_file(path, "train.py")
-    assert reading.findings == ()
-    assert any(part in reading.problem for part in problem.split("|"))
-    assert "\n" not in reading.problem
-
-
-def test_what_is_not_there_is_a_sentence(tmp_path):
-    assert read_file(tmp_path / "gone.py", "gone.py").problem == "gone.py could not be read: No such file or directory"
-    assert "could not be read" in read_file(tmp_path).problem
-    assert "could not be read" in read_file(Path("with\0zero.py")).problem
-
-
-def test_another_encoding_is_read(tmp_path):
-    path = tmp_path / "train.py"
-    path.write_bytes(
-        "# coding: latin-1\n# Schl\u00fcssel\n".encode("latin-1") + (HEAD + STEP + "    loss.item()\n").encode()
-    )
-    assert [finding.recipe for finding in read_file(path).findings] == ["loss_sync"]
-
-
-def test_bad_escapes_warn_nobody(tmp_path, recwarn):
-    path = tmp_path / "train.py"
-    path.write_text("pattern = '\\d'\nif x is 3: pass\n")
-    assert not read_file(path).problem
-    assert not recwarn.list
-
-
-def notebook(*cells):
-    made = [{"cell_type": kind, "source": text.splitlines(keepends=True)} for kind, text in cells]
-    return json.dumps({"cells": made, "nbformat": 4})
-
-
-def test_a_notebook_is_one_program_of_cells(tmp_path):
-    path = tmp_path / "train.ipynb"
-    path.write_text(
-        notebook(
-            ("markdown", "# Title"),
-            ("code", "%matplotlib inline\n!pip install nothing\n" + HEAD),
-            ("code", "%%bash\nrm -rf /"),
-            ("code", "model?"),
-            ("code", "%%time\n" + STEP.strip() + "\n    print(loss.item())"),
-            ("code", "this is no Python"),
-        )
-    )
-    reading = read_file(path, "train.ipynb")
-    assert [(finding.place, finding.text) for finding in reading.findings] == [
-        ("train.ipynb cell 5:9", "print(loss.item())")
-    ]
-    assert reading.problem == "train.ipynb: cell 6 cannot be parsed"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"cells": 3}', '{"cells": [3]}', '{"cells": [{"cell_type": "code", "source": 3}]}']
-)
-def test_a_notebook_that_is_none(tmp_path, text):
-    path = tmp_path / "train.ipynb"
-    path.write_text(text)
-    assert "not a notebook" in read_file(path, "train.ipynb").problem
-
-
-# --- the target's file ----------------------------------------------------------------------------------------
-
-
-def test_the_targets_file_is_found_without_importing(tmp_path, monkeypatch):
-    package = tmp_path / "mine" / "models"
-    package.mkdir(parents=True)
-    for path in (tmp_path / "mine" / "__init__.py", package / "__init__.py", package / "net.py", tmp_path / "flat.py"):
-        path.write_text("raise SystemExit\n")
-    directory = str(tmp_path)
-    assert target_file("flat:build", directory) == tmp_path / "flat.py"
-    assert target_file("flat", directory) == tmp_path / "flat.py"
-    assert target_file("flat.py:build", directory) == tmp_path / "flat.py"
-    assert target_file("mine.models.net:build", directory) == package / "net.py"
-    assert target_file("mine.models:build", directory) == package / "__init__.py"
-    assert target_file("mine/models/net.py:build", directory) == package / "net.py"
-    monkeypatch.syspath_prepend(str(package))
-    assert target_file("net:build", directory) == package / "net.py"
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "demo",
-        "advisor.target.demo:build",
-        "torchvision.models:resnet50",
-        "nowhere:build",
-        "gone.py:build",
-        "..:x",
-        ":x",
-        "json:load",
-    ],
-)
-def test_what_is_not_the_users_is_not_read(tmp_path, target):
-    assert target_file(target, str(tmp_path)) is None
-    assert read_sources(target, str(tmp_path)) == ()
-
-
-def test_each_file_is_read_once(tmp_path):
-    (tmp_path / "train.py").write_text(HEAD + STEP + "    loss.item()\n")
-    (tmp_path / "other.py").write_text("x = 1\n")
-    scripts = [str(tmp_path / "train.py"), "other.py", "gone.py"]
-    readings = read_sources("train.py:build", str(tmp_path), scripts)
-    assert [reading.file for reading in readings] == ["train.py", "other.py", "gone.py"]
-    assert [bool(reading.problem) for reading in readings] == [False, False, True]
-
-
 # --- whatever the text ----------------------------------------------------------------------------------------
 
-WHOLE = f"{HEAD}{STEP}    print(loss.item())\n{EVALUATE}x = DataLoader(d)\n"
+WHOLE = f"{SETUP}{LOOP}    print(loss.item())\n{EVALUATE}x = DataLoader(d)\n"
 
 
 @given(st.text())
@@ -641,45 +473,3 @@ def test_a_program_that_would_take_minutes_is_left_unread(tmp_path):
     (tmp_path / "train.py").write_text("for x in loader:\n" + ("    if bad(x):\n        continue\n" + LONG_STEP) * 4000)
     reading = read_file(tmp_path / "train.py", "train.py")
     assert reading.problem == "train.py has too many conditions and calls to be read for habits"
-
-
-# --- what matters to the measured loop ------------------------------------------------------------------------
-
-
-def _found(recipe):
-    return Finding(recipe, "train.py", 3, "a line", "does something", "do another thing")
-
-
-def test_what_costs_time_on_a_gpu_only_is_what_its_recipe_says():
-    catalog = load_catalog()
-    assert {recipe for recipe in ON_GPU_ONLY if "cpu" in catalog[recipe].devices} == set()
-    assert {recipe for recipe in IN_TRAINING_ONLY if Mode.INFER in catalog[recipe].modes} == set()
-
-
-@pytest.mark.parametrize(
-    ("workload", "recipe", "kept"),
-    [
-        ({"device": "cuda:0"}, "loss_sync", True),
-        ({"device": "cpu"}, "loss_sync", False),
-        ({"device": "cpu"}, "deterministic_off", True),
-        ({"device": "cpu"}, "zero_grad", True),
-        ({"device": "cpu", "mode": Mode.INFER}, "zero_grad", False),
-        ({"device": "cpu", "loader": None}, "num_workers", False),
-    ],
-)
-def test_only_findings_about_the_measured_loop_on_its_device_are_told(workload, recipe, kept):
-    facts = replace(cpu_facts().workload, **workload)
-    assert bool(relevant([_found(recipe)], facts, None)) is kept
-
-
-@pytest.mark.parametrize("workers", [0, 4])
-def test_a_loader_without_workers_is_told_where_the_measured_one_has_none(workers):
-    facts = replace(cpu_facts().workload, loader=loader_facts(num_workers=workers, pin_memory=False))
-    assert bool(relevant([_found("num_workers")], facts, None)) is (workers == 0)
-
-
-@pytest.mark.parametrize(("waiting_ms", "kept"), [(0.05, False), (2.0, True)])
-def test_a_loader_that_nobody_waits_for_is_not_told(waiting_ms, kept):
-    facts = replace(cpu_facts().workload, loader=loader_facts())
-    measured = profile_facts(phases={Phase.DATA_WAIT: waiting_ms, Phase.FORWARD: 9.0}, step_ms=10.0)
-    assert bool(relevant([_found("num_workers")], facts, measured)) is kept

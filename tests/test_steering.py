@@ -6,9 +6,8 @@ import threading
 
 import pytest
 from facts import gpu_facts
-from fake_trials import FakeRun
+from fake_trials import three_removers
 from made_up import CATALOG
-from planted import pauses_removed, plant_removers
 
 from advisor.experiment import events
 from advisor.experiment.budget import Budget
@@ -19,6 +18,8 @@ from advisor.experiment.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.experiment.steering import SKIPPED, Steering
 from advisor.records import Candidate, Numerics, Verdict
+
+pytestmark = pytest.mark.usefixtures("own_state")
 
 
 class Clock:
@@ -85,18 +86,6 @@ def test_the_state_knows_which_value_was_accepted():
 # --- sessions -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _own_state(tmp_path, monkeypatch):
-    monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
-
-
-def session_of(folder, **options):
-    plant_removers(folder / "recipes", usual=True, first="EXACT", second="EXACT", third="EXACT")
-    recipes = (str(folder / "recipes"),)
-    only = ("first", "second", "third")
-    return FakeRun(folder, pauses_removed, only=only, recipe_folders=recipes, **{"budget_s": 60.0, **options})
-
-
 def starts(matches):
     return lambda event: isinstance(event, events.TrialStarted) and matches(event.name)
 
@@ -107,7 +96,7 @@ def measuring(name):
 
 def test_a_session_obeys(tmp_path):
     """Its control is skipped, it is paused, given more time, ended early, and searches on when it is asked to."""
-    run = session_of(tmp_path)
+    run = three_removers(tmp_path)
     session = run.session
     run.when(starts(lambda name: name == "baseline"), session.skip)  # without it there is nothing to go on with
     run.when(measuring("control=true"), session.skip)
@@ -139,11 +128,11 @@ def test_a_session_obeys(tmp_path):
 
 
 def test_going_on_with_a_complete_session_never_spoils_its_record(tmp_path):
-    run = session_of(tmp_path, budget_s=12.0).run()
+    run = three_removers(tmp_path, budget_s=12.0).run()
     run.journal.close()
     past = open_session(run.journal.session_id)
     assert not SessionState.of(past.events).finished.cancelled
-    again = session_of(tmp_path, past=past)
+    again = three_removers(tmp_path, past=past)
     again.run_until(starts(lambda name: name == "baseline"))
     assert again.told[-1].cancelled, "whoever is there is told so"
     again.journal.close()

@@ -6,7 +6,8 @@ import torchvision
 from torch import nn
 
 from advisor.portable import source
-from advisor.recipe.structure import block_counts, repeated_blocks
+from advisor.portable.blocks import repeated_blocks
+from advisor.trial.inspection import block_counts
 
 
 class Block(nn.Module):

@@ -136,10 +136,6 @@ class PerWorker(Images):
         return torch.tensor(float(self.calls)), index
 
 
-def in_tuples(samples):
-    return tuple(map(list, zip(*samples, strict=True)))
-
-
 DIFFERENT = {
     "contents": (lambda: Sevens(Images(False), batch_size=4), plain, "0 of batch 1 has other contents"),
     "contents of what is not random": (

@@ -39,15 +39,6 @@ def build(config):
 """
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """On a loaded machine threads that wait for one another take most of such a small step."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def loop_of(data=None, mode=Mode.TRAIN, make_batch=None) -> Loop:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1) if mode is Mode.TRAIN else None

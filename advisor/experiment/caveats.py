@@ -17,7 +17,7 @@ from advisor.figures.stats import LARGEST_NOISE_FLOOR
 from advisor.recipe.settings import Settings
 from advisor.records import Mode, Outcome
 
-# Within this many times what comes before the first candidate, a session can try some and confirm what helps.
+# Smallest budget that is enough, as a multiple of the time before the first candidate. Unitless.
 _BUDGET_PER_START = 4
 
 

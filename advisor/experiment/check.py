@@ -45,7 +45,7 @@ class Checked:
     seconds: float
 
     def worth(self, least: float) -> bool:
-        """Whether the settings may be worth ``least``: only an interval that lies below it says that they are not."""
+        """Whether the speed-up may be ``least`` or more: false only if the whole interval lies below it."""
         return self.ci_high >= least
 
 
@@ -107,7 +107,7 @@ def _spec(request: Request, settings: Settings, path: str, catalog: Catalog, *, 
 
 
 def _checked(result: TrialResult, spec: TrialSpec) -> TrialResult:
-    """The result, which was measured. Raises TargetError where it was not."""
+    """Return the result. Raises TargetError if it was not measured."""
     if result.measured:
         return result
     late = result.outcome is Outcome.TIMED_OUT

@@ -64,7 +64,7 @@ class Consent:
         return value is None or self.values.get(recipe, value) == value
 
     def exceeds(self, candidate: Candidate, measured: NumericsResult | None) -> bool:
-        """Whether a candidate changes more than is allowed, by its declaration or as measured; accepted or not."""
+        """Whether a candidate changes results more than allowed, as declared or as measured, even if it is accepted."""
         declared = self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
         return declared.severity > self.allow.severity or (measured is not None and exceeds(measured, self.allow))
 

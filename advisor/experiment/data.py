@@ -33,7 +33,7 @@ def compare_data(new: DataPrint | None, old: DataPrint | None) -> DataDifference
 
 
 def widened(own: DataPrint | None, others: Iterable[DataPrint | None]) -> DataPrint | None:
-    """The baseline's print, with what differs between it and further runs of the baseline as random."""
+    """The baseline's print, in which parts that differ between runs of the baseline are marked as random."""
     if own is None:
         return None
     random, loose = list(own.random), list(own.loose)

@@ -19,7 +19,7 @@ class Decisions:
         self.version = 0
 
     def take(self, recipe: str, decision: Decision | None, value: Value | None = None) -> bool:
-        """Take a decision, of one value only where there is one, or take it back (None). Whether anything changed."""
+        """Take a decision on a recipe or one of its values, or take it back (None). Return whether anything changed."""
         with self._lock:
             if (self._of.get(recipe), self._values.get(recipe)) == (decision, value):
                 return False

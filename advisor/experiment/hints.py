@@ -48,7 +48,7 @@ def hints_for(name: str) -> Hints:
 
 
 def keep_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
-    """Keep what a session found in place of what was kept; the time of a compilation stays until one is seen again."""
+    """Replace the hints with this session's. The compile time is kept until another is measured."""
     kept = _read()
     compile_s = compile_s if compile_s is not None else hints_for(name).compile_s
     others = {other: hints for other, hints in kept.workloads.items() if other != name}

@@ -250,7 +250,7 @@ def _read(path: Path) -> PastSession:
 
 
 def _header(request: Request) -> dict[str, Any]:
-    """The first line: the request with a config that keeps its types, and without what looks secret."""
+    """The first line: the request, with the config's types and without what looks like a secret."""
     config, withheld = without_secrets(request.target.config)
     arguments, withheld_arguments = arguments_without_secrets(request.target.arguments)
     target = replace(request.target, config=None, arguments=arguments)

@@ -183,7 +183,7 @@ class Known:
 
     @property
     def uncompiled(self) -> Settings:
-        """The stack without what compiles it."""
+        """The stack without the settings that compile it."""
         catalog = self.plan.catalog
         return Settings({key: value for key, value in self.stack.items() if not catalog.by_key(key).expensive})
 
@@ -361,7 +361,7 @@ class Known:
         return 1 < self.judge.gain(settings, self.stack).ratio < POLICY.small_gain
 
     def _left_out(self, move: Move) -> Known:
-        """Of two that do as well the simpler stays, but a usual setting leaves only where two runs of each say so."""
+        """Leave a setting out of the stack if the rest does as well; a usual one only after two runs of each."""
         gone = [key for key in self.stack if key not in move.settings]
         if move.base != self.stack or not self.usable(move.settings):
             return self

@@ -25,7 +25,7 @@ Moves = Iterator[Move]
 
 @functools.lru_cache(maxsize=2)  # what is left to do is told of one state, and the next move taken from it
 def moves(known: Known) -> tuple[Move, ...]:
-    """Everything that could be measured next; of moves that are worth as much the first is taken."""
+    """All that could be measured next. Of moves with equal worth the first is taken."""
     kinds = (leaps, instruments, drops, swaps, adds, alones, repeats, turns)
     return tuple(move for kind in kinds for move in kind(known) if not _compiles_too_long(known, move.settings))
 
@@ -45,8 +45,8 @@ def _compiles_too_long(known: Known, settings: Settings) -> bool:
 def leaps(known: Known) -> Moves:
     """The expert's stack: first without compiling, then compiled; where it fails, without the part that failed.
 
-    What the search has found meanwhile is part of it: a leap that gained nothing is worth another once the step no
-    longer waits for its data. After a decision it is the stack itself, where what is left of it was never measured.
+    A leap holds the settings that the search has found since: one that gained nothing is repeated once the step no
+    longer waits for its data. After a decision the leap is the rest of the stack, if that was never measured.
     """
     if known.pending:
         yield Move(Kind.LEAP, known.stack, POLICY.leap_gain, f"stack: {known.stack}")
@@ -182,7 +182,7 @@ def _standing(known: Known, goal: Settings) -> Settings:
 
 
 def _permitted(known: Known, settings: Settings) -> Settings:
-    """Settings without what the person rejected, or what conflicts with the rest then."""
+    """The settings that the person permits; none if these conflict with each other."""
     catalog, consent = known.plan.catalog, known.plan.consent
     for key in settings:
         if not consent.permits({key: settings[key]}):
@@ -225,7 +225,7 @@ def drops(known: Known) -> Moves:
             if cheaper and not known.judge.knows(cheaper):
                 yield Move(Kind.DROP, cheaper, POLICY.drop_gain, f"stack without {key}, not compiled", plain)
             continue
-        gain = _gain_of_leaving_out(known, key, shown) if anew else _usual_gain_of_leaving_out(known, key)
+        gain = _gain_of_leaving_out(shown) if anew else _usual_gain_of_leaving_out(known, key)
         yield Move(Kind.DROP, rest, gain, f"stack without {key}", known.stack)
 
 
@@ -235,7 +235,7 @@ def _usual_gain_of_leaving_out(known: Known, key: str) -> float:
     return 1.04 if recipe.times_kernels else POLICY.drop_gain
 
 
-def _gain_of_leaving_out(known: Known, key: str, contribution: float | None) -> float:
+def _gain_of_leaving_out(contribution: float | None) -> float:
     """The expected gain of leaving out a setting and compiling anew: little, unless it cost speed before."""
     if contribution is None or contribution > POLICY.drop_gain:
         return POLICY.information
@@ -243,7 +243,7 @@ def _gain_of_leaving_out(known: Known, key: str, contribution: float | None) -> 
 
 
 def swaps(known: Known) -> Moves:
-    """Another value in the place of one of the stack's, or what a setting of the stack rules out in its place."""
+    """Replace a value of the stack by another of the same setting, or a setting by one that it rules out."""
     for candidate in known.plan.candidates:
         present = known.stack.get(candidate.key)
         if not known.plan.may_stack(candidate):
@@ -404,7 +404,7 @@ def _is_next_rung(known: Known, candidate: Candidate) -> bool:
 
 
 def repeats(known: Known) -> Moves:
-    """Another process where one of each has not decided: of what may be better than the stack, and of the stack."""
+    """Run a combination or the stack again, if one process of each has not decided which is better."""
     judge = known.judge
     nulls = 1 + len(judge.runs.get(BASELINE, ())) + len(judge.controls)  # disturbed ones as well: the next may be too
     if 1 < nulls < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:

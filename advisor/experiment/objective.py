@@ -48,11 +48,11 @@ class Goal:
         return self.objective in (Objective.THROUGHPUT, Objective.LATENCY)
 
     def fits(self, result: TrialResult) -> bool:
-        """Whether a result stays within the limits; so does one whose figures are not known."""
+        """Whether a result is within the limits. Unknown figures count as within."""
         return not self.exceeded(result)
 
     def fits_memory(self, result: TrialResult) -> bool:
-        """Whether a result stays within the memory limit; so does one whose peak is not known."""
+        """Whether a result is within the memory limit. An unknown peak counts as within."""
         peak_bytes = result.peak_reserved_bytes
         return self.memory_limit_bytes is None or peak_bytes is None or peak_bytes <= self.memory_limit_bytes
 
@@ -76,7 +76,7 @@ class Goal:
         return WORDS[self.objective]
 
     def better(self, count: int = 1) -> str:
-        """The verb phrase for so many candidates that are better: ``is measurably faster``."""
+        """The verb phrase for a number of better candidates: ``is measurably faster``."""
         return self._phrase(self.words.better, count)
 
     def not_better(self, count: int = 1) -> str:

@@ -18,7 +18,7 @@ from advisor.recipe.parallel_recipe import PARALLEL
 from advisor.recipe.settings import Settings
 from advisor.records import Bottleneck, Candidate, Facts, Objective, Value, WorkloadFacts
 
-# Bound by these, a step waits for its data, and what feeds it faster is worth more than anything else.
+# Bottlenecks of a step that waits for its data. Feeding it faster comes before anything else.
 _FEEDING = frozenset({Bottleneck.INPUT, Bottleneck.COPY})
 COMPILE_MODE, COMPILE_SCOPE = "compile.mode", "compile.scope"
 
@@ -86,7 +86,7 @@ class Plan:
         return recipe.is_usual(candidate.value, self.facts.workload.mode) or (recipe.habit and candidate.already_on)
 
     def may_stack(self, candidate: Candidate) -> bool:
-        """Whether a candidate can be part of a stack as things stand: it is not only priced, and needs no consent."""
+        """Whether a candidate can join a stack now: it needs no consent, and is not tried for its cost alone."""
         recipe = self.recipe(candidate)
         return self.consent.permits(candidate.settings) and not (recipe.habit and not self.is_usual(candidate))
 
@@ -159,9 +159,9 @@ class Plan:
         return self.hints.get(candidate.key) == candidate.value
 
     def _company(self, candidates: Iterable[Candidate]) -> Settings:
-        """All of these together, but for what conflicts with one before it or is done for by another.
+        """These candidates as one stack, each unless it conflicts with an earlier one or has nothing left to do.
 
-        What leaves nothing to do to one added before it takes its place: which of them comes first is often chance.
+        One that leaves an earlier one nothing to do replaces it, since their order is often chance.
         """
         settings, added = Settings(), list[Candidate]()
         for candidate in candidates:
@@ -197,9 +197,9 @@ class Plan:
         return limit is not None and peak is not None and peak > limit
 
     def needs_more_than_it_tells(self, candidate: Candidate) -> bool:
-        """Whether a candidate is expected to gain nothing, and its trial has to import everything anew.
+        """Whether a candidate is expected to gain nothing, and its trial needs a fresh interpreter.
 
-        Who names it with ``--only`` wants the figure all the same.
+        Never for one that ``--only`` names: the person wants its figure.
         """
         recipe = self.recipe(candidate)
         if recipe.stage is not Stage.ENVIRONMENT or recipe.id in self.request.only or candidate.already_on:

@@ -16,7 +16,7 @@ from advisor.records import Outcome, TrialRecord
 
 
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
-    """Add all runs of the past session to what is known; its first baseline is the one that all are compared with.
+    """Add all runs of the past session to the knowledge. All are compared with its first baseline.
 
     The present run of the baseline is one of its repeats.
     """

@@ -24,7 +24,7 @@ _MOST_SHOWN = 3
 
 
 def with_its_config(request: Request, past: PastSession, *, given: bool) -> Request:
-    """The request to take a session up with: with the config of its file, which also holds what was not recorded.
+    """The request for resuming a session, with the config read from its file: secrets are not in the record.
 
     ``given``: this command line named a config, which is the request's already. Raises UsageError where the file is
     needed and gone.

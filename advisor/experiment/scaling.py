@@ -31,10 +31,11 @@ from advisor.records import (
     World,
     text_of,
 )
+from advisor.records.kinds import COLLECTIVES
 
 # Standard deviation between processes before any was repeated, as a share of the step: several ranks on one host.
 _PRIOR = 0.015
-# First losses that lie further apart are not those of the same training. Relative; the order of sums explains 1e-3 in
+# Largest difference of the first losses of the same training. Relative; the order of sums explains 1e-3 in
 # float32 and 1e-2 in bfloat16.
 _SAME_LOSSES = 0.03
 # Exposed communication from which on a step is bound by it. Share of the step.
@@ -67,7 +68,7 @@ class Spread:
         return ", ".join([self.strategy, *options, *weak])
 
     def world(self, gpus: int, options: tuple[str, ...] = (), machines: int = 1) -> World:
-        """The processes of a trial on so many GPUs in all: DataParallel is one for all of them."""
+        """The processes of a trial on this many GPUs. DataParallel runs one process for all of them."""
         if self.strategy == SINGLE:
             return World(1, devices=1)
         here = gpus // machines
@@ -205,7 +206,7 @@ class Scaling:
         return ScalingRecord(
             gpus=self.gpus,
             device_type=self.device_type,
-            backend="nccl" if self.device_type == "cuda" else "gloo",
+            backend=COLLECTIVES[self.device_type],
             carried=dict(self.carried),
             left_out=dict(self.left_out),
             rows=tuple(self.row_of(spread) for spread in self.runs),

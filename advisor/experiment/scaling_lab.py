@@ -18,7 +18,6 @@ from advisor.recipe.parallel_recipe import PARALLEL, STRATEGY, why_not_sharded
 from advisor.recipe.settings import Settings
 from advisor.records import Facts, Hardware, Mode, TrialResult, Value
 
-ALL = 0
 # torchrun imports PyTorch in each rank, which a trial of one GPU is spared. Seconds, before one was timed.
 _START_S = 8.0
 _TURNS = (True, False, False, True)

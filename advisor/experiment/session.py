@@ -113,7 +113,7 @@ class Session:
                 self._steering.go_on()
 
     def skip(self) -> None:
-        """End the running trial only; nothing before the baseline is measured, which all else needs."""
+        """End the running trial only. Ignored before the baseline is measured, since all else needs it."""
         if self._known is not None:
             self._runner.skip()
 
@@ -132,7 +132,7 @@ class Session:
             self._lab.tell_progress(self._known)
 
     def finish(self) -> None:
-        """End the running trial and the search; what is known is reported as at the end of any session."""
+        """End the running trial and the search, and report as at the end of any session."""
         if self._known is None:
             self.cancel()
             return

@@ -1,4 +1,4 @@
-"""Tells the outside what is new in what is known, as events."""
+"""Posts events for the news in what the search knows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from advisor.records import (
 
 
 class Teller:
-    """Remembers what has been told, and posts what differs from it."""
+    """Posts an event for each change since the last call."""
 
     def __init__(self, emit: Callable[[events.Event], None]) -> None:
         self._emit = emit
@@ -116,7 +116,7 @@ class Teller:
             self._emit(events.CombinationMeasured(point))
 
     def _tell_stack(self, known: Known) -> None:
-        """Tell the stack, where it is within the limits: what is shown is what could be had at once."""
+        """Tell the stack if it keeps to the limits, so that the shown stack can be used at once."""
         if known.pending:
             return
         result = known.judge.result(known.stack)

@@ -59,7 +59,7 @@ _TF32_FAMILIES = ("conv1d", "conv2d", "conv3d", "recurrent")
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One of the things compared, and what rounding explains of it.
+    """A compared quantity (losses, outputs, weights), and the part of its difference that rounding explains.
 
     ``share`` of what rounding does to the outputs shows in it. That and the ``floor`` grow with each update, by
     ``growth`` and ``floor_growth``. ``per_reference`` is in distances of the baseline from the reference; where there
@@ -133,7 +133,7 @@ def _allowed(quantity: Quantity, step: int, explained: float, own: Sequence[floa
     floor = quantity.floor * quantity.floor_growth**step
     if not own:
         return max(grown, floor, quantity.later_at_least if step else quantity.first_at_least)
-    # Before the first update nothing has leapt; later one step's luck is not the next one's.
+    # Nothing is updated before the first step. Later steps differ by chance, so the largest difference counts.
     seen = max(own) if step else own[0]
     return max(grown, floor, quantity.per_reference * seen)
 

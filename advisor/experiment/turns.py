@@ -15,11 +15,13 @@ from advisor.experiment.bench import Bench
 from advisor.experiment.judge import BASELINE, Beside
 from advisor.experiment.known import Evidence
 from advisor.recipe.settings import Settings
-from advisor.records import Block, BlockDone, Facts, TrialKind, TrialResult, TrialSpec, Value
+from advisor.records import Block, BlockDone, Facts, Outcome, TrialKind, TrialResult, TrialSpec, Value
 from advisor.runner.trials import Trial
 
 MOST_PAIRS = 12
+# Pairs of blocks that time is planned for, and those that are enough where the time runs out before.
 FEWEST_PAIRS = 5
+LEAST_PAIRS = 3
 MOST_PAIRS_IN_TURN = 2
 # What two processes may take of the memory that is free, together.
 _MEMORY_MARGIN = 0.9
@@ -89,29 +91,32 @@ def _taking_turns(bench: Bench, old_spec: TrialSpec, new_spec: TrialSpec) -> Evi
                 return Evidence(runs=((values, bench.checked(ended)),))
         ready = bench.budget.spent_s
         bench.warming_up_s += ready - started
-        outcome = _alternate(bench, old, new)
+        pairs, ended = _alternate(bench, old, new)
         bench.measuring_s += bench.budget.spent_s - ready
-        if isinstance(outcome, TrialResult):
-            return Evidence(runs=((settings, bench.checked(outcome)),))
-        old_blocks, new_blocks = outcome
-        result = replace(bench.checked(new.finish()), wall_s=bench.budget.spent_s - started)
-        return Evidence(beside=Beside(tuple(new_blocks), tuple(old_blocks), result))
+        result = bench.checked(ended or new.finish())
+        kept = result.measured or (result.outcome is Outcome.TIMED_OUT and len(pairs) >= LEAST_PAIRS)
+        if not kept:
+            return Evidence(runs=((settings, result),))
+        blocks, beside = tuple(block for block, _ in pairs), tuple(block for _, block in pairs)
+        wall_s = bench.budget.spent_s - started
+        timed = replace(result, outcome=Outcome.MEASURED, reason="", details="", blocks=blocks, wall_s=wall_s)
+        return Evidence(beside=Beside(blocks, beside, timed))
 
 
-def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[Block], list[Block]] | TrialResult:
-    old_blocks: list[Block] = []
-    new_blocks: list[Block] = []
+def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[tuple[Block, Block]], TrialResult | None]:
+    """The new trial's blocks, each with the old one's beside it, and the result of a trial that ended meanwhile."""
+    pairs: list[tuple[Block, Block]] = []
     seconds = _BLOCK_SHARE * bench.budget.measure_s
-    for pair in range(MOST_PAIRS):
+    while len(pairs) < MOST_PAIRS:
         started = bench.budget.spent_s
-        order = ((old, old_blocks), (new, new_blocks))
-        for trial, blocks in order if pair % 2 == 0 else reversed(order):
+        timed: dict[Trial, Block] = {}
+        for trial in (old, new) if len(pairs) % 2 == 0 else (new, old):
             done = trial.measure_block(seconds)
             if not isinstance(done, BlockDone):
-                return done
-            blocks.append(done.block)
-        enough = len(new_blocks) >= FEWEST_PAIRS
+                return pairs, done
+            timed[trial] = done.block
+        pairs.append((timed[new], timed[old]))
         # Blocks that hold whole epochs of a loader take longer than they were asked to.
-        if enough and bench.budget.left_s < bench.budget.spent_s - started:
+        if len(pairs) >= LEAST_PAIRS and bench.budget.left_s < bench.budget.spent_s - started:
             break
-    return old_blocks, new_blocks
+    return pairs, None

@@ -20,7 +20,7 @@ _PRECISION = (AUTOCAST, WEIGHTS, MATMUL)
 _OF_CAPTURE = ("captur", "cuda graph", "cudagraph", "graph replay", "stream is capturing")
 _OF_COMPILING = ("dynamo", "inductor", "triton", "compil", "fake tensor", "faketensor", "backend=")
 
-# A view of what channels_last has laid out otherwise; numbers of two types where a model asks for one.
+# Errors of views that channels_last breaks, and of two number types where an operation takes one.
 _OF_LAYOUT = ("view size is not compatible", "non-overlapping and dense", "input is not contiguous")
 _OF_TYPES = ("expected scalar type", "same dtype", "bfloat16", "c10::half", "(float) and", "dtype mismatch")
 _OF_SECOND_DERIVATIVES = ("double backward", "differentiated twice")
@@ -44,7 +44,7 @@ def _worth(known: Known, settings: Settings) -> bool:
 
 
 def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Weakening, ...]:
-    """The weakenings by what is to blame, as far as the failure tells."""
+    """The weakenings, the one most likely to remove the cause of the failure first."""
     rest: tuple[Weakening, ...] = (_graph, _compiling, without_half, _others)
     if result is None:
         return rest
@@ -107,7 +107,7 @@ def _uncompiled(known: Known, settings: Settings) -> Iterator[Settings]:
 
 
 def without_half(known: Known, settings: Settings) -> Iterator[Settings]:
-    """With TensorFloat-32 in the place of half precision, then in the user's own."""
+    """With TensorFloat-32 instead of half precision, then in the user's own precision."""
     present = [key for key in _PRECISION if key in settings]
     for key in present:
         rest = settings.without(key)

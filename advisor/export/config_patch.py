@@ -19,7 +19,7 @@ from advisor.export.configs.kinds import home_of, kind_of
 from advisor.export.configs.names import entries_for, in_the_words_of, switched
 from advisor.export.configs.nodes import phrases as phrases_of_nodes
 from advisor.export.configs.toml_document import TomlDocument
-from advisor.export.configs.words import Config, Entry, Phrase, words_of
+from advisor.export.configs.words import PERSISTENT, PREFETCH, WORKERS, Config, Entry, Phrase, words_of
 from advisor.export.configs.yaml_document import LINE, YamlDocument
 from advisor.export.configs.yaml_nodes import BREAKS
 from advisor.files.config_file import is_toml
@@ -90,11 +90,13 @@ def patched(text: str, wanted: Wanted, *, name: str = "config.yaml", kind: Confi
     for phrase in _phrases(document, wanted, kind):
         if all(writer.is_open(key) for key in phrase.keys):
             writer.say(phrase)
-    for key, value in {**wanted.brought, **wanted.settings}.items():
-        if writer.is_open(key) and _is_alone(key, wanted.settings):
+    # The settings first: what they bring with them depends on whether they were written.
+    for key, value in {**wanted.settings, **wanted.brought}.items():
+        if writer.is_open(key) and _is_alone(key, wanted.settings) and _goes_with_workers(writer, wanted, key):
             entries = entries_for(key, value, document.tree, wanted.current)
             if entries:
                 writer.say(Phrase((key,), entries))
+    _drop_options_of_workers(writer, wanted)
     rest = _rest(writer, wanted)
     in_section = kind in _FREE_FORM or SECTION in document.tree
     if in_section:
@@ -144,7 +146,7 @@ class _Writer:
         self.mapped: dict[str, str] = {}
         self.said: dict[str, str] = {}
         self.remarks: list[str] = []
-        self._taken: set[Path] = set()
+        self.taken: set[Path] = set()
         self._blocked: set[str] = set()
 
     def is_open(self, key: str) -> bool:
@@ -159,11 +161,11 @@ class _Writer:
             self.remarks.append(f"{', '.join(phrase.keys)}: the config's {obstacle}")
             self._blocked.update(phrase.keys)
             return
-        if any(entry.path in self._taken for entry in entries):
+        if any(entry.path in self.taken for entry in entries):
             return
         for entry in entries:
             self.document.replace_or_add(entry.path, entry.value)
-            self._taken.add(entry.path)
+            self.taken.add(entry.path)
         for key in phrase.keys:
             self.mapped[key] = ", ".join(".".join(entry.path) for entry in entries)
             self.said[key] = ", ".join(f"{'.'.join(entry.path)}: {_shown(entry.value)}" for entry in entries)
@@ -192,6 +194,22 @@ def _rest(writer: _Writer, wanted: Wanted) -> dict[str, Value]:
         if key in writer.said:
             left |= {other: value for other, value in brought.items() if other not in (*writer.said, *wanted.settings)}
     return left
+
+
+def _goes_with_workers(writer: _Writer, wanted: Wanted, key: str) -> bool:
+    """Whether a config may say a setting where its number of workers is: a loader refuses workers' options without."""
+    return key not in (PERSISTENT, PREFETCH) or WORKERS not in wanted.settings or WORKERS in writer.said
+
+
+def _drop_options_of_workers(writer: _Writer, wanted: Wanted) -> None:
+    """Take out the number of batches that each worker prepares, where the config now says that there are none."""
+    if wanted.settings.get(WORKERS) != 0 or not writer.is_open(PREFETCH):
+        return
+    written = [path for path in writer.taken if "num_workers" in path[-1]]
+    beside = [(*path[:-1], path[-1].replace("num_workers", "prefetch_factor")) for path in written]
+    entries = tuple(Entry(path, None) for path in beside if at(writer.document.tree, path) is not None)
+    if entries:
+        writer.say(Phrase((PREFETCH,), entries))
 
 
 def _is_alone(key: str, settings: Mapping[str, Value]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
-from statistics import fmean, median, pstdev
+from statistics import fmean, median, pstdev, stdev
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
@@ -28,6 +28,8 @@ _MEDIAN_OF_SOME = 1.35
 # simulated groups of four undisturbed runs none was so far off with a fitting prior, 11 with a prior of a twentieth.
 _DISTURBED = 20.0
 _FEWEST_WITH_DISTURBED = 4
+# Ratios that resampling can speak for: from the smallest to the largest, five hold the median in 94 % of cases.
+_FEWEST_RATIOS = 5
 
 Interval = tuple[float, float, float]
 
@@ -55,18 +57,6 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
-def ratio_interval(new: Sequence[float], old: Sequence[float], *, seed: int = 0) -> Interval:
-    """The ratio of medians ``new / old`` and its 95 % percentile-bootstrap interval, resampling each side's blocks.
-
-    The values are rates (samples per second), so a ratio above 1 is a speed-up. Efron and Tibshirani, An
-    Introduction to the Bootstrap, chapter 13.
-    """
-    draw = random.Random(seed)
-    ordered_new, ordered_old = sorted(new), sorted(old)
-    ratios = [resampled_median(ordered_new, draw) / resampled_median(ordered_old, draw) for _ in range(RESAMPLES)]
-    return _with_interval(median(new) / median(old), ratios)
-
-
 def paired_ratio_interval(
     new: Sequence[float], old: Sequence[float], spread: ProcessSpread | None = None, *, seed: int = 0
 ) -> Interval:
@@ -74,13 +64,25 @@ def paired_ratio_interval(
 
     ``new[i]`` and ``old[i]`` were measured next to each other: what slows the machine for longer than that cancels in
     their ratio. In a ratio of two medians it would not, where it comes and goes. With ``spread`` what makes processes
-    differ is resampled as well. Raises ValueError when the lengths differ.
+    differ is resampled as well. Fewer than five ratios are too few to resample, since from the smallest to the largest
+    they hold the true median in 88 % of cases at best: Student's interval of their mean logarithm widens it.
+    Raises ValueError when the lengths differ.
     """
     ratios = sorted(mine / other for mine, other in zip(new, old, strict=True))
     draw = random.Random(seed)
-    sigma = spread.widened * math.sqrt(2) if spread else 0.0
+    between = spread.widened * math.sqrt(2) if spread else 0.0
+    sigma = math.hypot(between, _error_of_few(ratios))
     resampled = [resampled_median(ratios, draw) * math.exp(draw.gauss(0.0, sigma)) for _ in range(RESAMPLES)]
     return _with_interval(median(ratios), resampled)
+
+
+def _error_of_few(ratios: Sequence[float]) -> float:
+    """The standard error of the mean logarithm of two to four ratios, as wide as Student's t makes it; 0 of others."""
+    if not 1 < len(ratios) < _FEWEST_RATIOS:
+        return 0.0
+    degrees = len(ratios) - 1
+    error = stdev(map(math.log, ratios)) / math.sqrt(len(ratios))
+    return error * student_factor(degrees) / _NORMAL_FACTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +159,13 @@ def runs_ratio_interval(
     *,
     of_later_runs: bool = False,
 ) -> Interval:
-    """As :func:`ratio_interval` for processes: ``new`` and ``old`` hold the block rates of one process each.
+    """The ratio ``new / old`` of the rates of processes, with its 95 % interval; each side holds one list a process.
 
-    Two sources of error add up: the blocks within a process, by the bootstrap's standard error of their median, and
-    the process itself, by the pooled ``spread`` (``old_spread`` for the other side, where that is another): one to
-    three processes are too few to resample. The interval is normal in the logarithm of the ratio, with Student's factor
-    for the spread. A process counts once however many blocks it has. Davison and Hinkley, Bootstrap Methods and their
-    Application, section 3.8.
+    The rates are those of blocks (samples per second), so a ratio above 1 is a speed-up. Two sources of error add up:
+    the blocks within a process, by the bootstrap's standard error of their median, and the process itself, by the
+    pooled ``spread`` (``old_spread`` for the other side, where that is another): one to three processes are too few to
+    resample. The interval is normal in the logarithm of the ratio, with Student's factor for the spread. A process
+    counts once however many blocks it has. Davison and Hinkley, Bootstrap Methods and their Application, section 3.8.
 
     With ``of_later_runs`` it is the interval of what one more process of each would show, which differs from the mean
     by as much as those that were seen differ from one another.

@@ -103,7 +103,27 @@ def parsed(text: str, source: str, loader: type[ConfigLoader] = ConfigLoader) ->
             return found
         return yaml.load(text, Loader=loader)  # noqa: S506 - a safe loader
     except YAML_FAILURES as error:
-        raise UsageError(f"{source} is not valid YAML: {reason(error)}", "Mend the file and try again.") from error
+        raise _unreadable(text, source, error) from error
+
+
+def _unreadable(text: str, source: str, error: BaseException) -> UsageError:
+    """The error for a text that is neither JSON nor YAML, in the words of the format that its name says."""
+    suffix = Path(source).suffix.lower()
+    if suffix == ".json":
+        return UsageError(f"{source} is not valid JSON: {_problem_of_json(text)}", "Mend the file and try again.")
+    known = suffix in ("", ".yaml", ".yml")
+    hint = (
+        "Mend the file and try again." if known else "Give a file of YAML, JSON or TOML, with an ending that says so."
+    )
+    return UsageError(f"{source} is not valid YAML: {reason(error)}", hint)
+
+
+def _problem_of_json(text: str) -> str:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return reason(error)
+    return "it holds numbers that cannot be read"
 
 
 def dumped(data: Any, **options: Any) -> str:

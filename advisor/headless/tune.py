@@ -26,7 +26,7 @@ from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Numerics, Objective, TargetSpec, Value
 from advisor.records.outputs import Outputs
-from advisor.records.pickled import SUFFIX
+from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.report.conclusions import settings_to_export, stack_helps
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ def _pickled(workload: Any, name: str) -> str:
             "the first line of its cell, and call advisor.tune('mymodel.py:build').",
         ) from error
     safe = "".join(letter if letter.isalnum() else "_" for letter in name)
-    path = SCRATCH.folder() / f"{safe}{SUFFIX}"
+    path = SCRATCH.folder() / f"{safe}{WORKLOAD_SUFFIX}"
     path.write_bytes(content)
     path.chmod(0o600)
     return str(path)

@@ -35,7 +35,7 @@ class Recomputed:
             return self.run((), *args, **kwargs)
         options: dict[str, typing.Any] = {"use_reentrant": False, "preserve_rng_state": True}
         if torch.compiler.is_compiling():
-            # A compiler writes to buffers once. By keyword, an argument could be taken for one of the checkpoint's.
+            # The compiler writes to buffers once. A keyword argument could be taken for one of the checkpoint's.
             return torch.utils.checkpoint.checkpoint(functools.partial(self.run, (), **kwargs), *args, **options)
         if self.buffers:
             options["context_fn"] = self.contexts

@@ -78,7 +78,7 @@ def without_graphs(options: dict[str, typing.Any]) -> dict[str, typing.Any]:
 
 @contextlib.contextmanager
 def replaying_graphs() -> typing.Iterator[None]:
-    """Inside this context models that are compiled in place replay CUDA graphs, if their mode has any."""
+    """Let models that are compiled in place replay CUDA graphs inside this context, if their mode has any."""
     count = 0 if LEFT_OUT else 1
     STEPS_WITH_GRAPHS[0] += count
     try:
@@ -108,7 +108,7 @@ def begin_step(device: torch.device, *, outputs_hold_graphs: bool = False) -> No
 
 
 def leave_graphs_out(reason: str) -> None:
-    """Replay no more CUDA graphs in this process, whose next replay would overwrite what is still in use."""
+    """Replay no more CUDA graphs in this process: the next replay would overwrite memory in use."""
     if not LEFT_OUT:
         LEFT_OUT.append(reason)
         warnings.warn(f"the CUDA graphs of compiled code are left out from now on: {reason}", stacklevel=5)

@@ -314,7 +314,7 @@ def kept_as_it_is(model: torch.nn.Module, training: bool) -> typing.Iterator[Non
 
 @contextlib.contextmanager
 def without_messages() -> typing.Iterator[None]:
-    """Inside this context torch.export says nothing; of a trace that fails it would print the whole graph."""
+    """Silence torch.export inside this context: it prints the whole graph of a trace that fails."""
     disabled = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -372,7 +372,7 @@ def example_calls(
 
 
 def few_samples(data: typing.Any) -> typing.Any:
-    """A batch of two, or the batch that there is."""
+    """A batch of two samples if the data can make one, else the batch that is given."""
     if not isinstance(data, torch.utils.data.DataLoader):
         return data(2) if callable(data) else data
     if isinstance(data.dataset, torch.utils.data.IterableDataset):

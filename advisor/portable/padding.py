@@ -94,7 +94,7 @@ def add_rows(module: torch.nn.Module, loaded: typing.Any, prefix: str) -> None:
 
 
 def with_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """A tensor with rows of zeros at its end, as many as are missing."""
+    """A tensor, padded with rows of zeros to a number of rows."""
     if tensor.shape[0] >= rows:
         return tensor
     padded = tensor.detach().new_zeros(rows, *tensor.shape[1:])
@@ -138,7 +138,7 @@ def may_be_padded(linear: torch.nn.Linear) -> bool:
 
 
 def owners_agree(linear: torch.nn.Linear, owners: dict[int, list[torch.nn.Module]]) -> bool:
-    """Whether whatever shares a layer's weights can be padded with it."""
+    """Whether all layers that share a layer's weights can be padded with it."""
     weight, bias = linear._parameters["weight"], linear._parameters["bias"]
     with_weight = owners[id(weight)]
     linears = [module for module in with_weight if type(module) is torch.nn.Linear and may_be_padded(module)]

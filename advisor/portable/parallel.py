@@ -156,7 +156,7 @@ class ShareOfBatches:
         return bool(self.batches.drop_last)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch by its number, as a loop that is taken up does."""
+        """Set the epoch's number, as a resumed loop does."""
         self.epoch = epoch
         with contextlib.suppress(AttributeError):
             self.batches.sampler.set_epoch(epoch)

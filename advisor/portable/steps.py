@@ -146,7 +146,7 @@ class TrainStep:
 
     @property
     def loss_of_known_form(self) -> Callable[..., Any]:
-        """The loss with a signature that says its form, once that is settled."""
+        """The loss with a signature that tells its form, after :meth:`settle_loss`."""
         loss = self.loss_function
 
         def of_model(model: Any, batch: Any) -> Any:
@@ -204,7 +204,7 @@ class TrainStep:
             self.scaler.update()
 
     def _clip(self) -> None:
-        """No host is asked whether the norm is finite, so that a step can be captured."""
+        """Clip the gradients. The host does not read the norm, so that the step can be captured."""
         if self.plan.clip_norm is not None:
             foreach = CLIP_FOREACH[self.plan.clip_grad]
             torch.nn.utils.clip_grad_norm_(self.parameters, self.plan.clip_norm, foreach=foreach)

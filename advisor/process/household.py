@@ -2,6 +2,7 @@
 
 Processes that leave their trial's group, as daemons do, become the fork server's children (on Linux): the session finds
 them there and ends them. When the session's process dies, the kernel tells the fork server, which ends its descendants.
+A trial leaves all this behind, and leads a group of its own.
 """
 
 from __future__ import annotations
@@ -107,3 +108,17 @@ def leave() -> None:
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
     server._forkserver_alive_fd = server._forkserver_address = server._forkserver_pid = None
+
+
+def lead_own_group() -> None:
+    """Leave the terminal's process group: Ctrl+C there is for the session, which ends its trials itself.
+
+    The fork server's children ignore it until then; afterwards it means what it means to Python.
+    """
+    if os.getpgid(0) != os.getpid():  # a fresh interpreter leads its group already
+        os.setsid()
+    leave()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # not the fork server's
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)

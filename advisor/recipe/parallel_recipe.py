@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -34,9 +33,9 @@ class ParallelRecipe(Recipe):
         if "key" in vars(cls):
             cls.plan_field = cls.key.removeprefix(PARALLEL)
 
-    @abstractmethod
     def values_for(self, facts: Facts) -> Sequence[Value] | Skip:
-        """As ``candidates``, in a session on several GPUs."""
+        """As ``candidates``, in a session on several GPUs: all values but the default, unless it is overridden."""
+        return [value for value in self.examples if value != self.default]
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         """The values for several GPUs, or why there are none to try."""
@@ -49,14 +48,13 @@ class ParallelRecipe(Recipe):
             return None
         return f"{self.key} belongs to {' or '.join(sorted(self.strategies))}, and {STRATEGY} is {strategy}"
 
-
-def ddp_code(argument: str) -> str:
-    """The code of a user's own loop that wraps the model in DistributedDataParallel with this argument."""
-    return (
-        "# under torchrun, after torch.distributed.init_process_group()\n"
-        "model = torch.nn.parallel.DistributedDataParallel(\n"
-        f"    model, device_ids=[device.index], {argument}\n)\n"
-    )
+    def code(self, value: Value) -> str:
+        """The model in DistributedDataParallel, with the value as the argument of the key's name."""
+        return (
+            "# under torchrun, after torch.distributed.init_process_group()\n"
+            "model = torch.nn.parallel.DistributedDataParallel(\n"
+            f"    model, device_ids=[device.index], {self.plan_field}={value}\n)\n"
+        )
 
 
 def state_bytes(facts: Facts) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 
 Value = bool | int | float | str
-# The kinds of devices that --device names, in PyTorch's words; `machine/device.py` has a class for each.
-DEVICES = ("cpu", "cuda")
+# The kinds of devices that --device names, in PyTorch's words, each with torch.distributed's backend for several of
+# them; `machine/device.py` has a class for each kind.
+COLLECTIVES = {"cpu": "gloo", "cuda": "nccl"}
+DEVICES = tuple(COLLECTIVES)
 
 
 class Mode(StrEnum):

@@ -50,8 +50,7 @@ class RanksFound:
     ``exposed_ms``: communication in a step that no computation hides; None where it could not be told.
     ``exposed_by`` names the method: ``profiler`` (NCCL kernels that run beside no other kernel), or ``difference``
     (the step less the same step without communication). ``straggler_share``: the share of the step for which the
-    fastest rank waits for the slowest, 0 to 1. ``left_out``: settings that do not go with several ranks, by key, with
-    the reason.
+    fastest rank waits for the slowest, 0 to 1.
     """
 
     world: World
@@ -62,7 +61,6 @@ class RanksFound:
     exposed_ms: float | None = None
     exposed_by: str = ""
     straggler_share: float | None = None
-    left_out: dict[str, str] = field(default_factory=dict)
     all_reduce: AllReduceSweep | None = None
 
 

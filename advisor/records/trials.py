@@ -39,6 +39,10 @@ class Candidate:
         return {self.key: self.value}
 
 
+# The end of the name of a file with the workload that ``advisor.tune`` was called with.
+WORKLOAD_SUFFIX = ".workload"
+
+
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
     """The user's request: the target and the options that shape the workload.

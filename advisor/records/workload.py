@@ -129,6 +129,11 @@ class WorkloadFacts:
         """The kind of the device in PyTorch's words: one of ``DEVICES``."""
         return self.device.partition(":")[0]
 
+    @property
+    def on_cuda(self) -> bool:
+        """Whether the loop runs on a CUDA device."""
+        return self.device_type == "cuda"
+
     def has(self, *families: str) -> bool:
         """Whether the model has a module of one of these families."""
         return any(self.families.get(family, 0) for family in families)
@@ -334,7 +339,7 @@ class Facts:
     @property
     def on_cuda(self) -> bool:
         """Whether the session measures on a CUDA device."""
-        return self.workload.device_type == "cuda"
+        return self.workload.on_cuda
 
     def current(self, key: str, default: Value) -> Value:
         """The user's present value of a setting."""

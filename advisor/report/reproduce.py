@@ -17,9 +17,9 @@ from advisor.report.document import Block, Listing, Paragraph, Section
 
 def code_section(state: SessionState, catalog: Catalog) -> Iterator[Section]:
     """The code of each setting that won, in the order in which they are applied."""
-    stack = state.stack
-    known = {recipe.key for recipe in catalog}
-    settings = {key: value for key, value in stack.settings.items() if key in known} if stack else {}
+    won = state.stack.settings if state.stack else {}
+    # A damaged record, or another version's, may name settings and values that no recipe has.
+    settings = {one.key: won[one.key] for one in catalog if one.key in won and one.accepts(won[one.key])}
     if not settings:
         return
     blocks: list[Block] = []

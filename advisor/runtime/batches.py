@@ -7,21 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from advisor.portable.calls import TARGET_NAMES, SplitBatch, positional_count, splitter
-from advisor.portable.nested import copy_into, map_tensors, mover, signature_of, tensors_of
-
-__all__ = [
-    "TARGET_NAMES",
-    "SplitBatch",
-    "copy_into",
-    "describe",
-    "has_target",
-    "map_tensors",
-    "mover",
-    "signature_of",
-    "splitter",
-    "tensors_of",
-]
+from advisor.portable.calls import TARGET_NAMES, positional_count
+from advisor.portable.nested import tensors_of
 
 
 def describe(batch: Any) -> str:

@@ -29,11 +29,11 @@ class Division:
     objects: Settings
     elsewhere: dict[str, str]
 
-    def warn(self, who: str, stacklevel: int = 3) -> None:
+    def warn(self, who: str) -> None:
         """Say in one warning what is left to the user."""
         if self.elsewhere:
             told = "; ".join(f"{setting}: {what}" for setting, what in self.elsewhere.items())
-            warnings.warn(f"{who} cannot apply these settings from inside the trainer. {told}.", stacklevel=stacklevel)
+            warnings.warn(f"{who} cannot apply these settings from inside the trainer. {told}.", stacklevel=3)
 
 
 def divide(

@@ -17,7 +17,7 @@ _LEAST_SHARE = 0.01
 
 def relevant(findings: Iterable[Finding], workload: WorkloadFacts, profile: Profile | None) -> tuple[Finding, ...]:
     """The findings about what the measured loop does, and what costs time on its device."""
-    on_gpu, trains = workload.device.startswith("cuda"), workload.mode is Mode.TRAIN
+    on_gpu, trains = workload.on_cuda, workload.mode is Mode.TRAIN
     return tuple(
         finding
         for finding in findings

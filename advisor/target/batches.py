@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from advisor.errors import TargetError
-from advisor.runtime.batches import tensors_of
+from advisor.portable.nested import tensors_of
 from advisor.runtime.loader import GivenBatches
 
 # Batches that are kept of what can be read only once. A count; enough that steps do not all see the same batch.

@@ -24,9 +24,9 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.files.paths import PACKAGE, check_target, is_file
-from advisor.process.printed import Printed
+from advisor.process.output import Printed
 from advisor.records import TargetSpec
-from advisor.records.pickled import SUFFIX
+from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.runtime.loop import Loop
 from advisor.target.adapters import meant, named
 from advisor.target.normalise import normalise
@@ -62,7 +62,7 @@ def _value(spec: TargetSpec) -> Any:
     if by_name is not None:
         adapter, name = by_name
         return in_user_code(f"building {spec.target}", lambda: adapter.load(name, spec))
-    if spec.target.endswith(SUFFIX):
+    if spec.target.endswith(WORKLOAD_SUFFIX):
         return in_user_code("reading the workload", lambda: _handed_over(spec))
     module_name, attribute = parse_target(spec.target)
     sys.argv = [_script(module_name, spec.directory), *spec.arguments]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from advisor.runtime.loss import main_output
+from advisor.portable.losses import main_output
 
 
 def generator_for(*shape: int) -> torch.Generator:

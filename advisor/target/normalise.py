@@ -13,12 +13,13 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
 from advisor.errors import TargetError
+from advisor.portable.losses import describe_loss
+from advisor.portable.nested import tensors_of
 from advisor.recipe.rebuild import batch_size_of, loader_with, resize_batch
 from advisor.records import Mode, TargetSpec
-from advisor.runtime.batches import has_target, tensors_of
+from advisor.runtime.batches import has_target
 from advisor.runtime.compilation import as_written, compiled_as
 from advisor.runtime.loop import Loop
-from advisor.runtime.loss import describe_loss
 from advisor.target.adapters import understood, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted

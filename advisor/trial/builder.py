@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from advisor.process.channel import send_message
-from advisor.process.group import lead_own_group
+from advisor.process.household import lead_own_group
 from advisor.process.output import redirect_output
 from advisor.process.threads import StartedThread, sees_all_threads, started_since, thread_ids
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialSpec
@@ -45,11 +45,11 @@ _DRIVER = "libcuda.so"
 _CUDA_START_S = 20.0
 _THREADS_SHOWN = 3
 _HINT = "start them with the first batch or the first step, not while building"
-# What the first torch.compile imports: on an H200's host it took 2.5 s of each trial that compiles.
+# The modules that the first torch.compile imports. Importing them took 2.5 s of each compiling trial on an H200's host.
 _COMPILER = "torch._inductor.compile_fx"
 _FEWEST_CORES = 4
 _TRIAL_WITH_COMPANY = 3
-# So long is waited for a trial that has said its last word.
+# Longest wait for a trial to end after its last message.
 _ENDING_S = 5.0
 _LOOK_EVERY_S = 0.02
 
@@ -167,7 +167,7 @@ def _asking_nvml() -> Iterator[None]:
 
 @contextlib.contextmanager
 def config_shown_by_a_fork() -> Iterator[None]:
-    """Have a fork ask for PyTorch's configuration, which asks the CUDA driver for its version and so starts it.
+    """Read PyTorch's configuration in a fork: reading it starts the CUDA driver.
 
     torch_geometric reads it while it is imported.
     """
@@ -242,7 +242,7 @@ def _exit_code_of(child: int) -> int:
 
 
 def _has_cores() -> bool:
-    """Whether there are cores to spare beside a trial: one on a GPU leaves all but one or two."""
+    """Whether cores are idle beside a trial. A trial on a GPU uses one or two."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return usable >= _FEWEST_CORES and torch.cuda.device_count() > 0
 

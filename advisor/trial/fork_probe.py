@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from advisor.portable.loaders import copy_with
 from advisor.portable.plan import StepPlan
-from advisor.process.group import lead_own_group
+from advisor.process.household import lead_own_group
 from advisor.recipe.rebuild import resize_batch
 from advisor.records import Mode
 from advisor.runtime.loop import Loop

@@ -28,7 +28,7 @@ _BOOTSTRAP = (
 
 
 def replace_program(environment: dict[str, str], connection: Connection, log_path: str) -> NoReturn:
-    """Start Python anew in this process with these variables; ``resume`` goes on there."""
+    """Replace this process with a new Python that has these variables; ``resume`` continues there."""
     os.setsid()
     with Path(log_path).open("ab", buffering=0) as log:
         os.dup2(log.fileno(), 1)
@@ -53,7 +53,7 @@ def _open_handles() -> list[int]:
 
 
 def _end_with_the_parent() -> None:
-    """Have the kernel end this process with the fork server: one that stands still does not see its channel close."""
+    """Have the kernel end this process with the fork server. A paused process does not see its channel close."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

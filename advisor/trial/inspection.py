@@ -14,7 +14,9 @@ from torch import nn
 from advisor.machine.device import backend_of
 from advisor.machine.host import usable_cores
 from advisor.portable import checkpointing, conv_bias, fold_norm, generation, inplace, padding, pointwise
+from advisor.portable.blocks import repeated_blocks
 from advisor.portable.loaders import divides_samples, hears_of_epochs, loader_with
+from advisor.portable.nested import signature_of, tensors_of
 from advisor.portable.optimizer_options import torch_class
 from advisor.portable.tracing import CannotTraceError
 from advisor.portable.transforms import names_of_moved
@@ -24,9 +26,8 @@ from advisor.recipe.rebuild import (
     optimizer_implementations,
     resizing_problem,
 )
-from advisor.recipe.structure import block_counts
 from advisor.records import LoaderFacts, Mode, OptimizerFacts, Value, WorkloadFacts
-from advisor.runtime.batches import describe, signature_of, tensors_of
+from advisor.runtime.batches import describe
 from advisor.runtime.compilation import Models
 from advisor.runtime.loader import GivenBatches, batches_in
 from advisor.runtime.loop import Loop
@@ -109,6 +110,11 @@ def inspect_loop(loop: Loop, device: torch.device, batches: Sequence[Any]) -> Wo
         differentiates_twice=differentiates_twice(loop),
         generated_tokens=_generated_tokens(loop),
     )
+
+
+def block_counts(model: nn.Module) -> tuple[tuple[str, int], ...]:
+    """Class name and number of the blocks that a model repeats, in the order of :func:`repeated_blocks`."""
+    return tuple((type(group[0][1]).__name__, len(group)) for group in repeated_blocks(model))
 
 
 def _generated_tokens(loop: Loop) -> int | None:

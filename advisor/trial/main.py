@@ -22,11 +22,12 @@ from advisor.errors import AdvisorError, TargetError, TooSlowError
 from advisor.figures.formatting import format_ms, format_percent
 from advisor.figures.stats import two_modes
 from advisor.machine.device import backend_of, named
+from advisor.portable.losses import LossError
+from advisor.portable.nested import mover
 from advisor.portable.plan import StepPlan
 from advisor.process.channel import Channel
-from advisor.process.group import lead_own_group
-from advisor.process.output import redirect_output
-from advisor.process.printed import flush_streams
+from advisor.process.household import lead_own_group
+from advisor.process.output import flush_streams, redirect_output
 from advisor.recipe import Components
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
@@ -50,10 +51,8 @@ from advisor.records import (
     TrialSpec,
 )
 from advisor.runtime.apply import apply_settings
-from advisor.runtime.batches import mover
 from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
-from advisor.runtime.loss import LossError
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.source.prints import imported_sources
 from advisor.target.entrypoint import hint_for, load_target, one_line, user_frames
@@ -92,8 +91,8 @@ _PHASES_LIMIT_S = 0.6
 # A warm-up step, two that are timed, and a profile of six; then trials of as many steps each, ten or so.
 _FEWEST_BASELINE_STEPS = 9
 _BUDGET_PER_BASELINE = 8
-# So many times as long may a block in turn with another trial's be for the sake of whole epochs, and what is thrown
-# away before it.
+# Longest block when two trials alternate, and longest run thrown away before it, as a multiple of the usual block:
+# blocks may have to be longer to hold whole epochs. Unitless.
 _LONGEST_TURN = 3
 _FITTING_BATCH = (
     "Check that the batch fits the model and the loss; a batch is (inputs, target) or a dict of keywords, "
@@ -352,7 +351,7 @@ class Trial:
         return blocks
 
     def _look_at_the_input(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
-        """Time the phases of some steps: whether the step waits for data decides what is tried first."""
+        """Time the phases of some steps. Whether the step waits for data decides the first candidates."""
         self._say("timing the phases of a step")
         step_ms = median(block.step_ms for block in blocks)
         self.channel.send(Profiled(phases_alone(_eager(step), feed, step_ms, limit_s=_PHASES_LIMIT_S)))

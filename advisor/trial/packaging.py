@@ -15,11 +15,11 @@ from torch import nn
 
 from advisor.errors import TargetError
 from advisor.portable.calls import splitter
+from advisor.portable.nested import mover
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import attention_of, autocast_of, mover_of
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
-from advisor.runtime.batches import mover
 from advisor.runtime.loader import is_loader
 from advisor.runtime.loop import Loop
 from advisor.runtime.tuning import Tuning
@@ -29,7 +29,7 @@ _COMPILING = ("compile.", "step.cuda_graph")
 
 
 class _Call(nn.Module):
-    """The model with what its plan puts around a call."""
+    """The model, called as its plan says."""
 
     def __init__(self, model: nn.Module, plan: StepPlan) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def packaged_result(loop: Loop, device: torch.device, catalog: Catalog, spec: Tr
 
 
 def sized_data(loop: Loop, settings: dict[str, Value]) -> Any:
-    """The loop's data, or a batch of the size that the settings ask for where the user gave a callable."""
+    """The loop's data; if that is a callable, its batch of the size that the settings ask for."""
     size = settings.get("data.batch_size")
     return loop.make_batch(size) if loop.make_batch and isinstance(size, int) and size else loop.data
 

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from advisor.machine.device import backend_of
+from advisor.portable.nested import map_tensors
 from advisor.portable.plan import StepPlan
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Outcome, TrialResult, TrialSpec, Value
 from advisor.runtime.apply import apply_settings
-from advisor.runtime.batches import map_tensors
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import make_step
 from advisor.trial.measurement.probe import Probe, probe_batches, probe_inference, probe_training

@@ -14,7 +14,7 @@ _FUNCTIONS = frozenset({"hessian", "hvp", "vhp"})
 
 
 def differentiates_twice(loop: Loop) -> bool:
-    """Whether the code of the loss, of the step or of the model asks for gradients that have gradients."""
+    """Whether the code of the loss, the step or the model asks for gradients of gradients."""
     waiting: list[Any] = [part for part in (loop.loss, loop.step, loop.model) if part is not None]
     seen: set[int] = set()
     while waiting and len(seen) < MOST_LOOKED_AT:

@@ -17,10 +17,10 @@ import torch
 
 from advisor.errors import TargetError
 from advisor.machine.device import backend_of
+from advisor.portable.nested import mover, tensors_of
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Outcome, TrialResult, TrialSpec
-from advisor.runtime.batches import mover, tensors_of
 from advisor.runtime.compilation import Models
 from advisor.runtime.loader import is_loader
 from advisor.runtime.loop import Loop

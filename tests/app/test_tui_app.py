@@ -14,6 +14,7 @@ import sample_session
 import tui_histories as histories
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, OptionList, Static
+from tui_facts import READING
 from tui_fakes import CANNOT_WRITE, FakeExporter, make_app
 from tui_pilot import drive, screen_text, settle
 
@@ -466,7 +467,7 @@ async def test_without_a_gpu_the_gauges_are_the_hosts() -> None:
     app, _ = make_app(histories.cpu_demo())
     async with app.run_test(size=(80, 24)) as pilot:
         await settle(pilot)
-        app.query_one(GaugeStrip).reading = replace(histories.READING, gpus=())
+        app.query_one(GaugeStrip).reading = replace(READING, gpus=())
         await settle(pilot)
         assert "35 %  RAM 12.0 GiB of 128 GiB" in screen_text(app)
 

@@ -7,13 +7,13 @@ import sys
 from dataclasses import replace
 
 import pytest
-from sample_session import cancelled_history, failed_history, sample_history, sample_request
+from sample_session import cancelled_history, failed_history, journaled, sample_history, sample_request
 from tui_fakes import FakeExporter, catalog
 from tui_pilot import screen_text, settle
 
 from advisor.cli import main as cli
 from advisor.experiment.control import Decision
-from advisor.experiment.journal import Journal, open_session
+from advisor.experiment.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.tui import launch
 from advisor.tui.app import AdvisorApp
@@ -25,14 +25,6 @@ from advisor.tui.sessions import SessionPicker
 @pytest.fixture(autouse=True)
 def _state(tmp_path, monkeypatch):
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path))
-
-
-def record(history, request=None):
-    journal = Journal.create(request or sample_request())
-    for event in history:
-        journal.record(event)
-    journal.close()
-    return journal.session_id
 
 
 def app_over(session_id):
@@ -59,21 +51,21 @@ def told(app):
 @pytest.mark.parametrize("history", [sample_history, cancelled_history, failed_history, list])
 @pytest.mark.parametrize("view", "12345")
 async def test_every_view_shows_any_recorded_session(history, view):
-    session_id = record(history())
+    session_id = journaled(history())
     app, text = await shown(session_id, "escape", view)
     assert f"Recorded session {session_id}" in text or app.context.state.failure
     assert "recorded" in text.split("\n", 1)[0]
 
 
 async def test_a_session_that_was_cut_short_measures_nothing():
-    session_id = record(sample_history()[:-6])
+    session_id = journaled(sample_history()[:-6])
     _, text = await shown(session_id)
     assert f"Recorded session {session_id}, interrupted: c continues it" in text
     assert "left" not in text.split("\n")[-2]
 
 
 async def test_leaving_says_how_to_open_it_again():
-    session_id = record(sample_history())
+    session_id = journaled(sample_history())
     app, _ = await shown(session_id, "q")
     assert app.return_value.lines == (f"Open it again with: perf-advisor open {session_id}",)
     assert (app.return_value.exit_code, app.return_value.then) == (0, None)
@@ -81,20 +73,20 @@ async def test_leaving_says_how_to_open_it_again():
 
 @pytest.mark.parametrize(("key", "budget_s"), [("c", None), ("plus", 60.0)])
 async def test_a_recorded_session_is_continued(key, budget_s):
-    session_id = record(sample_history())
+    session_id = journaled(sample_history())
     app, _ = await shown(session_id, key)
     assert app.return_value.then == Then(session_id, measures=True, budget_s=budget_s)
 
 
 async def test_no_key_of_a_running_session_is_offered():
-    _, text = await shown(record(sample_history()), "3")
+    _, text = await shown(journaled(sample_history()), "3")
     footer = text.rstrip().split("\n")[-1]
     assert "Continue" in footer
     assert not {"Skip", "Pause", "Stop"} & set(footer.split())
 
 
 async def test_a_decision_is_kept_with_the_session():
-    session_id = record(sample_history())
+    session_id = journaled(sample_history())
     app = app_over(session_id)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
@@ -110,7 +102,7 @@ async def test_a_decision_is_kept_with_the_session():
 async def test_a_session_that_another_process_writes_takes_no_decision(monkeypatch):
     from advisor.errors import UsageError
 
-    session_id = record(sample_history())
+    session_id = journaled(sample_history())
 
     def held(path):
         raise UsageError(f"the session {path.stem} is being written by another process, 7.", "Wait for its end.")
@@ -125,8 +117,8 @@ async def test_a_session_that_another_process_writes_takes_no_decision(monkeypat
 
 
 async def test_another_session_is_opened_by_key():
-    first = record(sample_history())
-    second = record(cancelled_history())
+    first = journaled(sample_history())
+    second = journaled(cancelled_history())
     app = app_over(second)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
@@ -141,8 +133,8 @@ async def test_another_session_is_opened_by_key():
 
 
 async def test_the_list_is_filtered():
-    record(sample_history())
-    other = record(
+    journaled(sample_history())
+    other = journaled(
         cancelled_history(), replace(sample_request(), target=replace(sample_request().target, target="demo"))
     )
     picker = SessionPicker()
@@ -167,7 +159,7 @@ async def test_nothing_to_pick_is_a_sentence():
 
 
 async def test_two_sessions_are_compared_in_the_app():
-    first, second = record(sample_history()), record(sample_history(), replace(sample_request(), budget_s=61.0))
+    first, second = journaled(sample_history()), journaled(sample_history(), replace(sample_request(), budget_s=61.0))
     app = app_over(second)
     async with app.run_test(size=(120, 36)) as pilot:
         await settle(pilot)
@@ -188,7 +180,7 @@ async def test_two_sessions_are_compared_in_the_app():
 
 
 def test_compare_tells_both_sides(capsys):
-    first, second = record(sample_history()), record(sample_history(), replace(sample_request(), budget_s=61.0))
+    first, second = journaled(sample_history()), journaled(sample_history(), replace(sample_request(), budget_s=61.0))
     assert cli.main(["compare", first, second]) == 0
     out = capsys.readouterr().out
     assert f"From {first}," in out
@@ -225,7 +217,7 @@ class Terminal(io.StringIO):
 def test_what_was_chosen_in_the_app_is_shown_next(monkeypatch):
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr(sys, "stdout", out := Terminal())
-    first, second = record(sample_history()), record(cancelled_history())
+    first, second = journaled(sample_history()), journaled(cancelled_history())
     left = {second: Then(first), first: None}
     ran = []
 
@@ -243,7 +235,7 @@ def test_what_was_chosen_in_the_app_is_shown_next(monkeypatch):
 
 
 def test_continuing_takes_the_session_up_with_its_budget(monkeypatch):
-    session_id = record(sample_history())
+    session_id = journaled(sample_history())
     asked = []
     monkeypatch.setattr(launch, "run_app", lambda request, outputs, past: asked.append((request.budget_s, past)) or 0)
     launch._go_on_with(Then(session_id, measures=True, budget_s=60.0))
@@ -256,7 +248,7 @@ def test_a_session_whose_folder_of_recipes_is_named_by_its_journal_only_runs_non
     folder = tmp_path / "recipes"
     folder.mkdir()
     (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    session_id = record(sample_history(), replace(sample_request(), recipe_folders=(str(folder),)))
+    session_id = journaled(sample_history(), replace(sample_request(), recipe_folders=(str(folder),)))
     app = launch.app_of_recorded(open_session(session_id))
     app._load_catalog()
     assert not (tmp_path / "ran").exists()
@@ -267,7 +259,7 @@ def test_a_session_that_kept_no_secrets_is_not_continued_without_them(monkeypatc
     from advisor.errors import UsageError
 
     target = replace(sample_request().target, arguments=("--token", "hf_abcdefghijklmnop"))
-    session_id = record(sample_history(), replace(sample_request(), target=target))
+    session_id = journaled(sample_history(), replace(sample_request(), target=target))
     monkeypatch.setattr(launch, "run_app", lambda *_: pytest.fail("it was run"))
     with pytest.raises(UsageError, match="held secrets"):
         launch._go_on_with(Then(session_id, measures=True))

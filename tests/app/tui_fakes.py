@@ -28,7 +28,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from tui_histories import READING, TITLES
+from tui_facts import READING
+from tui_histories import TITLES
 
 from advisor.errors import AdvisorError
 from advisor.experiment.control import Decision

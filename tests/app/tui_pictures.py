@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tui_histories as histories
 from textual.widgets import Input
+from tui_facts import READING
 from tui_fakes import make_app
 from tui_pilot import settle
 
@@ -60,7 +61,7 @@ def is_unchanged(snap_compare, name, size) -> bool:
         await settle(pilot)
         app.clear_notifications()
         await settle(pilot)
-        app.query_one(GaugeStrip).reading = histories.READING if name in ("overview", "trials") else None
+        app.query_one(GaugeStrip).reading = READING if name in ("overview", "trials") else None
         for entry in app.query(Input):
             entry.cursor_blink = False  # a picture of a slow moment would be without it
         await pilot.press(*keys)

@@ -23,14 +23,6 @@ T5 = ("num_layers=1", "num_decoder_layers=1", "d_model=16", "num_heads=2", "d_kv
 RECIPE = CATALOG["generation_cache"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def loop_of(target, *options, **spec):
     torch.manual_seed(0)
     return load_target(TargetSpec(target, ".", device="cpu", arguments=options, **spec))

@@ -29,13 +29,15 @@ from advisor.experiment.journal import Journal
 from advisor.experiment.judge import Judge, rates
 from advisor.experiment.request import Request
 from advisor.experiment.turns import side_by_side
-from advisor.figures.stats import largest_difference, ratio_interval
+from advisor.figures.stats import ProcessSpread, largest_difference, runs_ratio_interval
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import Comparison, Facts, Inspected, Mode, Profiled, TargetSpec, TrialKind, TrialSpec
 from advisor.runner.trials import Runner
 
+# The intervals hold the blocks' error alone: the verdict's noise floor holds that of processes.
+ONE_PROCESS = ProcessSpread(0.0, 30.0)
 MARKS = {"faster": "+", "slower": "-", "no measurable difference": "="}
 
 
@@ -147,7 +149,7 @@ class Alone:
         record = judge.with_run(settings, result).record(candidate, settings)
         if record.result.measured:
             beside = [rate for run in neighbours for rate in rates(run.blocks)]
-            comparison = Comparison(*ratio_interval(rates(record.result.blocks), beside), floor)
+            comparison = Comparison(*runs_ratio_interval([rates(record.result.blocks)], [beside], ONE_PROCESS), floor)
             record = replace(record, comparison=comparison)
         return row_of(judge, record)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 
 import pytest
 import torch
+from saved import through_disk
 from torch import nn
 
 from advisor.runtime.tuning import Tuning
@@ -47,13 +47,6 @@ def parts():
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
     return model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
-
-
-def through_disk(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 def assert_same(model, other):

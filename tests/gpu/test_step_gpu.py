@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from graphed_steps import STEPS, Net, loaded_state, plain
 from torch import nn
 
 from advisor.export.python_file import python_source
@@ -16,25 +17,13 @@ from advisor.recipe.catalog import load_catalog
 from advisor.runtime.tuning import Tuning
 
 pytestmark = pytest.mark.gpu
-STEPS = 14
 CAPTURED = {"step.cuda_graph": True}
 FUSED = {"step.cuda_graph": True, "optimizer.implementation": "fused"}
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        # No bias before the normalisation: its gradient is rounding alone, which Adam would blow up to full steps.
-        self.first, self.norm, self.last = nn.Linear(6, 16, bias=False), nn.BatchNorm1d(16), nn.Linear(16, 3)
-        self.scale = 1.0
-
-    def forward(self, x):
-        return self.scale * self.last(torch.relu(self.norm(self.first(x))))
-
-
 def net():
     torch.manual_seed(0)
-    return Net().cuda()
+    return Net(16).cuda()
 
 
 def batches(count=STEPS, size=8):
@@ -54,17 +43,6 @@ def of_model(model, batch):
     return nn.functional.cross_entropy(model(batch[0].cuda()), batch[1].cuda())
 
 
-def plain_step(model, optimizer, loss):
-    def step(batch):
-        optimizer.zero_grad()
-        value = loss(model, batch)
-        value.backward()
-        optimizer.step()
-        return value.detach()
-
-    return step
-
-
 def by_api(settings, model, optimizer, loss):
     tuning = Tuning(settings)
     model, optimizer = tuning.prepare(model, optimizer)
@@ -82,7 +60,7 @@ def trained(change, make, *, settings=None, loss=of_model, data=None, tuned=by_a
     """Losses, final state and step of a loop; ``change(at, model, optimizer, memory)`` is called before each step."""
     model = net()
     optimizer = make(model.parameters())
-    step = plain_step(model, optimizer, loss)
+    step = plain(model, optimizer, loss)
     if settings is not None:
         model, optimizer, step = tuned(settings, model, optimizer, loss)
     losses, memory = [], {}
@@ -137,16 +115,6 @@ def frozen_statistics(at, model, optimizer, memory):
         model.norm.eval()
 
 
-def loaded_optimizer(at, model, optimizer, memory):
-    if at == 6:
-        saved = copy.deepcopy(optimizer.state_dict())
-        for state in saved["state"].values():
-            for name in ("momentum_buffer", "exp_avg"):
-                if name in state:
-                    state[name].zero_()
-        optimizer.load_state_dict(saved)
-
-
 def unfrozen(at, model, optimizer, memory):
     if at in (0, 6):
         model.last.requires_grad_(at == 6)
@@ -179,7 +147,7 @@ CHANGES = [
     lambda_schedule,
     evaluation_in_between,
     frozen_statistics,
-    loaded_optimizer,
+    loaded_state,
     unfrozen,
     added_group,
     other_memory,
@@ -303,8 +271,8 @@ def test_packed_sequences_of_changing_lengths():
     torch.manual_seed(0)
     model = Reader().cuda()
     twin = copy.deepcopy(model)
-    plain = plain_step(twin, adam(twin.parameters()), loss)
-    expected = [plain(batch).item() for batch in data]
+    step_of_twin = plain(twin, adam(twin.parameters()), loss)
+    expected = [step_of_twin(batch).item() for batch in data]
     _, _, step = by_api(CAPTURED, model, adam(model.parameters()), loss)
     assert [step(batch).item() for batch in data] == pytest.approx(expected, rel=2e-3)
 

@@ -33,7 +33,6 @@ from advisor.records import (
     TrialMessage,
     TrialResult,
     TrialSpec,
-    Value,
 )
 from landscapes.landscape import Landscape, compile_key
 from landscapes.predict import Answer, Predictor
@@ -480,8 +479,3 @@ class ReplayTrial:
 
 def _key(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
     return frozenset(environment.items())
-
-
-def is_known(replay: Replay, settings: Mapping[str, Value]) -> bool:
-    """Whether a combination was recorded and measured."""
-    return replay.predictor.canonical(settings) in replay.predictor.measured

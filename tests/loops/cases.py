@@ -111,11 +111,6 @@ class Case:
         """Whether something is compiled, which takes seconds."""
         return any(CATALOG.by_key(key).expensive for key in self.settings)
 
-    @property
-    def starts_workers(self) -> bool:
-        """Whether processes are started, which takes tenths of a second in each epoch."""
-        return "data.num_workers" in self.settings
-
 
 NOTHING = Case("nothing", {})
 _EXACT = {

@@ -28,15 +28,6 @@ EXPERTS = [(name, experts.STACK) for name in reversed(TARGETS.values())]
 EXPERTS += [(name, experts.BY_HAND) for name in ("autoencoder", "jpeg128", "infer1")]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small steps gain nothing from more threads, which on a busy machine wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @functools.cache
 def missing_library(name):
     """The library that a workload needs and that is not installed here, if any."""

@@ -13,11 +13,19 @@ from advisor.experiment.budget import Budget
 from advisor.experiment.events import TrialActivity, TrialStarted
 from advisor.experiment.journal import Journal
 from advisor.experiment.request import Request
-from advisor.experiment.turns import FEWEST_PAIRS, MOST_PAIRS, in_turn, may_be_side_by_side, side_by_side, turns_s
+from advisor.experiment.turns import (
+    FEWEST_PAIRS,
+    LEAST_PAIRS,
+    MOST_PAIRS,
+    in_turn,
+    may_be_side_by_side,
+    side_by_side,
+    turns_s,
+)
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import BlockDone, Outcome, TargetSpec, TrialKind, TrialResult
-from advisor.runner.trials import Runner
+from advisor.runner.trials import Runner, Trial
 
 pytestmark = pytest.mark.usefixtures("real_sessions")
 SETTINGS = Settings({"control.noop": True})
@@ -67,7 +75,7 @@ class Bench(benches.Bench):
 
 @pytest.mark.parametrize(
     ("total_s", "pairs"),
-    [(0.9 * BLOCK_S, FEWEST_PAIRS), (13.5 * BLOCK_S, 6), (2.5 * MOST_PAIRS * BLOCK_S, MOST_PAIRS)],
+    [(0.9 * BLOCK_S, LEAST_PAIRS), (13.5 * BLOCK_S, 6), (2.5 * MOST_PAIRS * BLOCK_S, MOST_PAIRS)],
     ids=["no time", "some time", "time for all"],
 )
 def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path, total_s, pairs):
@@ -78,6 +86,27 @@ def test_blocks_take_turns_while_another_pair_as_long_as_the_last_fits(tmp_path,
     assert evidence.beside.result.blocks == evidence.beside.new
     assert set(evidence.beside.result.phases) >= {"forward", "backward"}
     assert bench.measuring_s == pytest.approx(2 * pairs * BLOCK_S)
+
+
+@pytest.mark.parametrize("in_time", [2 * LEAST_PAIRS - 1, 2 * LEAST_PAIRS, 2 * LEAST_PAIRS + 1])
+def test_turns_that_the_budget_ends_keep_their_whole_pairs_where_they_are_enough(tmp_path, monkeypatch, in_time):
+    bench, timed, measure = Bench(tmp_path, 10 * MOST_PAIRS * BLOCK_S), [], Trial.measure_block
+
+    def measure_until_late(trial, seconds):
+        if len(timed) == in_time:
+            trial._deadline = 0.0
+        timed.append(trial)
+        return measure(trial, seconds)
+
+    monkeypatch.setattr(Trial, "measure_block", measure_until_late)
+    evidence = side_by_side(bench, SETTINGS)
+    if in_time < 2 * LEAST_PAIRS:
+        [(settings, result)] = evidence.runs
+        assert (settings, result.outcome, evidence.beside) == (SETTINGS, Outcome.TIMED_OUT, None)
+    else:
+        assert evidence.runs == ()
+        assert len(evidence.beside.new) == len(evidence.beside.old) == LEAST_PAIRS
+        assert evidence.beside.result.measured
 
 
 @pytest.mark.parametrize(

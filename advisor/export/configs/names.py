@@ -120,11 +120,13 @@ def _name(path: Path) -> str:
 
 def _said(key: str, value: Value, path: Path, present: object, current: Mapping[str, Value], *, exact: bool) -> Scalar:
     """The value at a path that expresses a setting's value; None where it would mean something else."""
+    if is_interpolation(present):
+        return value  # never written: the document says that it is computed, and where
     if isinstance(present, bool):
         return value if isinstance(value, bool) else switched(path[-1], key, value)
     if isinstance(present, int | float):
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-    if not isinstance(present, str) or not isinstance(value, str) or is_interpolation(present):
+    if not isinstance(present, str) or not isinstance(value, str):
         return None
     if key in _DTYPES:
         return _in_family(present, value) if exact or _means(present, current.get(key)) else None

@@ -7,7 +7,7 @@ mmengine 0.10; ``tests/test_config_frameworks.py`` loads what is written with ea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.export.configs.document import Path, Scalar, at
@@ -104,6 +104,28 @@ def words_of(kind: ConfigKind) -> Words:
 
 def huggingface(config: Config) -> Iterator[Phrase]:
     """``transformers.TrainingArguments``, and configs that share its names, such as Axolotl's."""
+    for phrase in _hf_arguments(config):
+        inside = _in_deepspeed(config, phrase) if isinstance(config.get("deepspeed"), dict) else ()
+        yield replace(phrase, entries=(*phrase.entries, *inside))
+
+
+def _in_deepspeed(config: Config, phrase: Phrase) -> Iterator[Entry]:
+    """The same values in DeepSpeed's own section, which the Trainer compares with its own. ``auto`` stays."""
+    said: dict[Path, Scalar] = {}
+    if phrase.keys == ("precision.autocast",):
+        dtype = config.settings["precision.autocast"]
+        said = {("bf16", "enabled"): dtype == "bfloat16", ("fp16", "enabled"): dtype == "float16"}
+    elif phrase.keys == ("data.batch_size",) and config.mode is Mode.TRAIN:
+        said = {("train_micro_batch_size_per_gpu",): phrase.entries[0].value}
+    elif phrase.keys == ("step.accumulate",):
+        said = {("gradient_accumulation_steps",): phrase.entries[0].value}
+    for path, value in said.items():
+        if isinstance(config.get("deepspeed", *path), int):
+            yield config.entry("deepspeed", value, *path)
+
+
+def _hf_arguments(config: Config) -> Iterator[Phrase]:
+    """The arguments themselves."""
     settings = config.settings
     dtype = settings.get("precision.autocast")
     if dtype is not None:

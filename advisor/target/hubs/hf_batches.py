@@ -25,7 +25,6 @@ _FRAMES = 200  # of a spectrogram whose length is free
 _DECODED = 32  # tokens that are decoded from an image or sound
 _CHARACTERS = 12
 _USUAL_SIDE = 224
-_BOXES = 4
 _NO_LIMIT = 2**20  # positions of a model that counts them without a table
 
 Make = Callable[[int], dict[str, Any]]

@@ -15,7 +15,7 @@ from advisor.target.sizing import counted_run
 _COUNTED = 2
 
 
-def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool, notes: tuple[str, ...] = ()) -> Samples:
+def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool) -> Samples:
     """Random images of one shape, with labels that fit what the model returns for them."""
 
     def images(size: int) -> torch.Tensor:
@@ -24,8 +24,8 @@ def image_samples(model: nn.Module, shape: tuple[int, ...], *, train: bool, note
     run = counted_run(model, images(_COUNTED)) if train else None
     make = with_labels(images, run[0], _COUNTED) if run else _with_classes(images, model) if train else None
     if make is None:
-        return Samples(images, trains=False, notes=notes)
-    return Samples(make, trains=True, optimizer=momentum, notes=notes)
+        return Samples(images, trains=False)
+    return Samples(make, trains=True, optimizer=momentum)
 
 
 def _with_classes(images: Callable[[int], torch.Tensor], model: nn.Module) -> Callable[[int], Any] | None:

@@ -15,6 +15,10 @@ from typing import Any
 import torch
 
 from advisor.errors import TargetError
+from advisor.runtime.loader import batches_in
+from advisor.target.scripts.contexts import Context, contexts_of, entered
+from advisor.target.scripts.files import writing_over_nothing
+from advisor.target.scripts.names import Names
 from advisor.target.scripts.watch import Where
 
 Loop = ast.For | ast.While
@@ -28,11 +32,15 @@ class NoBodyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FoundLoop:
-    """A loop of the script's: its statement, the names as they are in its frame, and where it stands."""
+    """A loop of the script's: its statement, the names as they are in its frame, and where it stands.
+
+    ``contexts`` are the blocks of PyTorch's around it, the outermost first.
+    """
 
     statement: Loop
     names: dict[str, Any]
     file: str
+    contexts: tuple[Context, ...] = ()
 
     @property
     def place(self) -> str:
@@ -49,7 +57,11 @@ def training_loop(frames: Iterable[Where], loader: Any) -> FoundLoop:
 
     With a loader it is the loop that reads the loader; else the innermost one around the update.
     """
-    found = [loop for where in frames if where.is_users for loop in _loops_around(where)]
+    found: list[FoundLoop] = []
+    users = [where for where in frames if where.is_users]
+    for place, where in enumerate(users):
+        if loops := loops_around(where):
+            found += _with_names(where, loops, users[place + 1 :])
     if not found:
         raise NoBodyError("no loop in the script's own code stands around the update of the weights")
     if loader is not None:
@@ -64,36 +76,66 @@ def step_of(loop: FoundLoop, loader: Any) -> tuple[Callable[[Any], torch.Tensor]
     Raises NoBodyError for a body that cannot stand by itself.
     """
     position = _position_of(loader, loop) if loader is not None else None
-    body = Body(loop, counts=position == _COUNTED)
+    body = Body(loop, _counter_of(loop, loader) if position == _COUNTED else None)
     if position is not None:
         return body, loader
     return body, _items(loop)
+
+
+@dataclass(slots=True)
+class Counter:
+    """The numbers that ``enumerate`` gives to a loader's batches, from ``first`` on in each epoch of ``batches``."""
+
+    number: int
+    first: int
+    batches: int | None
+
+    def next(self) -> int:
+        """The number of the next batch."""
+        if self.batches and self.number >= self.first + self.batches:
+            self.number = self.first
+        self.number += 1
+        return self.number - 1
+
+    def begins_anew(self) -> bool:
+        """Count from the first number on; false where that one was the last to be given."""
+        last, self.number = self.number - 1, self.first
+        return last > self.first
 
 
 class Body:
     """The statements of a loop, run for one item after another in the names that the loop had.
 
     Returns the last tensor that ``backward`` was called on. Raises TargetError where the loop comes to its end.
-    ``counts``: the loop counts its batches with ``enumerate``.
+    ``counter`` counts the batches where the loop does so with ``enumerate``.
     """
 
-    def __init__(self, loop: FoundLoop, *, counts: bool) -> None:
+    def __init__(self, loop: FoundLoop, counter: Counter | None) -> None:
         self.loop = loop
         self._code = _compiled(loop)
         self._names = loop.names
-        self._counter = itertools.count(int(self._names.get(_counter_name(loop.statement), 0)) + 1) if counts else None
+        self._counter = counter
+        around = loop.contexts
+        self._contexts = (lambda: entered(around)) if around else contextlib.nullcontext
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run the body on a batch and return the loss."""
-        self._names[_ITEM] = batch if self._counter is None else (next(self._counter), batch)
-        with _losses() as losses, contextlib.suppress(_Left):
-            exec(self._code, self._names)  # noqa: S102 - it is the user's own loop
+        losses = self._round(batch)
+        if not losses and self._counter is not None and self._counter.begins_anew():
+            losses = self._round(batch)  # a loop that ends by its count goes on in the next epoch
         if not losses:
             raise TargetError(
                 f"the loop at {self.loop.place} made a round without a backward pass, as at its end.",
                 "Let it go on for longer, with arguments of the script after --, or take out what ends it.",
             )
         return losses[-1].detach()
+
+    def _round(self, batch: Any) -> list[torch.Tensor]:
+        """Run the body on a batch and return what ``backward`` was called on."""
+        self._names[_ITEM] = batch if self._counter is None else (self._counter.next(), batch)
+        with _losses() as losses, writing_over_nothing(), contextlib.suppress(_Left), self._contexts():
+            exec(self._code, self._names)  # noqa: S102 - it is the user's own loop
+        return losses
 
 
 @contextlib.contextmanager
@@ -137,6 +179,11 @@ def _position_of(loader: Any, loop: FoundLoop) -> str | None:
         expression = expression.args[0]
 
 
+def counts_batches(loop: FoundLoop, loader: Any) -> bool:
+    """Whether a loop goes through ``enumerate`` of a loader."""
+    return _position_of(loader, loop) == _COUNTED
+
+
 def _value(expression: ast.expr, names: dict[str, Any]) -> Any:
     """The value of a name, an attribute or an element; None for anything that would run code of its own."""
     if isinstance(expression, ast.Name):
@@ -173,27 +220,49 @@ class _Again:
 # --- the source -------------------------------------------------------------------------------------------------
 
 
-def _loops_around(where: Where) -> list[FoundLoop]:
+def loops_around(where: Where) -> list[Loop]:
     """The loops around a frame's line, innermost first, in the function that the frame runs."""
-    code, line = where.frame.f_code, where.line
-    source = "".join(linecache.getlines(code.co_filename))
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return []
-    scope = _scope(tree, code)
-    if scope is None:
-        return []
-    names = {**where.frame.f_globals, **where.frame.f_locals}
-    if isinstance(scope, ast.Module):
-        names = where.frame.f_globals
     around = [
         node
-        for node in _own_statements(scope)
-        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= line <= (node.end_lineno or 0)
+        for node in _own_statements(_scope_of(where))
+        if isinstance(node, ast.For | ast.While) and node.body[0].lineno <= where.line <= (node.end_lineno or 0)
     ]
-    around.sort(key=lambda node: node.lineno, reverse=True)
-    return [FoundLoop(node, names, code.co_filename) for node in around]
+    return sorted(around, key=lambda node: node.lineno, reverse=True)
+
+
+def _with_names(where: Where, loops: list[Loop], outer: list[Where]) -> Iterator[FoundLoop]:
+    """The loops of a frame with its names, and with the contexts that it and the frames that called it are in."""
+    names = _names(where)
+    outside = [context for caller in reversed(outer) for context in _contexts(caller, _names(caller), caller.line)]
+    for loop in loops:
+        around = (*outside, *_contexts(where, names, loop.lineno))
+        yield FoundLoop(loop, names, where.frame.f_code.co_filename, around)
+
+
+def _names(where: Where) -> dict[str, Any]:
+    frame = where.frame
+    return frame.f_globals if frame.f_code.co_name == "<module>" else Names(frame)
+
+
+def _contexts(where: Where, names: dict[str, Any], line: int) -> Iterator[Context]:
+    """The contexts of PyTorch's that a line of a frame's function is in, the outermost first."""
+    blocks = [
+        node
+        for node in _own_statements(_scope_of(where))
+        if isinstance(node, ast.With) and node.body[0].lineno <= line <= (node.end_lineno or 0)
+    ]
+    blocks.sort(key=lambda node: node.lineno)
+    return contexts_of(blocks, names, where.frame.f_code.co_filename, _value)
+
+
+def _scope_of(where: Where) -> ast.AST:
+    """The function, or the module, that a frame runs; an empty module where its source cannot be read."""
+    nothing = ast.Module([], [])
+    try:
+        tree = ast.parse("".join(linecache.getlines(where.frame.f_code.co_filename)))
+    except SyntaxError:
+        return nothing
+    return _scope(tree, where.frame.f_code) or nothing
 
 
 def _scope(tree: ast.Module, code: CodeType) -> ast.AST | None:
@@ -216,11 +285,24 @@ def _own_statements(scope: ast.AST) -> Iterator[ast.AST]:
         yield from _own_statements(child)
 
 
-def _counter_name(statement: Loop) -> str:
-    """The name that a loop over ``enumerate`` counts with."""
-    target = statement.target if isinstance(statement, ast.For) else None
-    first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
-    return first.id if isinstance(first, ast.Name) else ""
+def _counter_of(loop: FoundLoop, loader: Any) -> Counter:
+    """The counter of a loop over ``enumerate``, as it stands after the step that was seen."""
+    statement = loop.statement
+    assert isinstance(statement, ast.For), "only a `for` loop counts"
+    target = statement.target
+    name = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
+    now = loop.names.get(name.id) if isinstance(name, ast.Name) else None
+    first = next(filter(None, map(_start, ast.walk(statement.iter))), 0)
+    return Counter(now + 1 if isinstance(now, int) else first + 1, first, batches_in(loader))
+
+
+def _start(node: ast.AST) -> int:
+    """The number that a call of ``enumerate`` starts with; 0 for any other node."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) != "enumerate":
+        return 0
+    given = [*node.args[1:], *(keyword.value for keyword in node.keywords)]
+    value = given[0].value if given and isinstance(given[0], ast.Constant) else 0
+    return value if isinstance(value, int) else 0
 
 
 def _compiled(loop: FoundLoop) -> CodeType:

@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 
 from advisor.errors import AdvisorError, TargetError
 from advisor.runtime.batches import describe
-from advisor.target.scripts.body import FoundLoop, NoBodyError, training_loop
+from advisor.target.scripts.body import FoundLoop, NoBodyError, counts_batches, training_loop
 from advisor.target.scripts.plain import workload_of
-from advisor.target.scripts.run import watched
+from advisor.target.scripts.run import package_of, watched
 from advisor.target.scripts.watch import Seen, Where
 
 _HEAD = '''"""What perf-advisor measures of {script}, as far as it was seen: complete the lines that are marked TODO.
@@ -55,20 +55,21 @@ def draft_of(script: str, file: str) -> str:
 
 def _imports(script: str, models: list[nn.Module]) -> str:
     """Imports of the models' classes; of a script that runs when it is imported, where to take them from."""
+    path = Path(script).resolve()
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     lines = ["import advisor"]
     for kind in dict.fromkeys(type(model) for model in models):
         if kind.__module__ != "__main__":
             lines.append(f"from {kind.__module__} import {kind.__qualname__}")
-        elif _is_guarded(script):
-            lines.append(f"from {Path(script).stem} import {kind.__qualname__}")
+        elif _is_guarded(tree):
+            lines.append(f"from {'.'.join((*package_of(path, tree), path.stem))} import {kind.__qualname__}")
         else:
             lines.append(f"# TODO: copy the class {kind.__qualname__} to here: importing {script} would run it")
     return "\n".join(lines) + "\n"
 
 
-def _is_guarded(script: str) -> bool:
+def _is_guarded(tree: ast.Module) -> bool:
     """Whether a script does its work under ``if __name__ == "__main__"``."""
-    tree = ast.parse(Path(script).read_text(encoding="utf-8"))
     return any(isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in tree.body)
 
 
@@ -136,7 +137,7 @@ def _own_step(seen: Seen) -> Iterator[str]:
         yield "    loss = ...  # TODO: all that a step does, from the batch to the update"
     else:
         yield f"    # the loop at {Path(loop.file).name}:{loop.statement.lineno}"
-        yield from textwrap.indent(_body_text(loop), "    ").splitlines()
+        yield from textwrap.indent(_body_text(loop, seen.loader), "    ").splitlines()
     yield "    return loss  # TODO: the loss by its name above"
     yield ""
     models = ", ".join(_name("model", number) for number in range(max(1, len(seen.models))))
@@ -144,13 +145,14 @@ def _own_step(seen: Seen) -> Iterator[str]:
     yield f"return advisor.Workload(step=step, models=[{models}], optimizers=[{optimizers}], data=data)"
 
 
-def _body_text(loop: FoundLoop) -> str:
+def _body_text(loop: FoundLoop, loader: Any) -> str:
     """The body as the script has it, as a loop over the one batch."""
     lines = linecache.getlines(loop.file)
     body = loop.statement.body
     text = textwrap.dedent("".join(lines[body[0].lineno - 1 : body[-1].end_lineno]))
     target = ast.unparse(loop.statement.target) if isinstance(loop.statement, ast.For) else "_"
-    return f"for {target} in [batch]:  # TODO: names that the loop uses\n{textwrap.indent(text, '    ')}"
+    item = "(0, batch)" if loader is not None and counts_batches(loop, loader) else "batch"
+    return f"for {target} in [{item}]:  # TODO: names that the loop uses\n{textwrap.indent(text, '    ')}"
 
 
 def _as_written(seen: Seen, value: Any) -> Iterator[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from advisor.portable.calls import splitter
-from advisor.runtime.batches import tensors_of
+from advisor.portable.nested import tensors_of
 from advisor.target.hubs.contract import Adapted
 from advisor.target.scripts.body import NoBodyError, step_of, training_loop
 from advisor.target.scripts.watch import LossCall, ModelCall, Seen
@@ -26,7 +26,7 @@ def workload_of(seen: Seen) -> Any:
 
 def _plain(seen: Seen) -> Adapted | None:
     """The parts of a loop that is ``loss(model(inputs), target)`` and one update; None for another one."""
-    if len(seen.updates) != 1 or len(seen.calls) != 1 or len(seen.backward) != 1 or seen.clips_otherwise:
+    if len(seen.updates) != 1 or len(seen.calls) != 1 or len(seen.backward) != 1 or seen.changes_gradients:
         return None
     call, loss, batch = seen.calls[0], _loss_of(seen), seen.batch
     if batch is None:
@@ -34,10 +34,12 @@ def _plain(seen: Seen) -> Adapted | None:
     if batch is None or call.autocast == "float16":
         return None
     if loss is None:
-        own = isinstance(batch, Mapping) and getattr(call.output, "loss", None) is seen.backward[0] and not call.args
+        kwargs = splitter(call.module, with_target=False)(batch).kwargs
+        own = getattr(call.output, "loss", None) is seen.backward[0] and not call.args and _same(kwargs, call.kwargs)
     else:
         split = splitter(call.module, with_target=True)(batch)
-        own = _same(split.args, call.args) and not split.kwargs and _same(split.target, loss.args[1])
+        own = _same(split.args, call.args) and not split.kwargs and not call.kwargs
+        own = own and _same(split.target, loss.args[1])
     if not own:
         return None
     data = batch if seen.loader is None else seen.loader
@@ -66,7 +68,7 @@ def _loss_of(seen: Seen) -> LossCall | None:
 
 def _bound(loss: LossCall) -> Any:
     """The loss as a function of an output and a target, with the options that it was called with."""
-    if isinstance(loss.function, nn.Module) or not loss.kwargs:
+    if not loss.kwargs:
         return loss.function
 
     def loss_function(output: Any, target: Any) -> Any:
@@ -88,6 +90,8 @@ def _same(one: Any, other: Any) -> bool:
         return one is other or (one.shape == other.shape and torch.equal(one.cpu(), other.cpu().to(one.dtype)))
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     return one is other
 
 
@@ -121,7 +125,7 @@ def _inference(seen: Seen) -> Adapted:
         raise NoBodyError("no optimizer made an update, and no model was called with the batches of a DataLoader")
     call = next(call for call in reversed(seen.calls) if call.module in seen.models)
     split = splitter(call.module, with_target=False)(seen.batch)
-    if not _same(split.args, call.args):
+    if not _same(split.args, call.args) or not _same(split.kwargs, call.kwargs):
         raise NoBodyError("no optimizer made an update, and the model was called with something else than a batch")
     return Adapted(
         model=call.module.eval(),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -11,9 +13,9 @@ from typing import Any
 
 from advisor.errors import TargetError
 from advisor.files.paths import is_file
-from advisor.target.scripts.body import NoBodyError
+from advisor.target.scripts.body import NoBodyError, loops_around
 from advisor.target.scripts.plain import workload_of
-from advisor.target.scripts.watch import LoopSeen, Seen, Watch
+from advisor.target.scripts.watch import LoopSeen, Seen, Watch, Where
 
 _MAIN = "__main__"
 
@@ -58,15 +60,20 @@ def script_workload(script: str, directory: str) -> Any:
 def watched(script: str, directory: str) -> Seen:
     """Run a script until its first whole step is done, or to its end, and return what was seen."""
     path = Path(directory, script).resolve()
-    sys.path.insert(0, str(path.parent))
+    source = path.read_bytes()
     module = ModuleType(_MAIN)
     module.__file__ = str(path)
     sys.modules[_MAIN] = module
-    code = compile(path.read_bytes(), str(path), "exec")
+    code = compile(source, str(path), "exec")
+    package = package_of(path, ast.parse(source))
+    sys.path.insert(0, str(path.parents[len(package)]))
     pid = os.getpid()
-    watch = Watch()
+    watch = Watch(_in_loop)
     with watch.watching() as seen:
         try:
+            if package:
+                module.__package__ = ".".join(package)
+                importlib.import_module(module.__package__)
             exec(code, vars(module))  # noqa: S102 - it is the user's script
         except LoopSeen:
             pass
@@ -77,6 +84,21 @@ def watched(script: str, directory: str) -> Seen:
             if os.getpid() != pid:
                 os._exit(0)  # a process that the script forked has come to its end
     return seen
+
+
+def package_of(path: Path, tree: ast.Module) -> tuple[str, ...]:
+    """The package that a script's relative imports are from, as ``python -m`` finds it; empty without such imports."""
+    levels = [node.level for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
+    if not levels:
+        return ()
+    folders = list(itertools.takewhile(lambda folder: (folder / "__init__.py").is_file(), path.parents))
+    names = [folder.name for folder in path.parents[: max([*levels, len(folders)])]]
+    return tuple(reversed(list(filter(None, names))))
+
+
+def _in_loop(frames: list[Where]) -> bool:
+    """Whether a stack stands in a loop of the script's own code."""
+    return any(loops_around(where) for where in frames if where.is_users)
 
 
 def _no_loop(script: str, seen: Seen, problem: str) -> TargetError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
+import io
 import multiprocessing.process
 import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from torch.optim import optimizer as optimizer_hooks
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from advisor.files.paths import PACKAGE
+from advisor.target.scripts.files import is_library, staying_open, writes, writing_over_nothing
 
 # Functions of torch.nn.functional that are losses: called with an output and a target.
 LOSSES = (
@@ -38,7 +39,6 @@ LOSSES = (
 )
 # Calls that are kept, with what they were called with. A count: of a step; what comes before a loop may call thousands.
 MOST_CALLS = 64
-_LIBRARIES = ("/site-packages/", "/dist-packages/", "<frozen ", f"{sysconfig.get_path('stdlib')}{os.sep}", f"{PACKAGE}")
 
 
 class LoopSeen(BaseException):
@@ -51,6 +51,7 @@ class ModelCall:
 
     module: nn.Module
     args: tuple[Any, ...]
+    kwargs: dict[str, Any]
     output: Any
     autocast: str
 
@@ -75,7 +76,7 @@ class Where:
     @property
     def is_users(self) -> bool:
         """Whether the code is the script's own or of a module beside it, and no library's."""
-        return not any(part in self.frame.f_code.co_filename for part in _LIBRARIES)
+        return not is_library(self.frame.f_code.co_filename)
 
 
 @dataclass(slots=True)
@@ -83,9 +84,9 @@ class Seen:
     """The observations of a script.
 
     ``batch`` is the one that the step used, of ``loader``. ``frames`` is the stack at the first update, innermost
-    first. ``clip_norm`` is what the norm of the gradients was clipped to, ``clips_otherwise`` that they were clipped in
-    another way. ``fitted`` is what a library's trainer was asked to train. ``starts_processes``: other processes were
-    started, or forked.
+    first. ``clip_norm`` is what the norm of the gradients was clipped to, ``changes_gradients`` that they were made,
+    clipped or changed in another way. ``fitted`` is what a library's trainer was asked to train. ``starts_processes``:
+    other processes were started, or forked.
     """
 
     loader: Any = None
@@ -96,9 +97,16 @@ class Seen:
     updates: list[Optimizer] = field(default_factory=list)
     frames: list[Where] = field(default_factory=list)
     clip_norm: float | None = None
-    clips_otherwise: bool = False
+    changes_gradients: bool = False
     fitted: Any = None
     starts_processes: bool = False
+
+    def forget(self) -> None:
+        """Forget what was seen of a step."""
+        self.loader = self.batch = self.clip_norm = self.fitted = None
+        self.changes_gradients = False
+        for seen in (self.calls, self.losses, self.backward, self.updates, self.frames):
+            seen.clear()
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -114,10 +122,20 @@ class Seen:
 
 
 class Watch:
-    """The hooks while a script runs. ``seen`` grows until :class:`LoopSeen` ends the script."""
+    """The hooks while a script runs. ``seen`` grows until :class:`LoopSeen` ends the script.
 
-    def __init__(self) -> None:
+    ``in_loop`` tells whether a stack stands in a loop. An update outside of any, as one that makes the optimizer's
+    state, is passed over where another follows. From the first update on the script writes over no file, and from its
+    end on it writes none: its ``finally`` would save a model that has hardly been trained.
+    """
+
+    def __init__(self, in_loop: Callable[[list[Where]], bool]) -> None:
         self.seen = Seen()
+        self._in_loop = in_loop
+        self._outside: FrameType | None = sys._getframe(1)
+        self._over = self._before_loop = self._looked_on = False
+        self._gradients: list[float] = []
+        self._kept_files = contextlib.ExitStack()
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._depth = 0
@@ -130,7 +148,7 @@ class Watch:
         with contextlib.ExitStack() as stack:
             for handle in (
                 module_hooks.register_module_forward_pre_hook(self._enters),
-                module_hooks.register_module_forward_hook(self._leaves, always_call=True),
+                module_hooks.register_module_forward_hook(self._leaves, with_kwargs=True, always_call=True),
                 optimizer_hooks.register_optimizer_step_pre_hook(self._before_update),
                 optimizer_hooks.register_optimizer_step_post_hook(self._after_update),
             ):
@@ -143,10 +161,19 @@ class Watch:
                 (torch.nn.utils, "clip_grad_value_", self._clips_values),
                 (multiprocessing.process.BaseProcess, "start", self._starts),
                 (os, "fork", self._starts),
+                (builtins, "open", self._opens),
+                (io, "open", self._opens),
+                (torch, "save", self._saves),
                 *((torch.nn.functional, name, self._loss) for name in LOSSES),
             ):
                 stack.enter_context(_patched(owner, name, wrapper))
+            stack.callback(self._ends)
+            stack.enter_context(self._kept_files)
             yield self.seen
+
+    def _ends(self) -> None:
+        """Watch no more, also where the script has taken one of the functions by a name of its own."""
+        self._outside = None
 
     # --- modules --------------------------------------------------------------------------------------------------
 
@@ -154,17 +181,17 @@ class Watch:
         if self._is_ours():
             self._depth += 1
 
-    def _leaves(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _leaves(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if not self._is_ours():
             return
         self._depth = max(0, self._depth - 1)
         if self._depth or output is None:
             return
         if any(True for _ in module.parameters()):
-            self.seen.calls.append(ModelCall(module, args, output, _autocast()))
+            self.seen.calls.append(ModelCall(module, args, kwargs, output, _autocast()))
             del self.seen.calls[:-MOST_CALLS]
         else:
-            self.seen.losses.append(LossCall(module, args, {}, output))
+            self.seen.losses.append(LossCall(module, args, kwargs, output))
 
     def _loss(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._in_loss += 1
@@ -179,7 +206,11 @@ class Watch:
     def _backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._is_ours():
             self.seen.backward.append(loss)
-        return function(loss, *args, **kwargs)
+            if args or any(value is not None and value is not False for value in kwargs.values()):
+                self.seen.changes_gradients = True
+        result = function(loss, *args, **kwargs)
+        self._note_gradients()
+        return result
 
     # --- data -----------------------------------------------------------------------------------------------------
 
@@ -196,13 +227,23 @@ class Watch:
 
     def _next(self, function: Callable[..., Any], iterator: Any) -> Any:
         loader = self._loaders.get(id(iterator))
-        if self._is_ours() and self.seen.updates and loader is self.seen.loader:
-            raise LoopSeen
+        if self._is_ours() and self.seen.updates and (loader is self.seen.loader or self._before_loop):
+            self._end_step()
         batch = function(iterator)
         if self._is_ours() and loader is not None and not self.seen.updates:
             self._begin_step()
             self.seen.loader, self.seen.batch = loader, batch
         return batch
+
+    def _end_step(self) -> None:
+        """Raise LoopSeen, or forget an update that stood before the loop."""
+        if self._before_loop:
+            self._before_loop, self._looked_on = False, True
+            self.seen.forget()
+            self._kept_files.close()
+            return
+        self._over = True
+        raise LoopSeen
 
     def _begin_step(self) -> None:
         """Forget the calls of an earlier batch that made no update, such as those of a validation before training."""
@@ -216,37 +257,76 @@ class Watch:
     def _before_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if os.getpid() != self._pid:
             os._exit(0)  # a process that the script forked has reached a loop: that is not the one to measure
-        if not self._is_ours():
+        if not self._is_ours() or (not _has_gradients(optimizer) and not _has_closure(args, kwargs)):
             return
         if optimizer in self.seen.updates:
-            raise LoopSeen
+            self._end_step()
         if not self.seen.frames:
-            self.seen.frames = [Where(frame, frame.f_lineno) for frame in _stack()]
+            if len(self.seen.backward) == 1 and self._norms() != self._gradients:
+                self.seen.changes_gradients = True
+            self.seen.frames = [Where(frame, frame.f_lineno) for frame in _stack(self._outside)]
             self.seen.fitted = fitted_by_library(self.seen.frames)
             if self.seen.fitted is not None:
-                raise LoopSeen
+                self._end_step()
+            self._before_loop = not self._looked_on and not self._in_loop(self.seen.frames)
 
     def _after_update(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._is_ours():
-            self.seen.updates.append(optimizer)
+        if not self._is_ours() or not _has_gradients(optimizer):
+            return
+        if not self.seen.updates:
+            self._kept_files.enter_context(writing_over_nothing())
+        self.seen.updates.append(optimizer)
+
+    def _note_gradients(self) -> None:
+        """Note the gradients of a loop's only backward pass, by which a change before the update is noticed."""
+        if self._is_ours() and not self.seen.frames and len(self.seen.backward) == 1:
+            self._gradients = self._norms()
+
+    def _norms(self) -> list[float]:
+        """The norms of the gradients of what was called."""
+        return [float(p.grad.detach().float().norm()) for p in self._trained() if p.grad is not None]
+
+    def _trained(self) -> list[nn.Parameter]:
+        """The parameters with gradients of the modules that were called."""
+        found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
+        return list({id(p): p for p in found}.values())
 
     def _clips(self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+        parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if args or set(kwargs) - {"foreach", "error_if_nonfinite"} or self.seen.clip_norm not in (None, max_norm):
-            self.seen.clips_otherwise = True
+            self.seen.changes_gradients = True
+        if self._is_ours() and {id(p) for p in parameters if p.grad is not None} != set(map(id, self._trained())):
+            self.seen.changes_gradients = True
         self.seen.clip_norm = float(max_norm)
-        return function(parameters, max_norm, *args, **kwargs)
+        result = function(parameters, max_norm, *args, **kwargs)
+        self._note_gradients()
+        return result
 
     def _clips_values(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self.seen.clips_otherwise = True
+        self.seen.changes_gradients = True
         return function(*args, **kwargs)
 
     def _starts(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.seen.starts_processes = True
         return function(*args, **kwargs)
 
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    def _opens(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self._is_ours() or not writes(args, kwargs):
+            return function(*args, **kwargs)
+        if self._over:
+            raise LoopSeen
+        return staying_open(function(*args, **kwargs), args, kwargs, lambda: self._over)
+
+    def _saves(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._over and self._is_ours():
+            raise LoopSeen
+        return function(*args, **kwargs)
+
     def _is_ours(self) -> bool:
-        """Whether this is the script's own thread in its own process."""
-        return threading.get_ident() == self._thread and os.getpid() == self._pid
+        """Whether this is the script's own thread in its own process, while it is watched."""
+        return self._outside is not None and threading.get_ident() == self._thread and os.getpid() == self._pid
 
 
 def fitted_by_library(frames: list[Where]) -> Any:
@@ -267,11 +347,20 @@ def fitted_by_library(frames: list[Where]) -> Any:
     return None
 
 
-def _stack() -> list[FrameType]:
-    """The frames of the present stack, innermost first."""
+def _has_gradients(optimizer: Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    """Whether an optimizer's ``step``, called with itself and these, computes the gradients by a closure."""
+    return len(args) > 1 or kwargs.get("closure") is not None
+
+
+def _stack(outside: FrameType | None) -> list[FrameType]:
+    """The frames of the present stack, innermost first, up to the one that runs the script."""
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame is not outside:
         frames.append(frame)
         frame = frame.f_back
     return frames

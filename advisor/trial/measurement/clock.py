@@ -23,8 +23,8 @@ import torch
 
 from advisor.figures.stats import percentile, relative_half_width, relative_range
 from advisor.machine.device import Mark, backend_of
+from advisor.portable.nested import tensors_of
 from advisor.records import Block, Latency
-from advisor.runtime.batches import tensors_of
 
 BLOCKS_PER_TRIAL = 24
 FEWEST_BLOCKS = 5
@@ -34,18 +34,18 @@ _LONGEST_BLOCK_STEPS = 2000
 _SINGLE_STEPS_S = 0.2
 _FEWEST_SINGLE_STEPS = 5
 _MOST_SINGLE_STEPS = 400
-# Blocks whose step times range wider than this, relative to the median, hold too few steps to be alike.
+# Blocks are too short if their step times range wider than this. Relative to the median.
 _UNEVEN = 0.1
 # The calls whose latency is told: as many as fit in this time, in seconds, within these counts.
 _CALLS_S = 0.5
 _FEWEST_CALLS = 20
 _MOST_CALLS = 400
-# Between two blocks that are told of while a trial is measured, in seconds.
+# Shortest time between two progress messages while a trial is measured. Seconds.
 _TELL_INTERVAL_S = 0.25
 # The host is ahead of the device by one block while it waits: of three marks it waits for the second.
 _MARKS_BEHIND = 2
 
-# Given the most steps that it may have, how many steps a cycle has: what repeats in the data, else 1.
+# Returns the steps of a cycle in the data (1 without one), given the most steps that it may have.
 CycleOf = Callable[[int], int]
 
 
@@ -74,7 +74,7 @@ class StepClock:
         return Block(steps, samples, time.perf_counter() - start)
 
     def back_to_back(self, steps: int, enough: Callable[[list[Block]], bool]) -> list[Block]:
-        """Blocks of so many steps until there are enough, each of them synchronised."""
+        """Time synchronised blocks of a number of steps until there are enough."""
         blocks: list[Block] = []
         while not enough(blocks):
             blocks.append(self.run(steps))
@@ -142,9 +142,9 @@ def steps_in(seconds: float, step_s: float) -> int:
 
 
 def block_steps(seconds: float, step_s: float, cycle_of: CycleOf, *, longest_s: float = 0.0) -> int:
-    """The number of steps of a block of about these seconds: whole cycles of what repeats in the data.
+    """The number of steps in a block of about this duration: whole cycles of the data.
 
-    ``cycle_of`` tells the steps in a cycle, given how many fit in ``longest_s``, which a block may take for its sake.
+    ``cycle_of`` returns the steps in a cycle, given how many fit in ``longest_s``, the longest a block may be.
     """
     steps = steps_in(seconds, step_s)
     cycle = cycle_of(max(steps, steps_in(longest_s, step_s)))
@@ -161,7 +161,7 @@ def measure(
     watching: AbstractContextManager[None] | None = None,
     tell: Callable[[list[Block]], None] | None = None,
 ) -> list[Block]:
-    """Blocks until the interval of the median is narrower than 1 % and ``at_least_s`` is over, or ``measure_s`` is.
+    """Time blocks until the median's interval is narrower than 1 %, for ``at_least_s`` to ``measure_s`` seconds.
 
     At least five blocks are timed while they fit in twice ``measure_s``; at least one always. Single steps are timed
     after them, or, where a step takes long, taken from the blocks. ``cycle_of`` is given where batches come from a

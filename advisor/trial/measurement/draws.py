@@ -18,9 +18,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.errors import RefusedError, TargetError
 from advisor.portable.loaders import copy_with
+from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
 from advisor.records import DataPrint, varying
-from advisor.runtime.batches import describe, tensors_of
+from advisor.runtime.batches import describe
 from advisor.runtime.loader import loop_loader
 from advisor.target.entrypoint import one_line, user_frames
 from advisor.trial.measurement.data_prints import print_of
@@ -32,7 +33,7 @@ _LIMIT_S = 10.0
 _SECOND_LOOK_S = 2.0
 # Lines of a worker's traceback that are shown: the last two frames and the exception.
 _SHOWN_LINES = 7
-# Samplers and datasets within one another, at most.
+# Largest depth of nested samplers and datasets. A count.
 _DEEPEST = 5
 _LEADS_ON = ("dataset", "datasets", "sampler", "batch_sampler", "data_source", "indices")
 
@@ -262,7 +263,7 @@ def _drawn(data: Any, seed: int, count: int, *, plan: StepPlan | None, limit_s: 
 
 
 def _copied(loader: Any, workers: int) -> Any:
-    """A copy of a loader with so many workers, which end with an epoch; the loader where it cannot be copied."""
+    """A copy of a loader with this many workers, which end with the epoch; the loader itself if it cannot be copied."""
     try:
         return copy_with(loader, num_workers=workers, persistent_workers=False)
     except ValueError:

@@ -21,7 +21,7 @@ from advisor.records import Block, GpuReadings
 
 _MEANWHILE = "while it was measured"
 
-# Below this many cores' worth of work by others, or with cores to spare, a measurement is left in peace.
+# A measurement is disturbed by this much work of others (cores), once this share of all cores is busy.
 _FOREIGN_CORES = 0.25
 _SATURATED_SHARE = 0.85
 
@@ -33,7 +33,7 @@ _BETWEEN_READINGS_S = 0.2
 _COMPUTING_PERCENT = 5
 _SM_CLOCK_FALL = 0.10
 _NEAR_SLOWDOWN_C = 2
-# The energy counter moves about every 100 ms: over less than ten of those, its ends weigh too much.
+# Shortest time over which energy is read. Seconds; the counter is updated about every 100 ms.
 _SHORTEST_ENERGY_S = 1.0
 
 
@@ -67,10 +67,10 @@ class Guards:
         self.disturbed = "; ".join(filter(None, (load.disturbance(), clock.disturbance(), gpu)))
 
     def energy_j_per_sample(self, blocks: Sequence[Block]) -> float | None:
-        """Joules that the whole GPU took while it was watched, over the samples of the blocks timed meanwhile.
+        """Energy of the whole GPU per sample timed, in joules.
 
-        What it draws while it idles, and what it takes between the blocks, is part of it. None where there is no energy
-        counter, and for less than a second, in which the counter moves too few times.
+        It includes idle power and the time between blocks. None without an energy counter, or for less than a second,
+        which holds too few updates of the counter.
         """
         samples = sum(block.samples for block in blocks)
         energy_j = self._gpu.energy_j if self._gpu else None

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
-from advisor.runtime.batches import tensors_of
 from advisor.trial.measurement.draws import first_batches
 
 PROBE_STEPS = 5

@@ -34,8 +34,8 @@ def warm_up(
 ) -> WarmUp:
     """Run steps until two windows in a row agree within 5 %, or ``limit_s`` has passed since the first step ended.
 
-    The first step is apart: it may compile for minutes. ``at_least`` further steps are run in any case. When steps
-    were run before (``cold`` is false), one that takes longer than ``limit_s`` is enough: little warms up beside it.
+    The limit does not include the first step, which may compile for minutes. ``at_least`` further steps always run.
+    After earlier steps (``cold`` is false) a single step longer than ``limit_s`` is enough.
     Windows hold whole cycles of the data, by ``cycle_of``.
     """
     start = time.perf_counter()

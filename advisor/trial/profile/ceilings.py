@@ -38,7 +38,7 @@ _FEWEST_REPEATS = 2
 _MOST_REPEATS = 50
 _LIMIT_S = 0.1
 _CALLS = 1000
-# Of the memory that is free beside the user's model.
+# Share of the memory that the user's model leaves free.
 _ROOM_SHARE = 1 / 8
 _TENSORS_OF_A_PRODUCT = 3
 

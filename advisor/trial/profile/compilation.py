@@ -14,9 +14,9 @@ _LIMIT = "recompile limit exceeded"
 
 
 def keep_no_kernel_timings() -> None:
-    """Have the compiler keep its code for other processes, but not which of its kernels it found to be the fastest.
+    """Have the compiler cache its code for other processes, but not its choice of the fastest kernels.
 
-    It times some when they run first. What it finds beside another process is not for those that run alone.
+    It times some kernels at their first run. Times taken beside another process do not hold for one that runs alone.
     """
     with contextlib.suppress(ImportError, AttributeError):  # a version without that cache has none to fill
         from torch._inductor import config

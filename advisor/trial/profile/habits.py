@@ -33,7 +33,7 @@ _MOST_ROUNDS = 30
 
 
 def with_habits(measured: Profile, step: TrainStep | InferStep, feed: Feed) -> Profile:
-    """The profile with the habits of this loop priced, and the lines that make its host wait."""
+    """Return the profile with the cost of this loop's habits, and with the lines that make its host wait."""
     eager = _uncompiled(step)
     rows: tuple[HabitRow, ...] = ()
     if isinstance(eager, TrainStep):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from advisor.runtime.batches import tensors_of
+from advisor.portable.nested import tensors_of
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed
 

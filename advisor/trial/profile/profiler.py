@@ -10,9 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from advisor.figures.roof import step_roof_share
 from advisor.machine.device import backend_of
+from advisor.portable.nested import tensors_of
 from advisor.portable.plan import StepPlan
 from advisor.records import Bottleneck, Ceilings, Phase, Profile
-from advisor.runtime.batches import tensors_of
 from advisor.runtime.compilation import is_compiled
 from advisor.runtime.step import InferStep, TrainStep
 from advisor.trial.measurement.feed import Feed

@@ -171,7 +171,7 @@ def union_length(intervals: Iterable[tuple[float, float]]) -> float:
 def tensor_core_share(kernels: Iterable[tuple[str, float]]) -> float | None:
     """The share of kernel time, given as ``(name, duration)``, in kernels that use tensor cores; None without kernels.
 
-    It is a reading of names, see :func:`uses_tensor_cores`: kernels of others that do not say so are missed.
+    Only names are read (see :func:`uses_tensor_cores`), so third-party kernels with other names are missed.
     """
     total = on_cores = 0.0
     for name, duration in kernels:

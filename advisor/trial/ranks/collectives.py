@@ -9,6 +9,7 @@ from statistics import median
 import torch
 from torch import distributed
 
+from advisor.machine.device import backend_of
 from advisor.records import AllReduceSweep, AllReduceTime
 
 # 1 KiB to 256 MiB, in steps of four. Bytes.
@@ -18,7 +19,7 @@ _BLOCKS = 5
 _BLOCK_S = 0.02
 _MOST_CALLS = 200
 _WARM_UP_CALLS = 3
-# What all sizes may take together; the largest ones are left out on slow links. Seconds.
+# Longest time for all sizes together; on slow links the largest are left out. Seconds.
 _WITHIN_S = 3.0
 
 
@@ -47,11 +48,11 @@ def _seconds(message: torch.Tensor) -> float:
 def _block_s(message: torch.Tensor, calls: int) -> float:
     """The seconds of some calls one after the other, on the slowest rank."""
     distributed.barrier()
-    _synchronize(message.device)
+    backend_of(message.device).synchronize()
     started = time.perf_counter()
     for _ in range(calls):
         distributed.all_reduce(message)
-    _synchronize(message.device)
+    backend_of(message.device).synchronize()
     return _slowest(time.perf_counter() - started, message.device)
 
 
@@ -60,8 +61,3 @@ def _slowest(seconds: float, device: torch.device) -> float:
     held = torch.tensor([seconds], dtype=torch.float32, device=device)
     distributed.all_reduce(held, op=distributed.ReduceOp.MAX)
     return float(held.item())
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

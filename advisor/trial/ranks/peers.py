@@ -11,28 +11,26 @@ import torch
 import torch.distributed as dist
 
 from advisor.errors import TargetError
-from advisor.records import World
-
-_BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
+from advisor.machine.device import backend_of
+from advisor.records.kinds import COLLECTIVES
 
 
 class Peers:
     """This rank among all. Every method is called by all ranks at once."""
 
-    def __init__(self, world: World, device: torch.device, timeout_s: float) -> None:
+    def __init__(self, device: torch.device, timeout_s: float) -> None:
         if dist.is_initialized():
             raise TargetError(
                 "the target starts a process group itself (init_process_group).",
                 "Return the plain model and loader: perf-advisor starts the ranks and divides the batches.",
             )
-        self.world = world
         self.device = device
         self.rank = int(os.environ["RANK"])
         self.size = int(os.environ["WORLD_SIZE"])
         dist.init_process_group(
-            _BACKENDS[device.type],
+            COLLECTIVES[device.type],
             timeout=datetime.timedelta(seconds=timeout_s),
-            device_id=device if device.type == "cuda" else None,
+            device_id=device if backend_of(device).has_memory else None,
         )
 
     def gathered(self, values: Sequence[float]) -> list[list[float]]:
@@ -51,7 +49,3 @@ class Peers:
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
         return found
-
-    def meet(self) -> None:
-        """Wait until all ranks are here, and their devices done."""
-        self.largest(0.0)

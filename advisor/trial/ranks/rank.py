@@ -15,9 +15,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.rendezvous import rendezvous
 
 from advisor.process.channel import Channel
-from advisor.process.group import lead_own_group
-from advisor.process.output import redirect_output
-from advisor.process.printed import flush_streams
+from advisor.process.household import lead_own_group
+from advisor.process.output import flush_streams, redirect_output
 from advisor.records import Finished, RankJoined, TrialMessage, TrialSpec
 from advisor.trial.ranks import failures
 
@@ -28,7 +27,7 @@ _LOOKED_AT_S = 4.0
 
 
 class Silence(Channel):
-    """The channel of a rank on a machine that follows: its session is on another."""
+    """The channel of a rank on a following machine, whose session runs on another. It sends nothing."""
 
     def __init__(self) -> None:
         pass

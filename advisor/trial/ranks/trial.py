@@ -50,7 +50,7 @@ from advisor.trial.ranks.exposed import exposed_by_profiler
 from advisor.trial.ranks.launcher import WAITING
 from advisor.trial.ranks.peers import Peers
 
-# A rank waits this long for the others at most, as a share of the trial's time, within bounds. Seconds.
+# Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
 _PATIENCE_SHARE = 0.5
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 8.0, 90.0
 _BLOCKS = 12
@@ -86,7 +86,7 @@ class RankTrial:
         build_s = time.perf_counter() - started
         self._say("meeting the other ranks")
         patience_s = min(_MOST_PATIENCE_S, max(_LEAST_PATIENCE_S, _PATIENCE_SHARE * self.spec.timeout_s))
-        self.peers = Peers(self.world, device, patience_s)
+        self.peers = Peers(device, patience_s)
         self._say("applying the settings")
         components = self._components(loop, device)
         gc.unfreeze()
@@ -246,12 +246,11 @@ class RankTrial:
 
     def _memory(self, device: torch.device) -> list[tuple[int, int]]:
         """Peak bytes allocated and reserved: of each rank, or of each GPU of one process."""
-        if device.type == "cuda" and self.world.devices > self.world.ranks:
-            return [
-                (torch.cuda.max_memory_allocated(index), torch.cuda.max_memory_reserved(index))
-                for index in range(self.world.devices)
-            ]
-        memory = backend_of(device).memory()
+        backend = backend_of(device)
+        if backend.has_memory and self.world.devices > self.world.ranks:
+            peaks = [backend_of(torch.device(device.type, index)).memory() for index in range(self.world.devices)]
+            return [(peak.peak_allocated_bytes, peak.peak_reserved_bytes) for peak in peaks]
+        memory = backend.memory()
         own = [float(memory.peak_allocated_bytes or 0), float(memory.peak_reserved_bytes or 0)]
         return [(int(one), int(other)) for one, other in self.peers.gathered(own)]
 
@@ -260,7 +259,7 @@ class RankTrial:
     def _looked_closer(
         self, step: Any, clock: StepClock, blocks: list[Block], components: Components
     ) -> Mapping[str, Any]:
-        """Exposed communication and the straggler, after all that is reported of the speed has been timed."""
+        """Measure exposed communication and the straggler. Called after the speed has been timed."""
         plan = components.plan
         several = self.peers.size > 1 and isinstance(step, TrainStep)
         if not (self.world.looks_closer and several):
@@ -268,7 +267,7 @@ class RankTrial:
         self._say("looking at the communication")
         found: dict[str, Any] = {}
         step_s = min(block.seconds / block.steps for block in blocks)
-        if self.peers.device.type == "cuda":
+        if backend_of(self.peers.device).is_ahead:
             own = exposed_by_profiler(clock)
             everywhere = [one[0] for one in self.peers.gathered([math.nan if own is None else own])]
             if all(map(math.isfinite, everywhere)):  # the slowest rank waits for nobody: all of its is communication
@@ -311,7 +310,9 @@ class RankTrial:
         step_ms = median(block.step_ms for block in blocks)
         own = found.get("alone_ms") or [None] * len(memory)
         ranks = tuple(
-            RankFound(number, f"{device.type}:{number}" if device.type == "cuda" else "cpu", step_ms, alone, *peaks)
+            RankFound(
+                number, device.type if device.index is None else f"{device.type}:{number}", step_ms, alone, *peaks
+            )
             for number, (alone, peaks) in enumerate(zip(own, memory, strict=True))
         )
         samples = round(median(block.samples / block.steps for block in blocks))

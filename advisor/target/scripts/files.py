@@ -1,0 +1,130 @@
+"""The files of a script that is watched or measured: kept open, and not written over once its step was seen."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import inspect
+import io
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from advisor.files.paths import PACKAGE
+
+_INSTALLED = ("/site-packages/", "/dist-packages/")
+_PYTHONS_OWN = ("<frozen ", f"{sysconfig.get_path('stdlib')}{os.sep}")
+_OPEN = inspect.signature(open)
+_WRITING = frozenset("wax+")
+
+
+def is_pythons_own(file: str) -> bool:
+    """Whether a file of code is a module of Python's own."""
+    return file.startswith(_PYTHONS_OWN) and not any(part in file for part in _INSTALLED)
+
+
+def is_library(file: str) -> bool:
+    """Whether a file of code is Python's own, an installed package's or this package's, and not the user's."""
+    return is_pythons_own(file) or any(part in file for part in (*_INSTALLED, str(PACKAGE)))
+
+
+def writes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of ``open`` with these arguments may write."""
+    try:
+        mode = _OPEN.bind(*args, **kwargs).arguments.get("mode", "r")
+    except TypeError:  # open() itself says what is wrong
+        return False
+    return not _WRITING.isdisjoint(str(mode))
+
+
+class StaysOpen(io.TextIOWrapper):
+    """A text file that the end of its ``with`` block leaves open where ``is_over`` says that the script was ended."""
+
+    is_over: Callable[[], bool]
+    mode: str
+
+    def __exit__(self, *exception: object) -> None:
+        """Close the file, or write out what it holds so far."""
+        if self.is_over():
+            self.flush()
+        else:
+            self.close()
+
+
+def staying_open(file: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_over: Callable[[], bool]) -> Any:
+    """A text file just opened by such a call, as one that stays open for the body of the loop; any other as it is."""
+    if type(file) is not io.TextIOWrapper:
+        return file
+    newline = _OPEN.bind(*args, **kwargs).arguments.get("newline")
+    mode, encoding, errors, by_line = file.mode, file.encoding, file.errors, file.line_buffering
+    kept = StaysOpen(file.detach(), encoding, errors, newline, by_line)
+    kept.mode, kept.is_over = mode, is_over
+    return kept
+
+
+def save_over_nothing(save: Callable[..., Any], obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call ``torch.save``, into a temporary file where it would go over one: a trial's weights are no checkpoint."""
+    if not _is_there(f):
+        return save(obj, f, *args, **kwargs)
+    with tempfile.TemporaryDirectory() as folder:
+        return save(obj, Path(folder, Path(f).name), *args, **kwargs)
+
+
+def _open_over_nothing(function: Callable[..., Any], file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    return function(os.devnull if "w" in mode and _is_there(file) else file, mode, *args, **kwargs)
+
+
+def _move_over_nothing(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
+    return Path(src).unlink() if _is_there(dst) else function(src, dst, **kwargs)
+
+
+def _copy_over_nothing(function: Callable[..., Any], src: Any, dst: Any, **kwargs: Any) -> Any:
+    return dst if _is_there(dst) else function(src, dst, **kwargs)
+
+
+def _is_there(file: Any) -> bool:
+    return isinstance(file, str | os.PathLike) and Path(file).is_file()
+
+
+_WRITERS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (torch, "save", save_over_nothing),
+    (builtins, "open", _open_over_nothing),
+    (io, "open", _open_over_nothing),
+    (os, "replace", _move_over_nothing),
+    (os, "rename", _move_over_nothing),
+    (shutil, "copyfile", _copy_over_nothing),
+)
+
+
+@contextlib.contextmanager
+def writing_over_nothing() -> Iterator[None]:
+    """Have the script's code leave the files that there are as they are. What libraries write by themselves goes on."""
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in _WRITERS]
+    for (owner, name, original), (_, _, guarded) in zip(originals, _WRITERS, strict=True):
+        setattr(owner, name, _for_users(original, guarded))
+    try:
+        yield
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
+def _for_users(original: Callable[..., Any], guarded: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that does as ``guarded`` where the user's code calls it, itself or through Python's own modules."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        caller: FrameType | None = sys._getframe(1)
+        while caller is not None and is_pythons_own(caller.f_code.co_filename):
+            caller = caller.f_back
+        users = caller is not None and not is_library(caller.f_code.co_filename)
+        return guarded(original, *args, **kwargs) if users else original(*args, **kwargs)
+
+    return call

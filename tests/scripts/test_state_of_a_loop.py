@@ -1,0 +1,365 @@
+"""The surroundings of a loop whose body runs by itself: names, contexts, files; and updates that are no step of it."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from advisor.errors import TargetError
+from advisor.records import TargetSpec
+from advisor.target.entrypoint import load_target
+from advisor.target.scripts.draft import draft_of
+from tests.scripts.test_scripts import own_program, step_of  # noqa: F401 - a fixture
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+numbers = torch.arange(64.0)[:, None]
+loader = DataLoader(TensorDataset(numbers, 2 * numbers), batch_size=8)
+model = nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+seen = []
+
+"""
+STEP = "loss = (model(x) - y).abs().mean(); optimizer.zero_grad(); loss.backward(); optimizer.step()"
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Run a script's text, in an empty folder, up to its loop; returns that and the names of the script."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(body: str, name: str = "train.py"):
+        Path(name).write_text(HEAD + textwrap.dedent(body).replace("STEP", STEP))
+        loop = load_target(TargetSpec(name, str(tmp_path), device="cpu"))
+        return loop, vars(__import__("__main__"))
+
+    return run
+
+
+def batches(loop, count):
+    """Run some steps of a loop, each on its own batch."""
+    step = step_of(loop)
+    return [float(step(batch)) for _, batch in zip(range(count), loop.data, strict=False)]
+
+
+class TestNames:
+    def test_a_name_of_the_module_is_what_it_is_now(self, script):
+        loop, names = script("""
+            count = 0
+            def counted():
+                global count
+                count += 1
+            def main():
+                for x, y in loader:
+                    STEP
+                    counted()
+                    seen.append(count)
+            main()
+        """)
+        batches(loop, 3)
+        assert names["seen"] == [1, 2, 3, 4]
+
+    def test_an_inner_function_sees_the_batch_at_hand(self, script):
+        loop, names = script("""
+            def main():
+                def closure():
+                    optimizer.zero_grad()
+                    loss = (model(x) - y).abs().mean()
+                    loss.backward()
+                    seen.append(int(x[0]))
+                    return loss
+                for x, y in loader:
+                    optimizer.step(closure)
+            main()
+        """)
+        batches(loop, 3)
+        assert names["seen"] == [0, 0, 8, 16]
+
+    def test_an_inner_function_may_change_a_name(self, script):
+        loop, names = script("""
+            def main():
+                count = 0
+                def counted():
+                    nonlocal count
+                    count += 1
+                for x, y in loader:
+                    STEP
+                    counted()
+                    count = count + 1
+                    seen.append(count)
+            main()
+        """)
+        batches(loop, 3)
+        assert names["seen"] == [2, 4, 6, 8]
+
+
+class TestCounts:
+    def test_an_epoch_counts_its_batches_anew(self, script):
+        loop, names = script("""
+            for number, (x, y) in enumerate(loader, 1):
+                STEP
+                seen.append(number)
+        """)
+        batches(loop, 8)
+        batches(loop, 2)
+        assert names["seen"] == [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
+
+    @pytest.mark.parametrize("condition", ["number == 3", "number >= 3"])
+    def test_a_loop_that_ends_by_its_count_goes_on_in_the_next_epoch(self, script, condition):
+        loop, names = script(f"""
+for epoch in range(9):
+    for number, (x, y) in enumerate(loader):
+        if {condition}:
+            break
+        STEP
+        seen.append(number)
+""")
+        batches(loop, 7)
+        assert names["seen"] == [0, 1, 2, 0, 1, 2, 0, 1]
+
+    def test_a_loop_that_has_ended_says_so(self, script):
+        loop, _ = script("""
+            steps = 0
+            for number, (x, y) in enumerate(loader):
+                if steps >= 3:
+                    break
+                STEP
+                steps += 1
+        """)
+        with pytest.raises(TargetError, match="without a backward pass"):
+            batches(loop, 4)
+
+
+class TestContexts:
+    @pytest.mark.parametrize("around", ["steps()", "for _ in range(2):\n        steps()"])
+    def test_a_block_around_the_loop_is_around_each_step(self, script, around):
+        loop, names = script(f"""
+def steps():
+    with torch.autograd.set_detect_anomaly(True):
+        for x, y in loader:
+            STEP
+            seen.append((torch.is_anomaly_enabled(), torch.is_autocast_enabled("cpu"), x.sum() > 0))
+
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    {around}
+""")
+        batches(loop, 3)
+        assert [found[:2] for found in names["seen"]] == [(True, True)] * 4
+        assert not torch.is_anomaly_enabled()
+        assert not torch.is_autocast_enabled("cpu")
+
+
+class TestFiles:
+    def test_a_log_stays_open_for_the_steps(self, script):
+        loop, _ = script("""
+            import csv
+            def main():
+                with open("log.csv", "w", newline="") as file:
+                    log = csv.writer(file)
+                    for number, (x, y) in enumerate(loader):
+                        STEP
+                        log.writerow([number])
+                        file.flush()
+            main()
+        """)
+        batches(loop, 3)
+        assert Path("log.csv").read_bytes() == b"0\r\n1\r\n2\r\n3\r\n"
+
+    def test_no_checkpoint_is_written_over(self, script):
+        for name in ("last.pt", "final.pt", "final.txt"):
+            Path(name).write_text("precious")
+        loop, _ = script("""
+            def main():
+                try:
+                    for number, (x, y) in enumerate(loader):
+                        STEP
+                        torch.save(model.state_dict(), "last.pt")
+                        torch.save(model.state_dict(), f=f"{number}.pt")
+                finally:
+                    torch.save(model.state_dict(), "final.pt")
+                    open("final.txt", "w").write("over")
+            main()
+        """)
+        batches(loop, 2)
+        assert {Path(name).read_text() for name in ("last.pt", "final.pt", "final.txt")} == {"precious"}
+        assert torch.load("1.pt")["weight"].shape == (1, 1)
+
+    def test_no_file_is_written_over_in_another_way(self, script):
+        names = ("last.pt", "best.pt", "renamed.pt", "history.json")
+        open_before = open
+        for name in names:
+            Path(name).write_text("precious")
+        loop, _ = script("""
+            import json, os, shutil
+            from pathlib import Path
+            for number, (x, y) in enumerate(loader):
+                STEP
+                for name in ("last.pt", f"new{number}.pt"):
+                    torch.save(model.state_dict(), "last.tmp")
+                    os.replace("last.tmp", name)
+                torch.save(model.state_dict(), "other.tmp")
+                os.rename("other.tmp", "renamed.pt")
+                shutil.copy("new0.pt", "best.pt")
+                Path("history.json").write_text("over")
+                with open(f"{number}.txt", "w") as file:
+                    json.dump(number, file)
+        """)
+        batches(loop, 3)
+        assert {Path(name).read_text() for name in names} == {"precious"}
+        assert [Path(f"{number}.txt").read_text() for number in range(4)] == ["0", "1", "2", "3"]
+        assert sorted(path.name for path in Path().glob("*.[pt][tm]*")) == sorted(
+            [*names[:3], *(f"new{number}.pt" for number in range(4))]
+        )
+        assert open is open_before
+
+    def test_functions_that_the_script_has_taken_are_its_own_again(self, script):
+        Path("last.pt").write_text("old")
+        loop, names = script("""
+            from builtins import open as opened
+            from torch import save
+            from torch.nn.utils import clip_grad_norm_
+            for x, y in loader:
+                loss = (model(x) - y).abs().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+        """)
+        batches(loop, 1)
+        assert type(names["opened"]("other.txt", "w")).__name__ == "TextIOWrapper"
+        names["save"]({}, "last.pt")
+        assert torch.load("last.pt") == {}
+
+
+class TestWhatIsNoStepOfTheLoop:
+    @pytest.mark.parametrize(
+        "before",
+        [
+            "optimizer.zero_grad(); optimizer.step()",
+            "model(torch.zeros(3, 1)).sum().backward(); optimizer.step(); optimizer.zero_grad()",
+        ],
+    )
+    def test_an_update_before_it(self, script, before):
+        loop, _ = script(f"""
+{before}
+for x, y in loader:
+    loss = nn.functional.l1_loss(model(x), y)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""")
+        assert loop.step is None
+        assert loop.loader.batch_size == 8
+
+    def test_a_loop_that_changes_its_gradients_is_left_whole(self, script):
+        text = """
+            for x, y in loader:
+                loss = nn.functional.l1_loss(model(x), y)
+                optimizer.zero_grad(); loss.backward(){}
+                optimizer.step()
+        """
+        assert script(text.format(""))[0].step is None
+        assert script(text.format("; model.weight.grad.data.mul_(0.5)"), "other.py")[0].step is not None
+
+    def test_a_script_without_a_loop_is_measured_by_its_update(self, script):
+        loop, _ = script("x, y = numbers, 2 * numbers\nnn.functional.l1_loss(model(x), y).backward()\noptimizer.step()")
+        assert loop.step is None
+        assert loop.batch_size == 64
+
+
+USUAL = {"call": "", "loss": "", "backward": "", "clipped": "model"}
+
+
+class TestWhatIsNoPlainLoop:
+    """A loop is taken apart only where its parts, called as a plain loop calls them, compute what it computed."""
+
+    TEXT = """
+        class Two(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.one, self.two = nn.Linear(1, 1), nn.Linear(1, 1)
+            def forward(self, x, scale=1.0):
+                return self.two(self.one(x)) * scale
+        class Loss(nn.Module):
+            def forward(self, output, target, scale=1.0):
+                return (output - target).abs().mean() * scale
+        model = Two()
+        criterion = Loss()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        for x, y in loader:
+            output = model(x{call})
+            loss = criterion(output, y{loss})
+            optimizer.zero_grad(); loss.backward({backward})
+            nn.utils.clip_grad_norm_({clipped}.parameters(), 1.0)
+            optimizer.step()
+    """
+
+    def test_one_that_is(self, script):
+        loop, _ = script(self.TEXT.format(**USUAL))
+        assert loop.step is None
+        assert loop.clip_norm == 1.0
+
+    @pytest.mark.parametrize(
+        "other", [{"call": ", scale=2.0"}, {"backward": "create_graph=True"}, {"clipped": "model.one"}], ids=str
+    )
+    def test_ones_that_are_not(self, script, other):
+        assert script(self.TEXT.format(**{**USUAL, **other}))[0].step is not None
+
+    def test_options_of_a_loss_are_kept(self, script):
+        loop, _ = script(self.TEXT.format(**{**USUAL, "loss": ", scale=3.0"}))
+        assert float(loop.loss(torch.zeros(2), torch.ones(2))) == 3.0
+
+    @pytest.mark.parametrize(("inputs", "plain"), [("**batch", True), ("x=batch['x'], y=batch['y']", False)])
+    def test_a_model_that_takes_a_part_of_the_batch(self, script, inputs, plain):
+        loop, _ = script(f"""
+from types import SimpleNamespace
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(1, 1)
+    def forward(self, x, y, mask=None):
+        return SimpleNamespace(loss=(self.inner(x) - y).abs().mean() * (1.0 if mask is None else 2.0))
+model = Own()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for batch in DataLoader([dict(x=n, y=2 * n, mask=n) for n in numbers], batch_size=8):
+    loss = model({inputs}).loss
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+""")
+        assert (loop.step is None) is plain
+
+
+def test_a_script_of_a_package_finds_what_is_beside_it(script, tmp_path):
+    """``python -m package.inner.train``, by its path."""
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    for folder in ("package", "package/inner"):
+        (tmp_path / folder / "__init__.py").touch()
+    (tmp_path / "package" / "sizes.py").write_text("SIZE = 8\n")
+    loop, names = script(
+        """
+        from ..sizes import SIZE
+        for x, y in DataLoader(loader.dataset, SIZE):
+            STEP
+        """,
+        "package/inner/train.py",
+    )
+    assert names["__package__"] == "package.inner"
+    assert len(batches(loop, 2)) == 2
+
+
+def test_a_draft_takes_the_class_from_the_script_of_a_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("package").mkdir()
+    Path("package/__init__.py").touch()
+    Path("package/sizes.py").write_text("SIZE = 8\n")
+    Path("package/train.py").write_text(
+        f"{HEAD}from .sizes import SIZE\n\nclass Net(nn.Linear):\n    pass\n\nif __name__ == '__main__':\n"
+        "    net = Net(1, 1)\n    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        f"    for x, y in loader:\n        {STEP.replace('model', 'net')}\n"
+    )
+    monkeypatch.setattr("sys.argv", ["package/train.py"])
+    text = draft_of("package/train.py", "build_it.py")
+    assert "from package.train import Net" in text

@@ -1,0 +1,191 @@
+"""The search under decisions, limits and other goals than speed, on made-up workloads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from facts import adamw_facts, cpu_facts, gpu_facts
+from made_up import (
+    BF16,
+    BLOCKS,
+    CUDNN,
+    EVERYTHING_HELPS,
+    FUSED,
+    GRAPH,
+    LAST,
+    WHOLE,
+    FakeLab,
+    found_by,
+    known_of,
+    product,
+    result_at,
+)
+
+from advisor.experiment.control import REJECTED, Decision
+from advisor.experiment.known import Kind
+from advisor.experiment.moves import moves, why_not
+from advisor.experiment.objective import Goal
+from advisor.experiment.search import search
+from advisor.records import Objective
+
+# --- decisions ------------------------------------------------------------------------------------------------
+
+
+def decided(known, **decisions):
+    return known.under(replace(known.plan.consent, decisions={k: Decision(v) for k, v in decisions.items()}))
+
+
+def test_what_is_rejected_goes_and_the_rest_is_measured_next():
+    known, _ = found_by(EVERYTHING_HELPS)
+    after = decided(known, autocast="rejected")
+    assert after.stack == WHOLE.without(BF16.key)
+    assert after.dropped[BF16.key] == REJECTED
+    lab = FakeLab(EVERYTHING_HELPS)
+    again = search(after, lab)
+    if not known.judge.knows(after.stack):
+        assert lab.asked[0].settings == after.stack
+    assert BF16.key not in again.stack
+    assert not any(BF16.key in move.settings for move in lab.asked)
+
+
+def test_taking_a_decision_back_gives_the_setting_another_chance():
+    known, _ = found_by(EVERYTHING_HELPS)
+    back = decided(decided(known, autocast="rejected"), autocast="rejected")
+    assert decided(back).dropped.get(BF16.key) is None
+    assert search(decided(back), FakeLab(EVERYTHING_HELPS)).stack == WHOLE
+
+
+def test_a_rest_that_fails_leaves_the_best_that_was_measured():
+    known, _ = found_by(EVERYTHING_HELPS)
+    rest = WHOLE.without(GRAPH.key).without(FUSED.key)
+    after = decided(known, step_graph="rejected", fused_optimizer="rejected")
+    assert after.stack == rest
+
+    def speed(settings):
+        return "out of memory" if settings == rest else EVERYTHING_HELPS(settings)
+
+    again = search(after, FakeLab(speed))
+    assert again.stack
+    assert not {GRAPH.key, FUSED.key} & set(again.stack)
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(1.0, True), (0.8, False)])
+def test_what_is_accepted_joins_unless_it_makes_the_whole_slower(factor, stays):
+    def speed(settings):
+        return EVERYTHING_HELPS(settings) * (factor if "data.batch_size" in settings else 1.0)
+
+    known, _ = found_by(speed)
+    after = search(decided(known, batch_size="accepted"), FakeLab(speed))
+    assert ("data.batch_size" in after.stack) is stays
+
+
+def test_decisions_taken_meanwhile_steer_the_search():
+    def follow(known):
+        return decided(known, autocast="rejected") if known.stack else known
+
+    lab = FakeLab(EVERYTHING_HELPS)
+    lab.follow = follow
+    known = search(known_of(), lab)
+    assert BF16.key not in known.stack
+    assert not any(BF16.key in move.settings for move in lab.asked[1:])
+
+
+# --- other goals ----------------------------------------------------------------------------------------------
+
+
+def of_memory(**memory):
+    def result(settings):
+        share = 1.0
+        for recipe, factor in memory.items():
+            share *= factor if recipe.replace("__", ".") in settings else 1.0
+        speedup = 0.8 if BLOCKS.key in settings else 1.0
+        return result_at(speedup * EVERYTHING_HELPS(settings), memory=share)
+
+    return result
+
+
+SAVES = of_memory(precision__autocast=0.7, memory__activation_checkpointing=0.6, step__cuda_graph=1.4)
+
+
+def memory_facts():
+    return gpu_facts(families={"linear": 12}, repeated_blocks=(("Block", 12),), optimizer=adamw_facts())
+
+
+def test_with_memory_as_the_goal_the_leap_saves_it():
+    known, lab = found_by(SAVES, memory_facts(), goal=Goal(Objective.MEMORY))
+    assert BLOCKS.key in lab.asked[0].settings
+    assert {BF16.key, BLOCKS.key} <= set(known.stack)
+    assert GRAPH.key not in known.stack
+
+
+def test_a_memory_limit_bounds_the_stack():
+    limit = round(0.9 * 1000 * 2**20)
+    known, _ = found_by(SAVES, memory_facts(), goal=Goal(memory_limit_bytes=limit))
+    assert known.judge.result(known.stack).peak_reserved_bytes <= limit
+    assert known.stack
+
+
+def test_energy_decides_where_it_is_the_goal():
+    def result(settings):
+        return result_at(EVERYTHING_HELPS(settings), energy=2.0 if GRAPH.key in settings else 0.5 if settings else 1.0)
+
+    known, _ = found_by(result, goal=Goal(Objective.ENERGY))
+    assert known.stack
+    assert GRAPH.key not in known.stack
+
+
+def test_on_a_cpu_the_search_makes_the_same_loop():
+    known, lab = found_by(product(channels_last=1.3, compile=1.5, autocast=1.2), cpu_facts())
+    assert lab.asked[0].kind is Kind.LEAP
+    assert LAST.key in known.stack
+
+
+@pytest.mark.parametrize(("second_run", "joins"), [(1.04, True), (1.0, False)])
+def test_a_small_gain_joins_only_when_a_second_run_shows_it_too(second_run, joins):
+    runs = []
+
+    def speed(settings):
+        runs.append(settings)
+        gain = (1.04 if runs.count(settings) == 1 else second_run) if CUDNN.key in settings else 1.0
+        return EVERYTHING_HELPS(settings) * gain
+
+    known, _ = found_by(speed)
+    assert (CUDNN.key in known.stack) is joins
+    assert runs.count(WHOLE.merged(CUDNN.settings)) > 1
+
+
+def test_a_setting_that_was_left_out_does_not_come_back_with_the_next_instrument():
+    known, _ = found_by(product(autocast=1.5, step_graph=1.5, compile_scope=1.2, channels_last=1.2))
+    assert FUSED.key in known.dropped
+    move = next(move for move in moves(replace(known, done=known.done - {Kind.HOST})) if move.kind is Kind.HOST)
+    assert known.after(move, FakeLab(EVERYTHING_HELPS).measure(move, known)).stack == known.stack
+
+
+def fragmented(**changes):
+    return replace(gpu_facts(), peak_allocated_bytes=4 * 2**30, peak_reserved_bytes=8 * 2**30, **changes)
+
+
+def allocators_tried(lab):
+    return [move.settings for move in lab.asked if "memory.allocator" in move.settings]
+
+
+def test_a_fresh_interpreter_is_started_only_for_what_may_gain_something():
+    """A GPT-2's three allocators took a tenth of its session, most of it imports, and never gained speed."""
+    known, lab = found_by(EVERYTHING_HELPS, fragmented())
+    assert not allocators_tried(lab)
+    left = next(c for c in known.plan.candidates if c.recipe == "allocator")
+    assert "--only allocator" in why_not(known, left)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"only": ("allocator",)},
+        {"goal": Goal(Objective.MEMORY)},
+        {"goal": Goal(memory_limit_bytes=6 * 2**30)},
+    ],
+)
+def test_allocators_are_tried_where_they_are_asked_for_or_memory_counts(options):
+    _, lab = found_by(EVERYTHING_HELPS, fragmented(), **options)
+    assert allocators_tried(lab)

@@ -1,0 +1,204 @@
+"""The files that are read for habits, and the findings that matter to the measured loop."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from facts import cpu_facts, loader_facts, profile_facts
+from planted import LOOP, SETUP
+
+from advisor.recipe.catalog import load_catalog
+from advisor.records import Finding, Mode, Phase
+from advisor.source.reading import read_file, read_sources, target_file
+from advisor.source.relevant import IN_TRAINING_ONLY, ON_GPU_ONLY, relevant
+
+# --- files ----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_a_file_runs(tmp_path):
+    victim, script = tmp_path / "victim", tmp_path / "train.py"
+    script.write_text(
+        f"import pathlib, sys\npathlib.Path({str(victim)!r}).touch()\nsys.exit(3)\n{SETUP}{LOOP}    loss.item()\n"
+    )
+    modules = set(sys.modules)
+    assert [finding.recipe for finding in read_file(script).findings] == ["loss_sync"]
+    assert [reading.file for reading in read_sources("train:build", str(tmp_path))] == ["train.py"]
+    assert not victim.exists()
+    assert set(sys.modules) == modules
+
+
+def test_reading_imports_no_torch():
+    script = (
+        "import pathlib, sys\nfrom advisor.source.reading import read_file\n"
+        f"read_file(pathlib.Path({__file__!r}))\nprint('torch' in sys.modules)\n"
+    )
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"def broken(:\n", "cannot be parsed: line 1"),
+        (b"x = '\x00'\n", "cannot be parsed"),
+        (b"\xff\xfe\x00binary", "is not text"),
+        (b"# coding: no-such-coding\n", "is not text"),
+        (b"x = " + b"(" * 5000 + b")" * 5000, "cannot be parsed"),
+        (b"x = a" + b".b" * 20000, "cannot be parsed|nested too deeply"),
+        (b"#" * 1_000_001, "larger than 1 MB"),
+    ],
+)
+def test_what_cannot_be_read_is_a_sentence(tmp_path, content, problem):
+    path = tmp_path / "train.py"
+    path.write_bytes(content)
+    reading = read_file(path, "train.py")
+    assert reading.findings == ()
+    assert any(part in reading.problem for part in problem.split("|"))
+    assert "\n" not in reading.problem
+
+
+def test_what_is_not_there_is_a_sentence(tmp_path):
+    assert read_file(tmp_path / "gone.py", "gone.py").problem == "gone.py could not be read: No such file or directory"
+    assert "could not be read" in read_file(tmp_path).problem
+    assert "could not be read" in read_file(Path("with\0zero.py")).problem
+
+
+def test_another_encoding_is_read(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_bytes(
+        "# coding: latin-1\n# Schl\u00fcssel\n".encode("latin-1") + (SETUP + LOOP + "    loss.item()\n").encode()
+    )
+    assert [finding.recipe for finding in read_file(path).findings] == ["loss_sync"]
+
+
+def test_bad_escapes_warn_nobody(tmp_path, recwarn):
+    path = tmp_path / "train.py"
+    path.write_text("pattern = '\\d'\nif x is 3: pass\n")
+    assert not read_file(path).problem
+    assert not recwarn.list
+
+
+def notebook(*cells):
+    made = [{"cell_type": kind, "source": text.splitlines(keepends=True)} for kind, text in cells]
+    return json.dumps({"cells": made, "nbformat": 4})
+
+
+def test_a_notebook_is_one_program_of_cells(tmp_path):
+    path = tmp_path / "train.ipynb"
+    path.write_text(
+        notebook(
+            ("markdown", "# Title"),
+            ("code", "%matplotlib inline\n!pip install nothing\n" + SETUP),
+            ("code", "%%bash\nrm -rf /"),
+            ("code", "model?"),
+            ("code", "%%time\n" + LOOP.strip() + "\n    print(loss.item())"),
+            ("code", "this is no Python"),
+        )
+    )
+    reading = read_file(path, "train.ipynb")
+    assert [(finding.place, finding.text) for finding in reading.findings] == [
+        ("train.ipynb cell 5:9", "print(loss.item())")
+    ]
+    assert reading.problem == "train.ipynb: cell 6 cannot be parsed"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"cells": 3}', '{"cells": [3]}', '{"cells": [{"cell_type": "code", "source": 3}]}']
+)
+def test_a_notebook_that_is_none(tmp_path, text):
+    path = tmp_path / "train.ipynb"
+    path.write_text(text)
+    assert "not a notebook" in read_file(path, "train.ipynb").problem
+
+
+# --- the target's file ----------------------------------------------------------------------------------------
+
+
+def test_the_targets_file_is_found_without_importing(tmp_path, monkeypatch):
+    package = tmp_path / "mine" / "models"
+    package.mkdir(parents=True)
+    for path in (tmp_path / "mine" / "__init__.py", package / "__init__.py", package / "net.py", tmp_path / "flat.py"):
+        path.write_text("raise SystemExit\n")
+    directory = str(tmp_path)
+    assert target_file("flat:build", directory) == tmp_path / "flat.py"
+    assert target_file("flat", directory) == tmp_path / "flat.py"
+    assert target_file("flat.py:build", directory) == tmp_path / "flat.py"
+    assert target_file("mine.models.net:build", directory) == package / "net.py"
+    assert target_file("mine.models:build", directory) == package / "__init__.py"
+    assert target_file("mine/models/net.py:build", directory) == package / "net.py"
+    monkeypatch.syspath_prepend(str(package))
+    assert target_file("net:build", directory) == package / "net.py"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "demo",
+        "advisor.target.demo:build",
+        "torchvision.models:resnet50",
+        "nowhere:build",
+        "gone.py:build",
+        "..:x",
+        ":x",
+        "json:load",
+    ],
+)
+def test_what_is_not_the_users_is_not_read(tmp_path, target):
+    assert target_file(target, str(tmp_path)) is None
+    assert read_sources(target, str(tmp_path)) == ()
+
+
+def test_each_file_is_read_once(tmp_path):
+    (tmp_path / "train.py").write_text(SETUP + LOOP + "    loss.item()\n")
+    (tmp_path / "other.py").write_text("x = 1\n")
+    scripts = [str(tmp_path / "train.py"), "other.py", "gone.py"]
+    readings = read_sources("train.py:build", str(tmp_path), scripts)
+    assert [reading.file for reading in readings] == ["train.py", "other.py", "gone.py"]
+    assert [bool(reading.problem) for reading in readings] == [False, False, True]
+
+
+# --- what matters to the measured loop ------------------------------------------------------------------------
+
+
+def _found(recipe):
+    return Finding(recipe, "train.py", 3, "a line", "does something", "do another thing")
+
+
+def test_what_costs_time_on_a_gpu_only_is_what_its_recipe_says():
+    catalog = load_catalog()
+    assert {recipe for recipe in ON_GPU_ONLY if "cpu" in catalog[recipe].devices} == set()
+    assert {recipe for recipe in IN_TRAINING_ONLY if Mode.INFER in catalog[recipe].modes} == set()
+
+
+@pytest.mark.parametrize(
+    ("workload", "recipe", "kept"),
+    [
+        ({"device": "cuda:0"}, "loss_sync", True),
+        ({"device": "cpu"}, "loss_sync", False),
+        ({"device": "cpu"}, "deterministic_off", True),
+        ({"device": "cpu"}, "zero_grad", True),
+        ({"device": "cpu", "mode": Mode.INFER}, "zero_grad", False),
+        ({"device": "cpu", "loader": None}, "num_workers", False),
+    ],
+)
+def test_only_findings_about_the_measured_loop_on_its_device_are_told(workload, recipe, kept):
+    facts = replace(cpu_facts().workload, **workload)
+    assert bool(relevant([_found(recipe)], facts, None)) is kept
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_a_loader_without_workers_is_told_where_the_measured_one_has_none(workers):
+    facts = replace(cpu_facts().workload, loader=loader_facts(num_workers=workers, pin_memory=False))
+    assert bool(relevant([_found("num_workers")], facts, None)) is (workers == 0)
+
+
+@pytest.mark.parametrize(("waiting_ms", "kept"), [(0.05, False), (2.0, True)])
+def test_a_loader_that_nobody_waits_for_is_not_told(waiting_ms, kept):
+    facts = replace(cpu_facts().workload, loader=loader_facts())
+    measured = profile_facts(phases={Phase.DATA_WAIT: waiting_ms, Phase.FORWARD: 9.0}, step_ms=10.0)
+    assert bool(relevant([_found("num_workers")], facts, measured)) is kept
