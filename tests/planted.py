@@ -125,7 +125,7 @@ def plant_removers(folder: Path, *, usual: bool = False, **numerics: str) -> Non
 
 
 def pauses_removed(settings: Mapping[str, object]) -> float:
-    """The speed-up of the target above without the pauses that the recipes `first`, `second` and `third` take out."""
+    """The speed-up of a step of 31 ms without the pauses of 10 ms that `first`, `second` and `third` take out."""
     removed = sum(f"planted.{recipe_id}" in settings for recipe_id in ("first", "second", "third"))
     return 31.0 / (31.0 - 10.0 * removed)
 
