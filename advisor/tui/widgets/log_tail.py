@@ -72,8 +72,8 @@ class LogTail(Log):
             self.poll()
 
     def poll(self) -> None:
-        """Read the file again if it changed."""
-        if not self.display or not self.is_attached:
+        """Read the file again if it changed; not while the log, or the view that it is in, is hidden."""
+        if not self.is_attached or not all(node.display for node in self.ancestors_with_self if node is not self.app):
             return
         stamp = self._stamp_now()
         if stamp != self._stamp:
