@@ -28,7 +28,7 @@ from advisor.recipe.settings import Settings
 from advisor.records import Block, Mode, Numerics, Outcome, RankFound, RanksFound, TrialResult
 from advisor.records.parallel import UNUSED_PARAMETERS
 from advisor.report.several_gpus import several_gpus_section
-from advisor.trial.ranks.failures import waits_for_others
+from advisor.trial.ranks.failures import of_death, waits_for_others
 
 GPUS = 2
 DDP = Settings({"parallel.strategy": "ddp"})
@@ -291,3 +291,12 @@ def test_the_rank_that_hangs_is_the_one_that_waits_for_nobody():
     assert waits_for_others(stack.format("torch/autograd/graph.py", "_engine_run_backward"))
     assert waits_for_others(stack.format("torch/cuda/__init__.py", "synchronize"))
     assert not waits_for_others(stack.format("mymodel.py", "read_forever"))
+
+
+def test_the_rank_that_died_is_the_one_that_torchrun_did_not_end(tmp_path):
+    log = tmp_path / "log"
+    told = "[{}]:\n  rank      : {} (local_rank: {})\n  exitcode  : {} (pid: {})\n"
+    log.write_text(told.format(0, 0, 0, -15, 41) + told.format(1, 1, 1, -9, 42), encoding="utf-8")
+    assert "rank 1: its process was ended by SIGKILL" in of_death([(0, 41), (1, 42)], str(log)).reason
+    assert "rank 0: its process was ended by SIGTERM" in of_death([(0, 41), (2, 43)], str(log)).reason
+    assert "rank 2: its process ended without a word" in of_death([(2, 43)], str(log)).reason

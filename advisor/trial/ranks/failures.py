@@ -60,10 +60,16 @@ def of_rank(rank: int, result: TrialResult | None) -> TrialResult:
     return replace(result, reason=f"rank {rank}: {reason}", hint=hint)
 
 
-def of_death(rank: int, pid: int, log_path: str) -> TrialResult:
-    """A rank that ended without a word: torchrun tells by which signal."""
-    found = re.findall(rf"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*{pid}\)", _tail(log_path))
-    code = int(found[-1]) if found else None
+def of_death(dead: Sequence[tuple[int, int]], log_path: str) -> TrialResult:
+    """The first of the ranks, number and process, that ended without a word: torchrun tells by which signal.
+
+    torchrun ends the others by SIGTERM once one of them has ended.
+    """
+    log = _tail(log_path)
+    codes = {int(pid): int(code) for code, pid in re.findall(r"exitcode\s*:\s*(-?\d+)\s*\(pid:\s*(\d+)\)", log)}
+    by_itself = (one for one in dead if codes.get(one[1], -signal.SIGTERM) != -signal.SIGTERM)
+    rank, pid = next(by_itself, dead[0])
+    code = codes.get(pid)
     if code is None:
         return TrialResult(Outcome.CRASHED, f"rank {rank}: its process ended without a word", _SEES_LOG)
     if code >= 0:

@@ -201,10 +201,10 @@ class Launcher:
         first = next((one for one in own if not failures.blames_another(one.result)), None)
         if first is not None:
             return failures.of_rank(first.number, first.result)
-        dead = next((one for one in self._ranks if one.ended and one.result is None and one.number >= 0), None)
-        if dead is not None and not failures.was_stopped_by_watchdog(self.spec.log_path):
+        dead = [(one.number, one.pid) for one in self._ranks if one.ended and one.result is None and one.number >= 0]
+        if dead and not failures.was_stopped_by_watchdog(self.spec.log_path):
             self._await_agent(_SETTLING_S)
-            return failures.of_death(dead.number, dead.pid, self.spec.log_path)
+            return failures.of_death(dead, self.spec.log_path)
         silent = [one for one in self._ranks if not one.ended and one.result is None]
         if silent:
             return self._hang("the others waited for it until their time was over")
