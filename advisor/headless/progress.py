@@ -13,7 +13,6 @@ from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
     format_bytes,
     format_count,
-    format_found,
     format_left,
     format_names,
     format_outcome,
@@ -116,7 +115,9 @@ class HeadlessReporter:
     @_lines.register
     def _(self, event: events.SourceRead) -> Iterable[str]:
         if event.files:
-            yield f"read the source: {format_found(len(event.findings), len(event.files))}"
+            # Which of the findings matter is known once the loop has been inspected.
+            read = "1 file" if len(event.files) == 1 else f"{len(event.files)} files"
+            yield f"read {read} of your source, for habits that cost time"
         yield from event.problems
 
     @_lines.register

@@ -201,7 +201,9 @@ class AdviceView(View):
 
     def _code_of(self, candidate: Candidate) -> str:
         recipe = self.context.recipe(candidate.recipe)
-        return recipe.code(candidate.value).rstrip() if recipe else ""
+        if recipe is None or not recipe.accepts(candidate.value):  # a damaged record, or another version's
+            return ""
+        return recipe.code(candidate.value).rstrip()
 
     def text_to_copy(self) -> str:
         """The code of the highlighted recommendation."""
