@@ -72,6 +72,12 @@ def test_the_rest_that_is_told():
     assert "No NVIDIA driver" in "\n".join(progress_of(cpu_history()))
 
 
+def test_findings_are_not_counted_before_it_is_known_which_of_them_matter():
+    read = next(event for event in sample_history() if isinstance(event, events.SourceRead))
+    assert read.findings
+    assert progress_of([read])[0] == "[  0 %] read 2 files of your source, for habits that cost time"
+
+
 def test_the_share_never_falls_and_only_the_end_is_all_of_it():
     back = [events.ProgressMade(share, 9.0) for share in (0.4, 1.0, 0.2)]
     lines = progress_of([*(line for event in back for line in (event, events.Said("so"))), sample_history()[-1]])
