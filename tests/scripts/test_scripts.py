@@ -13,14 +13,11 @@ from torch.utils.data import DataLoader
 
 from advisor.cli.commands import init
 from advisor.errors import TargetError, UsageError
-from advisor.portable.plan import StepPlan
-from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, TargetSpec
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.step import make_step
 from advisor.target.entrypoint import load_target
 from advisor.target.scripts.draft import draft_of
 from advisor.trial.measurement.feed import Feed
+from scripts.steps import step_of
 
 HERE = Path(__file__).parent
 PLAIN, OWN, INFERENCE = "its parts", "its body", "inference"
@@ -48,23 +45,8 @@ WITH_LIBRARIES = {
 WHOLE = {**SCRIPTS, **WITH_LIBRARIES}
 
 
-@pytest.fixture(autouse=True)
-def own_program(monkeypatch):
-    """A script becomes the main program of its process: give the tests theirs back."""
-    monkeypatch.setattr(sys, "argv", ["perf-advisor"])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    torch.manual_seed(0)
-
-
 def loaded(name):
     return load_target(TargetSpec(f"{name}.py", str(HERE), device="cpu", arguments=ARGUMENTS.get(name, ())))
-
-
-def step_of(loop, settings=None):
-    components = loop.components(StepPlan(mode=loop.mode, device="cpu", clip_norm=loop.clip_norm), loop.data)
-    apply_settings(load_catalog(), components, {**loop.current, **(settings or {})})
-    return make_step(components, loop.loss)
 
 
 def check(name, kind, models, optimizers):

@@ -12,7 +12,7 @@ from advisor.errors import TargetError
 from advisor.records import TargetSpec
 from advisor.target.entrypoint import load_target
 from advisor.target.scripts.draft import draft_of
-from tests.scripts.test_scripts import own_program, step_of  # noqa: F401 - a fixture
+from scripts.steps import step_of
 
 HEAD = """
 import torch
