@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from facts import cpu_facts
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -25,7 +26,6 @@ from advisor.runtime.tuning import Tuning
 from advisor.target.normalise import normalise
 from advisor.trial.inspection import inspect_loop
 from advisor.trial.measurement.probe import probe_batches, probe_training
-from tests.facts import cpu_facts
 
 CPU = torch.device("cpu")
 
