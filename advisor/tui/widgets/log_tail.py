@@ -69,7 +69,7 @@ class LogTail(Log):
         """Show this file from now on."""
         if path != self._path:
             self._path, self._stamp = path, None
-            self.poll()
+        self.poll()
 
     def poll(self) -> None:
         """Read the file again if it changed; not while the log, or the view that it is in, is hidden."""
