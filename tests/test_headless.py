@@ -78,6 +78,14 @@ def test_findings_are_not_counted_before_it_is_known_which_of_them_matter():
     assert progress_of([read])[0] == "[  0 %] read 2 files of your source, for habits that cost time"
 
 
+def test_a_stack_that_is_told_again_is_a_line_only_when_it_reads_otherwise():
+    stack = next(event for event in sample_history() if isinstance(event, events.StackMeasured))
+    confirmed = replace(stack, record=replace(stack.record, confirmed=not stack.record.confirmed))
+    history = [event for event in sample_history() if not isinstance(event, events.StackMeasured)]
+    lines = [line for line in progress_of([*history, stack, stack, confirmed, stack]) if "] together: " in line]
+    assert len(lines) == 3
+
+
 def test_the_share_never_falls_and_only_the_end_is_all_of_it():
     back = [events.ProgressMade(share, 9.0) for share in (0.4, 1.0, 0.2)]
     lines = progress_of([*(line for event in back for line in (event, events.Said("so"))), sample_history()[-1]])

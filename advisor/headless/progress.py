@@ -51,6 +51,7 @@ class HeadlessReporter:
         self._file = file
         self._told: dict[str, tuple[Verdict | None, bool]] = {}
         self._skipped: list[TrialRecord] = []
+        self._stack_line = ""
         self._share = 0.0
         self._taking = threading.Lock()
         self._closed = False
@@ -161,9 +162,13 @@ class HeadlessReporter:
 
     @_lines.register
     def _(self, event: events.StackMeasured) -> Iterable[str]:
-        if not event.record.settings:
-            return (f"together: {why_no_stack(self.state)}",)
-        return (f"together: {_settings_text(event.record)}  {stack_effect(event.record, self.state.yardstick)}",)
+        if event.record.settings:
+            line = f"together: {_settings_text(event.record)}  {stack_effect(event.record, self.state.yardstick)}"
+        else:
+            line = f"together: {why_no_stack(self.state)}"
+        # Each move may move its figures, by less than is shown.
+        said, self._stack_line = self._stack_line, line
+        return () if line == said else (line,)
 
     @_lines.register
     def _(self, event: events.ScalingMeasured) -> Iterable[str]:
