@@ -106,7 +106,7 @@ def real_sessions(state_of_sessions):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PERF_ADVISOR_STATE", str(state_of_sessions))
         patch.setenv("OMP_NUM_THREADS", "1")
-        patch.setattr("advisor.experiment.budget._LONGEST_MEASURE_S", MEASURE_S)
+        patch.setattr("advisor.experiment.measuring.budget._LONGEST_MEASURE_S", MEASURE_S)
         Runner.prepare()
         yield
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from facts import gpu_facts
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.judge import BASELINE, Judge
+from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.objective import Goal
 from advisor.experiment.plan import Plan

@@ -55,10 +55,10 @@ PARTS = {
         ("plan", "session_ends", "decisions", "search", "lab", "bad_input_search", "steering", "landscapes"),
     ),
     "judge": Part(
-        ("experiment/judge.py", "experiment/numerics.py"),
+        ("experiment/judging/judge.py", "experiment/judging/numerics.py"),
         ("judge", "numerics", "comparison", "repeats", "search", "session_ends", "decisions"),
     ),
-    "budget": Part(("experiment/budget.py",), ("budget", "lab", *SESSIONS, "guards", "landscapes")),
+    "budget": Part(("experiment/measuring/budget.py",), ("budget", "lab", *SESSIONS, "guards", "landscapes")),
     "stats": Part(("figures/stats.py",), ("stats", "comparison", "judge", "measurement")),
     "settings": Part(("recipe/settings.py",), ("settings", "catalog", "options", "tuning", "export_settings_file")),
     "config patch": Part(

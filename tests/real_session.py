@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from advisor.experiment import events
-from advisor.experiment.journal import Journal
+from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
@@ -24,7 +24,7 @@ MEASURE_S = 0.25
 def short_trials() -> Iterator[None]:
     """Every trial measures for a moment only, however long the budget is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("advisor.experiment.budget._LONGEST_MEASURE_S", MEASURE_S)
+        patch.setattr("advisor.experiment.measuring.budget._LONGEST_MEASURE_S", MEASURE_S)
         yield
 
 

@@ -37,8 +37,8 @@ from sample_parts import (
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
-from advisor.experiment.journal import Journal
 from advisor.experiment.objective import Goal
+from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.records import (

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from advisor.experiment.budget import Budget
+from advisor.experiment.measuring.budget import Budget
 from advisor.recipe.settings import Settings
 
 PLAIN, DEFAULT, TUNED = Settings(), Settings({"compile.mode": "default"}), Settings({"compile.mode": "max-autotune"})

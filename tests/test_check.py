@@ -9,7 +9,7 @@ import pytest
 
 from advisor.cli.grammar import parse
 from advisor.errors import ExitCode, TargetError, UsageError
-from advisor.experiment import check as checking
+from advisor.experiment.measuring import check as checking
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, Outcome, TargetSpec, TrialKind, TrialResult

@@ -7,9 +7,8 @@ from fake_trials import FakeRun
 from planted import pauses_removed, plant, plant_removers
 
 from advisor.experiment import events
-from advisor.experiment.control import Decision
-from advisor.experiment.decisions import Decisions
-from advisor.experiment.journal import open_session
+from advisor.experiment.control import Decision, Decisions
+from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Verdict
 

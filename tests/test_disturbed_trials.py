@@ -8,10 +8,10 @@ import pytest
 from planted import TINY_TARGET
 from sample_session import sample_history, sample_request
 
-from advisor.experiment.bench import Bench
-from advisor.experiment.budget import Budget
 from advisor.experiment.events import Said, TrialMeasured
-from advisor.experiment.journal import Journal
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.past.journal import Journal
 from advisor.experiment.state import SessionState
 from advisor.export.formats.markdown import markdown_report
 from advisor.export.json_report import report

@@ -99,7 +99,7 @@ def test_a_model_that_was_trained_is_not_compiled_to_a_file(state, tmp_path):
 
 
 def test_a_compiled_model_says_where_it_runs(state, tmp_path, monkeypatch):
-    monkeypatch.setattr("advisor.experiment.packaging.package", lambda request, settings, catalog: b"compiled")
+    monkeypatch.setattr("advisor.experiment.measuring.packaging.package", lambda *_: b"compiled")
     inferring = replace(state.facts.workload, mode=Mode.INFER)
     infers = SessionState.of([*sample_history(), events.FactsFound(replace(state.facts, workload=inferring))])
     path = tmp_path / "model.pt2"

@@ -22,7 +22,7 @@ from advisor.cli.commands.measure import measure_parser
 from advisor.cli.commands.sessions import result_of
 from advisor.errors import AdvisorError
 from advisor.experiment import events
-from advisor.experiment.journal import SCHEMA, open_session, sessions_folder
+from advisor.experiment.past.journal import SCHEMA, open_session, sessions_folder
 from advisor.experiment.state import SessionState
 from advisor.export.formats.html import html_report
 from advisor.export.formats.markdown import markdown_report

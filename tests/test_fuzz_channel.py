@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.experiment.kept_config import from_json, to_json
+from advisor.experiment.past.kept_config import from_json, to_json
 from advisor.process.channel import GarbageError, Inbox
 
 pytestmark = pytest.mark.fuzz

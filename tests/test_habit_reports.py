@@ -10,7 +10,7 @@ from facts import gpu_facts
 from planted import TINY_TARGET
 from sample_session import sample_history, sample_request
 
-from advisor.experiment.journal import Journal, open_session
+from advisor.experiment.past.journal import Journal, open_session
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState

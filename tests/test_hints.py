@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from facts import gpu_facts, loader_facts
 
-from advisor.experiment.budget import Budget
 from advisor.experiment.consent import Consent
-from advisor.experiment.hints import FILE, Hints, hints_for, keep_hints, workload_name
-from advisor.experiment.judge import BASELINE
+from advisor.experiment.judging.judge import BASELINE
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.past.hints import FILE, Hints, hints_for, keep_hints, workload_name
 from advisor.experiment.plan import Plan
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog

@@ -22,7 +22,7 @@ from sample_session import (
 
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.journal import Journal, list_sessions, open_session, sessions_folder
+from advisor.experiment.past.journal import Journal, list_sessions, open_session, sessions_folder
 from advisor.experiment.request import Request
 from advisor.records import (
     AllReduceSweep,
@@ -225,7 +225,7 @@ def test_a_journal_of_another_form_is_not_read():
 HOLDS = """
 import sys
 from pathlib import Path
-from advisor.experiment.journal import Journal
+from advisor.experiment.past.journal import Journal
 journal = Journal(Path(sys.argv[1]), None)
 print("held", flush=True)
 sys.stdin.read()

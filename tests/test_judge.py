@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
-from advisor.experiment.judge import Beside, Judge, overhead_s, prior_spread, speed
+from advisor.experiment.judging.judge import Beside, Judge, overhead_s, prior_spread, speed
 from advisor.experiment.objective import Goal
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings

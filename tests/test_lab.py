@@ -8,12 +8,12 @@ import pytest
 from facts import gpu_facts
 from made_up import BF16, CATALOG, COMPILED, CUDNN, FUSED, GRAPH, known_of, result_at
 
-from advisor.experiment.bench import Bench
-from advisor.experiment.budget import Budget
-from advisor.experiment.journal import Journal
 from advisor.experiment.known import Evidence, Kind, Move
-from advisor.experiment.lab import Lab
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.measuring.lab import Lab
 from advisor.experiment.moves import moves
+from advisor.experiment.past.journal import Journal
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
 from advisor.experiment.search import best

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from advisor.experiment.judge import Judge
+from advisor.experiment.judging.judge import Judge
 from advisor.experiment.ladder import climbs, descends, end_of_ladder, goes_on
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, Candidate, Mode, Outcome, TrialRecord, TrialResult

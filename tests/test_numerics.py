@@ -8,8 +8,8 @@ from facts import cpu_facts
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from advisor.experiment.numerics import Spread, compare_numerics, finite, spread_between, why_unusable
-from advisor.experiment.tolerance import (
+from advisor.experiment.judging.numerics import Spread, compare_numerics, finite, spread_between, why_unusable
+from advisor.experiment.judging.tolerance import (
     DEFAULT_TOLERANCE,
     LOSSES,
     OUTPUTS,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.experiment.judge import Judge
+from advisor.experiment.judging.judge import Judge
 from advisor.experiment.objective import SMALLEST_SAVING, Goal, Yardstick, figure, format_figure
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings

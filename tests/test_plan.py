@@ -8,7 +8,7 @@ import pytest
 from facts import adamw_facts, gpu_facts, loader_facts, profile_facts
 from made_up import BF16, CATALOG, FUSED, GRAPH, LAST, WORKERS, failed, known_of, result_at
 
-from advisor.experiment.judge import BASELINE
+from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.moves import repeats
 from advisor.experiment.plan import facts_under
 from advisor.recipe.settings import Settings

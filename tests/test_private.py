@@ -18,7 +18,7 @@ from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.errors import AdvisorError, UsageError
 from advisor.experiment import events
-from advisor.experiment.journal import Journal, open_session
+from advisor.experiment.past.journal import Journal, open_session
 from advisor.export.config_patch import Wanted, patched
 from advisor.files.config_file import read_config
 from advisor.files.state_folder import make_private, replace_file, state_folder

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from facts import GIB, cpu_facts, gpu_facts
 
-from advisor.experiment.baseline import REFERENCE, reference_spec
-from advisor.experiment.bench import Bench
-from advisor.experiment.budget import Budget
-from advisor.experiment.journal import Journal
-from advisor.experiment.numerics import Spread
+from advisor.experiment.judging.numerics import Spread
+from advisor.experiment.measuring.baseline import REFERENCE, reference_spec
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, Hardware, Outcome, TargetSpec, TrialKind, TrialResult

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from made_up import CATALOG, result_at
 
-from advisor.experiment.bench import Bench
-from advisor.experiment.budget import Budget
-from advisor.experiment.journal import Journal
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.records import TargetSpec, TrialKind
 

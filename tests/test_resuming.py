@@ -10,13 +10,13 @@ from facts import gpu_facts, profile_facts
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
-from advisor.experiment.judge import BASELINE, Beside, Judge, prior_spread
+from advisor.experiment.judging.judge import BASELINE, Beside, Judge, prior_spread
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.moves import moves
+from advisor.experiment.past.resuming import take_over
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL as CONTROL_RECIPE
 from advisor.experiment.request import Request
-from advisor.experiment.resuming import take_over
 from advisor.experiment.state import SessionState
 from advisor.experiment.telling import Teller
 from advisor.recipe.catalog import load_catalog

@@ -19,10 +19,10 @@ from advisor.cli import grammar
 from advisor.cli import main as cli
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.journal import Journal, open_session, sessions_folder
-from advisor.experiment.kept_config import differences, from_json, to_json
+from advisor.experiment.past.journal import Journal, open_session, sessions_folder
+from advisor.experiment.past.kept_config import differences, from_json, to_json
+from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.request import Request
-from advisor.experiment.sameness import check_same_machine
 from advisor.experiment.state import SessionState
 from advisor.files.config_file import read_config
 from advisor.records import TargetSpec

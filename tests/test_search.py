@@ -30,7 +30,7 @@ from made_up import (
     together,
 )
 
-from advisor.experiment.judge import BASELINE
+from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind
 from advisor.experiment.moves import moves, why_not
 from advisor.experiment.search import best, search

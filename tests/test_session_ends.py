@@ -10,7 +10,7 @@ from planted import pauses_removed, plant
 
 from advisor.errors import ExitCode
 from advisor.experiment import events
-from advisor.experiment.journal import open_session
+from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_worth
 from advisor.records import Bottleneck, Objective, Verdict

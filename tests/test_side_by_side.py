@@ -11,7 +11,7 @@ from fake_trials import FakeRun, FakeTrials
 from made_up import CATALOG
 
 from advisor.experiment import events, session
-from advisor.experiment.company import Company, company_of, cores_of_a_trial, undisturbed
+from advisor.experiment.measuring.company import Company, company_of, cores_of_a_trial, undisturbed
 from advisor.export.json_report import report
 from advisor.records import GpuProcess, Hardware, TargetSpec
 

@@ -10,13 +10,11 @@ from fake_trials import three_removers
 from made_up import CATALOG
 
 from advisor.experiment import events
-from advisor.experiment.budget import Budget
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import Decision
-from advisor.experiment.decisions import Decisions
-from advisor.experiment.journal import open_session
+from advisor.experiment.control import SKIPPED, Decision, Decisions, Steering
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
-from advisor.experiment.steering import SKIPPED, Steering
 from advisor.records import Candidate, Numerics, Verdict
 
 pytestmark = pytest.mark.usefixtures("own_state")

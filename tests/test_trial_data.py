@@ -14,8 +14,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, TensorDataset
 
 from advisor.errors import RefusedError, TargetError
-from advisor.experiment.data import compare_data, widened
-from advisor.experiment.numerics import compare_numerics
+from advisor.experiment.judging.data import compare_data, widened
+from advisor.experiment.judging.numerics import compare_numerics
 from advisor.portable.device_loader import DeviceLoader
 from advisor.portable.plan import StepPlan
 from advisor.recipe.rebuild import loader_with, loader_with_workers

@@ -12,14 +12,14 @@ from sample_session import sample_history, sample_request
 from advisor.cli.grammar import parse
 from advisor.errors import AdvisorError
 from advisor.experiment import events
+from advisor.experiment.measuring.verification import LIMIT_S, limit_s, may_be_verified, verify
 from advisor.experiment.state import SessionState
-from advisor.experiment.verification import LIMIT_S, Exported, limit_s, may_be_verified, verify
 from advisor.export.formats.html import html_report
 from advisor.export.outputs import write_outputs
 from advisor.export.python_file import python_source
 from advisor.files.config_file import read_config
 from advisor.recipe.catalog import load_catalog
-from advisor.records import Block, Mode, Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec, Verification
+from advisor.records import Block, Exported, Mode, Outcome, TargetSpec, TrialKind, TrialResult, TrialSpec, Verification
 from advisor.records.outputs import Outputs
 from advisor.report.figures import verified_words
 from advisor.runner.trials import Runner

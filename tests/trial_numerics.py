@@ -7,8 +7,8 @@ from pathlib import Path
 
 from planted import plant_numerics
 
-from advisor.experiment.judge import Judge
-from advisor.experiment.tolerance import own_rounding
+from advisor.experiment.judging.judge import Judge
+from advisor.experiment.judging.tolerance import own_rounding
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
     Candidate,

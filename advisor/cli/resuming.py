@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from advisor.errors import UsageError
-from advisor.experiment.journal import PastSession, list_sessions, open_session
+from advisor.experiment.past.journal import PastSession, list_sessions, open_session
+from advisor.experiment.past.sameness import changes, with_its_config
 from advisor.experiment.request import Request
-from advisor.experiment.sameness import changes, with_its_config
 from advisor.figures.formatting import plain
 from advisor.records import TargetSpec
 from advisor.records.secrets import arguments_without_secrets

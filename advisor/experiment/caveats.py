@@ -6,12 +6,11 @@ import math
 import os
 from collections.abc import Iterator
 
-from advisor.experiment.control import REJECTED
+from advisor.experiment.control import ENDED, REJECTED, SKIPPED
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.request import Request
-from advisor.experiment.steering import ENDED, SKIPPED
 from advisor.figures.formatting import format_bytes, format_ms, format_percent, format_seconds
 from advisor.figures.stats import LARGEST_NOISE_FLOOR
 from advisor.recipe.settings import Settings

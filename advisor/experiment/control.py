@@ -1,17 +1,18 @@
-"""The requests that a user interface may make of a session."""
+"""What a person may ask of a session: its commands, the decisions on recipes, and how a running session sees both."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from advisor.records import StackRecord, Value
-
-if TYPE_CHECKING:
-    from advisor.experiment.verification import Exported
+from advisor.records import Exported, StackRecord, Value
 
 # Why a candidate is not tried, or a setting is not in the stack.
 REJECTED = "you rejected it"
+SKIPPED = "you skipped it"
+ENDED = "you ended the session before its turn"
 
 
 class Decision(StrEnum):
@@ -69,3 +70,95 @@ class SessionControl(Protocol):
 
     def verify(self, exported: Exported, stack: StackRecord) -> None:
         """Time the target's loop with an exported file and without it, posting what came of it."""
+
+
+class Decisions:
+    """The person's decisions so far, read and changed from any thread.
+
+    ``version`` grows with each change, also when one is taken back.
+    """
+
+    def __init__(self, known: Mapping[str, Decision] | None = None, values: Mapping[str, Value] | None = None) -> None:
+        self._of = dict(known or {})
+        self._values = dict(values or {})
+        self._lock = threading.Lock()
+        self.version = 0
+
+    def take(self, recipe: str, decision: Decision | None, value: Value | None = None) -> bool:
+        """Take a decision on a recipe or one of its values, or take it back (None). Return whether anything changed."""
+        with self._lock:
+            if (self._of.get(recipe), self._values.get(recipe)) == (decision, value):
+                return False
+            self._of.pop(recipe, None)  # the latest stands last
+            self._values.pop(recipe, None)
+            if decision is not None:
+                self._of[recipe] = decision
+            if value is not None:
+                self._values[recipe] = value
+            self.version += 1
+            return True
+
+    def of(self, recipe: str) -> Decision | None:
+        """The decision on a recipe."""
+        with self._lock:
+            return self._of.get(recipe)
+
+    def rejects(self, recipe: str) -> bool:
+        """Whether a recipe is rejected."""
+        return self.of(recipe) is Decision.REJECTED
+
+    def all(self) -> dict[str, Decision]:
+        """Every decision that stands, the latest last."""
+        with self._lock:
+            return dict(self._of)
+
+    def values(self) -> dict[str, Value]:
+        """The one value that was accepted, of each recipe where it was one."""
+        with self._lock:
+            return dict(self._values)
+
+
+class Steering:
+    """The person's requests to a running session, set and read from any thread.
+
+    ``ending`` means: measure nothing more, and report what is known.
+    """
+
+    def __init__(self) -> None:
+        self._may_go_on = threading.Event()
+        self._may_go_on.set()
+        self.ending = False
+
+    @property
+    def why_skipped(self) -> str:
+        """The reason for ending a trial before it measured anything."""
+        return ENDED if self.ending else SKIPPED
+
+    @property
+    def paused(self) -> bool:
+        """Whether the session waits before its next trial."""
+        return not self._may_go_on.is_set()
+
+    def pause(self) -> None:
+        """Start no further trial until :meth:`go_on`."""
+        self._may_go_on.clear()
+
+    def go_on(self) -> None:
+        """Start trials again."""
+        self._may_go_on.set()
+
+    def end(self) -> None:
+        """End the session: no further trial is started."""
+        self.ending = True
+        self.go_on()
+
+    def begin_anew(self) -> None:
+        """Forget earlier requests: the person has asked for more to be measured."""
+        self.ending = False
+        self.go_on()
+
+    def hold(self, tell: Callable[[bool], None]) -> None:
+        """Wait until the session may go on, and ``tell`` when that begins and ends."""
+        tell(True)
+        self._may_go_on.wait()
+        tell(False)

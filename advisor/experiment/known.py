@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import REJECTED
-from advisor.experiment.judge import BASELINE, Beside, Judge, prior_spread
+from advisor.experiment.judging.judge import BASELINE, Beside, Judge, prior_spread
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from advisor.experiment.judge import BASELINE
+from advisor.experiment.judging.judge import BASELINE
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.ladder import end_of_ladder, goes_on
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE

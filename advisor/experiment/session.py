@@ -10,38 +10,36 @@ from dataclasses import replace
 
 from advisor.errors import AdvisorError, ExitCode, UsageError, refusal_of
 from advisor.experiment import caveats, events
-from advisor.experiment.baseline import check_energy, first_run
-from advisor.experiment.bench import Bench, SessionCancelledError
-from advisor.experiment.budget import Budget
 from advisor.experiment.consent import Consent
-from advisor.experiment.control import Decision
-from advisor.experiment.decisions import Decisions
-from advisor.experiment.hints import Hints, hints_for, keep_hints, workload_name
-from advisor.experiment.journal import Journal, PastSession
-from advisor.experiment.judge import Judge, prior_spread
+from advisor.experiment.control import ENDED, Decision, Decisions, Steering
+from advisor.experiment.judging.judge import Judge, prior_spread
+from advisor.experiment.judging.numerics import finite
+from advisor.experiment.judging.tolerance import own_rounding
 from advisor.experiment.known import Kind, Known, Move
-from advisor.experiment.lab import Lab
+from advisor.experiment.measuring.baseline import check_energy, first_run
+from advisor.experiment.measuring.bench import Bench, SessionCancelledError
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.measuring.lab import Lab
+from advisor.experiment.measuring.verification import verify
 from advisor.experiment.moves import why_not
-from advisor.experiment.numerics import finite
+from advisor.experiment.past.hints import Hints, hints_for, keep_hints, workload_name
+from advisor.experiment.past.journal import Journal, PastSession
+from advisor.experiment.past.resuming import take_over
+from advisor.experiment.past.sameness import check_same_machine
 from advisor.experiment.plan import Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.request import Request
-from advisor.experiment.resuming import take_over
-from advisor.experiment.sameness import check_same_machine
-from advisor.experiment.scaling import ONE
-from advisor.experiment.scaling_lab import ScalingLab, gpus_in_use, losses_compare, why_not_several
-from advisor.experiment.scaling_moves import moves as scaling_moves
+from advisor.experiment.scaling.known import ONE
+from advisor.experiment.scaling.lab import ScalingLab, gpus_in_use, losses_compare, why_not_several
+from advisor.experiment.scaling.moves import moves as scaling_moves
 from advisor.experiment.search import explore, search
 from advisor.experiment.state import SessionState
-from advisor.experiment.steering import ENDED, Steering
 from advisor.experiment.telling import Teller
-from advisor.experiment.tolerance import own_rounding
-from advisor.experiment.verification import Exported, verify
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import Catalog, load_catalog
 from advisor.recipe.settings import Settings
-from advisor.records import Candidate, Facts, Finding, Mode, StackRecord, TrialResult, Value
+from advisor.records import Candidate, Exported, Facts, Finding, Mode, StackRecord, TrialResult, Value
 from advisor.runner.trials import Runner
 from advisor.source.prints import SourceWatch
 from advisor.source.reading import read_sources

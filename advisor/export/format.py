@@ -15,9 +15,8 @@ from advisor.records.outputs import Outputs
 if TYPE_CHECKING:
     from advisor.experiment.request import Request
     from advisor.experiment.state import SessionState
-    from advisor.experiment.verification import Exported
     from advisor.recipe.catalog import Catalog
-    from advisor.records import Value
+    from advisor.records import Exported, Value
 
 
 @dataclass(frozen=True, slots=True)

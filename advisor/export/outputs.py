@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from advisor.errors import AdvisorError
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.experiment.verification import Exported
 from advisor.export.files import write_atomically
 from advisor.export.format import File, Format, Found
 from advisor.export.formats import format_for
 from advisor.recipe.catalog import Catalog
+from advisor.records import Exported
 from advisor.records.outputs import STANDARD_OUTPUT, Outputs
 
 Verify = Callable[[Exported], None]

@@ -11,10 +11,10 @@ from dataclasses import replace
 from advisor.errors import AdvisorError, ExitCode
 from advisor.experiment import events
 from advisor.experiment.control import SessionControl
-from advisor.experiment.journal import Journal, PastSession
+from advisor.experiment.measuring.verification import limit_s, may_be_verified
+from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.experiment.verification import Exported, limit_s, may_be_verified
 from advisor.export.json_report import json_text
 from advisor.export.outputs import Written, write_outputs
 from advisor.figures.formatting import format_seconds
@@ -23,6 +23,7 @@ from advisor.headless.progress import HeadlessReporter
 from advisor.headless.summary import print_summary
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import load_catalog
+from advisor.records import Exported
 from advisor.records.outputs import Outputs
 
 _SIGNAL_CHECK_S = 0.05

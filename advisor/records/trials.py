@@ -116,6 +116,14 @@ class TrialSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Exported:
+    """A file to verify. ``config``: the patched config that ``build(config)`` gets, None for that of the session."""
+
+    path: str
+    config: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """The speed of an exported file in a plain loop, beside the same loop without it. ``problem``: why it is unknown.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from advisor.errors import UsageError
 from advisor.experiment.control import Decision
-from advisor.experiment.verification import may_be_verified
+from advisor.experiment.measuring.verification import may_be_verified
 from advisor.records import Value
 from advisor.tui.context import Context
 from advisor.tui.deciding import consequence

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from advisor.experiment.state import SessionState
-from advisor.experiment.verification import Exported
 from advisor.export.format import Offer
+from advisor.records import Exported
 
 
 class Exporter(Protocol):

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from advisor.errors import AdvisorError, ExitCode, UsageError
 from advisor.experiment.events import SessionFinished
-from advisor.experiment.journal import Journal, PastSession, open_session
+from advisor.experiment.past.journal import Journal, PastSession, open_session
+from advisor.experiment.past.sameness import changes, with_its_config
 from advisor.experiment.request import Request
-from advisor.experiment.sameness import changes, with_its_config
 from advisor.experiment.session import Session
 from advisor.experiment.state import SessionState
-from advisor.experiment.verification import Exported
 from advisor.export.files import write_atomically
 from advisor.export.format import Found, Offer
 from advisor.export.formats import FORMATS, format_of
@@ -27,6 +26,7 @@ from advisor.machine.load import sample_host
 from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS
 from advisor.recipe.catalog import Catalog, load_catalog
+from advisor.records import Exported
 from advisor.records.outputs import Outputs
 from advisor.runner.trials import Runner
 from advisor.tui.app import AdvisorApp

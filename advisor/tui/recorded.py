@@ -9,7 +9,7 @@ from datetime import datetime
 
 from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, SessionFailed, SessionFinished
-from advisor.experiment.journal import Journal, PastSession
+from advisor.experiment.past.journal import Journal, PastSession
 from advisor.records import Value
 
 

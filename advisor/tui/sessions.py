@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from advisor.errors import AdvisorError
-from advisor.experiment.journal import PastSession, list_sessions, open_session
+from advisor.experiment.past.journal import PastSession, list_sessions, open_session
 from advisor.experiment.state import SessionState
 from advisor.report.comparison import Changes, Measured, compare, summary
 from advisor.report.listing import result_line

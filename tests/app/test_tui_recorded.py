@@ -14,7 +14,7 @@ from tui_pilot import screen_text, settle
 from advisor.cli import main as cli
 from advisor.experiment.control import Decision
 from advisor.experiment.events import TrialMeasured
-from advisor.experiment.journal import open_session
+from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TrialResult
 from advisor.report.listing import result_line
@@ -120,7 +120,7 @@ async def test_a_session_that_another_process_writes_takes_no_decision(monkeypat
     def held(path):
         raise UsageError(f"the session {path.stem} is being written by another process, 7.", "Wait for its end.")
 
-    monkeypatch.setattr("advisor.experiment.journal._hold", held)
+    monkeypatch.setattr("advisor.experiment.past.journal._hold", held)
     app, _ = await shown(session_id, "4", "r")
     assert any("is being written by another process" in text for text in told(app))
     assert app.context.decisions == SessionState.of(sample_history()).decisions

@@ -36,12 +36,11 @@ from advisor.experiment.control import Decision
 from advisor.experiment.events import Decided, Event, ExportVerified
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
-from advisor.experiment.verification import Exported
 from advisor.export.format import Found, Offer
 from advisor.export.formats import format_of
 from advisor.recipe import Components, Recipe, Stage
 from advisor.recipe.catalog import Catalog
-from advisor.records import Facts, Phase, Skip, StackRecord, TargetSpec, Value, Verification
+from advisor.records import Exported, Facts, Phase, Skip, StackRecord, TargetSpec, Value, Verification
 from advisor.records.outputs import Outputs
 from advisor.tui.app import AdvisorApp
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from advisor.errors import UsageError
-from advisor.experiment.numerics import distance
-from advisor.experiment.packaging import package
+from advisor.experiment.judging.numerics import distance
+from advisor.experiment.measuring.packaging import package
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Mode, Outcome, TargetSpec, TrialSpec

@@ -8,7 +8,7 @@ from facts import cpu_facts
 from proposals import CATALOG
 
 from advisor.errors import TargetError
-from advisor.experiment.numerics import distance
+from advisor.experiment.judging.numerics import distance
 from advisor.portable.generation import cache_of
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components

@@ -12,7 +12,7 @@ from pathlib import Path
 from sample_session import sample_history, sample_request
 
 from advisor.cli import main as cli
-from advisor.experiment.journal import Journal
+from advisor.experiment.past.journal import Journal
 from advisor.records import Outcome, TargetSpec, TrialResult, TrialSpec
 from advisor.runner.trials import Runner
 

@@ -21,7 +21,7 @@ from planted import TINY_TARGET
 
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.journal import open_session
+from advisor.experiment.past.journal import open_session
 from faults.inputs import in_build
 from faults.register import SOON_S, Met, fault, recorded
 

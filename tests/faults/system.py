@@ -17,7 +17,7 @@ from planted import TINY_TARGET, plant
 
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.journal import Journal, open_session
+from advisor.experiment.past.journal import Journal, open_session
 from advisor.export.files import write_atomically
 from advisor.figures.formatting import plain, printable
 from advisor.files.scratch import SCRATCH
@@ -70,7 +70,7 @@ def _(folder: Path) -> Met:
 @fault("journal", "another process writes it")
 def _(folder: Path) -> Met:
     path = recorded()
-    code = "import sys; from pathlib import Path; from advisor.experiment.journal import Journal\n"
+    code = "import sys; from pathlib import Path; from advisor.experiment.past.journal import Journal\n"
     code += "journal = Journal(Path(sys.argv[1]), None); print('held', flush=True); sys.stdin.read()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     holder = subprocess.Popen([sys.executable, "-c", code, str(path)], **pipes)

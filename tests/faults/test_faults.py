@@ -18,7 +18,7 @@ import pytest
 from planted import TINY_TARGET
 
 from advisor.experiment import events
-from advisor.experiment.journal import open_session
+from advisor.experiment.past.journal import open_session
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.records import Outcome, TargetSpec, TrialSpec

@@ -23,12 +23,12 @@ from statistics import median
 
 import yaml
 
-from advisor.experiment.bench import Bench
-from advisor.experiment.budget import Budget
-from advisor.experiment.journal import Journal
-from advisor.experiment.judge import Judge, rates
+from advisor.experiment.judging.judge import Judge, rates
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.measuring.turns import side_by_side
+from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
-from advisor.experiment.turns import side_by_side
 from advisor.figures.stats import ProcessSpread, largest_difference, runs_ratio_interval
 from advisor.machine.hardware import inspect_hardware
 from advisor.recipe.catalog import load_catalog

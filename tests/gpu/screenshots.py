@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.experiment.events import BlockTimed, Event, RunMeasured, TrialActivity, TrialStarted
-from advisor.experiment.journal import PastSession, list_sessions, open_session
+from advisor.experiment.past.journal import PastSession, list_sessions, open_session
 from advisor.experiment.request import Request
 from advisor.headless.run import run_headless
 from advisor.recipe.catalog import load_catalog

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.scaling import ONE, Scaling, Spread
+from advisor.experiment.scaling.known import ONE, Scaling, Spread
 from advisor.export.formats.markdown import table_lines
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from advisor.experiment.data import compare_data
+from advisor.experiment.judging.data import compare_data
 from advisor.portable.plan import StepPlan
 from advisor.recipe.rebuild import loader_with, loader_with_workers
 from advisor.records import DataPrint, Mode

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from sample_session import sample_history
 
+from advisor.experiment.measuring.verification import verify
 from advisor.experiment.state import SessionState
-from advisor.experiment.verification import Exported, verify
-from advisor.records import TargetSpec, TrialSpec
+from advisor.records import Exported, TargetSpec, TrialSpec
 from advisor.runner.trials import Runner
 
 pytestmark = pytest.mark.gpu

@@ -24,7 +24,7 @@ from unittest import mock
 
 from advisor.experiment import session as session_module
 from advisor.experiment.events import Event, SessionFailed, StackMeasured
-from advisor.experiment.journal import Journal
+from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.experiment.session import Session
 from advisor.figures import stats

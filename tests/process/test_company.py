@@ -11,9 +11,9 @@ import pytest
 from planted import TINY_TARGET, plant
 from trial_processes import SOON_S, building, gone, spec_of
 
-from advisor.experiment.bench import Bench
-from advisor.experiment.budget import Budget
-from advisor.experiment.journal import Journal
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Activity, Compiled, Outcome, TargetSpec, TrialKind
@@ -139,7 +139,7 @@ else:
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
     monkeypatch.setenv("PERF_ADVISOR_STATE", str(tmp_path / "state"))
-    monkeypatch.setattr("advisor.experiment.budget._LONGEST_MEASURE_S", 0.1)  # warming up takes no longer, then
+    monkeypatch.setattr("advisor.experiment.measuring.budget._LONGEST_MEASURE_S", 0.1)  # warms up no longer
     plant(tmp_path / "recipes", "compiling", expensive=True)
     recipes = (str(tmp_path / "recipes"),)
     request = Request(TargetSpec("target.py", str(tmp_path), device="cpu"), budget_s=BUDGET_S, recipe_folders=recipes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from trial_processes import spec_of
 
-from advisor.experiment.numerics import compare_numerics
+from advisor.experiment.judging.numerics import compare_numerics
 from advisor.records import Inspected, Numerics, Outcome, TrialKind
 from advisor.runner.trials import Runner
 

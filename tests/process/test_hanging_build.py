@@ -16,7 +16,7 @@ GRACE_S = 15.0  # generous: the machine may be loaded
 
 @pytest.mark.parametrize("body", ["while True: pass", "os.kill(os.getpid(), signal.SIGSTOP)"], ids=["loops", "stops"])
 def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch, body):
-    monkeypatch.setattr("advisor.experiment.bench._LEAST_BUILD_PATIENCE_S", 1.0)
+    monkeypatch.setattr("advisor.experiment.measuring.bench._LEAST_BUILD_PATIENCE_S", 1.0)
     monkeypatch.setattr("advisor.runner.builder._TRIES_FORKS_WITHIN_S", 0.5)
     code = textwrap.indent(body, "    ")
     text = "import os, signal\n" + TINY_TARGET.replace("def build():\n", f"def build():\n{code}\n")
@@ -33,7 +33,7 @@ def test_a_build_that_never_ends_fails_once(real_sessions, tmp_path, monkeypatch
 
 
 def test_a_first_step_that_never_ends_has_the_grace_of_the_first_baseline(real_sessions, tmp_path, monkeypatch):
-    monkeypatch.setattr("advisor.experiment.budget._FIRST_GRACE_S", 3.0)
+    monkeypatch.setattr("advisor.experiment.measuring.budget._FIRST_GRACE_S", 3.0)
     text = TINY_TARGET.replace("        return 1.0 * x", "        import os, signal\n        os.kill(os.getpid(), 19)")
     run = Run(tmp_path, text, budget_s=1.0)
     started = time.monotonic()

@@ -12,8 +12,8 @@ from real_session import Run, short_trials
 from advisor.errors import ExitCode
 from advisor.experiment import events
 from advisor.experiment.control import Decision
-from advisor.experiment.journal import open_session
 from advisor.experiment.objective import Goal
+from advisor.experiment.past.journal import open_session
 from advisor.experiment.state import SessionState
 from advisor.export.json_report import report
 from advisor.recipe.settings import Settings

@@ -8,12 +8,10 @@ import pytest
 from facts import GIB, cpu_facts, gpu_facts
 from planted import TINY_TARGET, plant
 
-from advisor.experiment import bench as benches
-from advisor.experiment.budget import Budget
 from advisor.experiment.events import TrialActivity, TrialStarted
-from advisor.experiment.journal import Journal
-from advisor.experiment.request import Request
-from advisor.experiment.turns import (
+from advisor.experiment.measuring import bench as benches
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.measuring.turns import (
     FEWEST_PAIRS,
     LEAST_PAIRS,
     MOST_PAIRS,
@@ -22,6 +20,8 @@ from advisor.experiment.turns import (
     side_by_side,
     turns_s,
 )
+from advisor.experiment.past.journal import Journal
+from advisor.experiment.request import Request
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
 from advisor.records import BlockDone, Outcome, TargetSpec, TrialKind, TrialResult

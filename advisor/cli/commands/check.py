@@ -32,7 +32,7 @@ class Check:
 
     def run(self) -> int:
         """Print what was found; the exit code says whether the settings are worth it. Raises AdvisorError."""
-        from advisor.experiment.check import check
+        from advisor.experiment.measuring.check import check
         from advisor.experiment.request import Request
         from advisor.recipe.catalog import load_catalog
         from advisor.runner.trials import Runner

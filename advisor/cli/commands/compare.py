@@ -55,7 +55,7 @@ def parse(arguments: Sequence[str]) -> Compare:
 
 
 def _measured(session_id: str) -> Measured:
-    from advisor.experiment.journal import open_session
+    from advisor.experiment.past.journal import open_session
     from advisor.experiment.state import SessionState
     from advisor.report.comparison import Measured
 

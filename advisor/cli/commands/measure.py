@@ -39,7 +39,7 @@ from advisor.records import Mode, Numerics, Objective, TargetSpec
 from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
-    from advisor.experiment.journal import PastSession
+    from advisor.experiment.past.journal import PastSession
 
 
 @dataclass(frozen=True, slots=True)

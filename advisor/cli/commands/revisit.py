@@ -33,7 +33,7 @@ class Revisit:
     def run(self) -> int:
         """Show and write what was asked for, and return the exit code. Raises AdvisorError."""
         from advisor.cli.commands.sessions import result_of
-        from advisor.experiment.journal import open_session
+        from advisor.experiment.past.journal import open_session
         from advisor.experiment.state import SessionState
         from advisor.export.outputs import write_outputs
         from advisor.headless.summary import print_summary

@@ -21,7 +21,7 @@ class ShowSessions:
 
     def run(self) -> int:
         """Print them, and return the exit code."""
-        from advisor.experiment.journal import list_sessions
+        from advisor.experiment.past.journal import list_sessions
         from advisor.experiment.state import SessionState
         from advisor.headless.terminal import print_text, table
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from advisor.errors import UsageError
 from advisor.export.format import File, Format, Found, Offer
-from advisor.records import Mode
+from advisor.records import Exported, Mode
 from advisor.records.outputs import Outputs
-
-if TYPE_CHECKING:
-    from advisor.experiment.verification import Exported
 
 
 class CompiledModel(Format):
@@ -53,8 +49,6 @@ class CompiledModel(Format):
 
     def to_verify(self, found: Found, path: str) -> Exported:
         """Always: it is loaded in a fresh process, and its outputs are compared."""
-        from advisor.experiment.verification import Exported
-
         return Exported(path)
 
     def next_steps(self, name: str, found: Found) -> tuple[str, str]:
@@ -72,7 +66,7 @@ def _check_infers(found: Found, path: str) -> None:
 
 
 def _content(found: Found) -> bytes:
-    from advisor.experiment.packaging import package
+    from advisor.experiment.measuring.packaging import package
 
     return package(found.request, found.settings, found.catalog)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
+from advisor.records import Exported
 from advisor.records.outputs import Outputs
 
 if TYPE_CHECKING:
-    from advisor.experiment.verification import Exported
     from advisor.export.patched_config import ExportedConfig
 
 
@@ -59,7 +59,6 @@ class PatchedConfig(Format):
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """The config's own section of settings, which can be verified; the rest of it is applied by its program."""
-        from advisor.experiment.verification import Exported
         from advisor.files.config_file import read_config
         from advisor.report.launching import gpus_to_start
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from advisor.export.format import File, Format, Found, Offer
-from advisor.records import Mode
+from advisor.records import Exported, Mode
 from advisor.records.outputs import Outputs
-
-if TYPE_CHECKING:
-    from advisor.experiment.verification import Exported
 
 _ENDINGS = (".yaml", ".yml")
 _PREPARE = "model, optimizer, loader = tuning.prepare(model, optimizer, loader)"
@@ -42,7 +38,6 @@ class SettingsFile(Format):
 
     def to_verify(self, found: Found, path: str) -> Exported | None:
         """Where the settings are for one process."""
-        from advisor.experiment.verification import Exported
         from advisor.report.launching import gpus_to_start
 
         return Exported(path) if gpus_to_start(found.state, found.settings) == 1 else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from advisor.errors import TargetError, UsageError
-from advisor.experiment.bench import ENERGY_S, Bench
 from advisor.experiment.caveats import of_the_load
-from advisor.experiment.numerics import Spread, finite
+from advisor.experiment.judging.numerics import Spread, finite
+from advisor.experiment.judging.tolerance import DEFAULT_TOLERANCE
+from advisor.experiment.measuring.bench import ENERGY_S, Bench
 from advisor.experiment.request import Request
-from advisor.experiment.tolerance import DEFAULT_TOLERANCE
 from advisor.machine.hardware import counts_energy
 from advisor.records import Facts, Finding, Hardware, Objective, Outcome, TrialKind, TrialResult, TrialSpec
 from advisor.source.relevant import relevant

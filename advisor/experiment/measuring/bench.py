@@ -11,7 +11,7 @@ from functools import partial
 from statistics import median
 
 from advisor.errors import TargetError
-from advisor.experiment.budget import Budget
+from advisor.experiment.control import Steering
 from advisor.experiment.events import (
     BUILDING,
     AllReduceMeasured,
@@ -23,9 +23,9 @@ from advisor.experiment.events import (
     TrialEnded,
     TrialStarted,
 )
-from advisor.experiment.journal import Journal
+from advisor.experiment.measuring.budget import Budget
+from advisor.experiment.past.journal import Journal
 from advisor.experiment.request import Request
-from advisor.experiment.steering import Steering
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.settings import Settings
 from advisor.records import (

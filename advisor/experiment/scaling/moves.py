@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from advisor.experiment.policy import POLICY
-from advisor.experiment.scaling import ONE, Kind, Move, Scaling, Spread
+from advisor.experiment.scaling.known import ONE, Kind, Move, Scaling, Spread
 from advisor.recipe import NOT_COMPILED
 from advisor.recipe.parallel_recipe import STRATEGY
 from advisor.recipe.settings import Settings

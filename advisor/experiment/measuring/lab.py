@@ -7,17 +7,17 @@ from dataclasses import replace
 from functools import partial
 
 from advisor.experiment import events
-from advisor.experiment.baseline import instrumented_run, reference_spec
-from advisor.experiment.bench import ENERGY_S, Bench
-from advisor.experiment.company import Company, company_of, cores_of_a_trial, guests_of, undisturbed
 from advisor.experiment.consent import Consent
-from advisor.experiment.judge import BASELINE, speed
+from advisor.experiment.judging.judge import BASELINE, speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.measuring.baseline import instrumented_run, reference_spec
+from advisor.experiment.measuring.bench import ENERGY_S, Bench
+from advisor.experiment.measuring.company import Company, company_of, cores_of_a_trial, guests_of, undisturbed
+from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.search import rank
-from advisor.experiment.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.recipe import Stage
 from advisor.recipe.settings import Settings
 from advisor.records import TrialResult, TrialSpec, Value

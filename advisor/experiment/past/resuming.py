@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
-from advisor.experiment.judge import BASELINE, Beside, prior_spread
+from advisor.experiment.judging.judge import BASELINE, Beside, prior_spread
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL

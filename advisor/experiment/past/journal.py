@@ -21,7 +21,7 @@ import msgspec
 
 from advisor.errors import UsageError
 from advisor.experiment.events import BlockTimed, Event, Held, ProgressMade, TrialActivity
-from advisor.experiment.kept_config import from_json, to_json
+from advisor.experiment.past.kept_config import from_json, to_json
 from advisor.experiment.request import Request
 from advisor.files.state_folder import make_private, state_folder
 from advisor.recipe.settings import Settings

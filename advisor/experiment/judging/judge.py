@@ -13,10 +13,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from advisor.experiment.data import widened
-from advisor.experiment.numerics import Spread, compare_numerics, spread_between, why_unusable
+from advisor.experiment.judging.data import widened
+from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
+from advisor.experiment.judging.pooled import with_figures_of, with_median_energy, with_peaks, with_phases_of
 from advisor.experiment.objective import Gain, Goal, Yardstick, figure
-from advisor.experiment.pooled import with_figures_of, with_median_energy, with_peaks, with_phases_of
 from advisor.figures.stats import (
     Interval,
     ProcessSpread,

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from advisor.experiment.bench import Bench
-from advisor.experiment.judge import BASELINE, Beside
+from advisor.experiment.judging.judge import BASELINE, Beside
 from advisor.experiment.known import Evidence
+from advisor.experiment.measuring.bench import Bench
 from advisor.recipe.settings import Settings
 from advisor.records import Block, BlockDone, Facts, Outcome, TrialKind, TrialResult, TrialSpec, Value
 from advisor.runner.trials import Trial

@@ -12,7 +12,7 @@ from functools import cached_property
 from statistics import median
 
 from advisor.experiment.consent import Consent
-from advisor.experiment.judge import rates
+from advisor.experiment.judging.judge import rates
 from advisor.figures.stats import ProcessSpread, noise_floor, process_spread, runs_ratio_interval
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import SINGLE, STRATEGY

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.errors import UsageError
-from advisor.experiment.journal import PastSession
-from advisor.experiment.kept_config import differences
+from advisor.experiment.past.journal import PastSession
+from advisor.experiment.past.kept_config import differences
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.files.config_file import read_config

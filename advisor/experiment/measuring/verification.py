@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from advisor.experiment.numerics import distance
+from advisor.experiment.judging.numerics import distance
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_percent
-from advisor.records import Block, Outcome, StackRecord, TrialKind, TrialResult, Verification
+from advisor.records import Block, Exported, Outcome, StackRecord, TrialKind, TrialResult, Verification
 
 if TYPE_CHECKING:
-    from advisor.experiment.bench import Bench
+    from advisor.experiment.measuring.bench import Bench
 
 # The longest that verifying may take, in seconds; twice the start of the stack where that is more.
 LIMIT_S = 60.0
@@ -22,20 +22,10 @@ _STARTS = 2.0
 _MEASURE_S = 1.5
 # A second run of each is made where this multiple of what the first took is left. Unitless.
 _AGAIN = 1.3
-
-
 # Outputs that differ by more than this, and by this multiple of what the session saw of the same settings, are another
 # model's. Both unitless.
 _MOST_DIFFERENT = 0.05
 _MARGIN = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """A file to verify. ``config``: the patched config that ``build(config)`` gets, None for that of the session."""
-
-    path: str
-    config: dict[str, Any] | None = None
 
 
 def limit_s(stack: StackRecord) -> float:

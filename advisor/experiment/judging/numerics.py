@@ -7,8 +7,8 @@ that is wrong by something systematic, a weight decay that was forgotten, before
 backward pass.
 
 ``exact`` is said of losses and outputs that are equal to the bit, from the baseline's batches, and of nothing else.
-``close`` is what rounding explains, ``changed`` what it does not (``advisor.experiment.tolerance`` says how much).
-A trial whose loader gave other batches is ``changed`` whatever the rest says (``advisor.experiment.data``).
+``close`` is what rounding explains, ``changed`` what it does not (``tolerance.py`` says how much). A trial whose loader
+gave other batches is ``changed`` whatever the rest says (``data.py``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.experiment.data import compare_data
-from advisor.experiment.tolerance import LOSSES, OUTPUTS, WEIGHTS, Quantity, explained_by, tolerances
+from advisor.experiment.judging.data import compare_data
+from advisor.experiment.judging.tolerance import LOSSES, OUTPUTS, WEIGHTS, Quantity, explained_by, tolerances
 from advisor.records import Numerics, NumericsResult, TrialResult
 
 # A draw of random numbers can lie further out than the few that were seen.

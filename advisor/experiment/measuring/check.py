@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from advisor.errors import TargetError
-from advisor.experiment.judge import rates
+from advisor.experiment.judging.judge import rates
 from advisor.experiment.request import Request
 from advisor.figures.stats import process_spread, runs_ratio_interval
 from advisor.files.scratch import SCRATCH

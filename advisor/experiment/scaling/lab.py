@@ -9,10 +9,10 @@ from statistics import median
 
 from advisor.errors import UsageError
 from advisor.experiment import events
-from advisor.experiment.bench import Bench
 from advisor.experiment.consent import Consent
-from advisor.experiment.scaling import ONE, Kind, Move, Scaling, Spread
-from advisor.experiment.scaling_moves import moves
+from advisor.experiment.measuring.bench import Bench
+from advisor.experiment.scaling.known import ONE, Kind, Move, Scaling, Spread
+from advisor.experiment.scaling.moves import moves
 from advisor.recipe.catalog import Catalog
 from advisor.recipe.parallel_recipe import PARALLEL, STRATEGY, why_not_sharded
 from advisor.recipe.settings import Settings

@@ -1,0 +1,1 @@
+"""What outlives a session: its journal, its config, and what the next session takes over."""
