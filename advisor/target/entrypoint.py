@@ -136,7 +136,10 @@ def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
 
 
 def hint_for(error: BaseException, usual: str) -> str:
-    """The hint for an error in the user's code: ``usual``, unless the code wants a GPU or ranks that are missing."""
+    """The hint for an error in the user's code: ``usual``, unless the code wants something that is missing here."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.partition(".")[0]
+        return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
     if any(text in str(error) for text in _NO_GPU):
         return "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
     if any(text in str(error) for text in _OWN_RANKS):
