@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from advisor.experiment.consent import may_use
 from advisor.experiment.objective import Goal, Yardstick
@@ -179,6 +180,8 @@ def pareto_sentence(state: SessionState) -> str:
     """The front in a sentence: the choice between time and memory."""
     front, count = front_of(state), len(measured_points(state))
     measured = f"{count} sets of settings were measured, your own among them."
+    if any(smaller.speedup > larger.speedup for smaller, larger in pairwise(front)):
+        return f"{measured} These are left; the noise does not allow to tell which of them is the fastest."
     if len(front) > 1:
         return f"{measured} Nothing is both as fast and as small as one of these: what is faster takes more memory."
     return f"{measured} One is the fastest and the smallest at once, as far as the noise allows to tell."
