@@ -100,7 +100,7 @@ def _own_step(seen: Seen) -> Adapted:
     if not seen.models:
         raise NoBodyError("the parameters that are updated belong to no module that was called")
     loop = training_loop(seen.frames, seen.loader)
-    step, data = step_of(loop, seen.loader)
+    step, data = step_of(loop, seen)
     return Adapted(
         data=data,
         mode="train",
