@@ -295,6 +295,20 @@ for batch in DataLoader([dict(x=n, y=2 * n, mask=n) for n in numbers], batch_siz
 """)
         assert (loop.step is None) is plain
 
+    @pytest.mark.parametrize(("inputs", "plain"), [("numbers", True), ("torch.randn(64, 1)", False)])
+    def test_a_loop_without_a_loader_is_plain_on_the_batch_that_it_always_uses(self, script, inputs, plain):
+        loop, _ = script(f"""
+            criterion = nn.MSELoss()
+            for epoch in range(100):
+                x = {inputs}
+                loss = criterion(model(x), numbers)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """)
+        assert (loop.step is None) is plain
+        assert "making of batches" not in " ".join(loop.notes)
+
 
 def test_a_script_of_a_package_finds_what_is_beside_it(script, tmp_path):
     """``python -m package.inner.train``, by its path."""
