@@ -36,11 +36,9 @@ from advisor.records import (
     Value,
     World,
 )
-from advisor.runtime.apply import apply_settings
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import TrainStep, make_step
 from advisor.target.entrypoint import load_target
-from advisor.trial.main import resident_data, set_mode, settle_loss, stepper
 from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
 from advisor.trial.measurement.draws import seed_host
 from advisor.trial.measurement.feed import Feed
@@ -49,6 +47,7 @@ from advisor.trial.ranks.collectives import all_reduce_sweep
 from advisor.trial.ranks.exposed import exposed_by_profiler
 from advisor.trial.ranks.launcher import WAITING
 from advisor.trial.ranks.peers import Peers
+from advisor.trial.timed_loop import components_of, resident_data, set_mode, settle_loss, stepper
 
 # Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
 _PATIENCE_SHARE = 0.5
@@ -139,12 +138,7 @@ class RankTrial:
 
     def _components(self, loop: Loop, device: torch.device) -> Components:
         """The parts of the workload under the settings, with this rank's share of the data."""
-        plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
-        components = loop.components(plan, loop.make_batch or loop.data)
-        apply_settings(self.catalog, components, {**loop.current, **self.spec.settings})
-        if loop.make_batch is not None:
-            resized = components.batch_size != loop.batch_size and components.batch_size is not None
-            components.data = loop.make_batch(components.batch_size or 1) if resized else loop.data
+        components = components_of(loop, device, self.catalog, self.spec.settings)
         sizes = set(self.peers.objects(components.batch_size))
         if len(sizes) > 1:
             raise TargetError(
