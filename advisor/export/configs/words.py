@@ -27,6 +27,9 @@ DDP_KEYS = (
     "parallel.find_unused_parameters",
     "parallel.broadcast_buffers",
 )
+_CHECKPOINTING: Mapping[Value, Scalar] = {"none": False, "blocks": True}
+_CHANNELS_LAST: Mapping[Value, Scalar] = {"contiguous": False, "channels_last": True}
+MIXED_PRECISION: Mapping[Value, Scalar] = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", None)
 
 
@@ -90,6 +93,12 @@ class Config:
             if key in self.settings:
                 yield Phrase((key,), (self.entry(name, self.settings[key]),))
 
+    def translated(self, key: str, words: Mapping[Value, Scalar], name: str, *inside: str) -> Iterator[Phrase]:
+        """A setting for some of whose values the framework has words of its own; nothing for another value."""
+        value = self.settings.get(key)
+        if value is not None and value in words:
+            yield Phrase((key,), (self.entry(name, words[value], *inside),))
+
 
 Words = Callable[[Config], Iterator[Phrase]]
 
@@ -134,13 +143,9 @@ def _hf_arguments(config: Config) -> Iterator[Phrase]:
         # Transformers refuses mixed precision on a machine without a GPU that is not said to be one.
         on_cpu = (config.entry("use_cpu", True),) if wanted and config.on_cpu else ()
         yield Phrase(("precision.autocast",), (switch, config.off(other or "fp16"), *on_cpu))
-    if settings.get("precision.float32_matmul") in ("high", "highest"):
-        on_gpu = settings["precision.float32_matmul"] == "high"
-        yield Phrase(("precision.float32_matmul",), (config.entry("tf32", on_gpu),))
-    checkpointing = settings.get("memory.activation_checkpointing")
-    if checkpointing in ("none", "blocks"):
-        name = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
-        yield Phrase(("memory.activation_checkpointing",), (config.entry(name, checkpointing == "blocks"),))
+    yield from config.translated("precision.float32_matmul", {"high": True, "highest": False}, "tf32")
+    name = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
+    yield from config.translated("memory.activation_checkpointing", _CHECKPOINTING, name)
     mode = settings.get("compile.mode")
     if mode == "none":
         off = (config.off("torch_compile_mode", None), config.off("torch_compile_backend", None))
@@ -235,8 +240,7 @@ def lightning(config: Config) -> Iterator[Phrase]:
         off = (config.off("detect_anomaly"), config.off("profiler", None))
         if config.get("detect_anomaly") or config.get("profiler"):
             yield Phrase(("debug.switches",), off)
-    if settings.get("infer.grad") in ("no_grad", "inference_mode"):
-        yield Phrase(("infer.grad",), (config.entry("inference_mode", settings["infer.grad"] == "inference_mode"),))
+    yield from config.translated("infer.grad", {"no_grad": False, "inference_mode": True}, "inference_mode")
     yield from _lightning_parallel(config)
 
 
@@ -262,11 +266,7 @@ def _lightning_parallel(config: Config) -> Iterator[Phrase]:
 def accelerate(config: Config) -> Iterator[Phrase]:
     """The file that ``accelerate config`` writes."""
     settings = config.settings
-    words = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
-    if settings.get("precision.autocast") in words:
-        yield Phrase(
-            ("precision.autocast",), (config.entry("mixed_precision", words[str(settings["precision.autocast"])]),)
-        )
+    yield from config.translated("precision.autocast", MIXED_PRECISION, "mixed_precision")
     mode, scope, dynamic = (settings.get(f"compile.{name}") for name in ("mode", "scope", "dynamic"))
 
     def dynamo(name: str, value: Scalar) -> Entry:
@@ -280,10 +280,9 @@ def accelerate(config: Config) -> Iterator[Phrase]:
             yield Phrase(("compile.scope",), (dynamo("dynamo_use_regional_compilation", scope == "regional"),))
         if isinstance(dynamic, bool):
             yield Phrase(("compile.dynamic",), (dynamo("dynamo_use_dynamic", dynamic),))
-    checkpointing = settings.get("memory.activation_checkpointing")
-    if checkpointing in ("none", "blocks") and isinstance(config.get("fsdp_config"), dict):
-        entry = config.entry("fsdp_config", checkpointing == "blocks", "fsdp_activation_checkpointing")
-        yield Phrase(("memory.activation_checkpointing",), (entry,))
+    if isinstance(config.get("fsdp_config"), dict):
+        path = ("fsdp_config", "fsdp_activation_checkpointing")
+        yield from config.translated("memory.activation_checkpointing", _CHECKPOINTING, *path)
     yield from _accelerate_parallel(config)
 
 
@@ -317,18 +316,10 @@ def timm(config: Config) -> Iterator[Phrase]:
         yield Phrase(("precision.autocast",), (config.entry("amp", True), config.entry("amp_dtype", dtype)))
     weights = settings.get("precision.weights")
     if weights is not None:
-        yield Phrase(
-            ("precision.weights",),
-            (config.off("model_dtype", None) if weights == "float32" else config.entry("model_dtype", weights),),
-        )
-    if settings.get("model.memory_format") in ("channels_last", "contiguous"):
-        yield Phrase(
-            ("model.memory_format",),
-            (config.entry("channels_last", settings["model.memory_format"] == "channels_last"),),
-        )
-    if settings.get("memory.activation_checkpointing") in ("none", "blocks"):
-        blocks = settings["memory.activation_checkpointing"] == "blocks"
-        yield Phrase(("memory.activation_checkpointing",), (config.entry("grad_checkpointing", blocks),))
+        entry = config.off("model_dtype", None) if weights == "float32" else config.entry("model_dtype", weights)
+        yield Phrase(("precision.weights",), (entry,))
+    yield from config.translated("model.memory_format", _CHANNELS_LAST, "channels_last")
+    yield from config.translated("memory.activation_checkpointing", _CHECKPOINTING, "grad_checkpointing")
     mode = settings.get("compile.mode")
     if mode == "none":
         yield Phrase(("compile.mode",), (config.off("torchcompile", None),))
@@ -366,15 +357,10 @@ def _always_in_timm(config: Config) -> Iterator[Phrase]:
 def ultralytics(config: Config) -> Iterator[Phrase]:
     """The file that ``yolo cfg=`` reads."""
     settings = config.settings
-    words: dict[str, Scalar] = {"bfloat16": "bf16", "float16": True, "none": False}
-    if settings.get("precision.autocast") in words:
-        yield Phrase(("precision.autocast",), (config.entry("amp", words[str(settings["precision.autocast"])]),))
-    mode = settings.get("compile.mode")
-    if mode in ("none", "default", "reduce-overhead", "max-autotune-no-cudagraphs"):
-        yield Phrase(("compile.mode",), (config.entry("compile", False if mode == "none" else mode),))
-    if settings.get("model.memory_format") in ("channels_last", "contiguous"):
-        on = settings["model.memory_format"] == "channels_last"
-        yield Phrase(("model.memory_format",), (config.entry("channels_last", on),))
+    yield from config.translated("precision.autocast", {"bfloat16": "bf16", "float16": True, "none": False}, "amp")
+    modes = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
+    yield from config.translated("compile.mode", {"none": False, **dict(zip(modes, modes, strict=True))}, "compile")
+    yield from config.translated("model.memory_format", _CHANNELS_LAST, "channels_last")
     yield from config.simply(
         data__batch_size="batch", data__num_workers="workers", backends__deterministic="deterministic"
     )
@@ -425,9 +411,8 @@ def mmengine(config: Config) -> Iterator[Phrase]:
 def detectron2(config: Config) -> Iterator[Phrase]:
     """A config of detectron2, whose automatic mixed precision is float16."""
     settings = config.settings
-    if settings.get("precision.autocast") in ("float16", "none"):
-        on = settings["precision.autocast"] == "float16"
-        yield Phrase(("precision.autocast",), (config.entry("SOLVER", on, "AMP", "ENABLED"),))
+    amp = ("SOLVER", "AMP", "ENABLED")
+    yield from config.translated("precision.autocast", {"float16": True, "none": False}, *amp)
     for key, section, name in ((WORKERS, "DATALOADER", "NUM_WORKERS"), ("data.batch_size", "SOLVER", "IMS_PER_BATCH")):
         if key in settings:
             yield Phrase((key,), (config.entry(section, settings[key], name),))
