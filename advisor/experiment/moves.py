@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from advisor.experiment.judging.judge import BASELINE
+from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.ladder import end_of_ladder, goes_on
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
@@ -404,19 +404,36 @@ def _is_next_rung(known: Known, candidate: Candidate) -> bool:
 
 
 def repeats(known: Known) -> Moves:
-    """Run a combination or the stack again, if one process of each has not decided which is better."""
+    """Run settings again where so few processes of them have not decided which are better."""
+    yield from _baseline_again(known)
+    yield from _simpler_again(known)
+    yield from _rivals_again(known)
+
+
+def _baseline_again(known: Known) -> Moves:
+    """The baseline again, while the noise floor is high."""
     judge = known.judge
     nulls = 1 + len(judge.runs.get(BASELINE, ())) + len(judge.controls)  # disturbed ones as well: the next may be too
     if 1 < nulls < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
         yield Move(Kind.AGAIN, BASELINE, 1 + judge.noise_floor / 2, "baseline, again")
+
+
+def _simpler_again(known: Known) -> Moves:
+    """The stack without one setting again, or the stack, where one run of each says that it is as fast without."""
+    judge = known.judge
     for rest in (known.stack.without(key) for key in known.stack):
         ran = len(judge.measured_runs(rest)) if rest else 0
         ratio = judge.gain(rest, known.stack).ratio if ran == 1 and known.usable(rest) else 0.0
         if ratio >= POLICY.as_fast:
-            once = min((known.stack, rest), key=lambda s: len(judge.measured_runs(s)))
+            once = _less_measured(known.judge, known.stack, rest)
             yield Move(Kind.AGAIN, once, max(POLICY.least_gain, _half(ratio)), f"again: {once}")
         elif ran > 1 and len(judge.measured_runs(known.stack)) == 1:
             yield Move(Kind.AGAIN, known.stack, POLICY.least_gain, f"again: {known.stack}")
+
+
+def _rivals_again(known: Known) -> Moves:
+    """A combination that seems better than the stack again, or the stack, while it is not certain."""
+    judge = known.judge
     for settings in dict.fromkeys((*known.tried.values(), *sorted(known.leapt, key=len))):
         runs = judge.measured_runs(settings)
         if settings == known.stack or not runs or len(runs) >= POLICY.most_runs - 1 or not known.usable(settings):
@@ -427,8 +444,13 @@ def repeats(known: Known) -> Moves:
         if settings in known.leapt and len(runs) == 1:  # a whole stack may have been unlucky as well as lucky
             ratio = max(ratio, math.sqrt(gain.high))
         if ratio > POLICY.least_gain and unclear and not gain.lost:
-            less_known = min((settings, known.stack), key=lambda s: len(judge.measured_runs(s)))
-            yield Move(Kind.AGAIN, less_known, _half(ratio), f"again: {less_known or 'baseline'}")
+            once = _less_measured(known.judge, settings, known.stack)
+            yield Move(Kind.AGAIN, once, _half(ratio), f"again: {once or 'baseline'}")
+
+
+def _less_measured(judge: Judge, *combinations: Settings) -> Settings:
+    """The first of the combinations that the fewest processes have run."""
+    return min(combinations, key=lambda settings: len(judge.measured_runs(settings)))
 
 
 def _half(ratio: float) -> float:
