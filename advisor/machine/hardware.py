@@ -81,10 +81,10 @@ def device_used_bytes(uuid: str, nvml: Nvml = NVML) -> int | None:
     return None
 
 
-def counts_energy(uuid: str, nvml: Nvml = NVML) -> bool:
+def counts_energy(uuid: str) -> bool:
     """Whether a GPU or MIG instance, by its UUID, has an energy counter that can be read."""
     try:
-        return GpuGauges(uuid, nvml).energy_j() is not None
+        return GpuGauges(uuid, NVML).energy_j() is not None
     except NvmlUnavailableError:
         return False
 

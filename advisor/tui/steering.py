@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from advisor.experiment.control import SessionControl
 from advisor.experiment.state import SessionState
@@ -24,13 +23,6 @@ MORE = "Trying more"
 _MORE_S = {"minute": MINUTE_S}
 
 
-class Tell(Protocol):
-    """Shows the person a sentence."""
-
-    def __call__(self, text: str) -> None:
-        """Show it."""
-
-
 class Steering:
     """Obeys the person.
 
@@ -42,7 +34,7 @@ class Steering:
         self,
         context: Context,
         jobs: Jobs,
-        tell: Tell,
+        tell: Callable[[str], None],
         aside: Callable[[Callable[[], None]], object],
         go_on_with: Callable[[Then], None],
     ) -> None:
