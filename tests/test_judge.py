@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
-from advisor.experiment.judging.judge import Beside, Judge, overhead_s, prior_spread, speed
+from advisor.experiment.judging.judge import AlternatedBlocks, Judge, overhead_s, prior_spread, speed
 from advisor.experiment.objective import Goal
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
@@ -47,7 +47,7 @@ def beside(new_ms, old_ms, drift=(1.0,) * 8):
     """Blocks in turn on a machine whose speed drifts by these factors."""
     new = tuple(Block(10, 80, 0.01 * new_ms * factor) for factor in drift)
     old = tuple(Block(10, 80, 0.01 * old_ms * factor) for factor in drift)
-    return Beside(new, old, result(new_ms))
+    return AlternatedBlocks(new, old, result(new_ms))
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------
@@ -70,12 +70,12 @@ def test_a_judge_is_a_value(judge):
     later = judge.with_run(BF16, result(5.0)).with_control(result(10.0, seed=2)).with_in_turn(BF16)
     assert not judge.runs
     assert not judge.controls
-    assert not judge.knows(BF16)
-    assert later.knows(BF16)
-    assert later.proven(BF16)
+    assert not judge.has_tried(BF16)
+    assert later.has_tried(BF16)
+    assert later.took_turns(BF16)
     forgotten = later.without_runs(BF16)
-    assert not forgotten.knows(BF16)
-    assert not forgotten.proven(BF16)
+    assert not forgotten.has_tried(BF16)
+    assert not forgotten.took_turns(BF16)
     assert forgotten.controls == later.controls
 
 
@@ -126,7 +126,7 @@ def test_what_was_not_measured_is_failed(judge, outcome):
     found = failed.record(CANDIDATE, BF16)
     assert (found.verdict, found.comparison, found.step_ms) == (Verdict.FAILED, None, None)
     assert failed.stack(BF16, {}).comparison is None
-    assert failed.knows(BF16)
+    assert failed.has_tried(BF16)
     assert failed.measured_runs(BF16) == ()
     assert failed.gain(BF16, {}).lost
 
@@ -222,7 +222,7 @@ def test_the_steps_of_a_warm_up_are_no_overhead():
 
 def test_blocks_in_turn_confirm_a_stack_and_cancel_the_drift_that_both_meet(judge):
     drift = [1 + 0.1 * index for index in range(10)]
-    judge = judge.with_run(BF16, result(5.2)).with_beside(BF16, beside(5.0, 10.0, drift))
+    judge = judge.with_run(BF16, result(5.2)).with_alternated(BF16, beside(5.0, 10.0, drift))
     stack = judge.stack(BF16, {"a.b": "why"})
     assert stack.confirmed
     assert stack.comparison.paired
@@ -237,7 +237,7 @@ def test_blocks_in_turn_confirm_a_stack_and_cancel_the_drift_that_both_meet(judg
 def test_two_processes_that_take_turns_may_differ_by_where_their_memory_lies(judge):
     """The blocks agree to the last digit; another pair of processes would not."""
     for ratio, told in ((1.0, Verdict.NO_DIFFERENCE), (1.03, Verdict.NO_DIFFERENCE), (1.2, Verdict.FASTER)):
-        tried = judge.with_run(BF16, result(10.0)).with_beside(BF16, beside(10.0 / ratio, 10.0))
+        tried = judge.with_run(BF16, result(10.0)).with_alternated(BF16, beside(10.0 / ratio, 10.0))
         assert tried.compare(BF16).verdict is told
 
 
@@ -250,7 +250,7 @@ def test_a_machine_whose_runs_differ_by_a_fifth_still_tells_a_stack_of_1_8(seed)
     drift = [math.exp(draw.gauss(0.0, 0.2)) for _ in range(8)]
     in_turn = beside(10.0 / 1.8, 10.0, drift)
     scattered = tuple(replace(block, seconds=block.seconds * math.exp(draw.gauss(0.0, 0.1))) for block in in_turn.new)
-    judge = judge.with_run(BF16, result(5.6)).with_beside(BF16, replace(in_turn, new=scattered))
+    judge = judge.with_run(BF16, result(5.6)).with_alternated(BF16, replace(in_turn, new=scattered))
     assert judge.stack(BF16, {}).verdict is Verdict.FASTER
     assert judge.noise_floor <= 0.3
 
@@ -273,7 +273,7 @@ def test_the_stack_has_the_phases_that_one_of_its_trials_timed(judge):
     assert ran.stack(BF16, {}).result.phases == {}
     assert ran.with_run(BF16, timed).with_run(BF16, result(5.1)).stack(BF16, {}).result.phases == timed.phases
     in_turn = replace(beside(5.0, 10.0), result=timed)
-    assert ran.with_beside(BF16, in_turn).stack(BF16, {}).result.phases == timed.phases
+    assert ran.with_alternated(BF16, in_turn).stack(BF16, {}).result.phases == timed.phases
 
 
 def test_what_drifted_meanwhile_is_not_called_slower(judge):

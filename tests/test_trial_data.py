@@ -25,10 +25,10 @@ from advisor.trial.measurement.draws import (
     check_batch_size,
     check_batches,
     first_batches,
-    look_at,
-    note_on,
+    notes_on_data,
+    print_of_data,
+    side_effects_undone,
     state_problem,
-    undisturbed,
 )
 from advisor.trial.measurement.epochs import check_epochs
 from advisor.trial.measurement.feed import Feed
@@ -64,7 +64,7 @@ def augmented(**options):
 def seen(loader, *, twice=True, steps=4):
     """What a trial reports of its data."""
     batches = first_batches(loader, SEED, 5, plan=PLAN)
-    data = look_at(loader, batches, SEED, PLAN, twice=twice)
+    data = print_of_data(loader, batches, SEED, PLAN, twice=twice)
     feed = Feed(loader, SEED)
     for _ in range(steps):
         feed.next()
@@ -96,11 +96,11 @@ def test_workers_change_nothing_of_the_data_but_augmentation(make):
 def test_what_is_random_is_known_and_told():
     data = seen(augmented(shuffle=True))
     assert (data.random, data.loose) == (("0",), ())
-    assert note_on(data) == [
+    assert notes_on_data(data) == [
         "augmentation draws batch[0] at random, so its values are not compared when a loader is changed"
     ]
     assert seen(plain(shuffle=True)).random == ()
-    assert note_on(seen(plain())) == note_on(None) == []
+    assert notes_on_data(seen(plain())) == notes_on_data(None) == []
 
 
 class Cropped(Images):
@@ -332,7 +332,7 @@ def test_drawing_leaves_everything_as_it_was():
     before = torch.get_rng_state(), random.getstate(), generator.get_state(), dataset.own.getstate()
     first = first_batches(loader, SEED, 3)
     again = first_batches(loader, SEED, 3)
-    look_at(loader, first, SEED, PLAN, twice=True)
+    print_of_data(loader, first, SEED, PLAN, twice=True)
     after = torch.get_rng_state(), random.getstate(), generator.get_state(), dataset.own.getstate()
     assert list(map(print_of, first)) == list(map(print_of, again))
     assert torch.equal(before[0], after[0])
@@ -344,7 +344,7 @@ def test_drawing_leaves_everything_as_it_was():
 
 def test_what_fails_is_taken_back_too():
     dataset = Failing()
-    with pytest.raises(TargetError), undisturbed(DataLoader(dataset)):
+    with pytest.raises(TargetError), side_effects_undone(DataLoader(dataset)):
         Feed(DataLoader(dataset, batch_size=10)).next()
     assert dataset.calls == 0
 

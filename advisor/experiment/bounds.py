@@ -15,7 +15,7 @@ from advisor.records import Candidate, Phase, Profile
 _WORTH_TRYING = 0.02
 
 
-def hopeless(
+def without_gain(
     catalog: Catalog,
     profile: Profile | None,
     candidates: Iterable[Candidate],
@@ -46,7 +46,7 @@ def hopeless(
     return reasons
 
 
-def pointless(goal: Goal, candidates: Iterable[Candidate]) -> dict[str, str]:
+def against_objective(goal: Goal, candidates: Iterable[Candidate]) -> dict[str, str]:
     """The recipes among the candidates that can only work against the objective, each with the reason."""
     larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in candidates)
     return {BATCH_SIZE: goal.words.larger_batch} if larger and not goal.tries_larger_batches else {}

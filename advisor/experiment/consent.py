@@ -48,7 +48,7 @@ class Consent:
         """Whether these settings may be used."""
         return not self.why_not(settings, measured)
 
-    def waits(self, candidate: Candidate) -> bool:
+    def needs_consent(self, candidate: Candidate) -> bool:
         """Whether a candidate changes more, by its declaration, than is allowed, and nobody has accepted it."""
         declared = self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
         return declared.severity > self.allow.severity and not self.accepts(candidate.recipe, candidate.value)

@@ -233,11 +233,13 @@ class Yardstick:
         if self.goal.objective is Objective.LATENCY:
             return _timed(comparison, _samples_per_step(self.baseline.result) / _samples_per_step(result))
         floor = self.saving_floor if self.goal.objective is Objective.MEMORY else self.energy_floor
-        return _once(figure(self.goal.objective, self.baseline.result), figure(self.goal.objective, result), floor)
+        return gain_of_figure(
+            figure(self.goal.objective, self.baseline.result), figure(self.goal.objective, result), floor
+        )
 
     def saving(self, result: TrialResult) -> Gain | None:
         """The baseline's peak memory over that of a result; None where a peak is not known."""
-        return _once(self.baseline.result.peak_reserved_bytes, result.peak_reserved_bytes, self.saving_floor)
+        return gain_of_figure(self.baseline.result.peak_reserved_bytes, result.peak_reserved_bytes, self.saving_floor)
 
     def keeps_speed(self, comparison: Comparison) -> bool:
         """Whether a result is as fast as the objective asks: its whole interval lies above the share to keep."""
@@ -296,8 +298,8 @@ def _timed(comparison: Comparison, factor: float) -> Gain:
     return Gain(speedup, low, high, comparison.noise_floor)
 
 
-def _once(old: float | None, new: float | None, floor: float) -> Gain | None:
-    """The gain of a figure that is measured once a trial and should be low."""
+def gain_of_figure(old: float | None, new: float | None, floor: float) -> Gain | None:
+    """The gain of a figure that is measured once a trial and should be low; None where it is not known."""
     return Gain(old / new, old / new, old / new, floor) if old and new else None
 
 

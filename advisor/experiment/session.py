@@ -74,7 +74,7 @@ class Session:
         self._damaged = past.damaged if past else 0
         self._lock = threading.Lock()
         self._closed = False
-        self._aside = ""
+        self._running_afterwards = ""
         self._decisions = Decisions(*((self._past.decisions, self._past.accepted_values) if self._past else ()))
         self._steering = Steering()
         budget = Budget(request.budget_s * (POLICY.one_gpu if request.wants_several else 1.0), clock)
@@ -84,7 +84,7 @@ class Session:
         self._teller = Teller(self._outbox.emit)
         self._lab = Lab(self._bench, self._outbox.emit, consent=self._consented, report=self._report)
         self._known: Known | None = None
-        self._found: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
+        self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
         self._outbox.keeps_complete = bool(self._past and self._past.finished and not self._past.finished.cancelled)
 
     @property
@@ -108,7 +108,7 @@ class Session:
     def stop(self) -> None:
         """End a running ``rework`` or ``retry``; nothing else changes."""
         with self._lock:
-            if self._aside:
+            if self._running_afterwards:
                 self._runner.cancel()
                 self._steering.go_on()
 
@@ -145,7 +145,7 @@ class Session:
             return
         self._outbox.emit(events.Decided(recipe_id, decision, value))
         with self._lock:
-            if self._aside == _REWORK:
+            if self._running_afterwards == _REWORK:
                 self._runner.cancel()
 
     def decisions(self) -> dict[str, Decision]:
@@ -154,22 +154,24 @@ class Session:
 
     def rework(self) -> None:
         """Find the stack again as the decisions have it: without the rejected, with the accepted."""
-        if self._known is not None and self._known is not self._found.get(self._decided):
-            self._run_aside(_REWORK, self._rework)
+        if self._known is not None and self._known is not self._found_by_decisions.get(self._decided):
+            self._run_afterwards(_REWORK, self._rework)
 
     def retry(self, name: str) -> None:
         """Run a candidate's trial again."""
         if self._known is not None and name in self._teller.records:
-            self._run_aside(name, lambda: self._retry(name))
+            self._run_afterwards(name, lambda: self._retry(name))
 
     def verify(self, exported: Exported, stack: StackRecord) -> None:
         """Time the target's loop with an exported file and without it."""
-        self._run_aside(_VERIFY, lambda: self._outbox.emit(events.ExportVerified(verify(self._bench, exported, stack))))
+        self._run_afterwards(
+            _VERIFY, lambda: self._outbox.emit(events.ExportVerified(verify(self._bench, exported, stack)))
+        )
 
     def try_more(self, seconds: float | None = None) -> None:
         """Search on after the session, for this long or as long as it had."""
         if self._known is not None:
-            self._run_aside(_MORE, lambda: self._try_more(seconds))
+            self._run_afterwards(_MORE, lambda: self._try_more(seconds))
 
     # --- the stages --------------------------------------------------------------------------------------------
 
@@ -187,7 +189,7 @@ class Session:
         self._check_comparable(facts)
         self._outbox.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
-        known = self._lab.tell(self._begun)
+        known = self._lab.tell(self._current)
         if not known.plan.candidates and not self.request.wants_several:
             self._outbox.warn(caveats.of_nothing_to_try(self.request, known.plan))
         elif self.request.side_by_side and not self.request.wants_several:
@@ -195,8 +197,8 @@ class Session:
         self._search(known)
         self._lab.other_gpus.stop()
         if self.request.wants_several:
-            self._search_on_several(gpus * self.request.machines, self._begun)
-        self._conclude(self._begun)
+            self._search_on_several(gpus * self.request.machines, self._current)
+        self._conclude(self._current)
 
     def _search_on_several(self, gpus: int, known: Known) -> None:
         """Carry the stack over to several GPUs, and search on for how to spread the work, in the rest of the budget."""
@@ -266,7 +268,7 @@ class Session:
         known = Known.begin(plan, judge)
         if self._past is not None:
             known = take_over(known, self._past, self._past_events)
-            self._teller.has_told(self._past_events)
+            self._teller.mark_as_posted(self._past_events)
         self._known = known
         self._outbox.emit(events.FactsFound(known.plan.facts))
         self._bench.tell_how_it_builds()
@@ -285,7 +287,7 @@ class Session:
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
         """Search from a state; what was found is kept for when the same decisions come back."""
         known = search(known, self._lab, wanted=wanted)
-        self._known = self._found[known.plan.consent.decided] = known
+        self._known = self._found_by_decisions[known.plan.consent.decided] = known
 
     def _conclude(self, known: Known) -> None:
         """Say what was left out and why, what limits the figures, and leave hints for the next session."""
@@ -335,41 +337,41 @@ class Session:
 
     def _rework(self) -> None:
         """Follow the decisions: the stack without the rejected, with the accepted, in turn with the baseline."""
-        found = self._found.get(self._decided)
+        found = self._found_by_decisions.get(self._decided)
         if found is not None:
             self._known = found
             self._teller.tell(found)
             return
         self._begin_anew()
-        known = self._lab.tell(self._begun)
+        known = self._lab.tell(self._current)
         self._known = known
         self._search(known, wanted=lambda move: _follows_decisions(move, known))
-        self._tell_refused(self._begun)
+        self._tell_refused(self._current)
         self._lab.enter("done")
 
     def _retry(self, name: str) -> None:
-        known = self._begun
+        known = self._current
         record = self._teller.records[name]
         settings = Settings(record.candidate.settings)
-        followed = self._found.get(self._decided) is known
+        followed = self._found_by_decisions.get(self._decided) is known
         self._begin_anew()
-        self._found.clear()
+        self._found_by_decisions.clear()
         move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
         evidence = self._lab.measure(move, known)
-        self._known = known.retried(settings).after(move, evidence)
+        self._known = known.without_runs(settings).after(move, evidence)
         if followed:
-            self._found[self._decided] = self._known
-        self._teller.tell(self._begun)
+            self._found_by_decisions[self._decided] = self._known
+        self._teller.tell(self._current)
 
     def _try_more(self, seconds: float | None) -> None:
         self._begin_anew(seconds)
-        before = self._begun
+        before = self._current
         self._search(self._lab.tell(before))
-        if self._begun.judge.runs == before.judge.runs:
+        if self._current.judge.runs == before.judge.runs:
             self._outbox.emit(events.Said("nothing is left to try that fits into that time"))
-        self._skip_the_rest(self._begun)
+        self._skip_the_rest(self._current)
         self._lab.enter("done")
 
     def _begin_anew(self, seconds: float | None = None) -> None:
@@ -386,29 +388,29 @@ class Session:
                 why = known.dropped.get(key, "alone it is not faster, or it needs more memory than there is")
                 self._outbox.warn(f"{recipe} is accepted, but not in the stack: {why}")
 
-    def _run_aside(self, name: str, work: Callable[[], None]) -> None:
+    def _run_afterwards(self, name: str, work: Callable[[], None]) -> None:
         """Run work after the session; being stopped leaves the session as it was, and able to do more."""
         with self._lock:
             if self._closed:
                 return
             self._runner.resume()
-            self._aside = name
+            self._running_afterwards = name
         try:
             self._guarded(work, finishes=False)
         finally:
             with self._lock:
-                self._aside = ""
+                self._running_afterwards = ""
 
     # --- how it ends, and what it tells ------------------------------------------------------------------------
 
     @property
-    def _begun(self) -> Known:
+    def _current(self) -> Known:
         assert self._known is not None, "the baseline was measured"
         return self._known
 
     @property
     def _decided(self) -> frozenset[tuple[str, Decision, Value | None]]:
-        return self._consented(self._begun.plan.consent).decided
+        return self._consented(self._current.plan.consent).decided
 
     def _consented(self, consent: Consent) -> Consent:
         return replace(consent, decisions=self._decisions.all(), values=self._decisions.values())

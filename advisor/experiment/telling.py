@@ -27,7 +27,7 @@ class Teller:
     def __init__(self, emit: Callable[[events.Event], None]) -> None:
         self._emit = emit
         self._runs: dict[Settings, int] = {}
-        self._beside: set[Settings] = set()
+        self._alternated: set[Settings] = set()
         self._baseline: BaselineRecord | None = None
         self._planned: events.TrialsPlanned | None = None
         self._combinations: set[Settings] = set()
@@ -35,14 +35,14 @@ class Teller:
         self.stack: StackRecord | None = None
         self._ranked: tuple[Recommendation, ...] = ()
 
-    def has_told(self, history: Iterable[events.Event]) -> None:
+    def mark_as_posted(self, history: Iterable[events.Event]) -> None:
         """Take the runs of these events as told: a resumed session has them in its journal."""
         for event in history:
             if isinstance(event, events.RunMeasured):
                 settings = Settings(event.settings)
                 self._runs[settings] = self._runs.get(settings, 0) + 1
             elif isinstance(event, events.TurnsMeasured):
-                self._beside.add(Settings(event.settings))
+                self._alternated.add(Settings(event.settings))
 
     def tell(self, known: Known) -> None:
         """Post what is new."""
@@ -73,14 +73,14 @@ class Teller:
             for run in runs[self._runs.get(settings, 0) :]:
                 self._emit(events.RunMeasured(dict(settings), run))
             self._runs[settings] = len(runs)
-        for settings, beside in known.judge.beside.items():
-            if settings not in self._beside:
-                self._beside.add(settings)
+        for settings, beside in known.judge.alternated.items():
+            if settings not in self._alternated:
+                self._alternated.add(settings)
                 self._emit(events.TurnsMeasured(dict(settings), beside.new, beside.old, beside.result))
 
     def _tell_plan(self, known: Known) -> None:
         plan = known.plan
-        consent = tuple(candidate.name for candidate in plan.candidates if plan.consent.waits(candidate))
+        consent = tuple(candidate.name for candidate in plan.candidates if plan.consent.needs_consent(candidate))
         planned = events.TrialsPlanned(plan.candidates, dict(plan.skipped), consent)
         if planned != self._planned:
             self._planned = planned
@@ -151,7 +151,7 @@ class Teller:
 def _candidates(known: Known) -> list[Candidate]:
     """The planned candidates, and those that were tried in the stack's company only."""
     planned = {candidate.name: candidate for candidate in known.plan.candidates}
-    for candidate in known.plan.in_company(known.stack) if known.stack else ():
+    for candidate in known.plan.partnered(known.stack) if known.stack else ():
         if candidate.name in known.tried:
             planned.setdefault(candidate.name, candidate)
     return list(planned.values())

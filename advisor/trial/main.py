@@ -58,7 +58,13 @@ from advisor.trial.measurement.clock import (
     latency_of_calls,
     measure,
 )
-from advisor.trial.measurement.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
+from advisor.trial.measurement.draws import (
+    check_batch_size,
+    check_batches,
+    notes_on_data,
+    print_of_data,
+    side_effects_undone,
+)
 from advisor.trial.measurement.epochs import check_epochs
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
@@ -201,7 +207,7 @@ class Trial:
         """Look at the first batches, and run the steps whose losses and outputs are compared."""
         batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
         parts.loop.notes.extend(settle_loss(parts.step, batches))
-        data = self._look_at(parts.loop, parts.components, batches)
+        data = self._inspect_data(parts.loop, parts.components, batches)
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
         started = time.perf_counter()
@@ -240,7 +246,7 @@ class Trial:
             skipped_steps=probe.skipped_steps,
             notes=(
                 *_notes(warm, parts.loop, clock),
-                *note_on(first.data),
+                *notes_on_data(first.data),
                 *diverged,
                 *probe.scaler_notes(scale_of(step)),
                 *compilation_notes(warm_mark),
@@ -253,7 +259,7 @@ class Trial:
         if self.spec.kind is TrialKind.PROFILE:
             self._profile(step, feed, clock, blocks)
         elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader:
-            self._look_at_the_input(step, feed, blocks)
+            self._time_phases(step, feed, blocks)
         elif self.spec.times_phases:
             result = replace(result, phases=measure_parts(step, feed, limit_s=_PHASES_LIMIT_S))
         return replace(result, measuring_s=first.comparing_s + time.perf_counter() - started)
@@ -279,11 +285,11 @@ class Trial:
         self.channel.send(Activity(text))
 
     def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
-        with undisturbed(loop.data):
+        with side_effects_undone(loop.data):
             facts = inspect_loop(loop, device, batches)
         self.channel.send(Inspected(facts, versions(), imported_sources()))
 
-    def _look_at(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
+    def _inspect_data(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
         """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
         if self.spec.kind.inspects:
             check_batches(batches, of_loader=components.has_loader)
@@ -292,7 +298,7 @@ class Trial:
             check_batch_size(components.data)
         else:
             check_epochs(loop.data, components.data, self.spec.seed)
-        return look_at(components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects)
+        return print_of_data(components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects)
 
     def _probe(self, step: Any, plan: StepPlan, batches: list[Any], hint: str) -> Probe:
         """The first steps. They also compile, so they count as warm-up."""
@@ -360,7 +366,7 @@ class Trial:
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks
 
-    def _look_at_the_input(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
+    def _time_phases(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
         """Time the phases of some steps. Whether the step waits for data decides the first candidates."""
         self._say("timing the phases of a step")
         step_ms = median(block.step_ms for block in blocks)

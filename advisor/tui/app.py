@@ -90,7 +90,7 @@ class AdvisorApp(App[AppResult]):
         self.pace = Pace(self._draw, self.set_timer, draw_interval_s)
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._jobs = Jobs(self._start_job, self.set_timer)
-        self.steering = Steering(self.context, self._jobs, self._tell, self._aside, self._go_on_with)
+        self.steering = Steering(self.context, self._jobs, self._tell, self._run_in_thread, self._go_on_with)
         self.decider = Decider(self.context, self._jobs, self._tell, lambda: self._alive, rework_delay_s)
         self._stopping = False
         self._then: Then | None = None
@@ -190,7 +190,7 @@ class AdvisorApp(App[AppResult]):
     def _tell(self, text: str) -> None:
         self.notify(text, markup=False)
 
-    def _aside(self, call: Callable[[], None]) -> None:
+    def _run_in_thread(self, call: Callable[[], None]) -> None:
         self.run_worker(call, group="steering", thread=True, exit_on_error=False)
 
     # --- jobs ------------------------------------------------------------------------------------------------

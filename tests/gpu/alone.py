@@ -79,8 +79,10 @@ class Alone:
             known = judge
             for _, result in evidence.runs:
                 known = known.with_run(settings, result)
-            if evidence.beside is not None:
-                known = known.with_run(settings, evidence.beside.result).with_beside(settings, evidence.beside)
+            if evidence.alternated is not None:
+                known = known.with_run(settings, evidence.alternated.result).with_alternated(
+                    settings, evidence.alternated
+                )
             record = known.record(candidate, settings)
             if record.comparison is not None:
                 floors.append(record.comparison.noise_floor)

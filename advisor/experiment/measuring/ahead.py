@@ -55,7 +55,7 @@ def start_interpreters(bench: Bench, known: Known) -> None:
         candidate
         for candidate in known.plan.candidates
         if known.plan.recipe(candidate).stage is Stage.ENVIRONMENT
-        and not (known.has_record(candidate) or known.plan.needs_more_than_it_tells(candidate))
+        and not (known.has_record(candidate) or known.plan.is_not_worth_an_interpreter(candidate))
     ]
     for candidate in waiting[:_MOST_INTERPRETERS]:
         if not known.plan.consent.rejects(candidate.recipe):

@@ -69,7 +69,7 @@ class Lab:
         once_s = self.bench.expected_s(move.settings)
         match move.kind:
             case Kind.TURNS:
-                return turns_s(self.bench, move.settings, side_by_side=self._beside(known, move.settings))
+                return turns_s(self.bench, move.settings, side_by_side=self._may_run_side_by_side(known, move.settings))
             case Kind.PROFILE:
                 return once_s + _INSTRUMENTS_S
             case Kind.HOST:
@@ -104,14 +104,14 @@ class Lab:
 
         Nothing is, once there is no time for that any more: what is left is of use for something shorter.
         """
-        if not known.stack or known.judge.proven(known.stack):
+        if not known.stack or known.judge.took_turns(known.stack):
             return 0.0
-        needed_s = turns_s(self.bench, known.stack, side_by_side=self._beside(known, known.stack))
+        needed_s = turns_s(self.bench, known.stack, side_by_side=self._may_run_side_by_side(known, known.stack))
         if not self.bench.budget.allows(needed_s):
             return 0.0
         return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
 
-    def _beside(self, known: Known, settings: Settings) -> bool:
+    def _may_run_side_by_side(self, known: Known, settings: Settings) -> bool:
         result = known.judge.result(settings)
         return result is not None and may_be_side_by_side(known.plan.facts, known.judge.baseline, result)
 
@@ -129,7 +129,7 @@ class Lab:
         if move.kind in instruments:
             return instruments[move.kind](known)
         if move.kind is Kind.TURNS:
-            beside = self._beside(known, move.settings)
+            beside = self._may_run_side_by_side(known, move.settings)
             return side_by_side(self.bench, move.settings) if beside else in_turn(self.bench, move.settings)
         if moves_beside := self.other_gpus.moves_beside(move, known):
             return self.other_gpus.measure(move, moves_beside, known)
@@ -195,7 +195,7 @@ class Lab:
         """Tell of what is known; returns it under the decisions that were taken meanwhile."""
         self.tell_progress(known)  # first: the lines that are written of what is new carry it
         self._report(known)
-        followed = known.under(self._consent(known.plan.consent))
+        followed = known.with_consent(self._consent(known.plan.consent))
         if followed is not known:
             self.tell_progress(followed)
             self._report(followed)

@@ -9,7 +9,7 @@ from advisor.experiment.events import Event, Said
 from advisor.experiment.judging.judge import BASELINE, speed
 from advisor.experiment.known import Evidence, Known, Move
 from advisor.experiment.measuring.bench import Bench
-from advisor.experiment.measuring.other_gpus import OtherGpus, cores_of_a_trial, kinds_beside, other_gpus, undisturbed
+from advisor.experiment.measuring.other_gpus import OtherGpus, cores_of_a_trial, gpus_alike, kinds_beside, other_gpus
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
 from advisor.experiment.search import Lab, rank
@@ -52,7 +52,7 @@ class OtherGpuTrials:
                 problem="finding out whether trials disturb each other takes over a tenth of the time left"
             )
         elif found.devices:
-            found = self._undisturbed(found.devices, known)
+            found = self._alike(found.devices, known)
         self._devices = found.devices
         if found.devices:
             count = 1 + len(found.devices)
@@ -60,7 +60,7 @@ class OtherGpuTrials:
         elif found.problem:
             self._emit(Said(f"trials run on one GPU only, one after the other: {found.problem}"))
 
-    def _undisturbed(self, devices: tuple[str, ...], known: Known) -> OtherGpus:
+    def _alike(self, devices: tuple[str, ...], known: Known) -> OtherGpus:
         """Those of the GPUs on which the baseline is as fast as alone while it runs on all of them."""
         once = {device: iter((self._bench.spec(f"baseline on {device}", {}),)) for device in devices}
         waiting = {device: partial(next, spec, None) for device, spec in once.items()}
@@ -69,7 +69,7 @@ class OtherGpuTrials:
         if not own.measured or len(results) < len(devices):
             return OtherGpus(problem="the baseline failed where it ran on several GPUs at the same time")
         steps_ms = [speed(own)[0], *(speed(results[device])[0] for device in devices)]
-        return undisturbed(devices, known.judge.speed(BASELINE)[0], steps_ms, known.judge.noise_floor)
+        return gpus_alike(devices, known.judge.speed(BASELINE)[0], steps_ms, known.judge.noise_floor)
 
     def stop(self) -> None:
         """Run no more trials on other GPUs, and say how much time they have saved."""

@@ -82,7 +82,7 @@ def cores_of_a_trial(facts: Facts, settings: Mapping[str, Value], catalog: Catal
     return _CORES_OF_A_TRIAL + (workers if isinstance(workers, int) else 0) + (_CORES_TO_COMPILE if compiles else 0)
 
 
-def undisturbed(devices: Sequence[str], alone_ms: float, together_ms: Sequence[float], noise_floor: float) -> OtherGpus:
+def gpus_alike(devices: Sequence[str], alone_ms: float, together_ms: Sequence[float], noise_floor: float) -> OtherGpus:
     """The GPUs on which the baseline was as fast as alone, while it ran on all of them at the same time.
 
     The first of ``together_ms`` is that of the session's own GPU: where it was disturbed, none of the others is used.

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
-from advisor.experiment.judging.judge import BASELINE, Beside, Judge, prior_spread
+from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
@@ -49,7 +49,7 @@ def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
         if isinstance(event, RunMeasured):
             judge = judge.with_run(event.settings, event.result)
         elif isinstance(event, TurnsMeasured):
-            judge = judge.with_beside(event.settings, Beside(event.new, event.old, event.result))
+            judge = judge.with_alternated(event.settings, AlternatedBlocks(event.new, event.old, event.result))
     return judge
 
 
@@ -58,10 +58,10 @@ def _with_records(judge: Judge, ran: Iterable[TrialRecord], stack: StackRecord |
     for record in ran:
         if record.candidate.recipe == CONTROL:
             judge = judge.with_control(record.result)
-        elif not judge.knows(record.settings):  # the journal of a version that told of records only
+        elif not judge.has_tried(record.settings):  # the journal of a version that told of records only
             judge = judge.with_run(record.settings, record.result)
     for proven in (*ran, stack):
-        if proven is not None and proven.confirmed and not judge.proven(proven.settings):
+        if proven is not None and proven.confirmed and not judge.took_turns(proven.settings):
             judge = judge.with_in_turn(proven.settings)
     return judge
 

@@ -43,7 +43,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
     """A function that makes a batch of so many prompts, as ``generate`` takes them."""
     _give_a_start(model.config)
-    return _About(model, spec, length).inputs()
+    return _ModelInputs(model, spec, length).inputs()
 
 
 def longest_text(model: Any) -> int:
@@ -60,7 +60,7 @@ def _give_a_start(config: Any) -> None:
 
 
 def _samples(model: Any, spec: TargetSpec, length: int, *, train: bool) -> Samples:
-    about = _About(model, spec, length)
+    about = _ModelInputs(model, spec, length)
     inputs = about.inputs()
     labels = about.labels() if train else None
 
@@ -92,7 +92,7 @@ def _longest(model: Any) -> int:
 
 
 @dataclass(frozen=True)
-class _About:
+class _ModelInputs:
     """Facts on a model's inputs, from its configuration and signature."""
 
     model: Any

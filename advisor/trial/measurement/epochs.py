@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from advisor.errors import RefusedError
 from advisor.portable.loaders import copy_with
-from advisor.trial.measurement.draws import seed_host, undisturbed
+from advisor.trial.measurement.draws import seed_host, side_effects_undone
 
 # Epochs that are compared: what a sampler changes in one shows in the next. A count.
 _EPOCHS = 2
@@ -81,7 +81,7 @@ def _index_sampler(loader: Any) -> Any:
 
 def _asked_for(original: Any, loader: Any, seed: int) -> list[list[tuple[str, str]]] | None:
     """The indices that some epochs of a loader ask for; None where they cannot be told from outside."""
-    with undisturbed(original):
+    with side_effects_undone(original):
         try:
             seed_host(seed)
             copied = copy_with(
