@@ -63,7 +63,7 @@ class Move:
 
     @property
     def is_bold(self) -> bool:
-        """Whether so much is expected of a leap, or of knowing the noise before it, that it comes before all others."""
+        """Whether a leap, or measuring the noise before it, promises so much that it comes before all others."""
         return self.kind in (Kind.LEAP, Kind.CONTROL) and self.gain >= POLICY.bold
 
 
@@ -294,13 +294,13 @@ class Known:
     # --- how the stack follows ------------------------------------------------------------------------------------
 
     def _after_leap(self, move: Move) -> Known:
-        if move.settings == self.stack:  # what was left of a stack, measured at last
+        if move.settings == self.stack:  # the rest of a stack after a rejection
             return self if self.usable(self.stack) else self._with_stack(self.best_usable())
         if self.usable(move.settings) and self.judge.gain(move.settings, self.stack).ratio > 1:
             return self._with_stack(move.settings)
         added = [key for key in move.settings if key not in self.stack]
         if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
-            added = [COMPILE_MODE]  # it was there for its graphs: the next leap compiles the same without them
+            added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next leap compiles the same without them
         if self.stack and self.usable(move.settings):
             return replace(self, dropped={**self.dropped, **dict.fromkeys(added, _NOT_FASTER)})
         return self
@@ -331,7 +331,7 @@ class Known:
         return self.plan.consent.accepts(self.plan.catalog.by_key(key).id, self.stack[key])
 
     def _is_refuted(self, settings: Settings) -> bool:
-        """Whether settings that seemed better than the user's own no longer do, with all runs so far."""
+        """Whether settings are no better than the user's own, by all runs so far."""
         return bool(self.judge.measured_runs(settings)) and self.judge.gain(settings, BASELINE).ratio <= 1
 
     def _after_candidate(self, move: Move) -> Known:

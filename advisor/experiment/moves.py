@@ -107,7 +107,7 @@ def _noise_first(known: Known) -> Moves:
 
 
 def _uncompiled_with_effect(known: Known, usual: Settings) -> Settings:
-    """Those of the stack's uncompiled settings that the usual ones leave something to do."""
+    """The stack's uncompiled settings that still have an effect beside the usual ones."""
     members = [c for c in known.plan.candidates if known.uncompiled.get(c.key) == c.value]
     idle = {c.key for c in members if c.key not in usual and not known.plan.applies(c, usual)}
     return Settings({key: value for key, value in known.uncompiled.items() if key not in idle})
@@ -140,7 +140,7 @@ def _gains_nothing(known: Known, plain: Settings) -> bool:
 
 
 def _wanted(known: Known, settings: Settings) -> Settings:
-    """Those of the usual settings that have not lost their place."""
+    """The usual settings that were not dropped."""
     return Settings({key: value for key, value in settings.items() if key not in known.dropped})
 
 
@@ -174,7 +174,7 @@ def _may_be_chance(known: Known, settings: Settings, result: TrialResult) -> boo
 
 
 def _usable_form(known: Known, goal: Settings) -> Settings:
-    """A goal, weakened step by step as far as it was tried and cannot be used."""
+    """The strongest form of a goal that is untried or usable: each form that failed is weakened."""
     settings = _permitted(known, goal)
     while settings and known.judge.has_tried(settings) and not known.usable(settings):
         settings = weaker(known, settings)
@@ -311,7 +311,7 @@ def adds(known: Known) -> Moves:
 
 
 def _displaces(known: Known, settings: Settings) -> bool:
-    """Whether these settings leave one of the stack's nothing to do: then it is a swap, not one more."""
+    """Whether one of the stack's settings has no effect beside these: then this is a swap, not an addition."""
     members = [c for c in known.plan.candidates if known.stack.get(c.key) == c.value]
     return any(not known.plan.applies(member, settings) for member in members)
 
@@ -454,7 +454,7 @@ def _less_measured(judge: Judge, *combinations: Settings) -> Settings:
 
 
 def _discounted(ratio: float) -> float:
-    """The gain that is expected of what seems to gain more by few runs: what seems best was lucky as a rule."""
+    """Half of a gain that few runs have shown: the settings that seem best were usually lucky."""
     return 1 + (ratio - 1) / 2
 
 

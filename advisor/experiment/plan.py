@@ -197,7 +197,7 @@ class Plan:
         return limit is not None and peak is not None and peak > limit
 
     def is_not_worth_an_interpreter(self, candidate: Candidate) -> bool:
-        """Whether a candidate is expected to gain nothing, and its trial needs a fresh interpreter.
+        """Whether a candidate is expected to gain nothing although its trial needs a fresh interpreter.
 
         Never for one that ``--only`` names: the person wants its figure.
         """

@@ -164,7 +164,7 @@ class Trial:
         self.loop = loop
         self.wait_for_memory = wait_for_memory
         self.catalog = load_catalog(spec.recipe_folders)
-        # Two that take turns on one GPU would take each other for strangers.
+        # Of two trials that take turns on one GPU each would report the other as a foreign process.
         self.guards = Guards(watch_gpu=spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS)
 
     def run(self) -> TrialResult:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 SESSION_GROUP = "session"
 MEASURING = "Measuring"
 STOP_WAIT_S = 2.0
-DRAW_INTERVAL_S = 0.1  # nobody reads faster, and what is drawn takes time from what is measured
+DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
 MOST_TOASTS = 3
 
 
@@ -122,7 +122,7 @@ class AdvisorApp(App[AppResult]):
         """Add the views that nobody sees yet, and measure."""
         await self.base_screen.mount_hidden_views()
         gc.enable()
-        gc.freeze()  # looking through all that was imported takes the collector longer than a key may
+        gc.freeze()  # a collection of all that was imported takes longer than the answer to a key may
         if self._load_catalog:
             self._load_recipes(self._load_catalog)
         if self.context.control:
@@ -151,7 +151,7 @@ class AdvisorApp(App[AppResult]):
             self.pace.news()
 
     def _take_events(self) -> bool:
-        """Take what is in the inbox; whether there was anything."""
+        """Take the waiting events. Return whether there were any."""
         toasts: list[Toast] = []
         took = False
         while not self._inbox.empty():  # nobody else takes from it

@@ -276,9 +276,9 @@ class Judge:
         return Comparison(*self._ratio(key, BASELINE), self.noise_floor, paired=key in self.in_turn)
 
     def compare_later_runs(self, settings: Mapping[str, Value]) -> Comparison:
-        """As :meth:`compare`; where processes were timed apart the interval holds what later runs of each may show.
+        """As :meth:`compare`, with the interval of a later run where processes were timed apart.
 
-        A person starts their loop once, after the session: what they see differs from the mean of many runs.
+        A person starts their loop once, after the session: its speed differs from the mean of many runs.
         """
         key, measured = Settings(settings), self.compare(settings)
         if key in self.alternated:

@@ -267,7 +267,7 @@ class Bench:
         return replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
 
     def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float, cost: float) -> None:
-        """Note where the time went, and what such a trial takes."""
+        """Add up the time by use, and let the budget learn from the trial."""
         self.measuring_s += result.measuring_s
         # A compilation that fails or never ends says nothing of itself: all that it took was compiling. Of one that
         # ends, what was prepared before the first step was loading the compiler.
@@ -299,7 +299,7 @@ class Bench:
         return result
 
     def _warmup_without_help(self, spec: TrialSpec, result: TrialResult) -> float | None:
-        """The warm-up of a trial as if nothing of it had been compiled ahead: a person's own run has to do that."""
+        """The warm-up of a trial as if nothing had been compiled ahead, as in a person's own run."""
         ahead = self._ahead.get(Settings(spec.settings))
         if ahead is None or result.warmup_s is None:
             return result.warmup_s

@@ -125,7 +125,7 @@ class Budget:
     # --- what trials take -----------------------------------------------------------------------------------------
 
     def learn(self, wall_s: float, code: Settings, *, cost: float = 0.0) -> None:
-        """Learn what a trial took. ``code`` is what it compiled, ``cost`` the usual relative time of that."""
+        """Learn from a trial's duration. ``code`` is what it compiled, ``cost`` the usual relative time of that."""
         if cost:
             self._compiled.setdefault(code, []).append(wall_s / cost)
         else:

@@ -93,7 +93,7 @@ def _longest(model: Any) -> int:
 
 @dataclass(frozen=True)
 class _ModelInputs:
-    """Facts on a model's inputs, from its configuration and signature."""
+    """Makes a model's inputs, from its configuration and signature."""
 
     model: Any
     spec: TargetSpec
@@ -169,7 +169,7 @@ class _ModelInputs:
             )
 
     def _tokens(self, *shape: int) -> torch.Tensor:
-        """Ids without those that mean padding or an end, which models look for."""
+        """Token ids without special ones, such as padding, to which models react."""
         special = [getattr(self.text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
         low = [i for i in special if isinstance(i, int) and 0 <= i < 10]
         tokens = whole_numbers(self.text.vocab_size, *shape, at_least=max(low, default=-1) + 1)

@@ -42,7 +42,7 @@ _FEWEST_CALLS = 20
 _MOST_CALLS = 400
 # Shortest time between two progress messages while a trial is measured. Seconds.
 _TELL_INTERVAL_S = 0.25
-# The host is ahead of the device by one block while it waits: of three marks it waits for the second.
+# The host stays one block ahead of the device: of three marks it waits for the second.
 _MARKS_BEHIND = 2
 
 # Returns the steps of a cycle in the data (1 without one), given the most steps that it may have.

@@ -87,14 +87,14 @@ def print_of_data(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, t
         again = first_batches(
             _reseeded(data, seed + 1), seed, min(len(batches), _DRAWN_AGAIN), plan=plan, limit_s=_SECOND_LOOK_S
         )
-    except Exception:  # it was read once already; whatever a second look brings up is not the trial's business
+    except Exception:  # it was read once already: an error of a second reading does not fail the trial
         return DataPrint(probed)
     random_places, loose = varying(probed, tuple(print_of(batch) for batch in again))
     return DataPrint(probed, random=random_places, loose=loose)
 
 
 def state_problem(loader: Any) -> str:
-    """The program state that reading a sample changes, and a worker would change for itself only; empty for none."""
+    """The program state that reading a sample changes, which a worker changes in its process only; empty if none."""
     before, ends = _program_state(), list[tuple[tuple[Any, ...], dict[str, Any]]]()
     started = time.perf_counter()
     try:
@@ -278,7 +278,7 @@ def _reseeded(loader: Any, seed: int) -> Any:
 
 
 def _replace_indices(loader: Any, replaced: Any) -> None:
-    """Put something in the place of what gives a copied loader its indices, or the loader that it wraps."""
+    """Replace the source of a copied loader's indices, or that of the loader that it wraps."""
     for inner in vars(loader).values():
         if isinstance(inner, DataLoader):
             _replace_indices(inner, replaced)

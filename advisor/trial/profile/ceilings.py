@@ -88,7 +88,7 @@ def keep_ceilings(machine: str, ceilings: Ceilings) -> None:
 def measure_ceilings(
     device: torch.device, types: Sequence[str], room_bytes: int, known: Ceilings | None = None
 ) -> Ceilings:
-    """``known`` with the products of these types and whatever else it lacks, in at most ``room_bytes`` of memory."""
+    """Complete ``known``: measure these types' products and whatever else it lacks, within ``room_bytes`` of memory."""
     known = known or Ceilings({})
     products = {name: _unless_it_fails(partial(_product_rate, device, name, room_bytes)) for name in types}
     copied = known.copy_bytes_per_s or _unless_it_fails(partial(_copy_rate, device, room_bytes))

@@ -38,7 +38,7 @@ def _baseline_ms(state: SessionState) -> float | None:
 
 
 def live_text(state: SessionState, width: int) -> Content:
-    """Return the running trial in so many cells: its name, its state, and its step times as they come."""
+    """Return the running trial in ``width`` cells: its name, its state and its latest step times."""
     if not state.running:
         return Content.styled(state.activity.capitalize() or "No trial runs just now.", DIM)
     tail = Content.assemble("  ", (state.activity, "$accent"))
