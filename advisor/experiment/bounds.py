@@ -40,8 +40,8 @@ def without_gain(
         named = " and ".join(phase.value for phase in sorted(phases, key=list(Phase).index))
         reasons[candidate.recipe] = (
             f"{named} {'takes' if len(phases) == 1 else 'take'} {format_percent(share, digits=2)} of the step, so it "
-            f"can gain no more than that: below {format_percent(min(noise_floor, _WORTH_TRYING), digits=1)} nothing "
-            "can be shown here"
+            f"can gain no more than that, and gains below {format_percent(min(noise_floor, _WORTH_TRYING), digits=1)} "
+            "cannot be measured here"
         )
     return reasons
 

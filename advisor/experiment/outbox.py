@@ -62,6 +62,6 @@ class Outbox:
         """Say once of each file of the user's that another one measures from now on than the baseline did."""
         for path in self.watch.changed():
             self.warn(
-                f"{path} has changed since the baseline was measured, so what is measured from now on may be of other "
-                "code: end this session and start another"
+                f"{path} has changed since the baseline was measured, so later trials may run other code: "
+                "end this session and start another"
             )

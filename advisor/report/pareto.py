@@ -184,7 +184,7 @@ def pareto_sentence(state: SessionState) -> str:
         return f"{measured} These are left; the noise does not allow to tell which of them is the fastest."
     if len(front) > 1:
         return f"{measured} Nothing is both as fast and as small as one of these: what is faster takes more memory."
-    return f"{measured} One is the fastest and the smallest at once, as far as the noise allows to tell."
+    return f"{measured} One is both the fastest and the smallest, within the noise."
 
 
 def pareto_section(state: SessionState) -> Iterator[Section]:
