@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import tui_histories as histories
-from tui_pilot import cells, drive, screen_text, settle
+from tui_pilot import SIZES, cells, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -347,7 +347,7 @@ def test_figures_of_two_runs_are_not_mixed() -> None:
     assert str(rows["First run"]) == "32.6 ms when its steps were timed singly (32.3 ms to 33.3 ms)"
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+@pytest.mark.parametrize("size", SIZES)
 async def test_after_a_failed_build_nothing_is_waited_for(size) -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("escape")
