@@ -365,7 +365,7 @@ class Known:
         gone = [key for key in self.stack if key not in move.settings]
         if move.base != self.stack or not self.usable(move.settings):
             return self
-        if any(self.plan.consent.accepts(self.plan.catalog.by_key(key).id, self.stack[key]) for key in gone):
+        if any(map(self._is_accepted, gone)):
             return self
         gain = self.judge.gain(move.settings, self.stack)
         clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler

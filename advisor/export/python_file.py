@@ -47,7 +47,7 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     chosen = [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
     plan = _plan(chosen, mode)
     wrapper = _device_loader(chosen, plan)
-    made = _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan)
+    made = _train_step(plan) if mode is Mode.TRAIN else templates.INFER_STEP.substitute(step=_captured(plan))
     step = [templates.STEP_PLAN, templates.OWN_STEP if own_step else made]
     others = [pair for pair in chosen if pair[0].stage is not Stage.DATA]
     codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
@@ -257,10 +257,6 @@ def _train_step(plan: StepPlan) -> str:
     update = ", compiled_step(optimizer, torch.device(plan.device))" if plan.compile_optimizer else ""
     model = "model" if plan.strategy == "single" else "over_ranks(model)"
     return templates.TRAIN_STEP.substitute(update=update, step=_captured(plan), model=model)
-
-
-def _infer_step(plan: StepPlan) -> str:
-    return templates.INFER_STEP.substitute(step=_captured(plan))
 
 
 def _captured(plan: StepPlan) -> str:

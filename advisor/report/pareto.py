@@ -55,7 +55,7 @@ def pareto_front(
     front: list[ParetoPoint] = []
     seen: list[ParetoPoint] = []
     smallest_bytes = 0  # of the points that the last one of the front stands for
-    for point in sorted(points, key=_by_size):
+    for point in sorted(points, key=lambda one: (one.peak_reserved_bytes, -one.speedup, len(one.settings))):
         known_faster = all(_lowest(point) > other.speedup for other in seen if _is_better_known(other, point))
         seen.append(point)
         if not (known_faster and all(_is_choice_beside(point, smaller, noise_floor) for smaller in front)):
@@ -151,10 +151,6 @@ def _allowed(state: SessionState, record: TrialRecord) -> bool:
 
 def _fits(goal: Goal, point: ParetoPoint) -> bool:
     return goal.memory_limit_bytes is None or point.peak_reserved_bytes <= goal.memory_limit_bytes
-
-
-def _by_size(point: ParetoPoint) -> tuple[int, float, int]:
-    return point.peak_reserved_bytes, -point.speedup, len(point.settings)
 
 
 def pareto_rows(state: SessionState) -> list[tuple[str, ...]]:

@@ -51,7 +51,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         loss=workload.loss,
         optimizer=None,
         mode=mode,
-        batch_size=_batch_size(data),
+        batch_size=data.batch_size if isinstance(data, DataLoader) else batch_size_of(data),
         make_batch=make_batch,
         current=dict(workload.current),
         notes=notes,
@@ -263,10 +263,6 @@ def _loss_text(loop: Loop) -> str:
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def _batch_size(data: Any) -> int | None:
-    return data.batch_size if isinstance(data, DataLoader) else batch_size_of(data)
 
 
 def _kind(value: Any) -> str:
