@@ -128,7 +128,7 @@ def test_what_was_not_measured_is_failed(judge, outcome):
     assert failed.stack(BF16, {}).comparison is None
     assert failed.has_tried(BF16)
     assert failed.measured_runs(BF16) == ()
-    assert failed.gain(BF16, {}).lost
+    assert failed.gain(BF16, {}).is_worse
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -308,10 +308,10 @@ def test_a_gain_is_that_of_one_combination_over_another(judge):
     judge = judge.with_run(BF16, result(5.0, seed=1)).with_run({"a.b": 1}, result(8.0, seed=2))
     gain = judge.gain(BF16, {"a.b": 1})
     assert gain.ratio == pytest.approx(1.6, rel=0.01)
-    assert gain.proven
-    assert judge.gain({"a.b": 1}, BF16).lost
+    assert gain.is_better
+    assert judge.gain({"a.b": 1}, BF16).is_worse
     assert judge.gain(BF16, {}).ratio == pytest.approx(2.0, rel=0.01)
-    assert judge.gain({"never.run": 1}, {}).lost
+    assert judge.gain({"never.run": 1}, {}).is_worse
 
 
 def test_for_latency_a_larger_batch_is_no_gain():
@@ -319,10 +319,10 @@ def test_for_latency_a_larger_batch_is_no_gain():
     larger = {"data.batch_size": 16}
     by_samples = Judge(CATALOG, Mode.TRAIN, result(10.0)).with_run(larger, result(15.0, samples=16))
     by_steps = replace(by_samples, goal=Goal(Objective.LATENCY))
-    assert by_samples.gain(larger, {}).proven
-    assert by_steps.gain(larger, {}).lost
+    assert by_samples.gain(larger, {}).is_better
+    assert by_steps.gain(larger, {}).is_worse
     assert by_steps.gain(larger, {}).ratio == pytest.approx(10 / 15, rel=0.01)
-    assert by_steps.gain({}, larger).proven
+    assert by_steps.gain({}, larger).is_better
 
 
 @pytest.mark.parametrize(
@@ -347,8 +347,8 @@ def test_what_is_better_follows_from_the_goal(objective, new, old, better):
             {key: 1}, result(step_ms, seed=1, peak_reserved_bytes=peak * mib, energy_j_per_sample=energy_j)
         )
     gain = judge.gain({"a.b": 1}, {"c.d": 1})
-    assert (gain.proven, gain.lost) == (better, not better)
-    assert judge.gain({"a.b": 1}, {"a.b": 1}).proven is False
+    assert (gain.is_better, gain.is_worse) == (better, not better)
+    assert judge.gain({"a.b": 1}, {"a.b": 1}).is_better is False
 
 
 def test_an_empty_stack_is_the_baseline_and_once_as_fast(judge):

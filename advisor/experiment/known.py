@@ -347,8 +347,8 @@ class Known:
         gain = known.judge.gain(move.settings, known.stack)
         accepted = known.plan.consent.accepts(candidate.recipe, candidate.value)
         margin = known.plan.recipe(candidate).replacement_margin if candidate.key in known.stack else 1.0
-        joins = accepted and not gain.lost and _holds(move.settings, known.stack)
-        if joins or (gain.proven and gain.low > margin and not known.needs_another_run(move.settings)):
+        joins = accepted and not gain.is_worse and _holds(move.settings, known.stack)
+        if joins or (gain.is_better and gain.low > margin and not known.needs_another_run(move.settings)):
             return known._with_stack(move.settings)
         if move.base == known.stack and known.stack and candidate.key not in known.stack:
             return known._without(candidate.key, "it adds nothing to the others")
@@ -393,7 +393,7 @@ class Known:
             return self
         comparison = self.judge.compare(move.settings)
         likely = self.judge.goal.by_time and comparison.speedup > 1 + comparison.noise_floor
-        if likely or self.judge.yardstick.worth(result, comparison) or self.undecided(move.settings):
+        if likely or self.judge.yardstick.may_recommend(result, comparison) or self.undecided(move.settings):
             return self
         why = f"together they {self.judge.goal.not_better(2)}"
         if limit := self.judge.goal.exceeded(result):
@@ -410,7 +410,7 @@ class Known:
         if settings not in self.judge.in_turn or len(self.judge.measured_runs(settings)) >= POLICY.most_runs:
             return False
         gain = self.judge.gain(settings, BASELINE)
-        return gain.ratio > 1 and not gain.proven
+        return gain.ratio > 1 and not gain.is_better
 
     def _simpler(self) -> list[Settings]:
         """The measured combinations that are the stack less one setting."""
@@ -425,7 +425,7 @@ class Known:
         best = BASELINE
         for settings in sorted(self.judge.runs if among is None else among, key=len):
             ran = bool(settings) and bool(self.judge.measured_runs(settings))
-            if ran and self.usable(settings) and self.judge.gain(settings, best).proven:
+            if ran and self.usable(settings) and self.judge.gain(settings, best).is_better:
                 best = settings
         return best
 

@@ -443,7 +443,7 @@ def _rivals_again(known: Known) -> Moves:
         ratio = gain.ratio
         if settings in known.measured_leaps and len(runs) == 1:  # a whole stack may have been unlucky as well as lucky
             ratio = max(ratio, math.sqrt(gain.high))
-        if ratio > POLICY.least_gain and unclear and not gain.lost:
+        if ratio > POLICY.least_gain and unclear and not gain.is_worse:
             once = _less_measured(known.judge, settings, known.stack)
             yield Move(Kind.AGAIN, once, _discounted(ratio), f"again: {once or 'baseline'}")
 

@@ -144,7 +144,7 @@ class Teller:
     def _helping_stack(self, known: Known) -> Mapping[str, Value]:
         """The settings of the stack where it is better than the baseline beyond the noise; else none."""
         stack = self.stack
-        helps = stack is not None and known.judge.yardstick.worth(stack.result, stack.comparison)
+        helps = stack is not None and known.judge.yardstick.may_recommend(stack.result, stack.comparison)
         return stack.settings if stack is not None and helps else {}
 
 

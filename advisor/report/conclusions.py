@@ -41,7 +41,7 @@ class Untried:
 def stack_helps(state: SessionState) -> bool:
     """Whether there is a stack that was measured to be better than the baseline by the session's goal."""
     stack, by = state.stack, state.yardstick
-    return bool(stack and stack.settings and by and by.worth(stack.result, stack.comparison))
+    return bool(stack and stack.settings and by and by.may_recommend(stack.result, stack.comparison))
 
 
 def settings_to_export(state: SessionState) -> dict[str, Value]:

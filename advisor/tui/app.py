@@ -148,7 +148,7 @@ class AdvisorApp(App[AppResult]):
     @on(EventsWaiting)
     def _on_events_waiting(self) -> None:
         if self._take_events():
-            self.pace.news()
+            self.pace.request_draw()
 
     def _take_events(self) -> bool:
         """Take the waiting events. Return whether there were any."""

@@ -18,7 +18,7 @@ from advisor.tui.text import interval_bar, shortened, widest_effect
 from advisor.tui.views.advice_text import nothing_helped
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import baseline_facts
-from advisor.tui.views.trial_order import Order, arranged
+from advisor.tui.views.trial_order import Order, rows_to_show
 from advisor.tui.views.trial_rows import COLUMNS, build_rows, fitting_columns, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.views.waterfall_text import waterfall_text
@@ -35,7 +35,7 @@ def state() -> SessionState:
 
 
 def keys(state: SessionState, order: Order) -> list[str]:
-    return [row.key for row in arranged(build_rows(state), order, state)]
+    return [row.key for row in rows_to_show(build_rows(state), order, state)]
 
 
 # --- the selected trial ---------------------------------------------------------------------------------------

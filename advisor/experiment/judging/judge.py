@@ -308,7 +308,7 @@ class Judge:
             return smaller
         objective = goal.objective if goal.fits(other) else Objective.LATENCY
         if objective is Objective.MEMORY:
-            return smaller if smaller.proven or smaller.lost else self._faster(new, old, objective)
+            return smaller if smaller.is_better or smaller.is_worse else self._faster(new, old, objective)
         if objective is Objective.ENERGY:
             return gain_of_figure(other.energy_j_per_sample, one.energy_j_per_sample, by.energy_floor) or _EVEN
         return self._faster(new, old, objective)

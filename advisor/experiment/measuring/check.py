@@ -44,7 +44,7 @@ class Checked:
     pairs: int
     seconds: float
 
-    def worth(self, least: float) -> bool:
+    def reaches(self, least: float) -> bool:
         """Whether the speed-up may be ``least`` or more: false only if the whole interval lies below it."""
         return self.ci_high >= least
 

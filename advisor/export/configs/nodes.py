@@ -105,7 +105,7 @@ def _of_loader(made: _Made) -> Iterator[Phrase]:
 
 def _of_accelerator(made: _Made) -> Iterator[Phrase]:
     yield from made.config.translated("precision.autocast", MIXED_PRECISION, "mixed_precision")
-    yield from made.config.simply(step__accumulate="gradient_accumulation_steps")
+    yield from made.config.renamed(step__accumulate="gradient_accumulation_steps")
 
 
 _PHRASES: tuple[tuple[Callable[[_Made], bool], Callable[[_Made], Iterator[Phrase]]], ...] = (

@@ -64,7 +64,7 @@ class Config:
     on_cpu: bool = False
     gpus: int = 1
 
-    def batch_of_each(self, *path: str) -> Iterator[Phrase]:
+    def batch_per_gpu(self, *path: str) -> Iterator[Phrase]:
         """The batch size, under a key that counts the samples of one GPU."""
         size = self.settings.get("data.batch_size")
         if isinstance(size, int) and size % self.gpus == 0:
@@ -87,7 +87,7 @@ class Config:
         """An entry that switches off an option of the config that contradicts a setting, if it is there."""
         return Entry((*self.home, name), value, only_there=True)
 
-    def simply(self, **names: str) -> Iterator[Phrase]:
+    def renamed(self, **names: str) -> Iterator[Phrase]:
         """Settings whose value the framework takes as it is, under another name (with ``__`` for a dot of the key)."""
         for key, name in ((key.replace("__", "."), name) for key, name in names.items()):
             if key in self.settings:
@@ -154,14 +154,14 @@ def _hf_arguments(config: Config) -> Iterator[Phrase]:
         on = (config.entry("torch_compile", True), config.entry("torch_compile_mode", mode))
         yield Phrase(("compile.mode",), (*on, config.off("torch_compile_backend", "inductor")))
     yield from _hf_optimizer(config)
-    yield from config.simply(
+    yield from config.renamed(
         step__accumulate="gradient_accumulation_steps",
         data__multiprocessing_context="dataloader_multiprocessing_context",
     )
     batch = "per_device_train_batch_size" if config.mode is Mode.TRAIN else "per_device_eval_batch_size"
     if config.mode is Mode.TRAIN and config.has("micro_batch_size") and not config.has(batch):
         batch = "micro_batch_size"
-    yield from config.batch_of_each(batch)
+    yield from config.batch_per_gpu(batch)
     yield from _loader(config, "dataloader_")
     yield from _hf_parallel(config)
     if "data.non_blocking" in settings:
@@ -179,7 +179,7 @@ def _hf_parallel(config: Config) -> Iterator[Phrase]:
     if strategy in ("ddp", "data_parallel"):
         yield Phrase(("parallel.strategy",), (config.off("fsdp", None),))
         names = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "broadcast_buffers")
-        yield from config.simply(**{f"parallel__{name}": f"ddp_{name}" for name in names})
+        yield from config.renamed(**{f"parallel__{name}": f"ddp_{name}" for name in names})
     elif strategy == "fully_shard":
         version = config.entry("fsdp_config", 2, "version")
         yield Phrase(("parallel.strategy",), (config.entry("fsdp", True), version))
@@ -233,7 +233,7 @@ def lightning(config: Config) -> Iterator[Phrase]:
         word = f"{half[str(autocast)]}-mixed" if autocast in half else "32-true"
         if weights in (None, "float32"):
             yield Phrase(keys, (config.entry("precision", word),))
-    yield from config.simply(step__accumulate="accumulate_grad_batches", backends__cudnn_benchmark="benchmark")
+    yield from config.renamed(step__accumulate="accumulate_grad_batches", backends__cudnn_benchmark="benchmark")
     if settings.get("backends.deterministic") is False:
         yield Phrase(("backends.deterministic",), (config.entry("deterministic", False),))
     if settings.get("debug.switches") == "none":
@@ -257,7 +257,7 @@ def _lightning_parallel(config: Config) -> Iterator[Phrase]:
         for key in given:
             entry = config.entry("strategy", config.settings[key], "init_args", key.partition(".")[2])
             yield Phrase((key,), (entry,))
-    yield from config.simply(parallel__sync_batch_norm="sync_batchnorm")
+    yield from config.renamed(parallel__sync_batch_norm="sync_batchnorm")
 
 
 # --- Accelerate -------------------------------------------------------------------------------------------------
@@ -330,11 +330,11 @@ def timm(config: Config) -> Iterator[Phrase]:
     if how in ("fused", "foreach") and name in ("sgd", "momentum", "adam", "adamw"):
         yield Phrase(("optimizer.implementation",), (config.entry("opt_kwargs", True, str(how)),))
     batch = "batch_size" if config.mode is Mode.TRAIN else "validation_batch_size"
-    yield from config.simply(
+    yield from config.renamed(
         step__accumulate="grad_accum_steps", data__num_workers="workers", data__pin_memory="pin_mem"
     )
-    yield from config.batch_of_each(batch)
-    yield from config.simply(parallel__sync_batch_norm="sync_bn")
+    yield from config.batch_per_gpu(batch)
+    yield from config.renamed(parallel__sync_batch_norm="sync_bn")
     if settings.get("parallel.strategy") == "ddp":
         yield Phrase(("parallel.strategy",))
     yield from _always_in_timm(config)
@@ -361,7 +361,7 @@ def ultralytics(config: Config) -> Iterator[Phrase]:
     modes = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
     yield from config.translated("compile.mode", {"none": False, **dict(zip(modes, modes, strict=True))}, "compile")
     yield from config.translated("model.memory_format", _CHANNELS_LAST, "channels_last")
-    yield from config.simply(
+    yield from config.renamed(
         data__batch_size="batch", data__num_workers="workers", backends__deterministic="deterministic"
     )
     batch, count = settings.get("data.batch_size", config.get("batch")), settings.get("step.accumulate")
@@ -402,7 +402,7 @@ def mmengine(config: Config) -> Iterator[Phrase]:
     loader = "train_dataloader" if config.mode is Mode.TRAIN else "test_dataloader"
     if isinstance(config.get(loader), dict):
         yield from _loader(config, "", loader)
-        yield from config.batch_of_each(loader, "batch_size")
+        yield from config.batch_per_gpu(loader, "batch_size")
 
 
 # --- detectron2 and DeepSpeed -----------------------------------------------------------------------------------
@@ -416,7 +416,7 @@ def detectron2(config: Config) -> Iterator[Phrase]:
     for key, section, name in ((WORKERS, "DATALOADER", "NUM_WORKERS"), ("data.batch_size", "SOLVER", "IMS_PER_BATCH")):
         if key in settings:
             yield Phrase((key,), (config.entry(section, settings[key], name),))
-    yield from config.simply(backends__cudnn_benchmark="CUDNN_BENCHMARK")
+    yield from config.renamed(backends__cudnn_benchmark="CUDNN_BENCHMARK")
 
 
 def deepspeed(config: Config) -> Iterator[Phrase]:

@@ -46,7 +46,7 @@ class Order:
         return f"{column.label}{'▲' if self.backwards else '▼'}" if column.key == self.column else column.label
 
 
-def arranged(rows: Sequence[Row], order: Order, state: SessionState) -> list[Row]:
+def rows_to_show(rows: Sequence[Row], order: Order, state: SessionState) -> list[Row]:
     """The rows to show, in their order."""
     shown = [row for row in rows if order.show_skipped or order.query or not is_hidden(row.key)]
     words = order.query.lower().split()
