@@ -9,6 +9,7 @@ from enum import StrEnum
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import REJECTED
 from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
+from advisor.experiment.judging.records import trial_record
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
@@ -153,9 +154,9 @@ class Known:
         """The record of a candidate: alone, or in the most telling combination; None when it was not measured."""
         alone = Settings(candidate.settings)
         if self.judge.has_tried(alone):
-            return replace(self.judge.record(candidate, alone), contribution=self._on_the_stack(candidate))
+            return replace(trial_record(self.judge, candidate, alone), contribution=self._on_the_stack(candidate))
         whole, rest = self._most_telling(candidate)
-        return self.judge.record(candidate, whole, rest) if whole else None
+        return trial_record(self.judge, candidate, whole, rest) if whole else None
 
     def contribution_of(self, key: str) -> float | None:
         """The speed-up that a setting adds to the stack or, where unknown, to the uncompiled stack; else None."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from advisor.experiment import events
+from advisor.experiment.judging.records import stack_record, trial_record
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.ranking import CONTROL, recommend
 from advisor.recipe.settings import Settings
@@ -101,7 +102,7 @@ class Teller:
         candidate = Candidate(CONTROL, recipe.key, True)
         measured = [run for run in judge.controls if run.measured]  # a repeat that crashed replaces none
         control = measured[-1] if measured else judge.controls[-1]
-        return judge.with_run(candidate.settings, control).record(candidate, candidate.settings)
+        return trial_record(judge.with_run(candidate.settings, control), candidate, candidate.settings)
 
     def _tell_combinations(self, known: Known) -> None:
         """Tell the effect of each new combination of settings: a choice between time and memory."""
@@ -122,7 +123,7 @@ class Teller:
         result = known.judge.result(known.stack)
         if known.stack and (result is None or not known.judge.goal.fits(result)):
             return
-        stack = known.judge.stack(known.stack, known.dropped)
+        stack = stack_record(known.judge, known.stack, known.dropped)
         first_and_empty = self.stack is None and not known.stack
         if stack != self.stack and not first_and_empty:
             self.stack = stack
@@ -131,7 +132,7 @@ class Teller:
     def tell_no_stack(self, known: Known) -> None:
         """Tell at the end that nothing is better than the baseline."""
         if self.stack is None and not known.stack:
-            self.stack = known.judge.stack(known.stack, known.dropped)
+            self.stack = stack_record(known.judge, known.stack, known.dropped)
             self._emit(events.StackMeasured(self.stack))
 
     def _tell_ranking(self, known: Known) -> None:

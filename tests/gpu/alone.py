@@ -24,6 +24,7 @@ from statistics import median
 import yaml
 
 from advisor.experiment.judging.judge import Judge, rates
+from advisor.experiment.judging.records import trial_record
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.measuring.turns import side_by_side
@@ -148,7 +149,7 @@ class Alone:
 
     def row(self, judge, candidate, result, neighbours, floor):
         settings = Settings({**self.on, **candidate.settings})
-        record = judge.with_run(settings, result).record(candidate, settings)
+        record = trial_record(judge.with_run(settings, result), candidate, settings)
         if record.result.measured:
             beside = [rate for run in neighbours for rate in rates(run.blocks)]
             comparison = Comparison(*runs_ratio_interval([rates(record.result.blocks)], [beside], ONE_PROCESS), floor)

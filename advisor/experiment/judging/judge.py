@@ -11,16 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 from advisor.experiment.judging.data import widened
 from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
-from advisor.experiment.judging.pooled import with_figures_of, with_median_energy, with_peaks, with_phases_of
+from advisor.experiment.judging.pooled import with_figures_of, with_median_energy, with_peaks
 from advisor.experiment.objective import Gain, Goal, Yardstick, figure, gain_of_figure
 from advisor.figures.stats import (
     Interval,
     ProcessSpread,
-    break_even_steps,
     largest_difference,
     noise_floor,
     paired_ratio_interval,
@@ -32,7 +30,6 @@ from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Block,
-    Candidate,
     Comparison,
     Facts,
     Mode,
@@ -40,8 +37,6 @@ from advisor.records import (
     NumericsResult,
     Objective,
     Outcome,
-    StackRecord,
-    TrialRecord,
     TrialResult,
     Value,
 )
@@ -257,13 +252,6 @@ class Judge:
             return median(block.step_ms for block in beside.new), median(rates(beside.new))
         return _speed_of_runs(self.measured_runs(settings))
 
-    def baseline_speed_next_to(self, settings: Mapping[str, Value]) -> tuple[float, float]:
-        """As :meth:`speed`, of the baseline as it was timed next to these settings."""
-        beside = self.alternated.get(Settings(settings))
-        if beside is not None:
-            return median(block.step_ms for block in beside.old), median(rates(beside.old))
-        return _speed_of_runs(self.baseline_runs)
-
     # --- comparisons ----------------------------------------------------------------------------------------------
 
     def compare(self, settings: Mapping[str, Value]) -> Comparison:
@@ -341,78 +329,6 @@ class Judge:
         beside = self.alternated.get(settings)
         return runs or [rates(beside.new if beside else ())]
 
-    # --- records --------------------------------------------------------------------------------------------------
-
-    def record(
-        self, candidate: Candidate, settings: Mapping[str, Value], without: Mapping[str, Value] | None = None
-    ) -> TrialRecord:
-        """A candidate's record by the runs of these settings. ``without`` are the same less the candidate's own."""
-        result = self.result(settings)
-        assert result is not None, "these settings were tried"
-        record = TrialRecord(candidate, dict(settings), result, numerics=self._failed_numerics(settings, result))
-        if not result.measured:
-            return record
-        contribution = None
-        if without and self.measured_runs(without):
-            contribution = self.contribution(settings, without)
-        return replace(
-            record, **self._effects(settings, result), confirmed=self.took_turns(settings), contribution=contribution
-        )
-
-    def stack(self, settings: Mapping[str, Value], dropped: Mapping[str, str]) -> StackRecord:
-        """A stack's record; of no settings, the baseline itself, once as fast by definition."""
-        if not settings:
-            return self._empty_stack(dropped)
-        result = self.result(settings)
-        assert result is not None, "the stack was measured"
-        failed = self._failed_numerics(settings, result)
-        beside = self.alternated.get(Settings(settings))
-        result = with_phases_of([*self.runs.get(Settings(settings), ()), *([beside.result] if beside else [])], result)
-        record = StackRecord(dict(settings), result, numerics=failed, dropped=dict(dropped))
-        if not result.measured:
-            return record
-        step_ms, rate = self.baseline_speed_next_to(settings)
-        return replace(
-            record,
-            **{**self._effects(settings, result), "comparison": self.compare_later_runs(settings)},
-            confirmed=self.took_turns(settings),
-            baseline_step_ms=step_ms,
-            baseline_samples_per_s=rate,
-        )
-
-    def _empty_stack(self, dropped: Mapping[str, str]) -> StackRecord:
-        baseline = self.baseline_record()
-        return StackRecord(
-            {},
-            baseline.result,
-            Comparison(1.0, 1.0, 1.0, self.noise_floor),
-            self.numerics({}, self.baseline),
-            break_even_steps=0,
-            step_ms=baseline.step_ms,
-            samples_per_s=baseline.samples_per_s,
-            baseline_step_ms=baseline.step_ms,
-            baseline_samples_per_s=baseline.samples_per_s,
-            dropped=dict(dropped),
-        )
-
-    def _effects(self, settings: Mapping[str, Value], result: TrialResult) -> dict[str, Any]:
-        """The fields that a trial's and a stack's record share."""
-        step_ms, rate = self.speed(settings)
-        return {
-            "comparison": self.compare(settings),
-            "numerics": self.numerics(settings, result),
-            "break_even_steps": self.break_even(result),
-            "step_ms": step_ms,
-            "samples_per_s": rate,
-        }
-
-    def break_even(self, result: TrialResult) -> int | None:
-        """Steps (of the candidate) after which its slower start has paid back."""
-        step_ms, rate = speed(result)
-        steps_like_baseline_s = step_ms / 1e3 * rate / self.baseline_rate
-        extra_s = overhead_s(result, step_ms) - overhead_s(self.baseline, speed(self.baseline)[0])
-        return break_even_steps(extra_s, steps_like_baseline_s, step_ms / 1e3)
-
     # --- numerics -------------------------------------------------------------------------------------------------
 
     def declared(self, settings: Mapping[str, Value]) -> Numerics:
@@ -439,10 +355,6 @@ class Judge:
         """The baseline's first run, whose data says what of it varies between runs of the baseline."""
         others = [run.data for run in (*self.baseline_runs, *self.controls)]
         return replace(self.baseline, data=widened(self.baseline.data, others))
-
-    def _failed_numerics(self, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult | None:
-        """The numerics of what failed by them; None for what failed otherwise, or not at all."""
-        return self.numerics(settings, result) if result.outcome is Outcome.NON_FINITE else None
 
     def checked(self, result: TrialResult) -> TrialResult:
         """A result that is not finite where the baseline's is is a failure, however fast."""
@@ -472,9 +384,3 @@ def _speed_of_runs(runs: Sequence[TrialResult]) -> tuple[float, float]:
     """As :func:`speed` for several runs, each of which counts once."""
     speeds = [speed(run) for run in runs]
     return median(step_ms for step_ms, _ in speeds), median(rate for _, rate in speeds)
-
-
-def overhead_s(result: TrialResult, step_ms: float) -> float:
-    """Seconds of the start (applying, compiling, warming up) beyond what its steps cost in the steady state."""
-    start_s = (result.prepare_s or 0.0) + (result.warmup_s or 0.0)
-    return max(0.0, start_s - result.warmup_steps * step_ms / 1e3)
