@@ -8,7 +8,6 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 
-import advisor
 from advisor.errors import UsageError
 from advisor.export import python_templates as templates
 from advisor.export import top_level
@@ -19,6 +18,7 @@ from advisor.portable.plan import StepPlan
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
+from advisor.version import __version__
 
 # What exists only inside a step; statements of a recipe's code that read these belong to the loop, not to prepare().
 _LOOP_NAMES = frozenset({"inputs", "targets", "output", "loss", "batch"})
@@ -114,7 +114,7 @@ def _usage(mode: Mode, *, own_step: bool) -> str:
 def _header(chosen: list[tuple[Recipe, Value]], usage: str, imports: list[str]) -> str:
     lines = [format_setting(recipe.key, value) for recipe, value in sorted(chosen, key=lambda pair: pair[0].key)]
     text = templates.HEADER.substitute(
-        version=advisor.__version__,
+        version=__version__,
         packages=_packages(chosen),
         settings=textwrap.indent("\n".join(lines or ["none"]), "    "),
         usage=usage.strip("\n"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import advisor
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -43,6 +42,7 @@ from advisor.report.reproduce import code_section, reproduce_section
 from advisor.report.several_gpus import several_gpus_section
 from advisor.report.trials import habits_table, source, trials, untried_table
 from advisor.report.verdict import verdict
+from advisor.version import __version__
 
 
 def document_of(state: SessionState, request: Request, catalog: Catalog) -> Document:
@@ -51,7 +51,7 @@ def document_of(state: SessionState, request: Request, catalog: Catalog) -> Docu
         f"perf-advisor: {request.target.command}",
         verdict(state),
         (*sections(state, catalog), *_background(state, request)),
-        f"Made by perf-advisor {advisor.__version__}.",
+        f"Made by perf-advisor {__version__}.",
     )
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import psutil
 
-import advisor
 from advisor.files.scratch import SCRATCH
 from advisor.process import household
 from advisor.runner.process_stack import stands_still
@@ -179,7 +178,7 @@ def _text_of(error: BaseException) -> str:
 
 def _runs_from_here() -> bool:
     """Whether perf-advisor is found in the working directory alone: then that has to stay on the path."""
-    return Path(advisor.__file__).resolve().parent.parent == Path.cwd()
+    return Path(__file__).resolve().parents[2] == Path.cwd()
 
 
 def _with_ignored(beginning: str) -> str:
