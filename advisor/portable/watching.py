@@ -221,7 +221,7 @@ def is_plain(value: Any) -> bool:
 
 
 def places_of(modules: list[torch.nn.Module], loss: Any) -> Iterator[tuple[Any, str]]:
-    """The plain values that the forward passes and the loss read, as pairs of a namespace or cell and a name."""
+    """The plain values that the forward passes and the loss read: pairs of a holder (namespace or cell) and a name."""
     for module in modules:
         kind: Any = type(module)
         of_torch = kind.__module__.startswith("torch.")

@@ -55,7 +55,7 @@ def pareto_front(
     front: list[ParetoPoint] = []
     seen: list[ParetoPoint] = []
     smallest_bytes = 0  # of the points that the last one of the front stands for
-    for point in sorted(points, key=_by_size):
+    for point in sorted(points, key=lambda one: (one.peak_reserved_bytes, -one.speedup, len(one.settings))):
         known_faster = all(_lowest(point) > other.speedup for other in seen if _is_better_known(other, point))
         seen.append(point)
         if not (known_faster and all(_is_choice_beside(point, smaller, noise_floor) for smaller in front)):
@@ -153,10 +153,6 @@ def _fits(goal: Goal, point: ParetoPoint) -> bool:
     return goal.memory_limit_bytes is None or point.peak_reserved_bytes <= goal.memory_limit_bytes
 
 
-def _by_size(point: ParetoPoint) -> tuple[int, float, int]:
-    return point.peak_reserved_bytes, -point.speedup, len(point.settings)
-
-
 def pareto_rows(state: SessionState) -> list[tuple[str, ...]]:
     """The front of speed against memory under ``PARETO_HEADINGS``, the smallest peak first.
 
@@ -184,7 +180,7 @@ def pareto_sentence(state: SessionState) -> str:
         return f"{measured} These are left; the noise does not allow to tell which of them is the fastest."
     if len(front) > 1:
         return f"{measured} Nothing is both as fast and as small as one of these: what is faster takes more memory."
-    return f"{measured} One is the fastest and the smallest at once, as far as the noise allows to tell."
+    return f"{measured} One is both the fastest and the smallest, within the noise."
 
 
 def pareto_section(state: SessionState) -> Iterator[Section]:

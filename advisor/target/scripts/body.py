@@ -205,7 +205,7 @@ def _losses() -> Iterator[list[torch.Tensor]]:
         tensor.backward = original
 
 
-# The positions of the batch in what a loop goes through: it is the item, or comes after a count.
+# Where the batch is in an item of a loop: it is the item, or it follows a count (``enumerate``).
 _BARE, _COUNTED = "bare", "counted"
 
 

@@ -70,7 +70,7 @@ def _repeats(seen: Seen) -> bool:
 
 
 def _loss_of(seen: Seen) -> LossCall | None:
-    """The call that made what ``backward`` was called on, from the model's output and a target."""
+    """The call of the loss, on the model's output and a target, whose result ``backward`` was called on."""
     output = seen.calls[0].output
     for loss in seen.losses:
         if loss.result is seen.backward[0] and len(loss.args) == 2 and loss.args[0] is output:

@@ -153,43 +153,43 @@ class Watch:
         """Watch what runs inside this context."""
         with contextlib.ExitStack() as stack:
             for handle in (
-                module_hooks.register_module_forward_pre_hook(self._enters),
-                module_hooks.register_module_forward_hook(self._leaves, with_kwargs=True, always_call=True),
+                module_hooks.register_module_forward_pre_hook(self._before_forward),
+                module_hooks.register_module_forward_hook(self._after_forward, with_kwargs=True, always_call=True),
                 optimizer_hooks.register_optimizer_step_pre_hook(self._before_update),
                 optimizer_hooks.register_optimizer_step_post_hook(self._after_update),
             ):
                 stack.callback(handle.remove)
             for owner, name, wrapper in (
-                (torch.Tensor, "backward", self._backward),
-                (DataLoader, "__iter__", self._iterates),
-                (_BaseDataLoaderIter, "__next__", self._next),
-                (torch.nn.utils, "clip_grad_norm_", self._clips),
-                (torch.nn.utils, "clip_grad_value_", self._clips_values),
-                (multiprocessing.process.BaseProcess, "start", self._starts),
-                (os, "fork", self._starts),
-                (builtins, "open", self._opens),
-                (io, "open", self._opens),
-                (torch, "save", self._saves),
-                *((torch.nn.functional, name, self._loss) for name in LOSSES),
+                (torch.Tensor, "backward", self._on_backward),
+                (DataLoader, "__iter__", self._on_iter),
+                (_BaseDataLoaderIter, "__next__", self._on_next_batch),
+                (torch.nn.utils, "clip_grad_norm_", self._on_clip_norm),
+                (torch.nn.utils, "clip_grad_value_", self._on_clip_values),
+                (multiprocessing.process.BaseProcess, "start", self._on_new_process),
+                (os, "fork", self._on_new_process),
+                (builtins, "open", self._on_open),
+                (io, "open", self._on_open),
+                (torch, "save", self._on_save),
+                *((torch.nn.functional, name, self._on_loss) for name in LOSSES),
             ):
                 stack.enter_context(_patched(owner, name, wrapper))
-            stack.callback(self._ends)
+            stack.callback(self._stop_watching)
             stack.enter_context(self._kept_files)
             yield self.seen
 
-    def _ends(self) -> None:
+    def _stop_watching(self) -> None:
         """Watch no more, also where the script has taken one of the functions by a name of its own."""
         self._outside = None
 
     # --- modules --------------------------------------------------------------------------------------------------
 
-    def _enters(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._is_ours():
             if self._ends_soon:
                 self._end_step()
             self._depth += 1
 
-    def _leaves(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if not self._is_ours():
             return
         self._depth = max(0, self._depth - 1)
@@ -201,7 +201,7 @@ class Watch:
         else:
             self.seen.losses.append(LossCall(module, args, kwargs, output))
 
-    def _loss(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_loss(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._in_loss += 1
         try:
             result = function(*args, **kwargs)
@@ -211,7 +211,7 @@ class Watch:
             self.seen.losses.append(LossCall(function, args, kwargs, result))
         return result
 
-    def _backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _on_backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._is_ours():
             self.seen.backward.append(loss)
             if args or any(value is not None and value is not False for value in kwargs.values()):
@@ -222,7 +222,7 @@ class Watch:
 
     # --- data -----------------------------------------------------------------------------------------------------
 
-    def _iterates(self, function: Callable[..., Any], loader: Any) -> Any:
+    def _on_iter(self, function: Callable[..., Any], loader: Any) -> Any:
         """Iterate without workers: their processes would be in the way of forks, and one step needs none."""
         workers, timeout = loader.num_workers, loader.timeout
         loader.num_workers, loader.timeout = 0, 0
@@ -233,7 +233,7 @@ class Watch:
         self.seen.iterators[iterator] = loader
         return iterator
 
-    def _next(self, function: Callable[..., Any], iterator: Any) -> Any:
+    def _on_next_batch(self, function: Callable[..., Any], iterator: Any) -> Any:
         loader = self.seen.iterators.get(iterator)
         if self._is_ours() and self.seen.updates and (loader is self.seen.loader or self._before_loop):
             if _within_generator(_stack(self._outside)):
@@ -306,7 +306,9 @@ class Watch:
         found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
         return list({id(p): p for p in found}.values())
 
-    def _clips(self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+    def _on_clip_norm(
+        self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any
+    ) -> Any:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if args or set(kwargs) - {"foreach", "error_if_nonfinite"} or self.seen.clip_norm not in (None, max_norm):
             self.seen.changes_gradients = True
@@ -317,17 +319,17 @@ class Watch:
         self._note_gradients()
         return result
 
-    def _clips_values(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_clip_values(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.seen.changes_gradients = True
         return function(*args, **kwargs)
 
-    def _starts(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_new_process(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.seen.starts_processes = True
         return function(*args, **kwargs)
 
     # --- files ----------------------------------------------------------------------------------------------------
 
-    def _opens(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_open(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._is_ours() or not writes(args, kwargs):
             return function(*args, **kwargs)
         if self._ends_soon:
@@ -336,7 +338,7 @@ class Watch:
             raise LoopSeen
         return staying_open(function(*args, **kwargs), args, kwargs, lambda: self._over)
 
-    def _saves(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_save(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._over and self._is_ours():
             raise LoopSeen
         return function(*args, **kwargs)
