@@ -1,5 +1,6 @@
 """A step captured in a CUDA graph and replayed. PyTorch documentation, CUDA semantics, CUDA Graphs."""
 
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Mapping
@@ -27,6 +28,15 @@ MOST_OPTION_CHANGES = 1
 GRADIENT = operator.attrgetter("grad")
 
 
+@functools.cache
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that captures on a device. One for all graphs: libraries keep memory to work in for each stream.
+
+    Left to PyTorch, it is on the device that was the current one in the first capture, and records nothing of others.
+    """
+    return torch.cuda.Stream(device)
+
+
 class CudaGraph:
     """Calls captured in a CUDA graph; ``result`` is what the captured call returned, overwritten by each replay."""
 
@@ -50,7 +60,7 @@ class CudaGraph:
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=capture_stream(self.device), capture_error_mode="thread_local"):
             self.result = call()
         self.graph = graph
 

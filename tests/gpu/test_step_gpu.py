@@ -10,7 +10,7 @@ from graphed_steps import STEPS, Net, loaded_state, plain
 from torch import nn
 
 from advisor.export.python_file import python_source
-from advisor.portable.graphed import GraphedStep
+from advisor.portable.graphed import CudaGraph, GraphedStep
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import TrainStep
 from advisor.recipe.catalog import load_catalog
@@ -299,6 +299,38 @@ def test_inference_in_between_keeps_the_modes_and_the_statistics(settings):
     others, other_mean = run(settings, infers=True)
     assert others == pytest.approx(losses, rel=2e-3)
     torch.testing.assert_close(other_mean, mean, rtol=1e-3, atol=1e-4)
+
+
+def test_a_graph_is_captured_on_the_device_of_its_first_steps():
+    """On another one it would record nothing, and a replay would compute nothing."""
+    for number in range(torch.cuda.device_count()):
+        device = torch.device("cuda", number)
+        graph, total, captured = CudaGraph(device), torch.zeros((), device=device), []
+
+        def add(total=total, captured=captured):
+            captured.append(torch.cuda.is_current_stream_capturing())
+            total.add_(1)
+
+        graph.warm_up(add)
+        graph.capture(add)
+        graph.replay()
+        assert captured == [False, True]
+        assert total.item() == 2
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs are needed")
+def test_a_captured_step_of_a_model_on_another_gpu_than_the_current_one():
+    assert torch.cuda.current_device() == 0
+    found = []
+    for settings in ({}, CAPTURED):
+        torch.manual_seed(0)
+        model = Net(16).to("cuda:1")
+        step = by_api(settings, model, adam(model.parameters()), nn.CrossEntropyLoss())[2]
+        found.append(([step(batch).item() for batch in batches()], model.first.weight.detach()))
+    (losses, weight), (others, other_weight) = found
+    assert step.captured
+    assert others == pytest.approx(losses, rel=2e-3)
+    torch.testing.assert_close(other_weight, weight, rtol=1e-3, atol=1e-4)
 
 
 def test_reduce_overhead_gives_outputs_and_losses_of_their_own():
