@@ -202,6 +202,23 @@ def test_a_flag_of_pytorch_is_noticed():
     assert not step.captured
 
 
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="from PyTorch 2.9 on")
+def test_a_script_that_sets_the_precision_of_float32_by_the_newer_switches():
+    """The older ones raise an error from then on."""
+    step = graphed(model := net(), sgd(model.parameters()))
+    for batch in batches(6):
+        step(batch)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        step(batches(1)[0])
+        assert not step.captured
+        for batch in batches(8):
+            step(batch)
+        assert step.captured
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def test_a_smaller_batch_in_between_and_another_shape_that_stays():
     data = [*batches(6), *batches(1, size=3), *batches(4), *batches(1, size=3), *batches(9, size=4)]
     found, step = both(data=data)

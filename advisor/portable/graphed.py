@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from advisor.portable.nested import copy_into, map_tensors, signature_of, tensors_of
+from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
 from advisor.portable.optimizer_steps import updates_without_host
 from advisor.portable.steps import InferStep, TrainStep
-from advisor.portable.watching import Watch, foreign_hook, same_numbers
+from advisor.portable.watching import Watch, foreign_hook, host_generators, same_numbers
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
 EAGER_STEPS_BEFORE_CAPTURE = 3
@@ -162,6 +162,7 @@ class GraphedStep:
         self._static_batch: Any = None
         self._parameters: list[Any] = []
         self._gradients: list[Any] = []
+        self._others: list[tuple[Any, torch.Tensor]] = []  # parameters of other optimizers, and the graph's gradients
 
     @property
     def captured(self) -> bool:
@@ -258,26 +259,40 @@ class GraphedStep:
     # --- running --------------------------------------------------------------------------------------------------
 
     def _run_eagerly(self, batch: Any) -> Any:
-        result = self.graph.warm_up(lambda: self.step.run(batch))
-        if not self.captured and (changed := self._changed()):
-            # The first step makes the optimizer's state. One that changes something each time is never captured.
-            self._look_anew()
-            self.patience.look(changed)
+        if self.captured:  # a batch of another form, in between
+            result = self.graph.warm_up(lambda: self.step.run(batch))
+        else:
+            generators = host_generators()
+            result = self.graph.warm_up(lambda: self.step.run(batch))
+            self._look_after_a_step(generators)
         self.patience.ran_eagerly()
         return result
+
+    def _look_after_a_step(self, generators: list[Any]) -> None:
+        """Note what an eager step changed: the first makes the optimizer's state.
+
+        One that changes something each time is never captured, and neither is one that draws on the host.
+        """
+        changed = self._changed()
+        if changed:
+            self._look_anew()
+        elif host_generators() != generators:
+            changed = "the step draws random numbers on the host, and a graph would repeat what they decided"
+        if changed:
+            self.patience.look(changed)
 
     def _drop(self, reason: str) -> None:
         """Forget the graph, which does not fit any more."""
         self.patience.ended(reason)
         self._captured_key = self._static_batch = self._rates = None
-        self._parameters, self._gradients = [], []
+        self._parameters, self._gradients, self._others = [], [], []
         self.graph.drop()
         self._look_anew()
 
     def _capture(self, batch: Any) -> None:
         if self.captured:
             self._drop("the batches have another form")
-        self._static_batch = map_tensors(torch.clone, batch)
+        self._static_batch = copy_of_batch(batch)
         self._look_anew()
         step = self.step
         if not isinstance(step, TrainStep):
@@ -286,11 +301,28 @@ class GraphedStep:
         self._rates = TensorRates(step.optimizer, self.device) if self._update_inside else None
         if self._rates is not None:
             self._rates.refresh()
-        step.optimizer.zero_grad(set_to_none=True)  # the graph makes gradients in memory of its own
-        self.graph.capture(lambda: self._step_to_capture(step, self._rates))
-        of_model = [*step.parameters, *step.model.parameters()]
-        self._parameters = [p for p in dict.fromkeys(of_model) if p.grad is not None]
-        self._gradients = list(map(GRADIENT, self._parameters))
+        self._record(step)
+
+    def _record(self, step: TrainStep) -> None:
+        """Capture a training step. The graph makes gradients in memory of its own, where each replay overwrites them.
+
+        Those that another optimizer uses are added up until its step: they are kept, and added to after each replay.
+        """
+        assert self._watch is not None
+        own = dict.fromkeys(step.parameters)
+        others = [parameter for parameter in dict.fromkeys(self._watch.parameters) if parameter not in own]
+        added_up = list(map(GRADIENT, others))
+        step.optimizer.zero_grad(set_to_none=True)
+        for parameter in others:
+            parameter.grad = None
+        try:
+            self.graph.capture(lambda: self._step_to_capture(step, self._rates))
+            self._parameters = [parameter for parameter in own if parameter.grad is not None]
+            self._gradients = list(map(GRADIENT, self._parameters))
+            self._others = [(parameter, parameter.grad) for parameter in others if parameter.grad is not None]
+        finally:
+            for parameter, gradient in zip(others, added_up, strict=True):
+                parameter.grad = gradient
 
     def _step_to_capture(self, step: TrainStep, rates: TensorRates | None) -> torch.Tensor:
         loss = step.loss(step.forward(self._static_batch), self._static_batch)
@@ -307,6 +339,7 @@ class GraphedStep:
         self.patience.replayed()
         if isinstance(self.step, TrainStep):
             self._put_gradients_back()
+            self._add_up_for_others()
             if self._rates is None:
                 self.step.update()
             else:
@@ -328,6 +361,15 @@ class GraphedStep:
         if not all(map(operator.is_, map(GRADIENT, looked_at), self._gradients)):
             for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
                 parameter.grad = gradient
+
+    def _add_up_for_others(self) -> None:
+        """Do with the gradients that another optimizer uses what a backward pass does: add to what is there."""
+        present = [(parameter.grad, gradient) for parameter, gradient in self._others if parameter.grad is not None]
+        for parameter, gradient in self._others:
+            if parameter.grad is None:
+                parameter.grad = gradient.clone()
+        if present:
+            torch._foreach_add_(*map(list, zip(*present, strict=True)))
 
 
 def options_of(optimizer: Any) -> list[Any]:

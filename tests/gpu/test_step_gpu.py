@@ -333,6 +333,39 @@ def test_a_captured_step_of_a_model_on_another_gpu_than_the_current_one():
     torch.testing.assert_close(other_weight, weight, rtol=1e-3, atol=1e-4)
 
 
+def sloped(model, batch):
+    inputs = batch[0].requires_grad_()
+    output = model(inputs)
+    (slope,) = torch.autograd.grad(output.square().sum(), inputs, create_graph=True)
+    return nn.functional.cross_entropy(output, batch[1]) + slope.square().mean()
+
+
+@pytest.mark.parametrize("settings", [CAPTURED, FUSED], ids=["captured", "fused"])
+def test_a_loss_that_wants_gradients_of_its_inputs(settings):
+    data = [(x.cuda(), y.cuda()) for x, y in batches()]
+    assert agree(nothing, adam, settings, loss=sloped, data=data).captured
+
+
+def test_gradients_for_another_optimizer_add_up_until_its_step():
+    def trained_in_turns(settings):
+        model = net()
+        trunk = torch.optim.SGD([*model.first.parameters(), *model.norm.parameters()], lr=0.05)
+        _, _, step = by_api(settings, model, adam(model.last.parameters()), nn.CrossEntropyLoss())
+        losses = []
+        for at, batch in enumerate(batches(20)):
+            losses.append(step(batch).item())
+            if at % 3 == 2:
+                trunk.step()
+                trunk.zero_grad()
+        return losses, model.first.weight.detach(), step
+
+    losses, weight, _ = trained_in_turns({})
+    others, other_weight, step = trained_in_turns(CAPTURED)
+    assert step.captured
+    assert others == pytest.approx(losses, rel=2e-3)
+    torch.testing.assert_close(other_weight, weight, rtol=1e-3, atol=1e-4)
+
+
 def test_reduce_overhead_gives_outputs_and_losses_of_their_own():
     tuning = Tuning({"compile.mode": "reduce-overhead", "infer.grad": "no_grad"})
     model = net().eval()
