@@ -179,6 +179,14 @@ def test_a_captured_step_does_what_the_plain_loop_does(change, make, settings):
     assert isinstance(step, GraphedStep)
 
 
+@pytest.mark.parametrize("foreach", [True, False, None])
+@pytest.mark.parametrize("kind", [torch.optim.RMSprop, torch.optim.Adadelta])
+def test_a_rate_that_a_loop_over_the_parameters_would_read_on_the_host(kind, foreach):
+    step = agree(assigned_rate, lambda parameters: kind(parameters, foreach=foreach))
+    assert step.captured
+    assert (step._rates is None) == (foreach is False)
+
+
 @pytest.mark.parametrize("make", [sgd, adam])
 def test_a_cycle_of_momentum_leaves_the_update_outside_and_is_captured_again(make):
     step = agree(one_cycle, make, FUSED)
