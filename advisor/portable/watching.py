@@ -40,6 +40,11 @@ FLAG_NAMES = (
 PRECISION_NAMES = ("_get_cudnn_allow_tf32", "_get_float32_matmul_precision")
 # What these functions are asked for, from PyTorch 2.9 on.
 PRECISIONS = (("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"))
+# Hooks of all layers that there are, by their numbers.
+HOOKS_OF_ALL: list[Any] = [
+    getattr(torch.nn.modules.module, f"_global_{kind}_hooks")
+    for kind in ("forward", "forward_pre", "backward", "backward_pre")
+]
 
 
 class Watch:
@@ -60,7 +65,7 @@ class Watch:
         roots = [model, loss] if isinstance(loss, torch.nn.Module) else [model]
         self.modules = modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
         self.own = [part for module in modules for part in parts_of_module(module) if part]
-        self.hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+        self.hooks = [hooks for module in modules for hooks in hooks_of(module)] + HOOKS_OF_ALL
         self.attributes = [vars(module) for module in modules if "training" in vars(module)]
         self.flags = flag_readers()
         places = list({(id(place), key): (place, key) for place, key in places_of(modules, loss)}.values())
@@ -237,7 +242,7 @@ def same_numbers(one: list[Any], other: list[Any]) -> bool:
 def foreign_hook(modules: list[torch.nn.Module]) -> str:
     """A sentence on a hook of the user's own, which a graph would leave out; empty where there is none."""
     for module in modules:
-        hooks = [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]
+        hooks = [*hooks_of(module), *HOOKS_OF_ALL]
         for parameter in module._parameters.values():
             hooks += [
                 getattr(parameter, name, None) or {} for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -247,6 +252,11 @@ def foreign_hook(modules: list[torch.nn.Module]) -> str:
                 name = getattr(hook, "__name__", type(hook).__name__)
                 return f"a {type(module).__name__} has the hook {name}, which a graph would leave out"
     return ""
+
+
+def hooks_of(module: torch.nn.Module) -> list[Any]:
+    """A layer's own hooks, by their numbers."""
+    return [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]
 
 
 def is_installed(call: Any) -> bool:
