@@ -58,16 +58,35 @@ def test_a_step_that_decides_by_random_numbers_of_the_host_is_not_captured(draw)
 
     class Dropping(Net):
         def forward(self, x):
-            self.skipped.append(draw() < 0.5)
-            return super().forward(0.0 * x if self.skipped[-1] else x)
+            return super().forward(0.0 * x if draw() < 0.5 else x)
 
     model = Dropping()
-    model.skipped = []
     step = graphed(model, sgd(model.parameters()))
     with pytest.warns(UserWarning, match="draws random numbers on the host"):
         run(step, batches(60))
-    assert len(model.skipped) == 60
-    assert 10 < sum(model.skipped) < 50
+    assert (step.graph.eager, step.graph.captures) == (61, 0)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_layers_that_are_dropped_with_a_share_of_none_are_captured(share):
+    """As most models of Hugging Face that can drop layers have it: they draw, and nothing comes of it."""
+
+    class Dropping(Net):
+        def forward(self, x):
+            kept = [torch.rand([]) >= share for _ in range(4)]
+            return sum(kept) / 4 * super().forward(x)
+
+    def trained(is_captured):
+        torch.manual_seed(0)
+        model = Dropping()
+        optimizer = sgd(model.parameters())
+        step = graphed(model, optimizer) if is_captured else plain(model, optimizer, of_model)
+        torch.manual_seed(1)
+        return (run(step, batches()), model.state_dict()), step
+
+    (found, _), (captured, step) = trained(False), trained(True)
+    agree([found, captured])
+    assert step.graph.captures == (share == 0.0)
 
 
 def test_random_numbers_that_the_loop_draws_between_steps_cost_no_capture():

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from advisor.portable.host_draws import DRAWS, depends_on_draws, host_generators
 from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
 from advisor.portable.optimizer_steps import updates_without_host
 from advisor.portable.steps import InferStep, TrainStep
-from advisor.portable.watching import Watch, foreign_hook, host_generators, same_numbers
+from advisor.portable.watching import Watch, foreign_hook, same_numbers
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
 EAGER_STEPS_BEFORE_CAPTURE = 3
@@ -154,6 +155,7 @@ class GraphedStep:
         self._optimizer = step.optimizer if isinstance(step, TrainStep) else None
         self._watch: Watch | None = None
         self._rates: TensorRates | None = None  # of an update that is captured
+        self._drawn: bool | None = None  # whether random numbers of the host decide on the step; None until it drew
         self._options: list[Any] = []
         self._option_changes = 0
         self._last_key: Any = None
@@ -245,6 +247,7 @@ class GraphedStep:
         step, inside = self.step, self._update_inside
         loss = step.loss_function if isinstance(step, TrainStep) else None
         evaluates = isinstance(step, InferStep) and step.evaluates
+        self._drawn = None
         self._watch = Watch(step.model, loss, self._optimizer, updates=inside, evaluates=evaluates)
         self._options = options_of(self._optimizer) if inside else []
 
@@ -264,22 +267,33 @@ class GraphedStep:
         else:
             generators = host_generators()
             result = self.graph.warm_up(lambda: self.step.run(batch))
-            self._look_after_a_step(generators)
+            self._look_after_a_step(batch, drew=host_generators() != generators)
         self.patience.ran_eagerly()
         return result
 
-    def _look_after_a_step(self, generators: list[Any]) -> None:
+    def _look_after_a_step(self, batch: Any, *, drew: bool) -> None:
         """Note what an eager step changed: the first makes the optimizer's state.
 
-        One that changes something each time is never captured, and neither is one that draws on the host.
+        A step that changes something each time is never captured, and neither is one that the host's draws decide on.
         """
-        changed = self._changed()
-        if changed:
+        if changed := self._changed():
             self._look_anew()
-        elif host_generators() != generators:
-            changed = "the step draws random numbers on the host, and a graph would repeat what they decided"
+        elif drew and self._is_drawn(batch):
+            changed = DRAWS
         if changed:
             self.patience.look(changed)
+
+    def _is_drawn(self, batch: Any) -> bool:
+        """Whether random numbers of the host decide what a step computes; tried once, until something changes."""
+        if self._drawn is None:
+            step = self.step
+
+            def computed() -> Any:
+                output = step.forward(batch)
+                return step.loss(output, batch) if isinstance(step, TrainStep) else output
+
+            self._drawn = self.graph.warm_up(lambda: depends_on_draws(step.model, computed))
+        return self._drawn
 
     def _drop(self, reason: str) -> None:
         """Forget the graph, which does not fit any more."""

@@ -13,8 +13,6 @@ import dis
 import functools
 import operator
 import pathlib
-import random
-import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
@@ -191,13 +189,6 @@ def flag_readers() -> list[Callable[[], Any]]:
     names = FLAG_NAMES if newer else FLAG_NAMES + PRECISION_NAMES
     readers = [getattr(torch._C, name) for name in names if hasattr(torch._C, name)]
     return [*readers, *(functools.partial(newer, *asked) for asked in PRECISIONS if newer)]
-
-
-def host_generators() -> list[Any]:
-    """The states of the random generators on the host: PyTorch's, Python's, and NumPy's where it is in use."""
-    numpy = sys.modules.get("numpy")
-    kind, keys, *rest = numpy.random.get_state() if numpy else ("", torch.empty(0))
-    return [torch.get_rng_state().tolist(), random.getstate(), kind, keys.tolist(), rest]
 
 
 def parts_of_module(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
