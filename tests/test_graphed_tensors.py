@@ -8,8 +8,13 @@ import random
 import numpy as np
 import pytest
 import torch
+from graph_stand_in import RecordedGraph
 from graphed_steps import Net, adam, agree, batches, both, graphed, net, of_model, plain, run, sgd
 from torch import nn
+
+from advisor.portable.graphed import GraphedStep
+from advisor.portable.plan import StepPlan
+from advisor.portable.steps import InferStep
 
 # --- batches --------------------------------------------------------------------------------------------------
 
@@ -42,6 +47,22 @@ def test_sparse_batches_run_eagerly_for_a_copy_gives_them_other_memory():
     data = [((torch.rand(5, 5, generator=generator) > 0.5).float().to_sparse(), *batch) for batch in batches()]
     found, step = both(loss=loss, data=data)
     agree(found)
+    assert step.graph.captures == 0
+
+
+@pytest.mark.parametrize("grad_mode", ["no_grad", "inference_mode"])
+def test_a_step_that_writes_into_its_batch_is_not_captured(grad_mode):
+    """As a model that generates writes into the cache of its keys: a graph would write into a copy."""
+
+    class Caching(nn.Module):
+        def forward(self, x, cache):
+            return cache.add_(x).sum()
+
+    plan = StepPlan(mode="infer", device="cpu", grad_mode=grad_mode)
+    step = GraphedStep(InferStep(Caching(), plan), RecordedGraph())
+    cache = torch.zeros(3)
+    sums = [step((torch.full((3,), float(at)), cache)).item() for at in range(12)]
+    assert sums == [3.0 * at * (at + 1) / 2 for at in range(12)]
     assert step.graph.captures == 0
 
 

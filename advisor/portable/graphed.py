@@ -203,7 +203,8 @@ class GraphedStep:
             self._capture(moved)
             self._captured_key, self._host_places = key, places
             return self._replay()
-        return self._run_eagerly(moved)
+        own = set(map(id, tensors_of(batch)))
+        return self._run_eagerly(moved, [tensor for tensor in tensors_of(moved) if id(tensor) in own])
 
     # --- what changed ---------------------------------------------------------------------------------------------
 
@@ -261,25 +262,30 @@ class GraphedStep:
 
     # --- running --------------------------------------------------------------------------------------------------
 
-    def _run_eagerly(self, batch: Any) -> Any:
+    def _run_eagerly(self, batch: Any, given: list[torch.Tensor]) -> Any:
+        """Run a step; ``given`` are the tensors of the batch that are the caller's own."""
         if self.captured:  # a batch of another form, in between
             result = self.graph.warm_up(lambda: self.step.run(batch))
         else:
-            generators = host_generators()
+            generators, versions = host_generators(), list(map(writes_to, given))
             result = self.graph.warm_up(lambda: self.step.run(batch))
-            self._look_after_a_step(batch, drew=host_generators() != generators)
+            wrote = list(map(writes_to, given)) != versions
+            self._look_after_a_step(batch, drew=host_generators() != generators, wrote=wrote)
         self.patience.ran_eagerly()
         return result
 
-    def _look_after_a_step(self, batch: Any, *, drew: bool) -> None:
+    def _look_after_a_step(self, batch: Any, *, drew: bool, wrote: bool) -> None:
         """Note what an eager step changed: the first makes the optimizer's state.
 
-        A step that changes something each time is never captured, and neither is one that the host's draws decide on.
+        A step that changes something each time is never captured, and neither is one that the host's draws decide on,
+        or one that writes into tensors of the caller's, such as a cache: a graph has copies of them.
         """
         if changed := self._changed():
             self._look_anew()
         elif drew and self._is_drawn(batch):
             changed = DRAWS
+        elif wrote:
+            changed = "the step writes into the batch that it is given"
         if changed:
             self.patience.look(changed)
 
@@ -395,6 +401,11 @@ def options_of(optimizer: Any) -> list[Any]:
 def copied(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that belongs to the caller, and to no autograd graph that a replay does not renew."""
     return tensor.detach().clone()
+
+
+def writes_to(tensor: torch.Tensor) -> int:
+    """The number of writes to a tensor; 0 where nobody counts them."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def host_places(batch: Any, device: torch.device) -> tuple[int, ...]:
