@@ -85,7 +85,7 @@ def test_a_step_that_decides_by_random_numbers_of_the_host_is_not_captured(draw)
     step = graphed(model, sgd(model.parameters()))
     with pytest.warns(UserWarning, match="draws random numbers on the host"):
         run(step, batches(60))
-    assert (step.graph.eager, step.graph.captures) == (61, 0)
+    assert step.graph.captures == 0
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1])

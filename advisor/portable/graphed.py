@@ -99,6 +99,11 @@ class Patience:
         """Whether it is time to capture."""
         return self.steady >= self.needed
 
+    @property
+    def is_almost_over(self) -> bool:
+        """Whether the next eager step would be captured in its place."""
+        return self.steady >= self.needed - 1
+
     def put_off(self, reason: str) -> None:
         """A capture would be wrong: ask again later, and later each time."""
         self.reason = reason
@@ -267,10 +272,11 @@ class GraphedStep:
         if self.captured:  # a batch of another form, in between
             result = self.graph.warm_up(lambda: self.step.run(batch))
         else:
-            generators, versions = host_generators(), list(map(writes_to, given))
+            generators = host_generators() if self.patience.is_almost_over else []
+            versions = list(map(writes_to, given))
             result = self.graph.warm_up(lambda: self.step.run(batch))
-            wrote = list(map(writes_to, given)) != versions
-            self._look_after_a_step(batch, drew=host_generators() != generators, wrote=wrote)
+            drew = bool(generators) and host_generators() != generators
+            self._look_after_a_step(batch, drew=drew, wrote=list(map(writes_to, given)) != versions)
         self.patience.ran_eagerly()
         return result
 
