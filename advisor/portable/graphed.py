@@ -141,11 +141,13 @@ class GraphedStep:
     The first calls run eagerly on a side stream and are steps like any other. Each replay computes with the present
     learning rates. Before it, what a graph cannot follow is compared with what was captured: the batch's structure,
     shapes, types and Python values; the layers, their modes and hooks; the parameters and which of them are trained;
-    the numbers that the model and the loss read (``watching.py`` says which are found); the optimizer's other options
-    and its state. Where that changed, the step runs eagerly and is captured again once it has settled. A batch that
-    differs once, such as a short last one, runs eagerly between replays. Where options other than the learning rate
-    change again and again, where the optimizer's step needs the host, and where gradients are scaled, the update stays
-    outside the graph. A step that cannot be captured goes on eagerly, with a warning that says why.
+    the numbers and tensors that the model and the loss read (``watching.py`` says which are found); the optimizer's
+    other options and its state. Where that changed, the step runs eagerly and is captured again once it has settled. A
+    batch that differs once, such as a short last one, runs eagerly between replays. Where options other than the
+    learning rate change again and again, where the optimizer's step needs the host, and where gradients are scaled, the
+    update stays outside the graph. A step in which something changes each time, that decides by random numbers of the
+    host, or that writes into its batch goes on eagerly, with a warning that says why. Raises what a capture raises, as
+    where the host reads a result.
     """
 
     def __init__(self, step: TrainStep | InferStep, graph: Any = None) -> None:
