@@ -95,9 +95,12 @@ class StepClock:
         self.synchronize()
         return [*blocks, *(_block_between(marks, index, steps, samples) for index in range(len(blocks), len(samples)))]
 
-    def time_single_steps(self, steps: int) -> None:
-        """Run steps with a mark at each step boundary, for the spread of single steps: apart from the timed blocks."""
-        if not self.backend.is_ahead:
+    def time_single_steps(self, steps: int, *, waiting: bool = False) -> None:
+        """Run steps with a mark at each step boundary, for the spread of single steps: apart from the timed blocks.
+
+        ``waiting``: each is waited for instead.
+        """
+        if waiting or not self.backend.is_ahead:
             self.step_ms += [self.run(1).step_ms for _ in range(steps)]
             return
         self.synchronize()
@@ -186,14 +189,15 @@ def measure(
     with watching or nullcontext():
         start = time.perf_counter()
         blocks = timed(steps, enough)
-        if timed == clock.flowing and _leave_work_behind(blocks, time.perf_counter() - start):
+        hidden = timed == clock.flowing and _leave_work_behind(blocks, time.perf_counter() - start)
+        if hidden:
             start = time.perf_counter()
             blocks = clock.back_to_back(steps, enough)
     if _FEWEST_SINGLE_STEPS * step_s > measure_s:
         clock.step_ms += [block.step_ms for block in blocks]
     else:
         wanted = steps_in(_SINGLE_STEPS_S, step_s)
-        clock.time_single_steps(min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, wanted)))
+        clock.time_single_steps(min(_MOST_SINGLE_STEPS, max(_FEWEST_SINGLE_STEPS, wanted)), waiting=hidden)
     return merge_uneven(blocks)
 
 
