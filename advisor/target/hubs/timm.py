@@ -25,15 +25,18 @@ class Timm(Adapter):
     def load(self, name: str, spec: TargetSpec) -> nn.Module:
         """Build the model ``name`` with random weights."""
         timm = self.imported()
-        architecture = name.partition(".")[0]  # what follows names pretrained weights
+        architecture, _, tag = name.partition(".")  # the tag of pretrained weights: they say the size and the classes
         if not timm.is_model(architecture):
             raise unknown_name(name, "timm", timm.list_models(), _FAMILIES)
+        if tag and not _has_tag(timm, name):
+            known = timm.list_models(f"{architecture}.*", pretrained=True)
+            raise unknown_name(name, "timm", known, f"Without .{tag} it is {self.prefix}:{architecture}.")
         options = options_of(spec)
         if spec.input_shape is not None and len(spec.input_shape) == 4:
-            sized = self._of_size(timm, architecture, spec.input_shape, options)
+            sized = self._of_size(timm, name, spec.input_shape, options)
             if sized is not None:
                 return sized
-        return self._create(timm, architecture, options)
+        return self._create(timm, name, options)
 
     def _create(self, timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
         return built(name, options, partial(timm.create_model, name), _OPTIONS, pretrained=False)
@@ -60,3 +63,11 @@ class Timm(Adapter):
         else:
             shape = tuple((config or {}).get("input_size") or (3, 224, 224))
         return image_samples(model, shape, train=train and model.training)
+
+
+def _has_tag(timm: Any, name: str) -> bool:
+    """Whether there are weights of a name such as ``resnet50.a1_in1k``."""
+    try:
+        return timm.get_pretrained_cfg(name, allow_unregistered=False) is not None
+    except RuntimeError:
+        return False
