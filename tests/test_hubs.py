@@ -84,6 +84,17 @@ def test_a_timm_model_trains_on_images_of_its_own_size(target):
 
 
 @pytest.mark.usefixtures("timm")
+@pytest.mark.parametrize(
+    ("name", "option", "shape"),
+    [("test_resnet", "in_chans=1", (2, 1, 160, 160)), ("test_vit", "img_size=96", (2, 3, 96, 96))],
+)
+def test_images_are_those_that_the_options_say(name, option, shape):
+    loop = load(f"timm:{name}", option, batch_size=2)
+    assert tuple(loop.data[0].shape) == shape
+    assert torch.isfinite(one_step(loop))
+
+
+@pytest.mark.usefixtures("timm")
 def test_a_tag_says_the_size_and_the_classes_of_its_weights():
     plain, tagged = load("timm:convnext_atto", batch_size=1), load("timm:resnetv2_50x1_bit.goog_in21k", batch_size=1)
     assert plain.model.num_classes == 1000

@@ -57,7 +57,7 @@ _BUDGET_PER_BUILD = 8
 _LEAST_BUILD_PATIENCE_S = 10.0
 # A session needs this many times as long as importing PyTorch takes. Unitless.
 _BUDGET_PER_IMPORT = 4
-_IMPORTS_SLOWLY = "waiting for PyTorch, which is still being imported: the disk that it is on may be slow"
+_IMPORTS_SLOWLY = "waiting for PyTorch, which is still being imported: a slow disk or a busy machine takes longer"
 
 
 class SessionCancelledError(Exception):
@@ -169,8 +169,7 @@ class Bench:
         if self.builds_anew == NOT_IMPORTED:
             raise TargetError(
                 f"importing PyTorch takes more than {self.budget.build_s:.0f} s, as from a slow network disk.",
-                f"Give it more time with --budget {_minutes(_BUDGET_PER_IMPORT * within_s)}m, or install it on a disk "
-                "of this machine.",
+                f"Give it time with --budget {_minutes(_BUDGET_PER_IMPORT * within_s)}m, or install it on a faster disk.",
             )
         if self.builds_anew == TOO_LONG and self.budget.left_s < patience_s:
             minutes = _minutes(_BUDGET_PER_BUILD * patience_s)

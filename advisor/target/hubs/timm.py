@@ -58,11 +58,18 @@ class Timm(Adapter):
         if not type(model).__module__.startswith("timm.") and not isinstance(config, dict):
             return None
         check_input(spec, 4, "8x3x224x224")
-        if spec.input_shape is not None:
-            shape = spec.input_shape[1:]
-        else:
-            shape = tuple((config or {}).get("input_size") or (3, 224, 224))
+        shape = spec.input_shape[1:] if spec.input_shape is not None else _shape_of(model, config or {})
         return image_samples(model, shape, train=train and model.training)
+
+
+def _shape_of(model: Any, config: Any) -> tuple[int, ...]:
+    """The shape of an image: the configuration's, unless the model was built for other channels or another size."""
+    channels, *size = config.get("input_size") or (3, 224, 224)
+    first = config.get("first_conv")
+    named = first if isinstance(first, str) else next(iter(first or ()), "")
+    layer = model.get_submodule(named) if named in dict(model.named_modules()) else None
+    channels = getattr(layer, "in_channels", channels)
+    return (channels, *(getattr(getattr(model, "patch_embed", None), "img_size", None) or size))
 
 
 def _has_tag(timm: Any, name: str) -> bool:
