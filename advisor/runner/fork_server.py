@@ -29,6 +29,8 @@ _PRELOAD = ["advisor.trial.preload"]
 _WARNINGS = "PYTHONWARNINGS"
 # A fork server that has imported torch answers in milliseconds; one that does not for this long hangs. Seconds.
 _ANSWERS_WITHIN_S = 120.0
+# An import gets this long also beyond a short budget: without it there is no result. Seconds.
+_IMPORTS_AT_LEAST_S = 120.0
 # Importing torch takes a few seconds; from a slow network disk it may take minutes, which is said then. Seconds.
 _IMPORTS_SLOWLY_S = 20.0
 _LOOK_EVERY_S = 0.05
@@ -86,10 +88,10 @@ def start(
     """Have the fork server start a process; one that died, or stands still, is started again once.
 
     The first process waits for the fork server to have imported torch: as long as that takes, but ``within_s`` at
-    most. ``imports_slowly`` is called when it takes long. Raises ImportsTooLongError, or StartError when a second
-    fork server does not help either, or when it is given up.
+    most, or two minutes where that is less. ``imports_slowly`` is called when it takes long. Raises
+    ImportsTooLongError, or StartError when a second fork server does not help either, or when it is given up.
     """
-    until = time.monotonic() + within_s
+    until = time.monotonic() + max(within_s, _IMPORTS_AT_LEAST_S)
     for last in (False, True):
         try:
             prepare()

@@ -152,6 +152,7 @@ def imports_for_long(tmp_path, monkeypatch):
         monkeypatch.setattr(fork_server, "_PRELOAD", ["slow_disk"])
         monkeypatch.setattr(fork_server, "_ANSWERS_WITHIN_S", 0.5)
         monkeypatch.setattr(fork_server, "_IMPORTS_SLOWLY_S", 0.2)
+        monkeypatch.setattr(fork_server, "_IMPORTS_AT_LEAST_S", 0.5)
         fork_server._kill()
         fork_server.prepare()
 

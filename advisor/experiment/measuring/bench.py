@@ -167,9 +167,10 @@ class Bench:
         if self.runner.cancelled:
             raise SessionCancelledError
         if self.builds_anew == NOT_IMPORTED:
+            minutes = _minutes(_BUDGET_PER_IMPORT * self.budget.build_s)
             raise TargetError(
                 f"importing PyTorch takes more than {self.budget.build_s:.0f} s, as from a slow network disk.",
-                f"Give it time with --budget {_minutes(_BUDGET_PER_IMPORT * within_s)}m, or install it on a faster disk.",
+                f"Give it more time with --budget {minutes}m, or install it on a faster disk.",
             )
         if self.builds_anew == TOO_LONG and self.budget.left_s < patience_s:
             minutes = _minutes(_BUDGET_PER_BUILD * patience_s)
