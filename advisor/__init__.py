@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from advisor.version import __version__
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from advisor.runtime.tuning import Tuning
     from advisor.target.workload import Workload
 
-__version__ = "0.1.0"
 __all__ = ["Workload", "__version__", "load", "tune"]
 
 

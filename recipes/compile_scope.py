@@ -100,7 +100,7 @@ class CompileScope(Recipe):
 
 
 def _loss_counts(facts: Facts) -> bool:
-    """Whether compiling the loss can gain: tuning shortens the rest of a step several times, but not the loss.
+    """Whether compiling the loss can pay: other settings shorten the rest of a step several times, but not the loss.
 
     Before the profile tells its share, it is assumed to count.
     """

@@ -128,7 +128,7 @@ def _fits(inputs: int, outputs: int) -> bool:
 
 
 def _is_large(module: Any, name: str) -> bool:
-    """Whether a layer is large, and a plain one: what is made of it has not what others put on it."""
+    """Whether a layer is large and plain: the converted layer would lose its hooks and its own forward."""
     from torch import nn
 
     if type(module) is not nn.Linear or "forward" in vars(module) or any(map(vars(module).get, _HOOKS)):
@@ -152,6 +152,6 @@ def _for_inference(model: Any, value: str) -> None:
 
 
 def _in_bfloat16(facts: Facts) -> bool:
-    """Whether the linear layers compute in bfloat16 as the user has it: of weights, or in training by autocast."""
+    """Whether the user's linear layers compute in bfloat16: by their weights, or in training by autocast."""
     by_autocast = facts.workload.mode is Mode.TRAIN and facts.current("precision.autocast", "none") == "bfloat16"
     return by_autocast or facts.workload.parameter_dtypes == ("bfloat16",)

@@ -94,7 +94,7 @@ def _sentence(places: Sequence[SyncPlace]) -> str:
 
 
 def _figures(place: SyncPlace) -> str:
-    wait = "for a time that cannot be told" if place.blocked_ms is None else format_ms(place.blocked_ms)
+    wait = "for an unknown time" if place.blocked_ms is None else format_ms(place.blocked_ms)
     times = "" if place.calls_per_step == 1 else f" in {place.calls_per_step:g} calls"
     text = f" `{place.text}`" if place.text and place.file else ""
     return f"{place.place}{text} {wait}{times}"

@@ -45,7 +45,7 @@ _LEVELS = {"int8wo": 2.0**-8, "int8dq": 2.0**-8, "int4wo": 2.0**-4}
 _INT4_GROUP = 128
 # Up to this batch size reading the weights takes longer than multiplying them. Samples; 1 gained, 64 lost (RESULTS.md).
 _FEW_SAMPLES = 8
-# Of the packings, the one whose kernel is a part of PyTorch.
+# The packing whose kernel is a part of PyTorch.
 _INT4_OPTIONS = {"group_size": _INT4_GROUP, "int4_packing_format": "tile_packed_to_4d"}
 
 

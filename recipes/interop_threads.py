@@ -53,7 +53,7 @@ class InteropThreads(Recipe):
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         if not facts.workload.has("forked"):
-            return Skip("nothing in the model runs beside something else: no part of it is TorchScript that forks")
+            return Skip("no parts of the model run in parallel: none is TorchScript that forks")
         usable = facts.workload.usable_cores
         return sorted({1, max(1, usable // 2), usable})
 

@@ -100,7 +100,7 @@ class StepGraph(Recipe):
     numerics = Numerics.CLOSE
     stage = Stage.STEP
     inside_step = True
-    keeps_code = True  # the graph records the kernels that there are
+    keeps_code = True  # the graph captures the same kernels
 
     def candidates(self, facts: Facts) -> Sequence[Value] | Skip:
         optimizer = facts.workload.optimizer

@@ -112,7 +112,7 @@ class Tf32(Recipe):
         return "\n".join(lines) + "\n"
 
     def rounding(self, value: Value) -> float:
-        # `medium` permits bfloat16 products, whatever the kernels of today make of it.
+        # `medium` permits bfloat16 products, even though today's kernels do not use them.
         return {"high": 2.0**-11, "medium": 2.0**-8}.get(str(value), 0.0)
 
 
@@ -126,9 +126,9 @@ def _share_of_products(facts: Facts) -> float | None:
 
 
 def _multiplies_much(facts: Facts) -> bool:
-    """Whether layers that multiply matrices in full float32 may take a good part of a step, as far as layers tell."""
+    """Whether matrix products in full float32 may take a large part of a step, judged by the layers."""
     if facts.profile is not None and facts.profile.operators:
-        return True  # the table of operators tells it better
+        return True  # the profile's operator table decides better
     workload = facts.workload
     if workload.has("attention") or not workload.has(*_CONVOLUTIONS, "recurrent"):
         return True

@@ -79,7 +79,7 @@ class WorkerContext(WorkerRecipe):
 
 
 def _starts_too_often(loader: LoaderFacts, facts: Facts) -> Skip | None:
-    """A reason to skip a fresh start where forked workers restart in every short epoch; None otherwise."""
+    """The reason to skip a fresh start where workers start anew in every short epoch; None otherwise."""
     epoch_s = epoch_seconds(facts)
     forked = facts.workload.current.get("data.multiprocessing_context", "default") not in ("forkserver", "spawn")
     if epoch_s is None or epoch_s >= _AFRESH_S or loader.persistent_workers or not forked:

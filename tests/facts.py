@@ -18,6 +18,21 @@ from advisor.records import (
 )
 
 GIB = 2**30
+# The readings of an H200 on which nothing runs.
+IDLE = {
+    "sm_clock_mhz": 1980,
+    "sm_clock_max_mhz": 1980,
+    "memory_clock_mhz": 3201,
+    "memory_clock_max_mhz": 3201,
+    "temperature_c": 34,
+    "power_limit_w": 700.0,
+    "pcie_generation": 5,
+    "pcie_generation_max": 5,
+    "pcie_width": 16,
+    "pcie_width_max": 16,
+    "ecc_enabled": True,
+    "mig_enabled": False,
+}
 GPU_UUID = "GPU-00000000-0000-0000-0000-000000000001"
 CONV = {"conv2d": 20, "batch_norm": 20, "linear": 1}
 LINEAR = {"linear": 6}
@@ -156,3 +171,18 @@ def gpu_facts(**changes: Any) -> Facts:
         "threads": 8,
     }
     return cpu_facts(**on_gpu | changes)
+
+
+def resnet50(**changes: Any) -> WorkloadFacts:
+    """A training step of a ResNet-50 on an H200 with 64 images."""
+    facts = {
+        "model": "ResNet",
+        "parameters": 25_557_032,
+        "trainable_parameters": 25_557_032,
+        "parameter_bytes": 102_228_128,
+        "parameter_tensors": 161,
+        "families": {"conv2d": 53, "batch_norm": 53, "linear": 1},
+        "batch_size": 64,
+        "threads": 16,
+    }
+    return gpu_facts(**facts | changes).workload

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from facts import IDLE, cpu_facts, h200, host, resnet50
+
 from advisor.experiment import events
 from advisor.figures.stats import break_even_steps
 from advisor.recipe.settings import Settings
@@ -18,13 +20,11 @@ from advisor.records import (
     Comparison,
     Facts,
     Finding,
-    GpuInfo,
     GpuReadings,
     HabitRow,
     Hardware,
     HostInfo,
     LoaderFacts,
-    Mode,
     Numerics,
     NumericsResult,
     OperatorRow,
@@ -38,7 +38,6 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
     Value,
-    WorkloadFacts,
 )
 
 GIB = 2**30
@@ -74,57 +73,26 @@ RESNET_SKIPPED = {
 
 
 def h200_machine() -> Hardware:
-    gpu = GpuInfo(
-        index=0,
+    gpu = h200(
         uuid=GPU_UUID,
-        name="NVIDIA H200",
         memory_total_bytes=150_754_820_096,
         memory_used_bytes=640 * 2**20,
         driver_version="580.65.06",
         cuda_driver_version="13.0",
-        compute_capability=(9, 0),
-        sm_clock_mhz=1980,
-        sm_clock_max_mhz=1980,
-        memory_clock_mhz=3201,
-        memory_clock_max_mhz=3201,
-        temperature_c=34,
         power_w=118.4,
-        power_limit_w=700.0,
-        pcie_generation=5,
-        pcie_generation_max=5,
-        pcie_width=16,
-        pcie_width_max=16,
-        ecc_enabled=True,
-        mig_enabled=False,
+        **IDLE,
     )
     return Hardware(_host("Intel(R) Xeon(R) Platinum 8558", 16, 128), (gpu,))
 
 
 def resnet_facts(hardware: Hardware) -> Facts:
-    workload = WorkloadFacts(
-        mode=Mode.TRAIN,
-        device="cuda:0",
-        device_name="NVIDIA H200",
+    workload = resnet50(
         device_uuid=GPU_UUID,
-        capability=(9, 0),
         device_memory_bytes=150_754_820_096,
-        model="ResNet",
-        parameters=25_557_032,
-        trainable_parameters=25_557_032,
-        parameter_bytes=102_228_128,
-        parameter_tensors=161,
-        parameter_dtypes=("float32",),
-        families={"conv2d": 53, "batch_norm": 53, "linear": 1},
-        batch_size=64,
         batch_text="64 x 3 x 224 x 224 float32, 64 int64",
-        input_dims=(4,),
-        resizable_batch=True,
         data_kind="loader",
-        loss="CrossEntropyLoss",
         optimizer=OptimizerFacts("Adam", "foreach", ("for-loop", "foreach", "fused"), True, 161, 204_456_256),
         loader=LoaderFacts(64, 8, True, True, 2, 1251, False, False, True),
-        threads=16,
-        usable_cores=16,
         current={
             "data.batch_size": 64,
             "data.num_workers": 8,
@@ -328,32 +296,23 @@ def cpu_machine() -> Hardware:
 
 
 def demo_facts(hardware: Hardware) -> Facts:
-    workload = WorkloadFacts(
-        mode=Mode.TRAIN,
-        device="cpu",
+    workload = cpu_facts(
         device_name="AMD EPYC 7B13",
-        device_uuid=None,
-        capability=None,
         device_memory_bytes=hardware.host.memory_total_bytes,
         model="Sequential",
         parameters=789_258,
         trainable_parameters=789_258,
         parameter_bytes=3_157_032,
         parameter_tensors=8,
-        parameter_dtypes=("float32",),
         families={"linear": 4},
         batch_size=128,
         batch_text="128 x 784 float32, 128 int64",
         input_dims=(2,),
-        resizable_batch=True,
-        data_kind="batch",
-        loss="CrossEntropyLoss",
         optimizer=OptimizerFacts("SGD", "foreach", ("for-loop", "foreach", "fused"), False, 8),
-        loader=None,
         threads=8,
         usable_cores=8,
         current={"cpu.threads": 8, "optimizer.implementation": "foreach", "step.zero_grad": "none"},
-    )
+    ).workload
     return Facts(hardware, workload, None, {"torch": "2.11.0+cpu", "python": "3.12.3"})
 
 
@@ -379,7 +338,7 @@ def demo_trials(baseline: BaselineRecord) -> list[TrialRecord]:
 
 
 def _host(cpu: str, cores: int, memory_gib: int) -> HostInfo:
-    return HostInfo(
+    return host(
         cpu=cpu,
         physical_cores=cores,
         logical_cores=2 * cores,
@@ -387,7 +346,6 @@ def _host(cpu: str, cores: int, memory_gib: int) -> HostInfo:
         memory_total_bytes=memory_gib * GIB,
         memory_available_bytes=(memory_gib - 7) * GIB,
         cpu_features=("avx2", "avx512f", "fma"),
-        numa_nodes=1,
         system="Linux 6.8.0-60-generic",
         python="3.12.3",
     )

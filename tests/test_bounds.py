@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from facts import profile_facts
 
-from advisor.experiment.bounds import hopeless, pointless
+from advisor.experiment.bounds import against_objective, without_gain
 from advisor.experiment.objective import Goal
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Candidate, Objective
@@ -21,23 +21,23 @@ def profile(**phases):
 
 
 def test_a_recipe_that_cannot_gain_more_than_the_noise_is_passed_over_with_its_share():
-    reasons = hopeless(CATALOG, profile(data_wait=0.3, forward=60.0), [WORKERS, TF32], 0.006)
+    reasons = without_gain(CATALOG, profile(data_wait=0.3, forward=60.0), [WORKERS, TF32], 0.006)
     assert list(reasons) == ["num_workers"]
     assert "data wait takes 0.30 % of the step" in reasons["num_workers"]
 
 
 @pytest.mark.parametrize(("wait_ms", "floor", "tried"), [(2.5, 0.5, True), (0.9, 0.005, True), (0.4, 0.005, False)])
 def test_what_can_gain_two_per_cent_is_tried_however_noisy_it_is(wait_ms, floor, tried):
-    assert (hopeless(CATALOG, profile(data_wait=wait_ms), [WORKERS], floor) == {}) is tried
+    assert (without_gain(CATALOG, profile(data_wait=wait_ms), [WORKERS], floor) == {}) is tried
 
 
 def test_nothing_is_passed_over_without_a_measured_phase():
-    assert hopeless(CATALOG, None, [WORKERS], 0.01) == {}
-    assert hopeless(CATALOG, profile(forward=50.0), [WORKERS], 0.01) == {}
+    assert without_gain(CATALOG, None, [WORKERS], 0.01) == {}
+    assert without_gain(CATALOG, profile(forward=50.0), [WORKERS], 0.01) == {}
 
 
 def test_what_is_on_already_is_measured_off_whatever_is_left_to_gain():
-    assert hopeless(CATALOG, profile(data_wait=0.1), [replace(WORKERS, value=0, already_on=True)], 0.01) == {}
+    assert without_gain(CATALOG, profile(data_wait=0.1), [replace(WORKERS, value=0, already_on=True)], 0.01) == {}
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,12 @@ def test_what_is_on_already_is_measured_off_whatever_is_left_to_gain():
 )
 def test_a_larger_batch_is_not_tried_where_it_cannot_serve_the_objective(objective, word):
     larger = Candidate("batch_size", "data.batch_size", 128)
-    assert word in pointless(Goal(objective), [TF32, larger])["batch_size"]
-    assert pointless(Goal(objective), [TF32, replace(larger, already_on=True)]) == {}
-    assert pointless(Goal(Objective.THROUGHPUT), [larger]) == pointless(Goal(Objective.ENERGY), [larger]) == {}
+    assert word in against_objective(Goal(objective), [TF32, larger])["batch_size"]
+    assert against_objective(Goal(objective), [TF32, replace(larger, already_on=True)]) == {}
+    assert (
+        against_objective(Goal(Objective.THROUGHPUT), [larger])
+        == against_objective(Goal(Objective.ENERGY), [larger])
+        == {}
+    )
     within = Goal(Objective.LATENCY, latency_limit_ms=20.0)
-    assert pointless(within, [larger]) == {}, "the largest within the limit is asked for"
+    assert against_objective(within, [larger]) == {}, "the largest within the limit is asked for"

@@ -48,15 +48,15 @@ def test_before_anything_was_seen_a_trial_is_expected_to_take_a_while(clock):
 def test_the_expectation_is_the_median_of_the_last_trials(clock):
     budget = Budget(100.0, clock)
     for wall_s in (50.0, 2.0, 3.0, 4.0, 3.0, 90.0):
-        budget.saw(wall_s, PLAIN)
+        budget.learn(wall_s, PLAIN)
     assert budget.expected_s() == 3.0
 
 
 def test_compilation_is_learned_apart_and_by_its_cost(clock):
     budget = Budget(300.0, clock)
-    budget.saw(2.0, PLAIN)
+    budget.learn(2.0, PLAIN)
     before = budget.expected_s()
-    budget.saw(40.0, DEFAULT, cost=4)
+    budget.learn(40.0, DEFAULT, cost=4)
     assert budget.expected_s(TUNED, cost=1) == pytest.approx(10.0)
     assert budget.expected_s(TUNED, cost=4) == pytest.approx(40.0)
     assert budget.expected_s() == before
@@ -64,12 +64,12 @@ def test_compilation_is_learned_apart_and_by_its_cost(clock):
 
 def test_code_that_was_compiled_before_is_expected_from_the_cache(clock):
     budget = Budget(300.0, clock)
-    budget.saw(2.0, PLAIN)
-    budget.saw(30.0, DEFAULT, cost=1)
+    budget.learn(2.0, PLAIN)
+    budget.learn(30.0, DEFAULT, cost=1)
     assert budget.has_compiled(DEFAULT)
     assert not budget.has_compiled(TUNED)
     assert 2.0 < budget.expected_s(DEFAULT, cost=1) < 0.5 * budget.expected_s(TUNED, cost=1)
-    budget.saw(7.0, DEFAULT, cost=1)
+    budget.learn(7.0, DEFAULT, cost=1)
     assert budget.expected_s(DEFAULT, cost=1) == 7.0
     assert budget.compile_s == 30.0
 
@@ -77,7 +77,7 @@ def test_code_that_was_compiled_before_is_expected_from_the_cache(clock):
 def test_a_first_compilation_is_guessed_near_what_a_resnet_50_took(clock):
     """On an H200's host: 33 s for training, 14 s for inference; see budget.py."""
     budget = Budget(300.0, clock)
-    budget.saw(1.0, PLAIN)
+    budget.learn(1.0, PLAIN)
     budget.parameter_tensors = 161
     assert budget.expected_s(DEFAULT, cost=1) == pytest.approx(33.0, rel=0.2)
     budget.compiles_backward = False
@@ -87,9 +87,9 @@ def test_a_first_compilation_is_guessed_near_what_a_resnet_50_took(clock):
 def test_the_longest_first_compilation_is_what_the_next_one_is_expected_to_take(clock):
     budget = Budget(300.0, clock)
     assert budget.compile_s is None
-    budget.saw(30.0, DEFAULT, cost=1)
-    budget.saw(120.0, TUNED, cost=2)
-    budget.saw(90.0, DEFAULT, cost=1)
+    budget.learn(30.0, DEFAULT, cost=1)
+    budget.learn(120.0, TUNED, cost=2)
+    budget.learn(90.0, DEFAULT, cost=1)
     assert budget.compile_s == 60.0
     other = Settings({"compile.mode": "reduce-overhead"})
     assert budget.expected_s(other, cost=1) == 60.0
@@ -97,8 +97,8 @@ def test_the_longest_first_compilation_is_what_the_next_one_is_expected_to_take(
 
 def test_what_finds_its_code_in_the_cache_still_takes_as_long_as_an_ordinary_trial(clock):
     budget = Budget(300.0, clock)
-    budget.saw(10.0, PLAIN)
-    budget.saw(12.0, DEFAULT, cost=1)
+    budget.learn(10.0, PLAIN)
+    budget.learn(12.0, DEFAULT, cost=1)
     assert budget.expected_s(DEFAULT, cost=1) == 10.0
 
 
@@ -125,7 +125,7 @@ def test_repeats_of_disturbed_trials_get_a_share_of_the_budget(clock):
 def test_a_trial_that_compiles_is_given_all_the_time_that_is_left(clock):
     budget = Budget(100.0, clock)
     assert 98 <= budget.timeout_s < 100
-    budget.saw(2.0, PLAIN)
+    budget.learn(2.0, PLAIN)
     clock.now += 60
     assert 38 <= budget.timeout_s < 40, "its process has ended when the budget is spent"
     clock.now += 60
@@ -138,21 +138,21 @@ def test_a_first_compilation_is_guessed_by_the_number_of_parameter_tensors(clock
     large.parameter_tensors = inference.parameter_tensors = 161
     inference.compiles_backward = False
     assert 10 < small.expected_s(cost=1.0) < inference.expected_s(cost=1.0) < large.expected_s(cost=1.0) < 45
-    large.saw(12.0, DEFAULT, cost=1.0)
+    large.learn(12.0, DEFAULT, cost=1.0)
     assert large.expected_s(TUNED, cost=1.0) == pytest.approx(12.0)
 
 
 def test_a_renewed_budget_begins_now_and_knows_what_trials_take(clock):
     budget = Budget(60.0, clock)
-    budget.saw(4.0, PLAIN)
-    budget.saw(20.0, DEFAULT, cost=1)
+    budget.learn(4.0, PLAIN)
+    budget.learn(20.0, DEFAULT, cost=1)
     budget.repeated_s = 5.0
     clock.now += 70
     fresh = budget.renewed()
     assert (fresh.left_s, fresh.repeated_s) == (60, 0)
     assert (fresh.expected_s(), fresh.expected_s(TUNED, cost=1)) == (4.0, 20.0)
-    fresh.saw(9.0, PLAIN)
-    fresh.saw(30.0, TUNED, cost=1)
+    fresh.learn(9.0, PLAIN)
+    fresh.learn(30.0, TUNED, cost=1)
     assert (budget.expected_s(), budget.compile_s) == (4.0, 20.0)
 
 
@@ -167,14 +167,14 @@ def test_once_the_baseline_is_known_the_next_trial_is_expected_to_take_as_long(c
     budget = Budget(30.0, clock)
     budget.baseline_s = 8.0
     assert budget.expected_s() == 8.0
-    budget.saw(2.0, PLAIN)
+    budget.learn(2.0, PLAIN)
     assert budget.expected_s() == 2.0
 
 
 def test_an_ordinary_trial_hangs_when_it_takes_many_times_as_long_as_usual(clock):
     budget = Budget(600.0, clock)
     assert budget.patience_s == math.inf
-    budget.saw(2.0, PLAIN)
+    budget.learn(2.0, PLAIN)
     assert 20.0 < budget.patience_s < 60.0 < budget.timeout_s
-    budget.saw(2000.0, DEFAULT, cost=1)
+    budget.learn(2000.0, DEFAULT, cost=1)
     assert budget.patience_s < 60.0

@@ -105,6 +105,18 @@ def test_words_and_contradictions(name, settings, expected):
     assert changes(name, settings) == expected
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "accelerator:\n  _target_: accelerate.Accelerator\n  cpu: true\n  mixed_precision: bf16\n",
+        "accelerator:\n  class_path: accelerate.Accelerator\n  init_args:\n    cpu: true\n    mixed_precision: bf16\n",
+    ],
+)
+def test_an_accelerator_takes_a_setting_where_its_class_has_its_arguments(text):
+    before = text.rpartition("cpu: true")[0] + "cpu: true\n"
+    assert patched(before, Wanted({"precision.autocast": "bfloat16"})).text == text
+
+
 def test_deepspeed_inside_training_arguments_says_the_same():
     """The Trainer refuses values that differ; it puts its own in the place of ``auto``."""
     section = {

@@ -38,7 +38,7 @@ def test_the_candidates_declare_what_these_tests_take_them_for():
 def test_what_declares_no_more_than_is_allowed_needs_no_word(allow, candidate, declared):
     free = declared.severity <= allow.severity
     assert consent(allow).permits(candidate.settings) is free
-    assert consent(allow).waits(candidate) is not free
+    assert consent(allow).needs_consent(candidate) is not free
     assert consent(allow).exceeds(candidate, None) is not free
     assert (f"{candidate.recipe} changes results" in consent(allow).why_not(candidate.settings)) is not free
 
@@ -48,7 +48,7 @@ def test_what_was_accepted_may_change_what_it_declares(allow):
     agreed = consent(allow, batch_size=ACCEPTED, autocast=ACCEPTED)
     for candidate in (BF16, BATCH):
         assert agreed.permits(candidate.settings)
-        assert not agreed.waits(candidate)
+        assert not agreed.needs_consent(candidate)
     assert agreed.permits({**BF16.settings, **BATCH.settings})
 
 
@@ -75,7 +75,7 @@ def test_no_settings_need_no_consent():
 def test_a_recipe_is_asked_in_the_mode_of_the_workload():
     """Half-precision weights train something else; in inference they only round."""
     half = Candidate("half_weights", "precision.weights", "bfloat16")
-    waits = [Consent(CATALOG, mode, CLOSE).waits(half) for mode in (Mode.TRAIN, Mode.INFER)]
+    waits = [Consent(CATALOG, mode, CLOSE).needs_consent(half) for mode in (Mode.TRAIN, Mode.INFER)]
     assert waits == [True, False]
 
 

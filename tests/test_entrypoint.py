@@ -259,6 +259,7 @@ def test_an_import_error_inside_the_module_is_not_a_missing_module(load, target)
     error = failure(load, "import a_package_that_nobody_has\n", target)
     assert error.message.startswith("importing mine")
     assert "No module named 'a_package_that_nobody_has'" in error.message
+    assert error.hint.startswith("Install a_package_that_nobody_has beside perf-advisor, or set PYTHONPATH")
     assert "import a_package_that_nobody_has" in error.details
 
 

@@ -257,7 +257,10 @@ def test_what_disturbed_the_baseline_and_the_stack_is_a_warning(detailed, catalo
 def test_a_noise_floor_that_rose_after_the_confirmation_is_a_warning(detailed, catalog):
     detailed.baseline = replace(detailed.baseline, noise_floor=1.2)
     warnings = body_of(markdown_report(detailed, sample_request(), catalog), "Read this first")
-    assert "identical runs differed by ±0.6 %; later ones differed by ±120.0 %" in warnings
+    assert (
+        "Identical runs differed by ±0.6 % when the settings together were confirmed, and by ±120.0 % later."
+        in warnings
+    )
 
 
 def test_a_batch_size_that_was_disturbed_says_so(detailed, catalog):
@@ -343,7 +346,7 @@ def test_the_roof_with_its_ceilings_and_their_date(told):
     assert rows["Launch overhead, at least"] == "14 % of the step at least (1,204 operators)"
     assert rows["Host to device from pinned memory"] == "54.0 GB/s"
     assert "measured on it on 2026-03-14" in told
-    assert "The tuned share is of a higher roof, that of bfloat16" in told
+    assert "The tuned share refers to the higher peak of bfloat16" in told
 
 
 def test_what_the_clocks_say(told):
@@ -372,7 +375,7 @@ def test_how_the_trials_figures_came_about(told):
     odd = rows["`precision.reduced: true`"]
     assert odd[cell["Numerics"]] == "changed (2.0e-01), declared close"
     assert odd[cell["Remark"]] == "unreliable: another process came to the GPU"
-    assert "What is marked as in turn lay within reach of the noise" in told
+    assert "Rows marked in turn were close to the noise" in told
     assert "A setting that was on already was switched off for its trial" in told
 
 

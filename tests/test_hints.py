@@ -94,6 +94,6 @@ def test_what_a_compilation_took_before_is_expected_again():
     budget.hinted_compile_s = 7.0
     assert budget.expected_s(cost=1.0) == 7.0 + ordinary_s
     assert budget.compile_s is None
-    budget.saw(9.0, Settings(), cost=1.0)
+    budget.learn(9.0, Settings(), cost=1.0)
     assert budget.compile_s == 9.0
     assert budget.expected_s(Settings({"compile.mode": "default"}), cost=1.0) == 9.0

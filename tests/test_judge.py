@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from facts import cpu_facts, gpu_facts, loader_facts, profile_facts
 
-from advisor.experiment.judging.judge import Beside, Judge, overhead_s, prior_spread, speed
+from advisor.experiment.judging.judge import AlternatedBlocks, Judge, prior_spread, speed
+from advisor.experiment.judging.records import overhead_s, stack_record, steps_to_break_even, trial_record
 from advisor.experiment.objective import Goal
 from advisor.recipe.catalog import load_catalog
 from advisor.recipe.settings import Settings
@@ -36,7 +37,7 @@ def judge():
 
 def record(judge, tried, candidate=CANDIDATE):
     """The record of a candidate after one run with this result."""
-    return judge.with_run(candidate.settings, tried).record(candidate, candidate.settings)
+    return trial_record(judge.with_run(candidate.settings, tried), candidate, candidate.settings)
 
 
 def verdict(judge, step_ms, **changes):
@@ -47,7 +48,7 @@ def beside(new_ms, old_ms, drift=(1.0,) * 8):
     """Blocks in turn on a machine whose speed drifts by these factors."""
     new = tuple(Block(10, 80, 0.01 * new_ms * factor) for factor in drift)
     old = tuple(Block(10, 80, 0.01 * old_ms * factor) for factor in drift)
-    return Beside(new, old, result(new_ms))
+    return AlternatedBlocks(new, old, result(new_ms))
 
 
 # --- verdicts -------------------------------------------------------------------------------------------------
@@ -70,12 +71,12 @@ def test_a_judge_is_a_value(judge):
     later = judge.with_run(BF16, result(5.0)).with_control(result(10.0, seed=2)).with_in_turn(BF16)
     assert not judge.runs
     assert not judge.controls
-    assert not judge.knows(BF16)
-    assert later.knows(BF16)
-    assert later.proven(BF16)
+    assert not judge.has_tried(BF16)
+    assert later.has_tried(BF16)
+    assert later.took_turns(BF16)
     forgotten = later.without_runs(BF16)
-    assert not forgotten.knows(BF16)
-    assert not forgotten.proven(BF16)
+    assert not forgotten.has_tried(BF16)
+    assert not forgotten.took_turns(BF16)
     assert forgotten.controls == later.controls
 
 
@@ -123,12 +124,12 @@ def test_repeats_of_other_settings_tell_of_the_noise_as_well(judge):
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.TIMED_OUT])
 def test_what_was_not_measured_is_failed(judge, outcome):
     failed = judge.with_run(BF16, TrialResult(outcome, "why"))
-    found = failed.record(CANDIDATE, BF16)
+    found = trial_record(failed, CANDIDATE, BF16)
     assert (found.verdict, found.comparison, found.step_ms) == (Verdict.FAILED, None, None)
-    assert failed.stack(BF16, {}).comparison is None
-    assert failed.knows(BF16)
+    assert stack_record(failed, BF16, {}).comparison is None
+    assert failed.has_tried(BF16)
     assert failed.measured_runs(BF16) == ()
-    assert failed.gain(BF16, {}).lost
+    assert failed.gain(BF16, {}).is_worse
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -138,7 +139,7 @@ def test_losses_that_are_not_finite_fail_a_fast_candidate(judge, bad):
     assert found.result.reason == f"the loss became {bad} at step 2 of 2"
     assert (found.numerics.measured, found.numerics.text) == (Numerics.CHANGED, found.result.reason)
     assert found.numerics.worse_than_declared
-    stack = judge.with_run(BF16, result(1.0, losses=(bad,))).stack(BF16, {})
+    stack = stack_record(judge.with_run(BF16, result(1.0, losses=(bad,))), BF16, {})
     assert (stack.result.outcome, stack.numerics.measured) == (Outcome.NON_FINITE, Numerics.CHANGED)
 
 
@@ -182,10 +183,10 @@ def test_the_spread_is_that_of_all_pairs_of_baseline_runs(judge):
 
 def test_a_reference_tightens_what_counts_as_close(judge):
     judge = judge.with_run(FUSED.settings, result(10.0, losses=(2.3, 2.2005)))
-    assert judge.record(FUSED, FUSED.settings).numerics.measured is Numerics.CLOSE
+    assert trial_record(judge, FUSED, FUSED.settings).numerics.measured is Numerics.CLOSE
     precise = TrialResult(Outcome.MEASURED, losses=(2.3 + 1e-7, 2.2), batch_size=8, notes=("float64",))
     judge = replace(judge, reference=precise)
-    found = judge.record(FUSED, FUSED.settings)
+    found = trial_record(judge, FUSED, FUSED.settings)
     assert found.numerics.measured is Numerics.CHANGED
     assert found.numerics.baseline_from_reference == pytest.approx(1e-7 / 2.3, rel=0.01)
     # What brings bfloat16 with it may round to that.
@@ -203,9 +204,9 @@ def test_the_users_own_arithmetic_counts_for_every_candidate(judge):
 
 def test_a_slow_start_pays_back_after_some_steps(judge):
     slow_start = result(5.0, warmup_s=10.0, warmup_steps=0)
-    assert judge.break_even(slow_start) == pytest.approx(2000, rel=0.02)
-    assert judge.break_even(result(5.0)) == 0
-    assert judge.break_even(result(20.0)) is None
+    assert steps_to_break_even(judge, slow_start) == pytest.approx(2000, rel=0.02)
+    assert steps_to_break_even(judge, result(5.0)) == 0
+    assert steps_to_break_even(judge, result(20.0)) is None
 
 
 def test_the_steps_of_a_warm_up_are_no_overhead():
@@ -222,8 +223,8 @@ def test_the_steps_of_a_warm_up_are_no_overhead():
 
 def test_blocks_in_turn_confirm_a_stack_and_cancel_the_drift_that_both_meet(judge):
     drift = [1 + 0.1 * index for index in range(10)]
-    judge = judge.with_run(BF16, result(5.2)).with_beside(BF16, beside(5.0, 10.0, drift))
-    stack = judge.stack(BF16, {"a.b": "why"})
+    judge = judge.with_run(BF16, result(5.2)).with_alternated(BF16, beside(5.0, 10.0, drift))
+    stack = stack_record(judge, BF16, {"a.b": "why"})
     assert stack.confirmed
     assert stack.comparison.paired
     assert stack.comparison.speedup == pytest.approx(2.0)
@@ -237,7 +238,7 @@ def test_blocks_in_turn_confirm_a_stack_and_cancel_the_drift_that_both_meet(judg
 def test_two_processes_that_take_turns_may_differ_by_where_their_memory_lies(judge):
     """The blocks agree to the last digit; another pair of processes would not."""
     for ratio, told in ((1.0, Verdict.NO_DIFFERENCE), (1.03, Verdict.NO_DIFFERENCE), (1.2, Verdict.FASTER)):
-        tried = judge.with_run(BF16, result(10.0)).with_beside(BF16, beside(10.0 / ratio, 10.0))
+        tried = judge.with_run(BF16, result(10.0)).with_alternated(BF16, beside(10.0 / ratio, 10.0))
         assert tried.compare(BF16).verdict is told
 
 
@@ -250,17 +251,17 @@ def test_a_machine_whose_runs_differ_by_a_fifth_still_tells_a_stack_of_1_8(seed)
     drift = [math.exp(draw.gauss(0.0, 0.2)) for _ in range(8)]
     in_turn = beside(10.0 / 1.8, 10.0, drift)
     scattered = tuple(replace(block, seconds=block.seconds * math.exp(draw.gauss(0.0, 0.1))) for block in in_turn.new)
-    judge = judge.with_run(BF16, result(5.6)).with_beside(BF16, replace(in_turn, new=scattered))
-    assert judge.stack(BF16, {}).verdict is Verdict.FASTER
+    judge = judge.with_run(BF16, result(5.6)).with_alternated(BF16, replace(in_turn, new=scattered))
+    assert stack_record(judge, BF16, {}).verdict is Verdict.FASTER
     assert judge.noise_floor <= 0.3
 
 
 def test_whole_runs_in_turn_confirm_by_all_that_ran(judge):
     ran = judge.with_run(BF16, result(5.0, seed=1))
-    assert not ran.stack(BF16, {}).confirmed
+    assert not stack_record(ran, BF16, {}).confirmed
     for seed, (new_ms, old_ms) in enumerate([(5.2, 10.4), (5.1, 10.2)], start=2):
         ran = ran.with_run(BF16, result(new_ms, seed=seed)).with_run({}, result(old_ms, seed=seed + 10))
-    stack = ran.with_in_turn(BF16).stack(BF16, {})
+    stack = stack_record(ran.with_in_turn(BF16), BF16, {})
     assert (stack.confirmed, stack.comparison.paired) == (True, True)
     assert stack.comparison.speedup == pytest.approx(2.0, rel=0.01)
     assert stack.samples_per_s / stack.baseline_samples_per_s == pytest.approx(stack.comparison.speedup)
@@ -270,10 +271,10 @@ def test_whole_runs_in_turn_confirm_by_all_that_ran(judge):
 def test_the_stack_has_the_phases_that_one_of_its_trials_timed(judge):
     timed = replace(result(5.2, seed=2), phases={"data wait": 0.1, "captured step": 5.1})
     ran = judge.with_run(BF16, result(5.0, seed=1))
-    assert ran.stack(BF16, {}).result.phases == {}
-    assert ran.with_run(BF16, timed).with_run(BF16, result(5.1)).stack(BF16, {}).result.phases == timed.phases
+    assert stack_record(ran, BF16, {}).result.phases == {}
+    assert stack_record(ran.with_run(BF16, timed).with_run(BF16, result(5.1)), BF16, {}).result.phases == timed.phases
     in_turn = replace(beside(5.0, 10.0), result=timed)
-    assert ran.with_beside(BF16, in_turn).stack(BF16, {}).result.phases == timed.phases
+    assert stack_record(ran.with_alternated(BF16, in_turn), BF16, {}).result.phases == timed.phases
 
 
 def test_what_drifted_meanwhile_is_not_called_slower(judge):
@@ -290,28 +291,28 @@ def test_what_drifted_meanwhile_is_not_called_slower(judge):
 def test_a_contribution_is_the_ratio_of_the_two_combinations(judge):
     whole = BF16.merged(FUSED.settings)
     judge = judge.with_run(BF16, result(5.0, seed=1)).with_run(whole, result(4.0, seed=2))
-    found = judge.record(FUSED, whole, BF16)
+    found = trial_record(judge, FUSED, whole, BF16)
     assert found.contribution.speedup == pytest.approx(1.25, rel=0.01)
     assert found.comparison.speedup == pytest.approx(2.5, rel=0.01)
     assert found.own_effect == found.contribution
     assert found.verdict is Verdict.FASTER
-    assert judge.record(FUSED, whole, {"a.b": 1}).contribution is None
+    assert trial_record(judge, FUSED, whole, {"a.b": 1}).contribution is None
 
 
 def test_what_adds_nothing_to_a_fast_combination_is_not_called_faster(judge):
     whole = BF16.merged(FUSED.settings)
     judge = judge.with_run(BF16, result(5.0, seed=1)).with_run(whole, result(4.99, seed=2))
-    assert judge.record(FUSED, whole, BF16).verdict is Verdict.NO_DIFFERENCE
+    assert trial_record(judge, FUSED, whole, BF16).verdict is Verdict.NO_DIFFERENCE
 
 
 def test_a_gain_is_that_of_one_combination_over_another(judge):
     judge = judge.with_run(BF16, result(5.0, seed=1)).with_run({"a.b": 1}, result(8.0, seed=2))
     gain = judge.gain(BF16, {"a.b": 1})
     assert gain.ratio == pytest.approx(1.6, rel=0.01)
-    assert gain.proven
-    assert judge.gain({"a.b": 1}, BF16).lost
+    assert gain.is_better
+    assert judge.gain({"a.b": 1}, BF16).is_worse
     assert judge.gain(BF16, {}).ratio == pytest.approx(2.0, rel=0.01)
-    assert judge.gain({"never.run": 1}, {}).lost
+    assert judge.gain({"never.run": 1}, {}).is_worse
 
 
 def test_for_latency_a_larger_batch_is_no_gain():
@@ -319,10 +320,10 @@ def test_for_latency_a_larger_batch_is_no_gain():
     larger = {"data.batch_size": 16}
     by_samples = Judge(CATALOG, Mode.TRAIN, result(10.0)).with_run(larger, result(15.0, samples=16))
     by_steps = replace(by_samples, goal=Goal(Objective.LATENCY))
-    assert by_samples.gain(larger, {}).proven
-    assert by_steps.gain(larger, {}).lost
+    assert by_samples.gain(larger, {}).is_better
+    assert by_steps.gain(larger, {}).is_worse
     assert by_steps.gain(larger, {}).ratio == pytest.approx(10 / 15, rel=0.01)
-    assert by_steps.gain({}, larger).proven
+    assert by_steps.gain({}, larger).is_better
 
 
 @pytest.mark.parametrize(
@@ -347,13 +348,13 @@ def test_what_is_better_follows_from_the_goal(objective, new, old, better):
             {key: 1}, result(step_ms, seed=1, peak_reserved_bytes=peak * mib, energy_j_per_sample=energy_j)
         )
     gain = judge.gain({"a.b": 1}, {"c.d": 1})
-    assert (gain.proven, gain.lost) == (better, not better)
-    assert judge.gain({"a.b": 1}, {"a.b": 1}).proven is False
+    assert (gain.is_better, gain.is_worse) == (better, not better)
+    assert judge.gain({"a.b": 1}, {"a.b": 1}).is_better is False
 
 
 def test_an_empty_stack_is_the_baseline_and_once_as_fast(judge):
     judge = judge.with_run({}, result(14.0, seed=3))
-    stack = judge.stack({}, {"a.b": "why"})
+    stack = stack_record(judge, {}, {"a.b": "why"})
     assert (stack.settings, stack.dropped) == ({}, {"a.b": "why"})
     assert (stack.comparison.speedup, stack.comparison.ci_low, stack.comparison.ci_high) == (1.0, 1.0, 1.0)
     assert stack.comparison.verdict is Verdict.NO_DIFFERENCE
@@ -430,7 +431,7 @@ def test_memory_is_held_against_runs_that_inspected_nothing(memory_judge):
     baseline = memory_judge.baseline_record()
     assert baseline.result.peak_reserved_bytes == 1000 * MIB
     assert baseline.memory_floor == pytest.approx(0.004, abs=1e-4)
-    assert memory_judge.stack({}, {}).result.peak_reserved_bytes == 1000 * MIB
+    assert stack_record(memory_judge, {}, {}).result.peak_reserved_bytes == 1000 * MIB
     assert not helps(memory_judge, at(995))
     assert helps(memory_judge, at(940))
 
@@ -443,8 +444,8 @@ def test_identical_runs_that_differ_in_their_peaks_raise_the_floor(memory_judge)
 
 def test_the_largest_of_its_peaks_is_what_settings_take(memory_judge):
     once = memory_judge.with_run(BF16, at(700))
-    assert once.with_run(BF16, at(720)).stack(BF16, {}).result.peak_reserved_bytes == 720 * MIB
-    assert once.with_run(BF16, at(690)).record(CANDIDATE, BF16).result.peak_reserved_bytes == 700 * MIB
+    assert stack_record(once.with_run(BF16, at(720)), BF16, {}).result.peak_reserved_bytes == 720 * MIB
+    assert trial_record(once.with_run(BF16, at(690)), CANDIDATE, BF16).result.peak_reserved_bytes == 700 * MIB
 
 
 def test_energy_is_the_median_over_runs_and_its_noise_is_theirs():
@@ -457,7 +458,7 @@ def test_energy_is_the_median_over_runs_and_its_noise_is_theirs():
     assert 0.01 < baseline.energy_floor < 0.05
     for energy_j in (0.5, 0.6, 0.7):
         judge = judge.with_run(BF16, at(1000, energy_j=energy_j))
-    assert judge.stack(BF16, {}).result.energy_j_per_sample == 0.6
+    assert stack_record(judge, BF16, {}).result.energy_j_per_sample == 0.6
     assert judge.gain(BF16, {}).ratio == pytest.approx(1.02 / 0.6)
 
 

@@ -41,8 +41,8 @@ def lab(monkeypatch, tmp_path):
     budget = Budget(100.0, clock)
     told = []
     bench = Bench(request, Runner(), budget, Journal.create(request), emit=told.append, catalog=CATALOG)
-    budget.saw(3.0, Settings())
-    budget.saw(20.0, CATALOG.compiled_code(WHOLE), cost=1.0)
+    budget.learn(3.0, Settings())
+    budget.learn(20.0, CATALOG.compiled_code(WHOLE), cost=1.0)
     made = Lab(bench, told.append, consent=lambda consent: consent, report=lambda known: None)
     made.clock, made.told = clock, told
     return made
@@ -77,7 +77,7 @@ def test_the_reserve_is_what_the_turns_need_and_a_fifth_at_most(lab):
     known = with_stack(STACK)
     assert lab.reserve_s(known_of(gpu_facts())) == 0.0
     assert lab.reserve_s(known) == pytest.approx(1.2 * 6.0)
-    lab.bench.budget.saw(90.0, CATALOG.compiled_code(STACK.merged({"compile.mode": "default"})), cost=1.0)
+    lab.bench.budget.learn(90.0, CATALOG.compiled_code(STACK.merged({"compile.mode": "default"})), cost=1.0)
     slow = with_stack(WHOLE)
     assert lab.reserve_s(slow) <= 20.0
     proven = replace(known, judge=known.judge.with_in_turn(STACK))
@@ -109,7 +109,7 @@ def test_a_compilation_that_may_end_too_late_is_started_only_for_a_bold_leap(lab
 @pytest.mark.parametrize(("passed_s", "expected"), [(0.0, "with_loss"), (60.0, "regional")])
 def test_repeated_blocks_are_compiled_by_themselves_where_the_whole_may_take_too_long(lab, passed_s, expected):
     """A transformer's compilation takes 30 s, and half of that for its blocks."""
-    lab.bench.budget.saw(30.0, CATALOG.compiled_code(WHOLE.merged({"compile.mode": "max-autotune"})), cost=1.0)
+    lab.bench.budget.learn(30.0, CATALOG.compiled_code(WHOLE.merged({"compile.mode": "max-autotune"})), cost=1.0)
     blocks = gpu_facts(repeated_blocks=(("Block", 6),), families={"linear": 12})
     known = known_of(blocks)
     known = known.after(Move(Kind.LEAP, known.usual, 1.9, "stack"), Evidence(runs=((known.usual, result_at(1.5)),)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from advisor.experiment.judging.judge import Judge
+from advisor.experiment.judging.records import trial_record
 from advisor.experiment.ladder import climbs, descends, end_of_ladder, goes_on
 from advisor.recipe.catalog import load_catalog
 from advisor.records import Block, Candidate, Mode, Outcome, TrialRecord, TrialResult
@@ -29,7 +30,7 @@ def judge():
 
 def recorded(judge, candidate, rate):
     """The record of a candidate that ran once, at this rate."""
-    return judge.with_run(candidate.settings, at(rate)).record(candidate, candidate.settings)
+    return trial_record(judge.with_run(candidate.settings, at(rate)), candidate, candidate.settings)
 
 
 def test_a_ladder_climbs_on_though_its_record_was_judged_again(judge):

@@ -156,7 +156,7 @@ def test_what_compiles_ahead_is_in_the_cache_when_there_was_time(convnet):
     ahead = {"compile.mode": "default", "precision.autocast": "bfloat16"}
     main, other = spec_of({"compile.mode": "default"}), spec_of(ahead, kind=TrialKind.AHEAD)
     started_s = replay.clock()
-    result, early = replay.run_in_company(main, other, lambda message: None)
+    result, early = replay.run_compiling_ahead(main, other, lambda message: None)
     assert result.measured
     beside_s = replay.clock() - started_s
     assert beside_s < 1.3 * result.wall_s  # not one after the other
@@ -224,7 +224,7 @@ def test_an_interpreter_that_waits_makes_its_trial_start_sooner(convnet):
     replay.interpreters.start(environment, "")
     assert replay.interpreters
     assert replay.interpreters.has(environment)
-    replay.run_in_company(spec_of({"compile.mode": "default"}), None, lambda message: None)
+    replay.run_compiling_ahead(spec_of({"compile.mode": "default"}), None, lambda message: None)
     assert ran(replay, needed).startup_s < fresh.startup_s / 2
 
 

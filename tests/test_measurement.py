@@ -18,7 +18,6 @@ from advisor.recipe import Components
 from advisor.records import Block, Mode
 from advisor.runtime.loader import batches_in
 from advisor.runtime.step import make_step
-from advisor.trial.main import resident_data, stepper
 from advisor.trial.measurement.clock import (
     FEWEST_BLOCKS,
     BlockTeller,
@@ -33,6 +32,7 @@ from advisor.trial.measurement.clock import (
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import PROBE_STEPS, probe_batches, probe_inference, probe_training
 from advisor.trial.measurement.warmup import warm_up
+from advisor.trial.timed_loop import resident_data, stepper
 
 CPU = torch.device("cpu")
 

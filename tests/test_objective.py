@@ -65,7 +65,7 @@ def judged(objective, *figures, limit=None):
 
 def beats(objective, new, old, *, limit=None):
     """Whether a result of ``(speed-up, memory, energy)`` is better than another beyond the noise."""
-    return judged(objective, new, old, limit=limit).gain({"a.b": 0}, {"a.b": 1}).proven
+    return judged(objective, new, old, limit=limit).gain({"a.b": 0}, {"a.b": 1}).is_better
 
 
 # --- the figure and the gain ----------------------------------------------------------------------------------
@@ -97,8 +97,8 @@ def test_a_figure_that_was_not_measured_is_none():
 def test_the_gain_in_throughput_is_the_speed_up(speedup):
     gain, comparison = asked(yardstick(Objective.THROUGHPUT), "gain", speedup), compared(speedup)
     assert (gain.ratio, gain.low, gain.high) == (comparison.speedup, comparison.ci_low, comparison.ci_high)
-    assert gain.proven is (comparison.verdict is Verdict.FASTER)
-    assert gain.lost is (comparison.verdict is Verdict.SLOWER)
+    assert gain.is_better is (comparison.verdict is Verdict.FASTER)
+    assert gain.is_worse is (comparison.verdict is Verdict.SLOWER)
 
 
 @given(speeds, st.integers(1, 64))
@@ -119,7 +119,7 @@ def test_less_memory_and_less_energy_are_gains(share):
     for objective, change in ((Objective.MEMORY, {"memory": share}), (Objective.ENERGY, {"energy": share})):
         gain = asked(yardstick(objective), "gain", **change)
         assert gain.ratio == pytest.approx(1 / share, rel=1e-5)
-        assert not (gain.proven and gain.lost)
+        assert not (gain.is_better and gain.is_worse)
 
 
 def test_what_is_within_the_noise_of_identical_runs_is_no_gain():
@@ -166,7 +166,7 @@ def test_what_is_faster_in_as_little_memory_helps_too_and_ranks_behind_every_sav
 @given(objectives, speeds, shares, shares)
 def test_nothing_above_the_limit_is_recommended(objective, speedup, memory, energy):
     by = yardstick(objective, limit=0.8)
-    if asked(by, "worth", speedup, memory=memory, energy=energy):
+    if asked(by, "may_recommend", speedup, memory=memory, energy=energy):
         assert by.goal.fits(result(speedup, memory=memory))
 
 
@@ -182,9 +182,9 @@ def test_what_fits_never_gives_way_to_what_does_not(objective, speedup, memory, 
 def test_where_the_baseline_exceeds_the_limit_less_memory_comes_first():
     by = yardstick(Objective.THROUGHPUT, limit=0.8)
     assert by.too_large
-    assert asked(by, "worth", 0.6, memory=0.7)
+    assert asked(by, "may_recommend", 0.6, memory=0.7)
     assert asked(by, "helps", 0.6, memory=0.9)
-    assert not asked(by, "worth", 0.6, memory=0.9)
+    assert not asked(by, "may_recommend", 0.6, memory=0.9)
     assert beats(Objective.THROUGHPUT, (0.6, 0.9, 1), (1.5, 1.0, 1), limit=0.8)
     assert beats(Objective.THROUGHPUT, (0.6, 0.7, 1), (1.5, 0.9, 1), limit=0.8)
     assert not beats(Objective.THROUGHPUT, (0.6, 0.5, 1), (0.7, 0.7, 1), limit=0.8)
@@ -194,9 +194,9 @@ def test_where_the_baseline_exceeds_the_limit_less_memory_comes_first():
 def test_a_limit_above_the_baseline_changes_nothing_below_it():
     by = yardstick(Objective.THROUGHPUT, limit=2.0)
     assert not by.too_large
-    assert asked(by, "worth", 1.2, memory=1.9)
-    assert not asked(by, "worth", 1.2, memory=2.1)
-    assert not asked(by, "worth", 0.9, memory=0.5)
+    assert asked(by, "may_recommend", 1.2, memory=1.9)
+    assert not asked(by, "may_recommend", 1.2, memory=2.1)
+    assert not asked(by, "may_recommend", 0.9, memory=0.5)
 
 
 # --- the latency limit ----------------------------------------------------------------------------------------
@@ -213,8 +213,8 @@ def within(limit_ms, own_ms):
 
 def test_what_exceeds_the_latency_limit_is_not_recommended_however_fast():
     by = within(20.0, 10.0)
-    assert by.worth(calling(19.0, 3.0), compared(3.0))
-    assert not by.worth(calling(21.0, 3.0), compared(3.0))
+    assert by.may_recommend(calling(19.0, 3.0), compared(3.0))
+    assert not by.may_recommend(calling(21.0, 3.0), compared(3.0))
     assert by.goal.exceeded(calling(21.0)) == "longer than the latency limit"
     assert by.goal.fits(result()), "a trial without single calls exceeds no latency limit"
 
@@ -223,15 +223,15 @@ def test_a_baseline_beyond_the_latency_limit_is_not_beyond_the_memory_limit():
     by = within(20.0, 30.0)
     assert (by.beyond_limits, by.too_large) == (True, False)
     assert by.helps(calling(25.0, 1.2), compared(1.2))
-    assert not by.worth(calling(25.0, 1.2), compared(1.2))
+    assert not by.may_recommend(calling(25.0, 1.2), compared(1.2))
 
 
 def test_between_two_beyond_the_latency_limit_the_shorter_step_is_better():
     judge = Judge(CATALOG, Mode.INFER, calling(50.0), goal=Goal(latency_limit_ms=20.0))
     larger, shorter = Settings({"data.batch_size": 40}), Settings({"compile.mode": "default"})
     judge = judge.with_run(larger, calling(90.0, 2.0, batch=40)).with_run(shorter, calling(40.0, 1.2))
-    assert judge.gain(shorter, larger).proven
-    assert judge.gain(larger, Settings()).lost
+    assert judge.gain(shorter, larger).is_better
+    assert judge.gain(larger, Settings()).is_worse
 
 
 def test_a_peak_that_is_not_known_exceeds_no_limit():
@@ -260,7 +260,7 @@ def test_of_two_at_most_one_beats_the_other(objective, limit, first, second):
 def test_what_helps_beats_the_baseline(objective, new):
     judge, tried = judged(objective, new), {"a.b": 0}
     if judge.yardstick.helps(judge.result(tried), judge.compare(tried)):
-        assert judge.gain(tried, {}).proven
+        assert judge.gain(tried, {}).is_better
 
 
 # --- words ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from advisor.experiment.control import Decision
 from advisor.experiment.objective import Goal
 from advisor.experiment.state import SessionState
 from advisor.records import Comparison, Numerics, NumericsResult, ParetoPoint, Verdict
-from advisor.report.pareto import BASELINE, STACK, _width, front_of, measured_points, pareto_front
+from advisor.report.pareto import BASELINE, STACK, _width, front_of, measured_points, pareto_front, pareto_sentence
 
 
 def point(speedup, peak_bytes, *, name="x"):
@@ -270,3 +270,13 @@ def test_behind_a_faster_point_the_confirmed_still_counts():
 @pytest.mark.parametrize("interval", [(0.0, 1.2), (-1.0, 1.2), (1.2, 0.0), (float("nan"), 1.2)])
 def test_an_interval_of_a_damaged_journal_is_the_widest(interval):
     assert _width(Comparison(1.1, *interval, Verdict.FASTER)) == float("inf")
+
+
+@pytest.mark.parametrize(("speedup", "said"), [(1.5, "which of them is the fastest"), (0.9, "takes more memory")])
+def test_the_sentence_says_no_more_than_the_noise_allows(speedup, said, monkeypatch):
+    state = SessionState.of(sample_history())
+    open_ended = ParetoPoint("smaller", {"a.b": 1}, Comparison(speedup, 0.02, 27.0, 0.3), GIB)
+    monkeypatch.setattr(
+        "advisor.report.pareto.front_of", lambda _: (open_ended, ParetoPoint(BASELINE, {}, None, 2 * GIB))
+    )
+    assert said in pareto_sentence(state)

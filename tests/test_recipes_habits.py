@@ -128,7 +128,7 @@ def test_the_lines_that_wait_are_listed_with_their_cost():
     text = reason("host_sync", gpu_facts(profile=profile_facts(sync_places=places)))
     assert text.startswith("3 lines make the host wait, 1.75 ms a step, and only you can rewrite them: ")
     assert "train.py:41 `if loss.item() > 3:` 1.50 ms; model.py:7 `index = mask.nonzero()` 0.25 ms in 2 calls" in text
-    assert text.endswith("the backward pass for a time that cannot be told")
+    assert text.endswith("the backward pass for an unknown time")
     many = tuple(SyncPlace("a.py", line, "x.item()", 1.0, 1.0) for line in range(1, 9))
     assert reason("host_sync", gpu_facts(profile=profile_facts(sync_places=many))).endswith("and 3 more")
 

@@ -10,7 +10,7 @@ from facts import gpu_facts, profile_facts
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import Decision
-from advisor.experiment.judging.judge import BASELINE, Beside, Judge, prior_spread
+from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
 from advisor.experiment.known import Evidence, Kind, Known, Move
 from advisor.experiment.moves import moves
 from advisor.experiment.past.resuming import take_over
@@ -95,7 +95,7 @@ IN_TURN = (
 )
 SIDE_BY_SIDE = (
     Move(Kind.TURNS, STACK, 1.0, "stack, confirmed"),
-    Evidence(beside=Beside(result(5.0).blocks, result(10.0).blocks, result(5.0))),
+    Evidence(alternated=AlternatedBlocks(result(5.0).blocks, result(10.0).blocks, result(5.0))),
 )
 
 
@@ -125,7 +125,7 @@ def test_runs_that_failed_are_not_tried_again():
     failed = TrialResult(Outcome.OUT_OF_MEMORY, "it needs more than there is")
     told, _ = told_by((LEAP[0], Evidence(runs=((STACK, failed),))))
     after = resumed(told)
-    assert after.judge.knows(STACK)
+    assert after.judge.has_tried(STACK)
     assert after.judge.result(STACK) == failed
     assert after.stack == BASELINE
     assert all(move.settings != STACK for move in moves(after))
@@ -161,9 +161,9 @@ def test_the_best_stack_is_the_stack_again():
 def test_what_was_confirmed_stays_confirmed(turns):
     told, before = told_by(LEAP, turns)
     after = resumed(told)
-    assert before.judge.proven(STACK)
-    assert after.judge.proven(STACK)
-    assert after.judge.beside == before.judge.beside
+    assert before.judge.took_turns(STACK)
+    assert after.judge.took_turns(STACK)
+    assert after.judge.alternated == before.judge.alternated
     assert Kind.TURNS not in {move.kind for move in moves(after)}
     assert Kind.TURNS in {move.kind for move in moves(resumed(told_by(LEAP)[0]))}
 
@@ -223,7 +223,7 @@ def test_a_journal_of_records_only_is_taken_over_as_well():
 def test_what_was_skipped_was_not_tried():
     told, _ = told_by()
     Teller(told.append).skip(GRADS, "there was no time")
-    assert not resumed(told).judge.knows(GRADS.settings)
+    assert not resumed(told).judge.has_tried(GRADS.settings)
 
 
 @pytest.mark.parametrize("lost", [events.FactsFound, events.BaselineMeasured])
@@ -249,12 +249,12 @@ def test_only_what_is_new_is_told_again_and_a_second_resumption_knows_all():
     told, _ = told_by(ALONE_RUN, LEAP, CONTROL, SIDE_BY_SIDE)
     known, more = resumed(told), []
     teller = Teller(more.append)
-    teller.has_told(told)
+    teller.mark_as_posted(told)
     teller.tell(known)
     runs = [event for event in more if isinstance(event, (events.RunMeasured, events.TurnsMeasured))]
     assert runs == [events.RunMeasured({}, beginning(10.3).judge.baseline)]
     twice = take_over(beginning(10.4), SessionState.of([*told, *more]), [*told, *more])
     assert twice.judge.runs[BASELINE] == (beginning(10.3).judge.baseline, beginning(10.4).judge.baseline)
     assert apart_from_the_baseline(twice.judge) == apart_from_the_baseline(known.judge)
-    assert twice.judge.beside == known.judge.beside
+    assert twice.judge.alternated == known.judge.alternated
     assert twice.stack == known.stack

@@ -47,7 +47,7 @@ def test_the_first_two_stacks_are_the_usual_one_and_the_same_compiled():
     assert lab.settings_of(Kind.LEAP)[:2] == [PLAIN, WHOLE]
     assert [move.kind for move in lab.asked[:3]] == [Kind.LEAP, Kind.CONTROL, Kind.LEAP], "the noise is known before"
     assert known.stack == WHOLE
-    assert known.judge.proven(WHOLE)
+    assert known.judge.took_turns(WHOLE)
 
 
 def test_no_setting_needs_to_gain_alone():

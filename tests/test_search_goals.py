@@ -33,7 +33,7 @@ from advisor.records import Objective
 
 
 def decided(known, **decisions):
-    return known.under(replace(known.plan.consent, decisions={k: Decision(v) for k, v in decisions.items()}))
+    return known.with_consent(replace(known.plan.consent, decisions={k: Decision(v) for k, v in decisions.items()}))
 
 
 def test_what_is_rejected_goes_and_the_rest_is_measured_next():
@@ -43,7 +43,7 @@ def test_what_is_rejected_goes_and_the_rest_is_measured_next():
     assert after.dropped[BF16.key] == REJECTED
     lab = FakeLab(EVERYTHING_HELPS)
     again = search(after, lab)
-    if not known.judge.knows(after.stack):
+    if not known.judge.has_tried(after.stack):
         assert lab.asked[0].settings == after.stack
     assert BF16.key not in again.stack
     assert not any(BF16.key in move.settings for move in lab.asked)

@@ -106,15 +106,10 @@ def test_what_is_not_yaml_is_named_with_its_source(text):
 # --- files ----------------------------------------------------------------------------------------------------
 
 
-def test_a_file(tmp_path):
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_file_with_a_byte_order_mark_and_without(tmp_path, mark):
     path = tmp_path / "tuned.yaml"
-    path.write_text("step.cuda_graph: true\n", encoding="utf-8")
-    assert Settings.from_file(path) == {"step.cuda_graph": True}
-
-
-def test_a_file_with_a_byte_order_mark(tmp_path):
-    path = tmp_path / "tuned.yaml"
-    path.write_text("\ufeffstep.cuda_graph: true\n", encoding="utf-8")
+    path.write_text(f"{mark}step.cuda_graph: true\n", encoding="utf-8")
     assert Settings.from_file(path) == {"step.cuda_graph": True}
 
 

@@ -11,7 +11,7 @@ from fake_trials import FakeRun, FakeTrials
 from made_up import CATALOG
 
 from advisor.experiment import events, session
-from advisor.experiment.measuring.company import Company, company_of, cores_of_a_trial, undisturbed
+from advisor.experiment.measuring.other_gpus import OtherGpus, cores_of_a_trial, gpus_alike, other_gpus
 from advisor.export.json_report import report
 from advisor.records import GpuProcess, Hardware, TargetSpec
 
@@ -130,41 +130,43 @@ def test_a_session_that_is_cancelled_ends_the_trials_of_all_gpus(run, monkeypatc
 @pytest.mark.parametrize(
     ("hardware", "found"),
     [
-        (machine(1), Company()),
-        (machine(2), Company(("cuda:1",))),
-        (machine(2, cores=3), Company(problem="two trials at a time need 4 cores, and 3 are usable")),
-        (machine(4, cores=6), Company(("cuda:1", "cuda:2"))),
-        (machine(2, mig_enabled=True), Company(problem="the GPUs are divided into MIG instances")),
+        (machine(1), OtherGpus()),
+        (machine(2), OtherGpus(("cuda:1",))),
+        (machine(2, cores=3), OtherGpus(problem="two trials at a time need 4 cores, and 3 are usable")),
+        (machine(4, cores=6), OtherGpus(("cuda:1", "cuda:2"))),
+        (machine(2, mig_enabled=True), OtherGpus(problem="the GPUs are divided into MIG instances")),
         (
             machine(2, processes=(GpuProcess(1, "other", None),)),
-            Company(problem="other processes use the other GPUs"),
+            OtherGpus(problem="other processes use the other GPUs"),
         ),
         (
             Hardware(host(), (h200(), h200(index=1, uuid="GPU-1", name="NVIDIA L4"))),
-            Company(problem="the GPUs are of different models"),
+            OtherGpus(problem="the GPUs are of different models"),
         ),
     ],
 )
 def test_other_gpus_are_used_where_they_are_alike_free_and_fed(hardware, found):
-    assert company_of(gpu_facts(hardware=hardware), TARGET, {}) == found
+    assert other_gpus(gpu_facts(hardware=hardware), TARGET, {}) == found
 
 
 def test_a_loaders_workers_count_as_cores():
     facts = gpu_facts(hardware=machine(2, cores=16), loader=loader_facts(num_workers=8))
-    assert company_of(facts, TARGET, {}).problem == "two trials at a time need 20 cores, and 16 are usable"
+    assert other_gpus(facts, TARGET, {}).problem == "two trials at a time need 20 cores, and 16 are usable"
     assert cores_of_a_trial(facts, {"data.num_workers": 4}, CATALOG) == 6
     assert cores_of_a_trial(facts, {"compile.mode": "default"}, CATALOG) == 26
 
 
 def test_only_visible_gpus_are_used_by_the_numbers_that_cuda_gives_them():
     facts = gpu_facts(hardware=machine(4))
-    assert company_of(facts, TARGET, {"CUDA_VISIBLE_DEVICES": "3"}) == Company()
-    assert company_of(facts, TARGET, {"CUDA_VISIBLE_DEVICES": "2,GPU-3"}) == Company(("cuda:1",))
-    assert company_of(facts, replace(TARGET, device="cuda:1"), {"CUDA_VISIBLE_DEVICES": "2,3"}) == Company(("cuda:0",))
-    assert company_of(facts, TARGET, {"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}) == Company()
+    assert other_gpus(facts, TARGET, {"CUDA_VISIBLE_DEVICES": "3"}) == OtherGpus()
+    assert other_gpus(facts, TARGET, {"CUDA_VISIBLE_DEVICES": "2,GPU-3"}) == OtherGpus(("cuda:1",))
+    assert other_gpus(facts, replace(TARGET, device="cuda:1"), {"CUDA_VISIBLE_DEVICES": "2,3"}) == OtherGpus(
+        ("cuda:0",)
+    )
+    assert other_gpus(facts, TARGET, {"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}) == OtherGpus()
 
 
-def test_a_slower_own_gpu_or_no_other_that_is_as_fast_means_no_company():
-    assert undisturbed(["cuda:1", "cuda:2"], 10.0, [10.05, 9.95, 10.5], 0.01) == Company(("cuda:1",))
-    assert "5.0 % longer" in undisturbed(["cuda:1"], 10.0, [10.5, 10.0], 0.01).problem
-    assert "5.0 % less" in undisturbed(["cuda:1"], 10.0, [10.0, 9.5], 0.01).problem
+def test_a_slower_own_gpu_or_no_other_that_is_as_fast_means_none_beside():
+    assert gpus_alike(["cuda:1", "cuda:2"], 10.0, [10.05, 9.95, 10.5], 0.01) == OtherGpus(("cuda:1",))
+    assert "5.0 % longer" in gpus_alike(["cuda:1"], 10.0, [10.5, 10.0], 0.01).problem
+    assert "5.0 % less" in gpus_alike(["cuda:1"], 10.0, [10.0, 9.5], 0.01).problem

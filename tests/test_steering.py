@@ -33,7 +33,7 @@ class Clock:
 def test_a_session_that_is_paused_waits_until_it_may_go_on():
     steering, told = Steering(), []
     steering.pause()
-    waiting = threading.Thread(target=lambda: steering.hold(told.append))
+    waiting = threading.Thread(target=lambda: steering.wait_while_paused(told.append))
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive()
@@ -65,12 +65,12 @@ def test_one_batch_size_that_is_accepted_does_not_accept_the_others():
     mode = gpu_facts().workload.mode
     consent = Consent(CATALOG, mode, Numerics.CLOSE, decisions.all(), values=decisions.values())
     sizes = {size: Candidate("batch_size", "data.batch_size", size) for size in (64, 128, 256)}
-    assert [size for size, candidate in sizes.items() if not consent.waits(candidate)] == [128]
+    assert [size for size, candidate in sizes.items() if not consent.needs_consent(candidate)] == [128]
     assert [size for size, candidate in sizes.items() if consent.permits(candidate.settings)] == [128]
     assert decisions.take("batch_size", Decision.ACCEPTED), "all of them is another decision"
     assert decisions.values() == {}
     every = Consent(CATALOG, mode, Numerics.CLOSE, decisions.all(), values=decisions.values())
-    assert not any(every.waits(candidate) for candidate in sizes.values())
+    assert not any(every.needs_consent(candidate) for candidate in sizes.values())
     assert every.decided != consent.decided
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
 from collections import namedtuple
@@ -11,64 +10,19 @@ from dataclasses import dataclass, replace
 import msgspec
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
+from trial_data import SEED, Images, Sevens, augmented, plain, seen
 
-from advisor.errors import RefusedError, TargetError
 from advisor.experiment.judging.data import compare_data, widened
 from advisor.experiment.judging.numerics import compare_numerics
 from advisor.portable.device_loader import DeviceLoader
-from advisor.portable.plan import StepPlan
-from advisor.recipe.rebuild import loader_with, loader_with_workers
-from advisor.records import DataPrint, Mode, Numerics, Outcome, TrialResult
+from advisor.recipe.rebuild import loader_with
+from advisor.records import DataPrint, Numerics, Outcome, TrialResult
 from advisor.trial.measurement.data_prints import pinning_problem, print_of
 from advisor.trial.measurement.draws import (
-    check_batch_size,
-    check_batches,
-    first_batches,
-    look_at,
-    note_on,
-    state_problem,
-    undisturbed,
+    notes_on_data,
 )
-from advisor.trial.measurement.epochs import check_epochs
 from advisor.trial.measurement.feed import Feed
-
-PLAN = StepPlan(Mode.TRAIN, "cpu")
-SEED = 5
-
-
-class Images(Dataset):
-    """Images that are augmented by the generators that people use, and labels that are not."""
-
-    def __init__(self, augment=True):
-        self.augment = augment
-        self.calls = 0
-
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, index):
-        self.calls += 1
-        noise = torch.rand(3) + random.random() if self.augment else torch.zeros(3)
-        return noise + index, index
-
-
-def plain(**options):
-    return DataLoader(Images(augment=False), batch_size=4, **options)
-
-
-def augmented(**options):
-    return DataLoader(Images(), batch_size=4, **options)
-
-
-def seen(loader, *, twice=True, steps=4):
-    """What a trial reports of its data."""
-    batches = first_batches(loader, SEED, 5, plan=PLAN)
-    data = look_at(loader, batches, SEED, PLAN, twice=twice)
-    feed = Feed(loader, SEED)
-    for _ in range(steps):
-        feed.next()
-    return replace(data, fed=feed.prints)
 
 
 def difference(new, old):
@@ -96,11 +50,11 @@ def test_workers_change_nothing_of_the_data_but_augmentation(make):
 def test_what_is_random_is_known_and_told():
     data = seen(augmented(shuffle=True))
     assert (data.random, data.loose) == (("0",), ())
-    assert note_on(data) == [
+    assert notes_on_data(data) == [
         "augmentation draws batch[0] at random, so its values are not compared when a loader is changed"
     ]
     assert seen(plain(shuffle=True)).random == ()
-    assert note_on(seen(plain())) == note_on(None) == []
+    assert notes_on_data(seen(plain())) == notes_on_data(None) == []
 
 
 class Cropped(Images):
@@ -116,11 +70,6 @@ def test_shapes_that_are_random_are_not_compared():
 
 
 # --- other data -----------------------------------------------------------------------------------------------
-
-
-class Sevens(DataLoader):
-    def __iter__(self):
-        return ([images * 0 + 7, labels] for images, labels in super().__iter__())
 
 
 class Stream(IterableDataset):
@@ -294,231 +243,6 @@ def test_batches_that_pinning_would_not_reach(batch, problem):
     assert bool(problem) == bool(pinning_problem(batch))
 
 
-# --- drawing --------------------------------------------------------------------------------------------------
-
-
-class Stateful(Sampler):
-    def __init__(self):
-        self.epoch = 0
-
-    def __iter__(self):
-        self.epoch += 1
-        return iter(range(self.epoch, 20))
-
-    def __len__(self):
-        return 19
-
-
-class Opening(Images):
-    file = None
-    rng = random.Random(3)  # of the class: shared
-
-    def __init__(self):
-        super().__init__()
-        self.own = random.Random(4)
-
-    def __getitem__(self, index):
-        self.file = self.file or object()
-        self.calls += 1
-        return torch.tensor(self.own.random()), index
-
-
-def test_drawing_leaves_everything_as_it_was():
-    generator = torch.Generator().manual_seed(2)
-    dataset, sampler = Opening(), Stateful()
-    loader = DataLoader(dataset, batch_size=4, sampler=sampler, generator=generator)
-    random.seed(1)
-    torch.manual_seed(1)
-    before = torch.get_rng_state(), random.getstate(), generator.get_state(), dataset.own.getstate()
-    first = first_batches(loader, SEED, 3)
-    again = first_batches(loader, SEED, 3)
-    look_at(loader, first, SEED, PLAN, twice=True)
-    after = torch.get_rng_state(), random.getstate(), generator.get_state(), dataset.own.getstate()
-    assert list(map(print_of, first)) == list(map(print_of, again))
-    assert torch.equal(before[0], after[0])
-    assert before[1] == after[1]
-    assert torch.equal(before[2], after[2])
-    assert before[3] == after[3]
-    assert (sampler.epoch, dataset.calls, dataset.file) == (0, 0, None)  # workers open the file for themselves
-
-
-def test_what_fails_is_taken_back_too():
-    dataset = Failing()
-    with pytest.raises(TargetError), undisturbed(DataLoader(dataset)):
-        Feed(DataLoader(dataset, batch_size=10)).next()
-    assert dataset.calls == 0
-
-
-class InWorkersOnly(Images):
-    def __getitem__(self, index):
-        return torch.utils.data.get_worker_info().id + torch.zeros(2), index
-
-
-def test_a_dataset_that_needs_a_worker_gets_one():
-    batches = first_batches(DataLoader(InWorkersOnly(), batch_size=4, num_workers=2), SEED, 2)
-    assert [labels.tolist() for _, labels in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
-def test_an_endless_loader_is_drawn_from_as_any():
-    class Forever(IterableDataset):
-        def __iter__(self):
-            return itertools.repeat(torch.ones(2))
-
-    assert len(first_batches(DataLoader(Forever(), batch_size=3), SEED, 4)) == 4
-
-
-class SizesItsOwn(DataLoader):
-    def __iter__(self):
-        return (torch.zeros(4) for _ in range(5))
-
-
-def test_a_batch_size_that_a_class_does_not_heed_is_refused():
-    with pytest.raises(RefusedError, match="SizesItsOwn reads its samples in its own way"):
-        check_batch_size(loader_with(SizesItsOwn(Images(), batch_size=4), batch_size=8))
-    check_batch_size(loader_with(Sevens(Images(), batch_size=4), batch_size=8))
-    check_batch_size(plain())
-    check_batch_size(torch.ones(2))
-
-
-# --- bad input ------------------------------------------------------------------------------------------------
-
-
-class Failing(Images):
-    def __getitem__(self, index):
-        if index == 9:
-            raise KeyError("no such image")
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_that_fails_says_at_which_batch(workers):
-    loader = DataLoader(Failing(), batch_size=4, num_workers=workers)
-    message = r"^the DataLoader failed at batch 3: KeyError: 'no such image'$"
-    with pytest.raises(TargetError, match=message) as error:
-        first_batches(loader, SEED, 5)
-    assert "no such image" in error.value.details
-    feed = Feed(loader, SEED)
-    feed.next()
-    feed.next()
-    with pytest.raises(TargetError, match=message):
-        feed.next()
-
-
-@pytest.mark.parametrize(
-    ("batches", "message"),
-    [
-        ([], "the DataLoader yields no batch."),
-        ([[]], r"batch 1 of the DataLoader is empty \(\[\]\)."),
-        ([{"x": torch.ones(1)}, {}], r"batch 2 of the DataLoader is empty \(\{\}\)."),
-        ([None], r"batch 1 of the DataLoader is empty \(None\)."),
-        ([(torch.zeros(0, 4), torch.zeros(0))], r"holds no sample: float32\[0, 4\], float32\[0\]."),
-    ],
-)
-def test_batches_that_nothing_can_be_run_on(batches, message):
-    with pytest.raises(TargetError, match=message):
-        check_batches(batches, of_loader=True)
-
-
-def test_batches_that_are_no_tensors_or_hold_some_empty_ones_are_fine():
-    check_batches([["a text"], (torch.ones(2, 3), torch.zeros(0, 4))], of_loader=True)
-    with pytest.raises(TargetError, match="the batch holds no sample"):
-        check_batches([torch.zeros(0, 3)], of_loader=False)
-
-
-class Meddling(Images):
-    def __init__(self, meddle):
-        super().__init__()
-        self.meddle = meddle
-
-    def __getitem__(self, index):
-        self.meddle(index)
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize(
-    ("meddle", "named"),
-    [
-        (lambda index: None, ""),
-        (torch.manual_seed, "random seed"),
-        (random.seed, "random seed"),
-        (lambda index: torch.set_grad_enabled(False), "gradient mode"),
-        (lambda index: torch.set_default_dtype(torch.float64), "default type"),
-    ],
-)
-def test_a_dataset_that_meddles_with_the_program_is_found(meddle, named):
-    loader = DataLoader(Meddling(meddle), batch_size=2, shuffle=True)
-    first_batches(loader, SEED, 2)
-    problem = state_problem(loader)
-    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == (True, torch.float32)
-    assert named in problem
-    assert bool(problem) == bool(named)
-
-
 def test_a_print_survives_the_journal():
     data = seen(augmented())
     assert msgspec.json.decode(msgspec.json.encode(data), type=DataPrint) == data
-
-
-class KeepsItsPlace(Sampler):
-    """Goes on where it stopped, as samplers do that training is resumed with."""
-
-    def __init__(self):
-        self.place = 0
-
-    def __len__(self):
-        return 4000
-
-    def __iter__(self):
-        for _ in range(len(self)):
-            self.place = (self.place + 1) % 4000
-            yield self.place
-
-
-class TellsTheDataset(Sampler):
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __len__(self):
-        return 24
-
-    def __iter__(self):
-        self.dataset.epoch += 1
-        return iter(range(24))
-
-
-class ByEpoch(Dataset):
-    epoch = 0
-
-    def __init__(self):
-        self.epoch = 0
-
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, index):
-        return torch.tensor(float(index + 100 * self.epoch))
-
-
-class InOneGo(Sampler):
-    """Its order is by the seed of the loop: nothing that workers would change."""
-
-    def __len__(self):
-        return 24
-
-    def __iter__(self):
-        return iter(torch.randperm(24).tolist())
-
-
-@pytest.mark.process
-def test_an_order_that_workers_would_change_ends_the_trial():
-    dataset = ByEpoch()
-    told = DataLoader(dataset, batch_size=4, sampler=TellsTheDataset(dataset))
-    with pytest.raises(RefusedError, match="changes the dataset as an epoch begins"):
-        check_epochs(told, loader_with_workers(told, 1), 0)
-    assert dataset.epoch == 0
-    long = DataLoader(range(4000), batch_size=4, sampler=KeepsItsPlace())
-    with pytest.raises(RefusedError, match="KeepsItsPlace keeps count while it is read"):
-        check_epochs(long, loader_with_workers(long, 1), 0)
-    assert long.sampler.place == 0
-    for same in (DataLoader(ByEpoch(), 4, sampler=InOneGo()), DataLoader(ByEpoch(), 4, shuffle=True)):
-        check_epochs(same, loader_with_workers(same, 2), 0)

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import tui_histories as histories
 
@@ -87,6 +89,11 @@ def test_flops_and_bytes_a_second() -> None:
 def test_verdicts_and_outcomes() -> None:
     assert formatting.format_verdict(histories.LAST) == "faster"
     assert formatting.format_verdict(histories.BATCH_BIG) == "out of memory"
+    open_ended = replace(histories.LAST, comparison=Comparison(0.73, 0.02, 27.0, 0.3))
+    assert formatting.format_verdict(open_ended) == "too noisy to tell"
+    assert formatting.format_verdict(replace(open_ended, comparison=Comparison(1.0, 0.99, 1.01, 0.3))) == (
+        "no measurable difference"
+    )
     oom = TrialResult(Outcome.OUT_OF_MEMORY, "tried to\nallocate 2 GiB")
     assert formatting.format_outcome(oom) == "out of memory: tried to allocate 2 GiB"
     assert formatting.format_numerics(NumericsResult(Numerics.CLOSE, Numerics.CLOSE, 3.1e-3, "")) == "close (3.1e-03)"

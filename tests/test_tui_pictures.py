@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tui_pictures import LARGE, is_unchanged
+from tui_pictures import is_unchanged
+from tui_pilot import LARGE
 
 from advisor.tui.actions import VIEWS
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from planted import plant_numerics
 
 from advisor.experiment.judging.judge import Judge
+from advisor.experiment.judging.records import trial_record
 from advisor.experiment.judging.tolerance import own_rounding
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
@@ -68,4 +69,4 @@ class NumericsBench:
         """The record of a recipe's value."""
         candidate = Candidate(recipe, self.catalog[recipe].key, value)
         judge = self.judge.with_run(candidate.settings, self.trial(candidate.settings))
-        return judge.record(candidate, candidate.settings)
+        return trial_record(judge, candidate, candidate.settings)

@@ -45,7 +45,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], Invocation]] = {
     "init": init.parse,
     "check": check.parse,
     "follow": follow.parse,
-    "completion": completion.parse,
+    "completion": lambda arguments: completion.parse(arguments, COMMANDS),
     "help": topics.parse,
 }
 

@@ -15,7 +15,7 @@ from advisor.records import Candidate, Phase, Profile
 _WORTH_TRYING = 0.02
 
 
-def hopeless(
+def without_gain(
     catalog: Catalog,
     profile: Profile | None,
     candidates: Iterable[Candidate],
@@ -40,13 +40,13 @@ def hopeless(
         named = " and ".join(phase.value for phase in sorted(phases, key=list(Phase).index))
         reasons[candidate.recipe] = (
             f"{named} {'takes' if len(phases) == 1 else 'take'} {format_percent(share, digits=2)} of the step, so it "
-            f"can gain no more than that: below {format_percent(min(noise_floor, _WORTH_TRYING), digits=1)} nothing "
-            "can be shown here"
+            f"can gain no more than that, and gains below {format_percent(min(noise_floor, _WORTH_TRYING), digits=1)} "
+            "cannot be measured here"
         )
     return reasons
 
 
-def pointless(goal: Goal, candidates: Iterable[Candidate]) -> dict[str, str]:
+def against_objective(goal: Goal, candidates: Iterable[Candidate]) -> dict[str, str]:
     """The recipes among the candidates that can only work against the objective, each with the reason."""
     larger = any(candidate.recipe == BATCH_SIZE and not candidate.already_on for candidate in candidates)
     return {BATCH_SIZE: goal.words.larger_batch} if larger and not goal.tries_larger_batches else {}

@@ -30,14 +30,14 @@ def of_noise(known: Known) -> str:
     busy = f"; {wanted}" if wanted else ""
     return (
         f"this machine is noisy: processes that run the same steps differ by {much} {format_percent(floor)}{busy}. "
-        "Intervals are as much wider; end other programs and run again for finer ones"
+        "The intervals are wider for it; end other programs and run again for narrower ones"
     )
 
 
 def of_the_load(cores: int) -> str:
     """A phrase on a load above the number of cores; empty where the load is lower or not known."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return f"{load:.1f} programs at a time wanted one of its {cores} cores" if load > cores else ""
+    return f"{load:.1f} programs at a time compete for its {cores} cores" if load > cores else ""
 
 
 def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
@@ -47,7 +47,7 @@ def of_the_budget(known: Known, spent_s: float, total_s: float) -> str:
         return ""
     minutes = math.ceil(_BUDGET_PER_START * spent_s / 60)
     return (
-        f"the budget of {format_seconds(total_s)} left no time to try anything: what comes before that took "
+        f"the budget of {format_seconds(total_s)} left no time to try anything: the baseline and its preparation took "
         f"{format_seconds(spent_s)}; give it --budget {minutes}m or more"
     )
 

@@ -48,8 +48,8 @@ class Consent:
         """Whether these settings may be used."""
         return not self.why_not(settings, measured)
 
-    def waits(self, candidate: Candidate) -> bool:
-        """Whether a candidate changes more, by its declaration, than is allowed, and nobody has accepted it."""
+    def needs_consent(self, candidate: Candidate) -> bool:
+        """Whether a candidate is declared to change more than is allowed, and the person has not accepted it."""
         declared = self.catalog[candidate.recipe].numerics_of(candidate.value, self.mode)
         return declared.severity > self.allow.severity and not self.accepts(candidate.recipe, candidate.value)
 

@@ -157,7 +157,7 @@ class Steering:
         self.ending = False
         self.go_on()
 
-    def hold(self, tell: Callable[[bool], None]) -> None:
+    def wait_while_paused(self, tell: Callable[[bool], None]) -> None:
         """Wait until the session may go on, and ``tell`` when that begins and ends."""
         tell(True)
         self._may_go_on.wait()

@@ -8,7 +8,8 @@ from enum import StrEnum
 
 from advisor.experiment.consent import Consent
 from advisor.experiment.control import REJECTED
-from advisor.experiment.judging.judge import BASELINE, Beside, Judge, prior_spread
+from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
+from advisor.experiment.judging.records import trial_record
 from advisor.experiment.plan import COMPILE_MODE, Plan
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import fills_the_device
@@ -63,7 +64,7 @@ class Move:
 
     @property
     def is_bold(self) -> bool:
-        """Whether so much is expected of a leap, or of knowing the noise before it, that it comes before all others."""
+        """Whether a leap, or measuring the noise before it, promises so much that it comes before all others."""
         return self.kind in (Kind.LEAP, Kind.CONTROL) and self.gain >= POLICY.bold
 
 
@@ -75,7 +76,7 @@ class Evidence:
     """
 
     runs: tuple[tuple[Settings, TrialResult], ...] = ()
-    beside: Beside | None = None
+    alternated: AlternatedBlocks | None = None
     control: TrialResult | None = None
     reference: TrialResult | None = None
     facts: Facts | None = None
@@ -89,9 +90,9 @@ class Known:
 
     ``usual`` and ``compiles`` are the two leaps: the expert's stack without compiling, and what compiling it adds.
     ``stack`` is the best usable combination; where the person rejected a part of it, the rest, perhaps unmeasured.
-    ``dropped`` says why keys are not in it. ``leapt`` are the whole stacks that were measured, also weakened ones;
-    ``tried`` are the settings in which a candidate was last in question, by its name; ``done`` are the instruments that
-    have been used.
+    ``dropped`` says why keys are not in it. ``measured_leaps`` are the whole stacks that were measured, also weakened
+    ones; ``tried`` are the settings in which a candidate was last in question, by its name; ``done`` are the
+    instruments that have been used.
     """
 
     plan: Plan
@@ -100,7 +101,7 @@ class Known:
     compiles: Settings
     stack: Settings = BASELINE
     dropped: Mapping[str, str] = field(default_factory=dict)
-    leapt: frozenset[Settings] = frozenset()
+    measured_leaps: frozenset[Settings] = frozenset()
     tried: Mapping[str, Settings] = field(default_factory=dict)
     done: frozenset[Kind] = frozenset()
 
@@ -121,7 +122,7 @@ class Known:
     @property
     def pending(self) -> bool:
         """Whether the stack is still to be measured: the person rejected a part of it."""
-        return not self.judge.knows(self.stack)
+        return not self.judge.has_tried(self.stack)
 
     def why_unusable(self, settings: Settings) -> str:
         """The reason that tried settings cannot be the stack; empty when they can."""
@@ -147,15 +148,15 @@ class Known:
 
     def has_record(self, candidate: Candidate) -> bool:
         """Whether anything is known of a candidate."""
-        return self.judge.knows(candidate.settings) or bool(self._in_company(candidate)[0])
+        return self.judge.has_tried(candidate.settings) or bool(self._most_telling(candidate)[0])
 
     def record(self, candidate: Candidate) -> TrialRecord | None:
         """The record of a candidate: alone, or in the most telling combination; None when it was not measured."""
         alone = Settings(candidate.settings)
-        if self.judge.knows(alone):
-            return replace(self.judge.record(candidate, alone), contribution=self._on_the_stack(candidate))
-        whole, rest = self._in_company(candidate)
-        return self.judge.record(candidate, whole, rest) if whole else None
+        if self.judge.has_tried(alone):
+            return replace(trial_record(self.judge, candidate, alone), contribution=self._on_the_stack(candidate))
+        whole, rest = self._most_telling(candidate)
+        return trial_record(self.judge, candidate, whole, rest) if whole else None
 
     def contribution_of(self, key: str) -> float | None:
         """The speed-up that a setting adds to the stack or, where unknown, to the uncompiled stack; else None."""
@@ -187,7 +188,7 @@ class Known:
         catalog = self.plan.catalog
         return Settings({key: value for key, value in self.stack.items() if not catalog.by_key(key).expensive})
 
-    def _in_company(self, candidate: Candidate) -> tuple[Settings, Settings]:
+    def _most_telling(self, candidate: Candidate) -> tuple[Settings, Settings]:
         """The measured combination that says most about a candidate, and the same without it."""
         holds = [s for s in self.judge.runs if s.get(candidate.key) == candidate.value]
         pairs = [(whole, whole.without(candidate.key)) for whole in holds if self.judge.measured_runs(whole)]
@@ -196,9 +197,9 @@ class Known:
         order = sorted(compared, key=lambda pair: (pair[0] == self.stack, pair[0] == tried, len(pair[0])))
         if order:
             return order[-1]
-        if tried is not None and self.judge.knows(tried):
+        if tried is not None and self.judge.has_tried(tried):
             return tried, tried.without(candidate.key)
-        if self.stack.get(candidate.key) == candidate.value and self.judge.knows(self.stack):
+        if self.stack.get(candidate.key) == candidate.value and self.judge.has_tried(self.stack):
             return self.stack, self.stack.without(candidate.key)
         return BASELINE, BASELINE
 
@@ -209,21 +210,21 @@ class Known:
         known = self._with(move, evidence)
         match move.kind:
             case Kind.LEAP:
-                known = known._leapt(move)
+                known = known._after_leap(move)
             case Kind.ADD | Kind.SWAP | Kind.ALONE:
-                known = known._tried(move)
+                known = known._after_candidate(move)
             case Kind.DROP:
-                known = known._left_out(move)
+                known = known._after_drop(move)
             case Kind.AGAIN:
-                known = known._weighed_again(move)
+                known = known._after_repeat(move)
             case Kind.TURNS:
-                known = known._proven(move)
-        known = known._reconsidered()
+                known = known._after_turns(move)
+        known = known._with_best_leap()
         for other, beside in evidence.others:
             known = known.after(other, beside)
         return known
 
-    def under(self, consent: Consent) -> Known:
+    def with_consent(self, consent: Consent) -> Known:
         """The knowledge under other decisions: what was rejected is out of the stack, which may have to be measured."""
         if consent.decided == self.plan.consent.decided:
             return self
@@ -233,19 +234,19 @@ class Known:
         known = replace(known, dropped={**dropped, **dict.fromkeys(gone, REJECTED)})
         if gone:
             known = known._with_stack(known._compatible(self.stack, gone))
-        return known._reconsidered()._with_what_may_return()
+        return known._with_best_leap()._with_best_usable()
 
     def _rejects(self, consent: Consent, key: str) -> bool:
         return consent.rejects(self.plan.catalog.by_key(key).id)
 
-    def _with_what_may_return(self) -> Known:
+    def _with_best_usable(self) -> Known:
         """Under other decisions, what was measured before and is better may be used again."""
         best = self.best_usable()
         if self.pending or not best or self.judge.gain(best, self.stack).low <= 1:
             return self
         return self._with_stack(best)
 
-    def retried(self, settings: Settings) -> Known:
+    def without_runs(self, settings: Settings) -> Known:
         """The knowledge without the runs of these settings, which are measured anew."""
         return replace(self, judge=self.judge.without_runs(settings))
 
@@ -253,8 +254,8 @@ class Known:
         judge = self.judge
         for settings, result in evidence.runs:
             judge = judge.with_run(settings, result)
-        if evidence.beside is not None:
-            judge = judge.with_beside(move.settings, evidence.beside)
+        if evidence.alternated is not None:
+            judge = judge.with_alternated(move.settings, evidence.alternated)
         elif move.kind is Kind.TURNS and all(result.measured for _, result in evidence.runs):
             judge = judge.with_in_turn(move.settings)
         if evidence.control is not None:
@@ -266,8 +267,8 @@ class Known:
         instruments = (Kind.CONTROL, Kind.PROFILE, Kind.REFERENCE, Kind.HOST)
         done = self.done | {move.kind} if move.kind in instruments else self.done
         tried = {**self.tried, move.candidate.name: move.settings} if move.candidate else self.tried
-        leapt = self.leapt | {move.settings} if move.kind is Kind.LEAP else self.leapt
-        known = replace(self, judge=judge, done=done, tried=tried, leapt=leapt)
+        measured_leaps = self.measured_leaps | {move.settings} if move.kind is Kind.LEAP else self.measured_leaps
+        known = replace(self, judge=judge, done=done, tried=tried, measured_leaps=measured_leaps)
         return known._with_facts(evidence.facts) if evidence.facts is not None else known
 
     def _with_facts(self, facts: Facts) -> Known:
@@ -293,19 +294,19 @@ class Known:
 
     # --- how the stack follows ------------------------------------------------------------------------------------
 
-    def _leapt(self, move: Move) -> Known:
-        if move.settings == self.stack:  # what was left of a stack, measured at last
+    def _after_leap(self, move: Move) -> Known:
+        if move.settings == self.stack:  # the rest of a stack after a rejection
             return self if self.usable(self.stack) else self._with_stack(self.best_usable())
         if self.usable(move.settings) and self.judge.gain(move.settings, self.stack).ratio > 1:
             return self._with_stack(move.settings)
         added = [key for key in move.settings if key not in self.stack]
         if COMPILE_MODE in added and COMPILE_MODE not in self.compiles:
-            added = [COMPILE_MODE]  # it was there for its graphs: the next leap compiles the same without them
+            added = [COMPILE_MODE]  # it was added for its CUDA graphs: the next leap compiles the same without them
         if self.stack and self.usable(move.settings):
             return replace(self, dropped={**self.dropped, **dict.fromkeys(added, _NOT_FASTER)})
         return self
 
-    def _reconsidered(self) -> Known:
+    def _with_best_leap(self) -> Known:
         """The best of the stack, the leaps and the user's own settings: what is measured since may have turned them.
 
         Nothing that the person accepted leaves, and nothing comes back that was left out for a reason of its own.
@@ -321,7 +322,7 @@ class Known:
         """The best of these settings and of the leaps that hold what is kept."""
         best = start
         blocked = {key for key, why in self.dropped.items() if why != _NOT_FASTER}
-        for leap in sorted(self.leapt, key=len):
+        for leap in sorted(self.measured_leaps, key=len):
             possible = not blocked & leap.keys() and leap.merged(kept) == leap and self.judge.measured_runs(leap)
             if possible and self.usable(leap) and self.judge.gain(leap, best).ratio > 1:
                 best = leap
@@ -331,10 +332,10 @@ class Known:
         return self.plan.consent.accepts(self.plan.catalog.by_key(key).id, self.stack[key])
 
     def _is_refuted(self, settings: Settings) -> bool:
-        """Whether settings that seemed better than the user's own no longer do, with all runs so far."""
+        """Whether settings are no better than the user's own, by all runs so far."""
         return bool(self.judge.measured_runs(settings)) and self.judge.gain(settings, BASELINE).ratio <= 1
 
-    def _tried(self, move: Move) -> Known:
+    def _after_candidate(self, move: Move) -> Known:
         candidate = move.candidate
         assert candidate is not None, "the move is about a candidate"
         known = self._with_seen()
@@ -347,8 +348,8 @@ class Known:
         gain = known.judge.gain(move.settings, known.stack)
         accepted = known.plan.consent.accepts(candidate.recipe, candidate.value)
         margin = known.plan.recipe(candidate).replacement_margin if candidate.key in known.stack else 1.0
-        joins = accepted and not gain.lost and _holds(move.settings, known.stack)
-        if joins or (gain.proven and gain.low > margin and not known.needs_another_run(move.settings)):
+        joins = accepted and not gain.is_worse and _holds(move.settings, known.stack)
+        if joins or (gain.is_better and gain.low > margin and not known.needs_another_run(move.settings)):
             return known._with_stack(move.settings)
         if move.base == known.stack and known.stack and candidate.key not in known.stack:
             return known._without(candidate.key, "it adds nothing to the others")
@@ -360,12 +361,12 @@ class Known:
             return False
         return 1 < self.judge.gain(settings, self.stack).ratio < POLICY.small_gain
 
-    def _left_out(self, move: Move) -> Known:
+    def _after_drop(self, move: Move) -> Known:
         """Leave a setting out of the stack if the rest does as well; a usual one only after two runs of each."""
         gone = [key for key in self.stack if key not in move.settings]
         if move.base != self.stack or not self.usable(move.settings):
             return self
-        if any(self.plan.consent.accepts(self.plan.catalog.by_key(key).id, self.stack[key]) for key in gone):
+        if any(map(self._is_accepted, gone)):
             return self
         gain = self.judge.gain(move.settings, self.stack)
         clear = gain.ratio / gain.low - 1 <= POLICY.widest_for_simpler
@@ -377,28 +378,30 @@ class Known:
             return known._without(gone[0], "the others do as well without it")
         return self
 
-    def _weighed_again(self, move: Move) -> Known:
+    def _after_repeat(self, move: Move) -> Known:
         """Another run may show that a combination is better than the stack after all, or as good and simpler."""
         for rest in self._simpler():
-            known = self._left_out(replace(move, settings=rest, base=self.stack))
+            known = self._after_drop(replace(move, settings=rest, base=self.stack))
             if known is not self:
                 return known
         best = self.best_usable(among=(self.stack, move.settings))
         return self._with_stack(best) if best and best != self.stack else self
 
-    def _proven(self, move: Move) -> Known:
+    def _after_turns(self, move: Move) -> Known:
         """A stack whose turns with the baseline show that it is no better is given up."""
         result = self.judge.result(move.settings)
-        if move.settings != self.stack or result is None or not self.judge.proven(move.settings):
+        if move.settings != self.stack or result is None or not self.judge.took_turns(move.settings):
             return self
         comparison = self.judge.compare(move.settings)
         likely = self.judge.goal.by_time and comparison.speedup > 1 + comparison.noise_floor
-        if likely or self.judge.yardstick.worth(result, comparison) or self.undecided(move.settings):
+        if likely or self.judge.yardstick.may_recommend(result, comparison) or self.undecided(move.settings):
             return self
         why = f"together they {self.judge.goal.not_better(2)}"
         if limit := self.judge.goal.exceeded(result):
             why = f"together they take {limit}"
-        others = replace(self, leapt=frozenset(leap for leap in self.leapt if not self.judge.proven(leap)))
+        others = replace(
+            self, measured_leaps=frozenset(leap for leap in self.measured_leaps if not self.judge.took_turns(leap))
+        )
         best = others._best_leap(BASELINE, BASELINE)
         gone = [key for key in move.settings if key not in best]
         return replace(self, stack=best, dropped={**self.dropped, **dict.fromkeys(gone, why)})
@@ -408,7 +411,7 @@ class Known:
         if settings not in self.judge.in_turn or len(self.judge.measured_runs(settings)) >= POLICY.most_runs:
             return False
         gain = self.judge.gain(settings, BASELINE)
-        return gain.ratio > 1 and not gain.proven
+        return gain.ratio > 1 and not gain.is_better
 
     def _simpler(self) -> list[Settings]:
         """The measured combinations that are the stack less one setting."""
@@ -423,7 +426,7 @@ class Known:
         best = BASELINE
         for settings in sorted(self.judge.runs if among is None else among, key=len):
             ran = bool(settings) and bool(self.judge.measured_runs(settings))
-            if ran and self.usable(settings) and self.judge.gain(settings, best).proven:
+            if ran and self.usable(settings) and self.judge.gain(settings, best).is_better:
                 best = settings
         return best
 

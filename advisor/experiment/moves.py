@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from advisor.experiment.judging.judge import BASELINE
+from advisor.experiment.judging.judge import BASELINE, Judge
 from advisor.experiment.known import Kind, Known, Move
 from advisor.experiment.ladder import end_of_ladder, goes_on
 from advisor.experiment.plan import COMPILE_MODE, COMPILE_SCOPE
@@ -26,7 +26,7 @@ Moves = Iterator[Move]
 @functools.lru_cache(maxsize=2)  # what is left to do is told of one state, and the next move taken from it
 def moves(known: Known) -> tuple[Move, ...]:
     """All that could be measured next. Of moves with equal worth the first is taken."""
-    kinds = (leaps, instruments, drops, swaps, adds, alones, repeats, turns)
+    kinds = (leaps, instruments, drops, swaps, adds, singles, repeats, turns)
     return tuple(move for kind in kinds for move in kind(known) if not _compiles_too_long(known, move.settings))
 
 
@@ -54,18 +54,18 @@ def leaps(known: Known) -> Moves:
     if any(_needs_explaining(known, settings) for settings in known.judge.runs):
         return
     usual, compiles = _wanted(known, known.usual), _wanted(known, known.compiles)
-    goal = _permitted(known, usual.merged(_beside(known, usual)))
-    plain = _standing(known, goal)
+    goal = _permitted(known, usual.merged(_uncompiled_with_effect(known, usual)))
+    plain = _usable_form(known, goal)
     complete = set(usual) <= set(known.stack)
-    if not complete and not known.judge.knows(plain):
+    if not complete and not known.judge.has_tried(plain):
         yield Move(Kind.LEAP, plain, POLICY.leap_gain, f"stack: {plain}", known.stack)
         return
     yield from _without_half(known, plain)
     goal = _permitted(known, plain.merged(_replayed_in_parts(known, plain, compiles))) if compiles else plain
     if _compiling_is_hopeless(known):
         return
-    compiled = _standing(known, goal)
-    if compiled not in (plain, known.stack) and not known.judge.knows(compiled):
+    compiled = _usable_form(known, goal)
+    if compiled not in (plain, known.stack) and not known.judge.has_tried(compiled):
         gain, in_blocks = _gain_of_compiling(known, compiled, plain), _in_blocks(known, compiled)
         if in_blocks and known.judge.measured_runs(in_blocks):
             gain = min(gain, POLICY.whole_over_blocks)
@@ -73,7 +73,7 @@ def leaps(known: Known) -> Moves:
         if move.is_bold:
             yield from _noise_first(known)
         yield move
-        if in_blocks and not known.judge.knows(in_blocks):
+        if in_blocks and not known.judge.has_tried(in_blocks):
             yield replace(move, settings=in_blocks, name=f"stack: {in_blocks}", in_place_of=move)
 
 
@@ -106,8 +106,8 @@ def _noise_first(known: Known) -> Moves:
         yield Move(Kind.CONTROL, BASELINE, POLICY.leap_gain, f"{CONTROL}=true")
 
 
-def _beside(known: Known, usual: Settings) -> Settings:
-    """Those of the stack's uncompiled settings that the usual ones leave something to do."""
+def _uncompiled_with_effect(known: Known, usual: Settings) -> Settings:
+    """The stack's uncompiled settings that still have an effect beside the usual ones."""
     members = [c for c in known.plan.candidates if known.uncompiled.get(c.key) == c.value]
     idle = {c.key for c in members if c.key not in usual and not known.plan.applies(c, usual)}
     return Settings({key: value for key, value in known.uncompiled.items() if key not in idle})
@@ -121,7 +121,7 @@ def _without_half(known: Known, plain: Settings) -> Moves:
     if known.stack or not _gains_nothing(known, plain):
         return
     lighter = next(without_half(known, plain), BASELINE)
-    if lighter and not known.judge.knows(lighter) and not known.plan.catalog.conflict(lighter):
+    if lighter and not known.judge.has_tried(lighter) and not known.plan.catalog.conflict(lighter):
         yield Move(Kind.LEAP, lighter, POLICY.timid, f"stack: {lighter}")
 
 
@@ -140,7 +140,7 @@ def _gains_nothing(known: Known, plain: Settings) -> bool:
 
 
 def _wanted(known: Known, settings: Settings) -> Settings:
-    """Those of the usual settings that have not lost their place."""
+    """The usual settings that were not dropped."""
     return Settings({key: value for key, value in settings.items() if key not in known.dropped})
 
 
@@ -173,10 +173,10 @@ def _may_be_chance(known: Known, settings: Settings, result: TrialResult) -> boo
     return known.plan.consent.permits(settings, judge.numerics(settings, result, unseen_draws=True))
 
 
-def _standing(known: Known, goal: Settings) -> Settings:
-    """A goal, weakened step by step as far as it was tried and cannot be used."""
+def _usable_form(known: Known, goal: Settings) -> Settings:
+    """The strongest form of a goal that is untried or usable: each form that failed is weakened."""
     settings = _permitted(known, goal)
-    while settings and known.judge.knows(settings) and not known.usable(settings):
+    while settings and known.judge.has_tried(settings) and not known.usable(settings):
         settings = weaker(known, settings)
     return settings
 
@@ -216,13 +216,13 @@ def drops(known: Known) -> Moves:
     """
     for key in known.stack:
         rest = known.stack.without(key)
-        if not rest or known.judge.knows(rest) or known.plan.catalog.conflict(rest):
+        if not rest or known.judge.has_tried(rest) or known.plan.catalog.conflict(rest):
             continue
         shown = known.contribution_of(key)
         plain, cheaper = known.uncompiled, known.uncompiled.without(key)
         anew = plain != known.stack and not known.plan.catalog.by_key(key).keeps_code
         if anew and key in plain and shown is None and known.judge.measured_runs(plain):
-            if cheaper and not known.judge.knows(cheaper):
+            if cheaper and not known.judge.has_tried(cheaper):
                 yield Move(Kind.DROP, cheaper, POLICY.drop_gain, f"stack without {key}, not compiled", plain)
             continue
         gain = _gain_of_leaving_out(shown) if anew else _usual_gain_of_leaving_out(known, key)
@@ -256,7 +256,7 @@ def swaps(known: Known) -> Moves:
 
 def _swap(known: Known, candidate: Candidate, rest: Settings) -> Moves:
     settings = rest.merged(candidate.settings)
-    if known.judge.knows(settings) or not known.plan.fits(candidate, rest):
+    if known.judge.has_tried(settings) or not known.plan.fits(candidate, rest):
         return
     if known.plan.recipe(candidate).ladder and not _is_neighbour(known, candidate):
         return
@@ -284,18 +284,18 @@ def _rival(known: Known, candidate: Candidate) -> Moves:
             continue
         settings = rest.merged(candidate.settings)
         gain = known.plan.expected_gain(candidate, rest, known.step_ms) / contribution
-        if not known.judge.knows(settings) and gain > POLICY.least_gain:
+        if not known.judge.has_tried(settings) and gain > POLICY.least_gain:
             yield Move(Kind.SWAP, settings, gain, f"stack with {candidate.name}", known.stack, candidate)
 
 
 def adds(known: Known) -> Moves:
     """One more setting on top of the stack: what the person accepted comes first."""
-    company = known.plan.in_company(known.stack) if known.stack else []
+    company = known.plan.partnered(known.stack) if known.stack else []
     for candidate in (*known.plan.candidates, *company):
         if candidate.key in known.stack or not known.plan.may_stack(candidate):
             continue
         settings = known.stack.merged(candidate.settings)
-        if known.judge.knows(settings) or not known.plan.fits(candidate, known.stack):
+        if known.judge.has_tried(settings) or not known.plan.fits(candidate, known.stack):
             continue
         if _was_tried(known, candidate) or not _is_next_rung(known, candidate) or _displaces(known, settings):
             continue
@@ -311,7 +311,7 @@ def adds(known: Known) -> Moves:
 
 
 def _displaces(known: Known, settings: Settings) -> bool:
-    """Whether these settings leave one of the stack's nothing to do: then it is a swap, not one more."""
+    """Whether one of the stack's settings has no effect beside these: then this is a swap, not an addition."""
     members = [c for c in known.plan.candidates if known.stack.get(c.key) == c.value]
     return any(not known.plan.applies(member, settings) for member in members)
 
@@ -322,7 +322,7 @@ def _gain_on_top(known: Known, candidate: Candidate) -> float:
     if known.fails_with_others(candidate):
         return 1.0
     alone = Settings(candidate.settings)
-    if not known.judge.knows(alone):
+    if not known.judge.has_tried(alone):
         return usual
     if not known.judge.measured_runs(alone):
         return 1.0
@@ -359,16 +359,16 @@ def _is_cheaper_alone(known: Known, candidate: Candidate) -> bool:
 
 def _is_alone_next(known: Known, candidate: Candidate) -> bool:
     in_plan = any(candidate.name == other.name for other in known.plan.candidates)
-    return in_plan and not known.judge.knows(Settings(candidate.settings))
+    return in_plan and not known.judge.has_tried(Settings(candidate.settings))
 
 
-def alones(known: Known) -> Moves:
+def singles(known: Known) -> Moves:
     """Candidates by themselves: those that may enter the stack later, then what the ranked list still lacks."""
     for candidate in known.plan.candidates:
         alone = Settings(candidate.settings)
-        if known.judge.knows(alone) or known.plan.consent.rejects(candidate.recipe):
+        if known.judge.has_tried(alone) or known.plan.consent.rejects(candidate.recipe):
             continue
-        if known.plan.needs_more_than_it_tells(candidate):
+        if known.plan.is_not_worth_an_interpreter(candidate):
             continue
         if not _is_next_rung(known, candidate) or known.plan.catalog.conflict(alone):
             continue
@@ -404,35 +404,57 @@ def _is_next_rung(known: Known, candidate: Candidate) -> bool:
 
 
 def repeats(known: Known) -> Moves:
-    """Run a combination or the stack again, if one process of each has not decided which is better."""
+    """Run settings again where so few processes of them have not decided which are better."""
+    yield from _baseline_again(known)
+    yield from _simpler_again(known)
+    yield from _rivals_again(known)
+
+
+def _baseline_again(known: Known) -> Moves:
+    """The baseline again, while the noise floor is high."""
     judge = known.judge
     nulls = 1 + len(judge.runs.get(BASELINE, ())) + len(judge.controls)  # disturbed ones as well: the next may be too
     if 1 < nulls < POLICY.most_runs and judge.noise_floor > POLICY.noisy / 2:
         yield Move(Kind.AGAIN, BASELINE, 1 + judge.noise_floor / 2, "baseline, again")
+
+
+def _simpler_again(known: Known) -> Moves:
+    """The stack without one setting again, or the stack, where one run of each says that it is as fast without."""
+    judge = known.judge
     for rest in (known.stack.without(key) for key in known.stack):
         ran = len(judge.measured_runs(rest)) if rest else 0
         ratio = judge.gain(rest, known.stack).ratio if ran == 1 and known.usable(rest) else 0.0
         if ratio >= POLICY.as_fast:
-            once = min((known.stack, rest), key=lambda s: len(judge.measured_runs(s)))
-            yield Move(Kind.AGAIN, once, max(POLICY.least_gain, _half(ratio)), f"again: {once}")
+            once = _less_measured(known.judge, known.stack, rest)
+            yield Move(Kind.AGAIN, once, max(POLICY.least_gain, _discounted(ratio)), f"again: {once}")
         elif ran > 1 and len(judge.measured_runs(known.stack)) == 1:
             yield Move(Kind.AGAIN, known.stack, POLICY.least_gain, f"again: {known.stack}")
-    for settings in dict.fromkeys((*known.tried.values(), *sorted(known.leapt, key=len))):
+
+
+def _rivals_again(known: Known) -> Moves:
+    """A combination that seems better than the stack again, or the stack, while it is not certain."""
+    judge = known.judge
+    for settings in dict.fromkeys((*known.tried.values(), *sorted(known.measured_leaps, key=len))):
         runs = judge.measured_runs(settings)
         if settings == known.stack or not runs or len(runs) >= POLICY.most_runs - 1 or not known.usable(settings):
             continue
         gain = judge.gain(settings, known.stack)
         unclear = gain.low <= 1 or known.needs_another_run(settings)
         ratio = gain.ratio
-        if settings in known.leapt and len(runs) == 1:  # a whole stack may have been unlucky as well as lucky
+        if settings in known.measured_leaps and len(runs) == 1:  # a whole stack may have been unlucky as well as lucky
             ratio = max(ratio, math.sqrt(gain.high))
-        if ratio > POLICY.least_gain and unclear and not gain.lost:
-            less_known = min((settings, known.stack), key=lambda s: len(judge.measured_runs(s)))
-            yield Move(Kind.AGAIN, less_known, _half(ratio), f"again: {less_known or 'baseline'}")
+        if ratio > POLICY.least_gain and unclear and not gain.is_worse:
+            once = _less_measured(known.judge, settings, known.stack)
+            yield Move(Kind.AGAIN, once, _discounted(ratio), f"again: {once or 'baseline'}")
 
 
-def _half(ratio: float) -> float:
-    """The gain that is expected of what seems to gain more by few runs: what seems best was lucky as a rule."""
+def _less_measured(judge: Judge, *combinations: Settings) -> Settings:
+    """The first of the combinations that the fewest processes have run."""
+    return min(combinations, key=lambda settings: len(judge.measured_runs(settings)))
+
+
+def _discounted(ratio: float) -> float:
+    """Half of a gain that few runs have shown: the settings that seem best were usually lucky."""
     return 1 + (ratio - 1) / 2
 
 
@@ -442,7 +464,7 @@ def turns(known: Known) -> Moves:
     failed = any(
         runs[settings] and not runs[settings][-1].measured for settings in (stack, BASELINE) if settings in runs
     )
-    open_question = not known.judge.proven(stack) or known.undecided(stack)
+    open_question = not known.judge.took_turns(stack) or known.undecided(stack)
     if stack and not (known.pending or failed) and known.usable(stack) and open_question:
         yield Move(Kind.TURNS, stack, POLICY.proof, "stack, confirmed")
 
@@ -451,7 +473,7 @@ def why_not(known: Known, candidate: Candidate) -> str:
     """The reason a candidate was not tried, where it is not the time; empty where only that was missing."""
     if known.plan.consent.rejects(candidate.recipe):
         return known.plan.consent.why_not(candidate.settings)
-    if known.plan.needs_more_than_it_tells(candidate):
+    if known.plan.is_not_worth_an_interpreter(candidate):
         return (
             "no speed-up is expected, and its trial starts Python and imports everything anew; "
             f"add --only {candidate.recipe} to measure it"

@@ -185,12 +185,12 @@ class Gain:
     floor: float
 
     @property
-    def proven(self) -> bool:
+    def is_better(self) -> bool:
         """Whether it is better beyond the noise."""
         return self.low > 1 + self.floor
 
     @property
-    def lost(self) -> bool:
+    def is_worse(self) -> bool:
         """Whether it is worse beyond the noise."""
         return self.high < 1 / (1 + self.floor)
 
@@ -233,11 +233,13 @@ class Yardstick:
         if self.goal.objective is Objective.LATENCY:
             return _timed(comparison, _samples_per_step(self.baseline.result) / _samples_per_step(result))
         floor = self.saving_floor if self.goal.objective is Objective.MEMORY else self.energy_floor
-        return _once(figure(self.goal.objective, self.baseline.result), figure(self.goal.objective, result), floor)
+        return gain_of_figure(
+            figure(self.goal.objective, self.baseline.result), figure(self.goal.objective, result), floor
+        )
 
     def saving(self, result: TrialResult) -> Gain | None:
         """The baseline's peak memory over that of a result; None where a peak is not known."""
-        return _once(self.baseline.result.peak_reserved_bytes, result.peak_reserved_bytes, self.saving_floor)
+        return gain_of_figure(self.baseline.result.peak_reserved_bytes, result.peak_reserved_bytes, self.saving_floor)
 
     def keeps_speed(self, comparison: Comparison) -> bool:
         """Whether a result is as fast as the objective asks: its whole interval lies above the share to keep."""
@@ -252,12 +254,12 @@ class Yardstick:
         if comparison is None or not self.keeps_speed(comparison):
             return False
         gain, saving = self.gain(result, comparison), self.saving(result)
-        if (gain is not None and gain.proven) or (self.too_large and saving is not None and saving.proven):
+        if (gain is not None and gain.is_better) or (self.too_large and saving is not None and saving.is_better):
             return True
-        free = self.goal.objective is Objective.MEMORY and not (saving is None or saving.lost)
+        free = self.goal.objective is Objective.MEMORY and not (saving is None or saving.is_worse)
         return free and comparison.verdict is Verdict.FASTER
 
-    def worth(self, result: TrialResult, comparison: Comparison | None) -> bool:
+    def may_recommend(self, result: TrialResult, comparison: Comparison | None) -> bool:
         """Whether settings may be recommended: they help, and stay within the limits."""
         return self.goal.fits(result) and self.helps(result, comparison)
 
@@ -267,7 +269,7 @@ class Yardstick:
         Behind it comes what helps in another way, by its speed.
         """
         gain = self.gain(result, comparison)
-        if gain is not None and gain.proven:
+        if gain is not None and gain.is_better:
             return True, gain.ratio
         return False, comparison.speedup if comparison else 0.0
 
@@ -283,11 +285,13 @@ class Yardstick:
         speed, less = format_interval(comparison), format_percent(1 - 1 / gain.ratio)
         more = format_percent(1 / gain.ratio - 1)
         if self.goal.objective is Objective.ENERGY:
-            share = f"{less} less" if gain.proven else f"{more} more" if gain.lost else "as much"
+            share = f"{less} less" if gain.is_better else f"{more} more" if gain.is_worse else "as much"
             return f"takes {share} energy a sample at {speed} the speed"
-        if gain.proven:
+        if gain.is_better:
             return f"saves {less} of the memory at {speed} the speed"
-        return f"takes {more} more memory at {speed} the speed" if gain.lost else f"{speed} as fast in as much memory"
+        return (
+            f"takes {more} more memory at {speed} the speed" if gain.is_worse else f"{speed} as fast in as much memory"
+        )
 
 
 def _timed(comparison: Comparison, factor: float) -> Gain:
@@ -296,8 +300,8 @@ def _timed(comparison: Comparison, factor: float) -> Gain:
     return Gain(speedup, low, high, comparison.noise_floor)
 
 
-def _once(old: float | None, new: float | None, floor: float) -> Gain | None:
-    """The gain of a figure that is measured once a trial and should be low."""
+def gain_of_figure(old: float | None, new: float | None, floor: float) -> Gain | None:
+    """The gain of a figure that is measured once a trial and should be low; None where it is not known."""
     return Gain(old / new, old / new, old / new, floor) if old and new else None
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from advisor.experiment.bounds import hopeless, pointless
+from advisor.experiment.bounds import against_objective, without_gain
 from advisor.experiment.consent import Consent
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
@@ -65,10 +65,10 @@ class Plan:
 
     def _without_hopeless(self, noise_floor: float, speedup: float) -> Plan:
         """The plan without recipes that cannot serve the goal; usual ones stay, since others may give them a chance."""
-        reasons = hopeless(self.catalog, self.facts.profile, self.candidates, noise_floor, speedup=speedup)
+        reasons = without_gain(self.catalog, self.facts.profile, self.candidates, noise_floor, speedup=speedup)
         if self.request.objective is Objective.MEMORY:  # what the profile bounds is time
             reasons = {recipe: why for recipe, why in reasons.items() if not self.catalog[recipe].saves_memory}
-        reasons |= pointless(self.request.goal, self.candidates)
+        reasons |= against_objective(self.request.goal, self.candidates)
         spared = {c.recipe for c in self.candidates if self.is_usual(c) or self.consent.accepts(c.recipe)}
         passed_over = {recipe: why for recipe, why in reasons.items() if recipe not in spared}
         left = tuple(c for c in self.candidates if c.recipe not in passed_over)
@@ -90,7 +90,7 @@ class Plan:
         recipe = self.recipe(candidate)
         return self.consent.permits(candidate.settings) and not (recipe.habit and not self.is_usual(candidate))
 
-    def in_company(self, stack: Settings) -> list[Candidate]:
+    def partnered(self, stack: Settings) -> list[Candidate]:
         """The candidates proposed only beside these settings, such as an attention kernel that needs bfloat16."""
         facts = facts_under(self.facts, stack)
         proposals = self.catalog.propose(facts, only=self.request.only, skip=(*self.request.skip, CONTROL))
@@ -196,8 +196,8 @@ class Plan:
         limit, peak = self.request.memory_limit_bytes, self.facts.peak_reserved_bytes
         return limit is not None and peak is not None and peak > limit
 
-    def needs_more_than_it_tells(self, candidate: Candidate) -> bool:
-        """Whether a candidate is expected to gain nothing, and its trial needs a fresh interpreter.
+    def is_not_worth_an_interpreter(self, candidate: Candidate) -> bool:
+        """Whether a candidate is expected to gain nothing although its trial needs a fresh interpreter.
 
         Never for one that ``--only`` names: the person wants its figure.
         """

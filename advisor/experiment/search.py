@@ -28,7 +28,7 @@ class Step(Protocol):
 
 
 class State(Protocol):
-    """The knowledge of a search, on one GPU (``known.py``) or on several (``scaling.py``)."""
+    """The knowledge of a search, on one GPU (``known.py``) or on several (``scaling/known.py``)."""
 
     def after(self, move: Any, evidence: Any, /) -> Self:
         """Return the knowledge after a move."""

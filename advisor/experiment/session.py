@@ -22,6 +22,7 @@ from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.measuring.lab import Lab
 from advisor.experiment.measuring.verification import verify
 from advisor.experiment.moves import why_not
+from advisor.experiment.outbox import Outbox
 from advisor.experiment.past.hints import Hints, hints_for, keep_hints, workload_name
 from advisor.experiment.past.journal import Journal, PastSession
 from advisor.experiment.past.resuming import take_over
@@ -67,28 +68,29 @@ class Session:
         self.request = request
         self.catalog: Catalog = load_catalog(request.recipe_folders)
         self._runner = runner
-        self._post = emit
-        self._journal = journal
+        self._outbox = Outbox(emit, journal)
         self._past = SessionState.of(past.events) if past else None
         self._past_events = past.events if past else ()
         self._damaged = past.damaged if past else 0
         self._lock = threading.Lock()
         self._closed = False
-        self._aside = ""
-        self.exit_code = ExitCode.OK
+        self._running_afterwards = ""
         self._decisions = Decisions(*((self._past.decisions, self._past.accepted_values) if self._past else ()))
         self._steering = Steering()
         budget = Budget(request.budget_s * (POLICY.one_gpu if request.wants_several else 1.0), clock)
         self._bench = Bench(
-            request, runner, budget, journal, emit=self._emit, catalog=self.catalog, steering=self._steering
+            request, runner, budget, journal, emit=self._outbox.emit, catalog=self.catalog, steering=self._steering
         )
-        self._teller = Teller(self._emit)
-        self._lab = Lab(self._bench, self._emit, consent=self._consented, report=self._report)
+        self._teller = Teller(self._outbox.emit)
+        self._lab = Lab(self._bench, self._outbox.emit, consent=self._consented, report=self._report)
         self._known: Known | None = None
-        self._found: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
-        self._said: set[str] = set()
-        self._watch = SourceWatch({})
-        self._refused = False
+        self._found_by_decisions: dict[frozenset[tuple[str, Decision, Value | None]], Known] = {}
+        self._outbox.keeps_complete = bool(self._past and self._past.finished and not self._past.finished.cancelled)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of a program that ends with the session."""
+        return self._outbox.exit_code
 
     # --- what a user interface calls ---------------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class Session:
     def stop(self) -> None:
         """End a running ``rework`` or ``retry``; nothing else changes."""
         with self._lock:
-            if self._aside:
+            if self._running_afterwards:
                 self._runner.cancel()
                 self._steering.go_on()
 
@@ -141,9 +143,9 @@ class Session:
         """Record what the person said of a recipe; a rework that does not know of it yet is ended."""
         if not self._decisions.take(recipe_id, decision, value):
             return
-        self._emit(events.Decided(recipe_id, decision, value))
+        self._outbox.emit(events.Decided(recipe_id, decision, value))
         with self._lock:
-            if self._aside == _REWORK:
+            if self._running_afterwards == _REWORK:
                 self._runner.cancel()
 
     def decisions(self) -> dict[str, Decision]:
@@ -152,22 +154,24 @@ class Session:
 
     def rework(self) -> None:
         """Find the stack again as the decisions have it: without the rejected, with the accepted."""
-        if self._known is not None and self._known is not self._found.get(self._decided):
-            self._run_aside(_REWORK, self._rework)
+        if self._known is not None and self._known is not self._found_by_decisions.get(self._decided):
+            self._run_afterwards(_REWORK, self._rework)
 
     def retry(self, name: str) -> None:
         """Run a candidate's trial again."""
         if self._known is not None and name in self._teller.records:
-            self._run_aside(name, lambda: self._retry(name))
+            self._run_afterwards(name, lambda: self._retry(name))
 
     def verify(self, exported: Exported, stack: StackRecord) -> None:
         """Time the target's loop with an exported file and without it."""
-        self._run_aside(_VERIFY, lambda: self._emit(events.ExportVerified(verify(self._bench, exported, stack))))
+        self._run_afterwards(
+            _VERIFY, lambda: self._outbox.emit(events.ExportVerified(verify(self._bench, exported, stack)))
+        )
 
     def try_more(self, seconds: float | None = None) -> None:
         """Search on after the session, for this long or as long as it had."""
         if self._known is not None:
-            self._run_aside(_MORE, lambda: self._try_more(seconds))
+            self._run_afterwards(_MORE, lambda: self._try_more(seconds))
 
     # --- the stages --------------------------------------------------------------------------------------------
 
@@ -176,25 +180,25 @@ class Session:
         if self._closed:
             raise SessionCancelledError
         hardware = inspect_hardware()
-        self._emit(events.HardwareFound(hardware))
+        self._outbox.emit(events.HardwareFound(hardware))
         check_energy(self.request, hardware)
         gpus = gpus_in_use(self.request.gpus, hardware, self.request.target.device)
         findings = self._read_source()
         self._lab.enter("baseline")
         facts, result = first_run(self._bench, hardware, findings)
         self._check_comparable(facts)
-        self._watch = SourceWatch(facts.sources)
+        self._outbox.watch = SourceWatch(facts.sources)
         self._begin(facts, result)
-        known = self._lab.tell(self._begun)
+        known = self._lab.tell(self._current)
         if not known.plan.candidates and not self.request.wants_several:
-            self._warn(caveats.of_nothing_to_try(self.request, known.plan))
+            self._outbox.warn(caveats.of_nothing_to_try(self.request, known.plan))
         elif self.request.side_by_side and not self.request.wants_several:
-            self._lab.look_for_company(known)
+            self._lab.other_gpus.find(known)
         self._search(known)
-        self._lab.dismiss_company()
+        self._lab.other_gpus.stop()
         if self.request.wants_several:
-            self._search_on_several(gpus * self.request.machines, self._begun)
-        self._conclude(self._begun)
+            self._search_on_several(gpus * self.request.machines, self._current)
+        self._conclude(self._current)
 
     def _search_on_several(self, gpus: int, known: Known) -> None:
         """Carry the stack over to several GPUs, and search on for how to spread the work, in the rest of the budget."""
@@ -202,16 +206,16 @@ class Session:
         facts, consent = known.plan.facts, self._consented(known.plan.consent)
         reason = why_not_several(facts) if gpus > 1 else "there is only one"
         if reason:
-            self._warn(f"several GPUs are not measured: {reason}")
+            self._outbox.warn(f"several GPUs are not measured: {reason}")
             return
         self._lab.enter("several GPUs")
         self._runner.forget_build()  # ranks build the model themselves: its memory is theirs
-        lab = ScalingLab(self._bench, self._emit, Settings(known.stack), self._consented)
+        lab = ScalingLab(self._bench, self._outbox.emit, Settings(known.stack), self._consented)
         compare = losses_compare(facts) and not known.judge.spread.random
         scaling = lab.tell(lab.begin(facts, gpus, consent, same_losses=compare))
         one = scaling.runs[ONE][-1]
         if not one.measured:
-            self._warn(f"several GPUs are not measured: {one.reason}. {one.hint}")
+            self._outbox.warn(f"several GPUs are not measured: {one.reason}. {one.hint}")
         explore(scaling, lab, scaling_moves)
 
     def _check_comparable(self, facts: Facts) -> None:
@@ -221,18 +225,18 @@ class Session:
         try:
             check_same_machine(self._past.facts, facts)
         except UsageError:
-            self._refused = True
+            self._outbox.keeps_complete = True
             raise
 
     def _announce(self) -> None:
         for problem in self.catalog.problems:
-            self._warn(f"a recipe could not be loaded: {problem}")
+            self._outbox.warn(f"a recipe could not be loaded: {problem}")
         if self._damaged:
             lost = "1 line" if self._damaged == 1 else f"{self._damaged} lines"
-            self._warn(f"{lost} of the journal cannot be read; what stood there is measured again where it is needed")
+            self._outbox.warn(f"{lost} of the journal cannot be read; what was in it is measured again where needed")
         for recipe, decision in self.decisions().items():
-            self._post(events.Decided(recipe, decision))  # in the journal already
-        self._emit(events.GoalSet(self.request.goal, self._journal.session_id))
+            self._outbox.post(events.Decided(recipe, decision))  # in the journal already
+        self._outbox.emit(events.GoalSet(self.request.goal, self._outbox.session_id))
         for recipe, value in self.request.accept:
             self.decide(recipe, Decision.ACCEPTED, value)
 
@@ -242,7 +246,7 @@ class Session:
         readings = read_sources(target.target, target.directory, self.request.scripts)
         findings = tuple(finding for reading in readings for finding in reading.findings)
         problems = tuple(reading.problem for reading in readings if reading.problem)
-        self._emit(events.SourceRead(tuple(reading.file for reading in readings), findings, problems))
+        self._outbox.emit(events.SourceRead(tuple(reading.file for reading in readings), findings, problems))
         return findings
 
     def _begin(self, facts: Facts, result: TrialResult) -> None:
@@ -262,12 +266,12 @@ class Session:
         known = Known.begin(plan, judge)
         if self._past is not None:
             known = take_over(known, self._past, self._past_events)
-            self._teller.has_told(self._past_events)
+            self._teller.mark_as_posted(self._past_events)
         self._known = known
-        self._emit(events.FactsFound(known.plan.facts))
+        self._outbox.emit(events.FactsFound(known.plan.facts))
         self._bench.tell_how_it_builds()
         if not finite(result):
-            self._warn(
+            self._outbox.warn(
                 "the baseline's own losses or outputs are not finite, so no numerics can be compared: check the data, "
                 "the loss and the learning rate"
             )
@@ -281,7 +285,7 @@ class Session:
     def _search(self, known: Known, *, wanted: Callable[[Move], bool] = lambda move: True) -> None:
         """Search from a state; what was found is kept for when the same decisions come back."""
         known = search(known, self._lab, wanted=wanted)
-        self._known = self._found[known.plan.consent.decided] = known
+        self._known = self._found_by_decisions[known.plan.consent.decided] = known
 
     def _conclude(self, known: Known) -> None:
         """Say what was left out and why, what limits the figures, and leave hints for the next session."""
@@ -295,7 +299,7 @@ class Session:
             caveats.of_the_latency(known),
         ):
             if warning:
-                self._warn(warning)
+                self._outbox.warn(warning)
         self._lab.enter("done")
         self._lab.tell_progress(known)
 
@@ -331,41 +335,41 @@ class Session:
 
     def _rework(self) -> None:
         """Follow the decisions: the stack without the rejected, with the accepted, in turn with the baseline."""
-        found = self._found.get(self._decided)
+        found = self._found_by_decisions.get(self._decided)
         if found is not None:
             self._known = found
             self._teller.tell(found)
             return
         self._begin_anew()
-        known = self._lab.tell(self._begun)
+        known = self._lab.tell(self._current)
         self._known = known
         self._search(known, wanted=lambda move: _follows_decisions(move, known))
-        self._tell_refused(self._begun)
+        self._tell_refused(self._current)
         self._lab.enter("done")
 
     def _retry(self, name: str) -> None:
-        known = self._begun
+        known = self._current
         record = self._teller.records[name]
         settings = Settings(record.candidate.settings)
-        followed = self._found.get(self._decided) is known
+        followed = self._found_by_decisions.get(self._decided) is known
         self._begin_anew()
-        self._found.clear()
+        self._found_by_decisions.clear()
         move = Move(Kind.ALONE, settings, 1.0, name, candidate=record.candidate)
         if record.candidate.recipe == CONTROL:
             move = Move(Kind.CONTROL, Settings(), 1.0, name)
         evidence = self._lab.measure(move, known)
-        self._known = known.retried(settings).after(move, evidence)
+        self._known = known.without_runs(settings).after(move, evidence)
         if followed:
-            self._found[self._decided] = self._known
-        self._teller.tell(self._begun)
+            self._found_by_decisions[self._decided] = self._known
+        self._teller.tell(self._current)
 
     def _try_more(self, seconds: float | None) -> None:
         self._begin_anew(seconds)
-        before = self._begun
+        before = self._current
         self._search(self._lab.tell(before))
-        if self._begun.judge.runs == before.judge.runs:
-            self._emit(events.Said("nothing is left to try that fits into that time"))
-        self._skip_the_rest(self._begun)
+        if self._current.judge.runs == before.judge.runs:
+            self._outbox.emit(events.Said("nothing is left to try that fits into that time"))
+        self._skip_the_rest(self._current)
         self._lab.enter("done")
 
     def _begin_anew(self, seconds: float | None = None) -> None:
@@ -380,31 +384,31 @@ class Session:
             wanted = known.plan.consent.values.get(recipe, known.stack.get(key))
             if decision is Decision.ACCEPTED and (key not in known.stack or known.stack[key] != wanted):
                 why = known.dropped.get(key, "alone it is not faster, or it needs more memory than there is")
-                self._warn(f"{recipe} is accepted, but not in the stack: {why}")
+                self._outbox.warn(f"{recipe} is accepted, but not in the stack: {why}")
 
-    def _run_aside(self, name: str, work: Callable[[], None]) -> None:
+    def _run_afterwards(self, name: str, work: Callable[[], None]) -> None:
         """Run work after the session; being stopped leaves the session as it was, and able to do more."""
         with self._lock:
             if self._closed:
                 return
             self._runner.resume()
-            self._aside = name
+            self._running_afterwards = name
         try:
             self._guarded(work, finishes=False)
         finally:
             with self._lock:
-                self._aside = ""
+                self._running_afterwards = ""
 
     # --- how it ends, and what it tells ------------------------------------------------------------------------
 
     @property
-    def _begun(self) -> Known:
+    def _current(self) -> Known:
         assert self._known is not None, "the baseline was measured"
         return self._known
 
     @property
     def _decided(self) -> frozenset[tuple[str, Decision, Value | None]]:
-        return self._consented(self._begun.plan.consent).decided
+        return self._consented(self._current.plan.consent).decided
 
     def _consented(self, consent: Consent) -> Consent:
         return replace(consent, decisions=self._decisions.all(), values=self._decisions.values())
@@ -414,17 +418,10 @@ class Session:
         self._known = known
         self._teller.tell(known)
         for text, once in caveats.of_failures(known):
-            self._warn(text, once=once)
+            self._outbox.warn(text, once=once)
         noisy = caveats.of_noise(known)
         if noisy and Kind.CONTROL in known.done:
-            self._warn(noisy, once="noise")
-
-    def _warn(self, text: str, *, once: str = "") -> None:
-        """Tell the person something that they should act on, or know when they read the figures."""
-        if once and once in self._said:
-            return
-        self._said.add(once)
-        self._emit(events.Said(text, "warning"))
+            self._outbox.warn(noisy, once="noise")
 
     def _guarded(self, work: Callable[[], None], *, finishes: bool) -> None:
         """Run work; whatever it raises becomes an event."""
@@ -434,46 +431,15 @@ class Session:
         except SessionCancelledError:
             cancelled = finishes
         except AdvisorError as error:
-            self._fail(error)
+            self._outbox.fail(error)
         except Exception as error:  # our own bug: the person sees it, and what was measured is kept
-            self._fail(refusal_of(error) or _bug(error))
+            self._outbox.fail(refusal_of(error) or _bug(error))
         if cancelled:
-            self.exit_code = ExitCode.INTERRUPTED
+            self._outbox.exit_code = ExitCode.INTERRUPTED
         if finishes:
             self._runner.interpreters.close()
             budget = self._bench.budget
-            self._emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
-
-    def _fail(self, error: AdvisorError) -> None:
-        self.exit_code = error.exit_code
-        self._emit(events.SessionFailed(error.message, error.hint, error.details, int(error.exit_code)))
-
-    def _spoils_the_record(self, event: events.Event) -> bool:
-        """Whether an event would turn the record of a session that was complete into one that was not."""
-        complete = self._refused or (
-            self._past is not None and self._past.finished is not None and not self._past.finished.cancelled
-        )
-        ends_badly = isinstance(event, events.SessionFailed) or (
-            isinstance(event, events.SessionFinished) and (event.cancelled or self.exit_code is not ExitCode.OK)
-        )
-        return complete and ends_badly
-
-    def _notice_changed_sources(self) -> None:
-        """Say once of each file of the user's that another one measures from now on than the baseline did."""
-        for path in self._watch.changed():
-            self._warn(
-                f"{path} has changed since the baseline was measured, so what is measured from now on may be of other "
-                "code: end this session and start another"
-            )
-
-    def _emit(self, event: events.Event) -> None:
-        if isinstance(event, events.TrialEnded):
-            self._notice_changed_sources()
-        event = events.printable_event(event)
-        problem = "" if self._spoils_the_record(event) else self._journal.record(event)
-        self._post(event)
-        if problem:
-            self._warn(f"the journal cannot be written any more: {problem}; the session goes on without it")
+            self._outbox.emit(events.SessionFinished(cancelled, budget.spent_s, self._bench.time_spent()))
 
 
 def _bug(error: Exception) -> AdvisorError:

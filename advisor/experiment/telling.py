@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from advisor.experiment import events
+from advisor.experiment.judging.records import stack_record, trial_record
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.ranking import CONTROL, recommend
 from advisor.recipe.settings import Settings
@@ -27,7 +28,7 @@ class Teller:
     def __init__(self, emit: Callable[[events.Event], None]) -> None:
         self._emit = emit
         self._runs: dict[Settings, int] = {}
-        self._beside: set[Settings] = set()
+        self._alternated: set[Settings] = set()
         self._baseline: BaselineRecord | None = None
         self._planned: events.TrialsPlanned | None = None
         self._combinations: set[Settings] = set()
@@ -35,14 +36,14 @@ class Teller:
         self.stack: StackRecord | None = None
         self._ranked: tuple[Recommendation, ...] = ()
 
-    def has_told(self, history: Iterable[events.Event]) -> None:
+    def mark_as_posted(self, history: Iterable[events.Event]) -> None:
         """Take the runs of these events as told: a resumed session has them in its journal."""
         for event in history:
             if isinstance(event, events.RunMeasured):
                 settings = Settings(event.settings)
                 self._runs[settings] = self._runs.get(settings, 0) + 1
             elif isinstance(event, events.TurnsMeasured):
-                self._beside.add(Settings(event.settings))
+                self._alternated.add(Settings(event.settings))
 
     def tell(self, known: Known) -> None:
         """Post what is new."""
@@ -73,14 +74,14 @@ class Teller:
             for run in runs[self._runs.get(settings, 0) :]:
                 self._emit(events.RunMeasured(dict(settings), run))
             self._runs[settings] = len(runs)
-        for settings, beside in known.judge.beside.items():
-            if settings not in self._beside:
-                self._beside.add(settings)
+        for settings, beside in known.judge.alternated.items():
+            if settings not in self._alternated:
+                self._alternated.add(settings)
                 self._emit(events.TurnsMeasured(dict(settings), beside.new, beside.old, beside.result))
 
     def _tell_plan(self, known: Known) -> None:
         plan = known.plan
-        consent = tuple(candidate.name for candidate in plan.candidates if plan.consent.waits(candidate))
+        consent = tuple(candidate.name for candidate in plan.candidates if plan.consent.needs_consent(candidate))
         planned = events.TrialsPlanned(plan.candidates, dict(plan.skipped), consent)
         if planned != self._planned:
             self._planned = planned
@@ -101,7 +102,7 @@ class Teller:
         candidate = Candidate(CONTROL, recipe.key, True)
         measured = [run for run in judge.controls if run.measured]  # a repeat that crashed replaces none
         control = measured[-1] if measured else judge.controls[-1]
-        return judge.with_run(candidate.settings, control).record(candidate, candidate.settings)
+        return trial_record(judge.with_run(candidate.settings, control), candidate, candidate.settings)
 
     def _tell_combinations(self, known: Known) -> None:
         """Tell the effect of each new combination of settings: a choice between time and memory."""
@@ -122,7 +123,7 @@ class Teller:
         result = known.judge.result(known.stack)
         if known.stack and (result is None or not known.judge.goal.fits(result)):
             return
-        stack = known.judge.stack(known.stack, known.dropped)
+        stack = stack_record(known.judge, known.stack, known.dropped)
         first_and_empty = self.stack is None and not known.stack
         if stack != self.stack and not first_and_empty:
             self.stack = stack
@@ -131,7 +132,7 @@ class Teller:
     def tell_no_stack(self, known: Known) -> None:
         """Tell at the end that nothing is better than the baseline."""
         if self.stack is None and not known.stack:
-            self.stack = known.judge.stack(known.stack, known.dropped)
+            self.stack = stack_record(known.judge, known.stack, known.dropped)
             self._emit(events.StackMeasured(self.stack))
 
     def _tell_ranking(self, known: Known) -> None:
@@ -144,14 +145,14 @@ class Teller:
     def _helping_stack(self, known: Known) -> Mapping[str, Value]:
         """The settings of the stack where it is better than the baseline beyond the noise; else none."""
         stack = self.stack
-        helps = stack is not None and known.judge.yardstick.worth(stack.result, stack.comparison)
+        helps = stack is not None and known.judge.yardstick.may_recommend(stack.result, stack.comparison)
         return stack.settings if stack is not None and helps else {}
 
 
 def _candidates(known: Known) -> list[Candidate]:
     """The planned candidates, and those that were tried in the stack's company only."""
     planned = {candidate.name: candidate for candidate in known.plan.candidates}
-    for candidate in known.plan.in_company(known.stack) if known.stack else ():
+    for candidate in known.plan.partnered(known.stack) if known.stack else ():
         if candidate.name in known.tried:
             planned.setdefault(candidate.name, candidate)
     return list(planned.values())

@@ -40,7 +40,7 @@ def weaker(known: Known, settings: Settings) -> Settings:
 
 def _worth(known: Known, settings: Settings) -> bool:
     """Whether a weaker form is new, or was tried and can be used."""
-    return not known.judge.knows(settings) or known.usable(settings)
+    return not known.judge.has_tried(settings) or known.usable(settings)
 
 
 def _order(known: Known, settings: Settings, result: TrialResult | None) -> tuple[Weakening, ...]:

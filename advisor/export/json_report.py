@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-import advisor
 from advisor.experiment.objective import Yardstick
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
@@ -37,6 +36,7 @@ from advisor.report.conclusions import roof_shares, settings_to_export, sweep_of
 from advisor.report.figures import tokens_per_s
 from advisor.report.habits import habit_rows
 from advisor.report.pareto import front_of
+from advisor.version import __version__
 
 SCHEMA = 1
 
@@ -45,7 +45,7 @@ Json = dict[str, Any]
 
 def json_text(state: SessionState, request: Request, catalog: Catalog | None = None) -> str:
     """The report as the text of a JSON file; ``catalog`` holds the built-in recipes when it is not given."""
-    made = report(state, request, advisor.__version__, catalog)
+    made = report(state, request, __version__, catalog)
     text = json.dumps(made, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     return CONTROLS.sub(lambda control: f"\\u{ord(control[0]):04x}", text)  # the same JSON, safe on a terminal
 

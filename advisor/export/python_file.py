@@ -8,7 +8,6 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 
-import advisor
 from advisor.errors import UsageError
 from advisor.export import python_templates as templates
 from advisor.export import top_level
@@ -19,6 +18,7 @@ from advisor.portable.plan import StepPlan
 from advisor.recipe import Recipe, Stage
 from advisor.recipe.catalog import Catalog
 from advisor.records import Mode, Value
+from advisor.version import __version__
 
 # What exists only inside a step; statements of a recipe's code that read these belong to the loop, not to prepare().
 _LOOP_NAMES = frozenset({"inputs", "targets", "output", "loss", "batch"})
@@ -47,7 +47,7 @@ def python_source(catalog: Catalog, settings: Mapping[str, Value], mode: Mode | 
     chosen = [(recipe, value) for recipe, value in catalog.in_order(settings) if mode in recipe.modes]
     plan = _plan(chosen, mode)
     wrapper = _device_loader(chosen, plan)
-    made = _train_step(plan) if mode is Mode.TRAIN else _infer_step(plan)
+    made = _train_step(plan) if mode is Mode.TRAIN else templates.INFER_STEP.substitute(step=_captured(plan))
     step = [templates.STEP_PLAN, templates.OWN_STEP if own_step else made]
     others = [pair for pair in chosen if pair[0].stage is not Stage.DATA]
     codes = {recipe.key: _shown(recipe, value) for recipe, value in chosen if recipe.stage is Stage.DATA}
@@ -114,7 +114,7 @@ def _usage(mode: Mode, *, own_step: bool) -> str:
 def _header(chosen: list[tuple[Recipe, Value]], usage: str, imports: list[str]) -> str:
     lines = [format_setting(recipe.key, value) for recipe, value in sorted(chosen, key=lambda pair: pair[0].key)]
     text = templates.HEADER.substitute(
-        version=advisor.__version__,
+        version=__version__,
         packages=_packages(chosen),
         settings=textwrap.indent("\n".join(lines or ["none"]), "    "),
         usage=usage.strip("\n"),
@@ -257,10 +257,6 @@ def _train_step(plan: StepPlan) -> str:
     update = ", compiled_step(optimizer, torch.device(plan.device))" if plan.compile_optimizer else ""
     model = "model" if plan.strategy == "single" else "over_ranks(model)"
     return templates.TRAIN_STEP.substitute(update=update, step=_captured(plan), model=model)
-
-
-def _infer_step(plan: StepPlan) -> str:
-    return templates.INFER_STEP.substitute(step=_captured(plan))
 
 
 def _captured(plan: StepPlan) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Mapping
 
-import advisor
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import format_interval, format_ms, format_pending
 from advisor.files.config_file import dumped
@@ -14,6 +13,7 @@ from advisor.records import Comparison, ScalingRecord, StackRecord, TrialRecord,
 from advisor.report.figures import effect_words, hardware_line, how_confirmed
 from advisor.report.launching import gpus_to_start
 from advisor.report.no_result import why_no_stack
+from advisor.version import __version__
 
 
 def settings_yaml(
@@ -54,7 +54,7 @@ def stack_line(stack: StackRecord) -> str:
 
 
 def _header(state: SessionState, settings: Settings, target: str, date: datetime.date, beside: str) -> Iterator[str]:
-    yield f"Made by perf-advisor {advisor.__version__} on {date.isoformat()}."
+    yield f"Made by perf-advisor {__version__} on {date.isoformat()}."
     yield from provenance(state, target)
     stack = state.stack
     if beside and stack and stack.comparison:

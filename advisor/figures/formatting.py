@@ -244,9 +244,14 @@ def format_pending(stack: StackRecord) -> str:
 
 
 def format_verdict(record: TrialRecord) -> str:
-    """A trial's verdict in words: ``faster``, ``no measurable difference``, ``timed out``, ``skipped``; no figures."""
+    """A trial's verdict in words: ``faster``, ``no measurable difference``, ``timed out``; no figures.
+
+    Where the interval leaves everything open, ``too noisy to tell``.
+    """
     if record.verdict is Verdict.FAILED:
         return _OUTCOMES[record.result.outcome]
+    if record.verdict is Verdict.NO_DIFFERENCE and record.comparison and record.comparison.is_open:
+        return TOO_NOISY
     return record.verdict.value
 
 

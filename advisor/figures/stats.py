@@ -170,10 +170,12 @@ def runs_ratio_interval(
     With ``of_later_runs`` it is the interval of what one more process of each would show, which differs from the mean
     by as much as those that were seen differ from one another.
     """
-    estimate = _middle([math.log(median(run)) for run in new]) - _middle([math.log(median(run)) for run in old])
-    blocks = sum(_of_middle(side) * _median_error(tuple(run)) ** 2 / len(side) for side in (new, old) for run in side)
+    estimate = median([math.log(median(run)) for run in new]) - median([math.log(median(run)) for run in old])
+    blocks = sum(
+        _variance_of_median(side) * _median_error(tuple(run)) ** 2 / len(side) for side in (new, old) for run in side
+    )
     other = old_spread or spread
-    processes = spread.widened**2 * _of_middle(new) + other.widened**2 * _of_middle(old)
+    processes = spread.widened**2 * _variance_of_median(new) + other.widened**2 * _variance_of_median(old)
     later = spread.seen**2 + other.seen**2 if of_later_runs else 0.0
     half = _NORMAL_FACTOR * math.sqrt(blocks + processes + later)
     return math.exp(estimate), math.exp(estimate - half), math.exp(estimate + half)
@@ -190,21 +192,16 @@ def _median_error(rates: tuple[float, ...]) -> float:
     return pstdev(medians)
 
 
-def _middle(values: Sequence[float]) -> float:
-    """The mean of one or two values, the median of more: then one disturbed process does not move it."""
-    return median(values)
-
-
-def _of_middle(side: Sequence[object]) -> float:
-    """The variance of :func:`_middle` of as many values, as a multiple of that of one."""
+def _variance_of_median(side: Sequence[object]) -> float:
+    """The variance of the median of as many values, as a multiple of that of one value."""
     return (1.0 if len(side) < 3 else _MEDIAN_OF_SOME) / len(side)
 
 
-def relative_half_width(values: Sequence[float], *, seed: int = 0) -> float:
+def relative_half_width(values: Sequence[float]) -> float:
     """Half the width of the median's 95 % bootstrap interval, over the median; infinite below five values."""
     if len(values) < 5:
         return math.inf
-    draw = random.Random(seed)
+    draw = random.Random(0)
     ordered = sorted(values)
     medians = [resampled_median(ordered, draw) for _ in range(200)]
     tail = (1 - CONFIDENCE) / 2

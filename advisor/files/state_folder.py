@@ -6,10 +6,23 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
+from typing import Protocol, TypeVar
 
+import msgspec
 from platformdirs import user_state_path
 
 _NAME = "perf-advisor"
+
+
+class _Versioned(Protocol):
+    """A record that says which form of itself it has."""
+
+    @property
+    def schema(self) -> int:
+        """The number of the form."""
+
+
+KeptT = TypeVar("KeptT", bound=_Versioned)
 
 
 def state_folder() -> Path:
@@ -25,6 +38,20 @@ def make_private(folder: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.stat().st_mode & 0o077 and (path != ours or ours.name == _NAME):
             path.chmod(0o700)
+
+
+def read_kept(name: str, empty: KeptT) -> KeptT:
+    """A record of the state folder; ``empty`` where its file is missing, broken or of another form."""
+    try:
+        kept = msgspec.json.decode((state_folder() / name).read_bytes(), type=type(empty))
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return empty
+    return kept if kept.schema == empty.schema else empty
+
+
+def write_kept(name: str, kept: _Versioned) -> None:
+    """Keep a record in a file of the state folder, in place of an earlier one."""
+    replace_file(state_folder() / name, msgspec.json.encode(kept).decode())
 
 
 def replace_file(path: Path, text: str) -> bool:

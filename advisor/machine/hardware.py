@@ -81,10 +81,10 @@ def device_used_bytes(uuid: str, nvml: Nvml = NVML) -> int | None:
     return None
 
 
-def counts_energy(uuid: str, nvml: Nvml = NVML) -> bool:
+def counts_energy(uuid: str) -> bool:
     """Whether a GPU or MIG instance, by its UUID, has an energy counter that can be read."""
     try:
-        return GpuGauges(uuid, nvml).energy_j() is not None
+        return GpuGauges(uuid, NVML).energy_j() is not None
     except NvmlUnavailableError:
         return False
 
@@ -213,7 +213,7 @@ def _gpu(nvml: Nvml, device: Device, root: Path) -> GpuInfo:
         pcie_width_max=nvml.ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
         ecc_enabled=_enabled(nvml.ask("nvmlDeviceGetEccMode", handle)),
         mig_enabled=_enabled(nvml.ask("nvmlDeviceGetMigMode", handle)),
-        throttle_reasons=_throttle_reasons(nvml, handle),
+        throttle_reasons=_throttle_words(nvml, _throttle_bits(nvml, handle)),
         processes=_other_processes(nvml, handle, root),
         numa_node=numa_node(nvml, handle),
     )
@@ -243,7 +243,7 @@ def _memory(nvml: Nvml, handle: Any) -> tuple[int, int]:
 
 def _handle_of(nvml: Nvml, device: Device, uuid: str) -> Any:
     """The handle of the device, or of its MIG instance, if it has this UUID."""
-    return next((handle for found, handle in _handles(nvml, device) if _same(found, uuid)), None)
+    return next((handle for found, handle in _handles(nvml, device) if _bare(found) == _bare(uuid)), None)
 
 
 def _handles(nvml: Nvml, device: Device) -> Iterator[tuple[str, Any]]:
@@ -272,10 +272,6 @@ def _pids(nvml: Nvml, handle: Any) -> frozenset[int] | None:
     return None if running is None else frozenset(process.pid for process in running)
 
 
-def _same(uuid: str, other: str) -> bool:
-    return _bare(uuid) == _bare(other)
-
-
 def _bare(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
 
@@ -296,10 +292,6 @@ def _enabled(modes: Any) -> bool | None:
 
 def _cuda_version(number: int | None) -> str | None:
     return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _throttle_reasons(nvml: Nvml, handle: Any) -> tuple[str, ...]:
-    return _throttle_words(nvml, _throttle_bits(nvml, handle))
 
 
 def _throttle_bits(nvml: Nvml, handle: Any) -> int:

@@ -5,7 +5,7 @@ import typing
 
 import torch
 
-from advisor.portable.norm_pairs import CONVOLUTIONS, View, function_name, layer_before, norms_after, views_of
+from advisor.portable.norm_pairs import CONVOLUTIONS, Norm, View, function_name, layer_before, norms_after, views_of
 
 
 def removable_biases(
@@ -26,9 +26,7 @@ def removable_biases(
         refused |= used_elsewhere(view)
         for node, layer in view.layers.items():
             norms = norms_after(node, view) if is_convolution(node, view) else []
-            cancelled = all(norm.by_batch or not (trained and view.training) for norm in norms)
-            fits = all(norm.running_mean is None or norm.running_mean.shape == shape_of(layer.bias) for norm in norms)
-            if not norms or not cancelled or not fits:
+            if not norms or not all(takes_off(norm, layer.bias, trains=trained and view.training) for norm in norms):
                 refused.add(id(layer.bias))
             found = {id(norm.running_mean): norm.running_mean for norm in norms if norm.running_mean is not None}
             means.setdefault(id(layer.bias), {}).update(found)
@@ -63,9 +61,11 @@ def is_convolution(node: torch.fx.Node, view: View) -> bool:
     return function_name(node) in CONVOLUTIONS
 
 
-def shape_of(bias: torch.Tensor | None) -> torch.Size | None:
-    """The shape of a bias, if there is one."""
-    return None if bias is None else bias.shape
+def takes_off(norm: Norm, bias: torch.Tensor | None, *, trains: bool) -> bool:
+    """Whether a norm takes a bias off again: its running mean can take it in, and in training it uses the batch's."""
+    mean = norm.running_mean
+    fits = mean is None or (bias is not None and mean.shape == bias.shape)
+    return fits and (norm.by_batch or not trains)
 
 
 def used_elsewhere(view: View) -> set[int]:

@@ -194,7 +194,7 @@ def signature_of(batch: Any) -> tuple[Any, ...]:
 
 
 def add_signature(part: Any, found: list[Any], inside: frozenset[int]) -> None:
-    """Append what a part of a batch is beside the contents of its tensors. ``inside`` are the objects around it."""
+    """Append the structure of a part of a batch, without its tensors' contents. ``inside``: the enclosing objects."""
     kind = type(part)
     if kind is torch.Tensor or isinstance(part, torch.Tensor):
         found += (part.shape, part.dtype, part.requires_grad)

@@ -275,7 +275,7 @@ def layer_before(norm: Norm, view: View) -> torch.fx.Node | None:
 
 
 def norms_after(node: torch.fx.Node, view: View) -> list[Norm]:
-    """The norms that an operation's result goes to; none when it goes elsewhere too, or is seen from outside."""
+    """The norms that take an operation's result; none when anything else takes it too, or it is seen from outside."""
     readers = list(consumers(node, view))
     if node in view.seen or any(reader not in view.norms for reader in readers):
         return []

@@ -74,7 +74,7 @@ def become(optimizer: torch.optim.Optimizer, cls: typing.Any, options: tuple[str
 def regrouped(
     optimizer: torch.optim.Optimizer, group: dict[str, typing.Any], taken: list[str]
 ) -> dict[str, typing.Any]:
-    """A group without the options of its optimizer's class but those that are taken over."""
+    """A parameter group without the options of its optimizer's class, except those in ``taken``."""
     return {key: value for key, value in group.items() if key not in optimizer.defaults or key in taken}
 
 

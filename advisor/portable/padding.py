@@ -165,11 +165,14 @@ def pad_outputs(model: torch.nn.Module, multiple: int, optimizer: typing.Any = N
     if optimizer is not None:
         follow_rows(optimizer, {parameter: parameter.shape[0] for parameter in shared})
     for parameter, rows in shared.items():
-        present = parameter.shape
-        state = optimizer.state.get(parameter, {}) if optimizer is not None else {}
-        for name, value in state.items():
-            if isinstance(value, torch.Tensor) and value.shape == present:
-                state[name] = with_rows(value, rows)
-        parameter.grad, gradient = None, parameter.grad
-        parameter.data = with_rows(parameter, rows)
-        parameter.grad = None if gradient is None else with_rows(gradient, rows)
+        grow_parameter(parameter, rows, optimizer.state.get(parameter, {}) if optimizer is not None else {})
+
+
+def grow_parameter(parameter: torch.nn.Parameter, rows: int, state: dict[str, typing.Any]) -> None:
+    """Give a parameter, its gradient and its optimizer's state more rows, in place."""
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+            state[name] = with_rows(value, rows)
+    parameter.grad, gradient = None, parameter.grad
+    parameter.data = with_rows(parameter, rows)
+    parameter.grad = None if gradient is None else with_rows(gradient, rows)

@@ -91,7 +91,7 @@ def _look_at(ids: frozenset[int]) -> tuple[StartedThread, ...]:
         if own is not None:
             found.append(_python_thread(own, frames))
         elif (now := _cpu_ticks(number)) is not None:  # one that has ended meanwhile is gone
-            found.append(_native_thread(number, idle=now == ticks and _state(number) == "S"))
+            found.append(_native_thread(number, idle=now == ticks and _fields(number)[:1] == ["S"]))
     return tuple(found)
 
 
@@ -140,10 +140,6 @@ def _read(number: int, file: str) -> str:
         return (_TASKS / str(number) / file).read_text()
     except OSError:
         return ""
-
-
-def _state(number: int) -> str:
-    return _fields(number)[:1][0] if _fields(number) else ""
 
 
 def _cpu_ticks(number: int) -> tuple[str, str] | None:

@@ -392,8 +392,8 @@ def _rounding(recipe: Recipe, value: Value) -> float:
 
 def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:
     if facts.workload.mode not in recipe.modes:
-        loop = "training" if Mode.TRAIN in recipe.modes else "inference"
-        return Skip(f"applies to {loop} only; this session measures {_loop(facts.workload.mode)}")
+        other, own = ("inference", "training") if Mode.TRAIN in recipe.modes else ("training", "inference")
+        return Skip(f"applies to {own} only; this session measures {other}")
     if facts.workload.device_type not in recipe.devices:
         needs = "needs a CUDA GPU" if "cuda" in recipe.devices else "applies to the CPU only"
         here = {"cpu": "the CPU", "cuda": "a CUDA GPU"}.get(facts.workload.device_type, facts.workload.device_name)
@@ -401,7 +401,3 @@ def _unfit(recipe: Recipe, facts: Facts) -> Skip | None:
     if facts.workload.own_step and recipe.inside_step:
         return Skip("the step is your own, and this changes what happens inside it: write it there yourself")
     return None
-
-
-def _loop(mode: Mode) -> str:
-    return "training" if mode is Mode.TRAIN else "inference"

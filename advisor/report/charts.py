@@ -62,14 +62,14 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A point with its sign, one character, and its label. ``told`` is its value where the axis cuts it off."""
+    """A point with its sign, one character, and its label. ``value_text`` is its value where the axis cuts it off."""
 
     x: float
     y: float
     sign: str
     tone: Tone
     label: str = ""
-    told: str = ""
+    value_text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,8 @@ def placed(plot: Plot, canvas: Canvas) -> list[Placed]:
     found: list[Placed] = []
     for mark in reversed(plot.marks):
         x, y = _spot(plot, mark.x, mark.y, canvas)
-        text = " ".join(part for part in (mark.label, mark.told if _is_cut(plot, mark) else "") if part)
+        is_cut = plot.x.cuts(mark.x) or plot.y.cuts(mark.y)
+        text = " ".join(filter(None, (mark.label, mark.value_text if is_cut else "")))
         width = len(text) * canvas.character
         at = _room_beside(x, y, width, canvas, [*taken, *drawn]) or _room_beside(x, y, width, canvas, taken)
         at = at if text else None
@@ -248,10 +249,6 @@ def placed(plot: Plot, canvas: Canvas) -> list[Placed]:
 
 
 _Box = tuple[float, float, float, float]
-
-
-def _is_cut(plot: Plot, mark: Mark) -> bool:
-    return plot.x.cuts(mark.x) or plot.y.cuts(mark.y)
 
 
 def _spot(plot: Plot, x: float, y: float, canvas: Canvas) -> tuple[float, float]:

@@ -6,7 +6,7 @@ Pure functions of their states. A change says what was, what is, and what follow
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from advisor.experiment.ranking import CONTROL
@@ -247,11 +247,7 @@ def _versions(state: SessionState) -> dict[str, str]:
 
 def _different(one: Mapping[str, str], other: Mapping[str, str], missing: str = MISSING) -> Iterator[Change]:
     """The entries that differ."""
-    for key in _keys(one, other):
+    for key in dict.fromkeys((*one, *other)):
         before, after = one.get(key, missing), other.get(key, missing)
         if before != after:
             yield Change(key, before, after)
-
-
-def _keys(*mappings: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(key for mapping in mappings for key in mapping))

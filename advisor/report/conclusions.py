@@ -5,7 +5,7 @@ Pure functions of the state; the words are in ``formatting`` and in the reports.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from advisor.experiment.control import Decision
@@ -41,7 +41,7 @@ class Untried:
 def stack_helps(state: SessionState) -> bool:
     """Whether there is a stack that was measured to be better than the baseline by the session's goal."""
     stack, by = state.stack, state.yardstick
-    return bool(stack and stack.settings and by and by.worth(stack.result, stack.comparison))
+    return bool(stack and stack.settings and by and by.may_recommend(stack.result, stack.comparison))
 
 
 def settings_to_export(state: SessionState) -> dict[str, Value]:
@@ -51,7 +51,7 @@ def settings_to_export(state: SessionState) -> dict[str, Value]:
     faster, those that were measured on them, as long as the stack holds what they carry over.
     """
     stack, scaling = state.stack, state.scaling
-    if scaling and scaling.settings and all(_holds(state, key, value) for key, value in scaling.carried.items()):
+    if scaling and scaling.settings and scaling.carried.items() <= state.stack_settings.items():
         return scaling.all_settings
     if stack is None or not (stack.result.measured or stack.pending):
         return {}
@@ -62,16 +62,8 @@ def _accepted(state: SessionState) -> bool:
     """Whether a person accepted a setting that is in the stack."""
     accepted = {recipe for recipe, decision in state.decisions.items() if decision is Decision.ACCEPTED}
     candidates = (record.candidate for record in state.trials.values())
-    stacked = {candidate.recipe for candidate in candidates if _is_in(candidate, state.stack_settings)}
+    stacked = {one.recipe for one in candidates if state.stack_settings.get(one.key) == one.value}
     return bool(accepted & stacked)
-
-
-def _holds(state: SessionState, key: str, value: Value) -> bool:
-    return state.stack_settings.get(key) == value
-
-
-def _is_in(candidate: Candidate, settings: Mapping[str, Value]) -> bool:
-    return settings.get(candidate.key) == candidate.value
 
 
 def roof_shares(state: SessionState) -> tuple[RoofShare | None, RoofShare | None]:

@@ -90,8 +90,8 @@ def _stack_caveats(stack: StackRecord, baseline: BaselineRecord | None) -> Itera
     if replace(judged, noise_floor=baseline.noise_floor).verdict is not Verdict.FASTER:
         then, now = format_noise(judged.noise_floor), format_noise(baseline.noise_floor)
         yield (
-            f"When the settings together were confirmed, identical runs differed by {then}; later ones differed by "
-            f"{now}, and by that they would not count as faster: run again on a quiet machine."
+            f"Identical runs differed by {then} when the settings together were confirmed, and by {now} later. By the "
+            "later noise they would not count as faster: run again on a quiet machine."
         )
 
 
@@ -259,9 +259,7 @@ def _roof_blocks(profile: Profile, before: RoofShare | None, after: RoofShare | 
     if figures:
         yield pairs([(figure.name, figure.words) for figure in figures])
     if before and after and after.share < before.share:
-        yield Paragraph(
-            f"The tuned share is of a higher roof, that of {after.dtype}, and so stands for more arithmetic."
-        )
+        yield Paragraph(f"The tuned share refers to the higher peak of {after.dtype}, so it means more arithmetic.")
     if profile.ceilings:
         yield from _ceilings(profile.ceilings)
 

@@ -30,7 +30,7 @@ def price_of(finding: Finding, records: Iterable[TrialRecord]) -> TrialRecord | 
     if finding.value:
         same = [record for record in measured if text_of(record.candidate.value) == finding.value]
         return next(iter(mended or same), None)
-    return max(mended or measured, key=_speedup, default=None)
+    return max(mended or measured, key=lambda one: one.comparison.speedup if one.comparison else 0.0, default=None)
 
 
 def price_text(finding: Finding, state: SessionState) -> str:
@@ -50,10 +50,6 @@ def price_text(finding: Finding, state: SessionState) -> str:
     if finding.value in steps and others:
         return f"{format_ms(steps[finding.value])} a step, {format_ms(min(others))} in a better way"
     return MISSING
-
-
-def _speedup(record: TrialRecord) -> float:
-    return record.comparison.speedup if record.comparison else 0.0
 
 
 def _with_step(row: HabitRow, state: SessionState, current: dict[str, Value]) -> HabitRow:

@@ -76,8 +76,8 @@ def _repeats(state: SessionState) -> Iterator[str]:
         yield "The settings together were measured alternately with the baseline (A B B A), so that drift cancels."
     if any(record.confirmed and record.alone for record in state.trials.values()):
         yield (
-            "What is marked as in turn lay within reach of the noise and was measured again, alternately with the "
-            "baseline; the first trial, which was picked for its figure, is left out of it."
+            "Rows marked in turn were close to the noise and were measured again, alternately with the baseline. Their "
+            "first trial is left out, since it was selected by its result."
         )
     if any(record.candidate.already_on for record in tried(state)):
         yield (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from advisor.experiment.consent import may_use
 from advisor.experiment.objective import Goal, Yardstick
@@ -54,7 +55,7 @@ def pareto_front(
     front: list[ParetoPoint] = []
     seen: list[ParetoPoint] = []
     smallest_bytes = 0  # of the points that the last one of the front stands for
-    for point in sorted(points, key=_by_size):
+    for point in sorted(points, key=lambda one: (one.peak_reserved_bytes, -one.speedup, len(one.settings))):
         known_faster = all(_lowest(point) > other.speedup for other in seen if _is_better_known(other, point))
         seen.append(point)
         if not (known_faster and all(_is_choice_beside(point, smaller, noise_floor) for smaller in front)):
@@ -152,10 +153,6 @@ def _fits(goal: Goal, point: ParetoPoint) -> bool:
     return goal.memory_limit_bytes is None or point.peak_reserved_bytes <= goal.memory_limit_bytes
 
 
-def _by_size(point: ParetoPoint) -> tuple[int, float, int]:
-    return point.peak_reserved_bytes, -point.speedup, len(point.settings)
-
-
 def pareto_rows(state: SessionState) -> list[tuple[str, ...]]:
     """The front of speed against memory under ``PARETO_HEADINGS``, the smallest peak first.
 
@@ -179,9 +176,11 @@ def pareto_sentence(state: SessionState) -> str:
     """The front in a sentence: the choice between time and memory."""
     front, count = front_of(state), len(measured_points(state))
     measured = f"{count} sets of settings were measured, your own among them."
+    if any(smaller.speedup > larger.speedup for smaller, larger in pairwise(front)):
+        return f"{measured} These are left; the noise does not allow to tell which of them is the fastest."
     if len(front) > 1:
         return f"{measured} Nothing is both as fast and as small as one of these: what is faster takes more memory."
-    return f"{measured} One is the fastest and the smallest at once, as far as the noise allows to tell."
+    return f"{measured} One is both the fastest and the smallest, within the noise."
 
 
 def pareto_section(state: SessionState) -> Iterator[Section]:

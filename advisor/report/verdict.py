@@ -69,7 +69,7 @@ def _pending_sentence(state: SessionState, stack: StackRecord, where: str) -> st
 def _by_figure(stack: StackRecord, by: Yardstick) -> bool:
     """Whether the settings together are told by memory or energy, not by their speed."""
     gain = by.gain(stack.result, stack.comparison)
-    return not by.goal.by_time and gain is not None and gain.proven
+    return not by.goal.by_time and gain is not None and gain.is_better
 
 
 def _before_and_tuned(stack: StackRecord, by: Yardstick) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import advisor
 from advisor.experiment.request import Request
 from advisor.experiment.state import SessionState
 from advisor.figures.formatting import (
@@ -43,6 +42,7 @@ from advisor.report.reproduce import code_section, reproduce_section
 from advisor.report.several_gpus import several_gpus_section
 from advisor.report.trials import habits_table, source, trials, untried_table
 from advisor.report.verdict import verdict
+from advisor.version import __version__
 
 
 def document_of(state: SessionState, request: Request, catalog: Catalog) -> Document:
@@ -51,7 +51,7 @@ def document_of(state: SessionState, request: Request, catalog: Catalog) -> Docu
         f"perf-advisor: {request.target.command}",
         verdict(state),
         (*sections(state, catalog), *_background(state, request)),
-        f"Made by perf-advisor {advisor.__version__}.",
+        f"Made by perf-advisor {__version__}.",
     )
 
 
@@ -84,7 +84,7 @@ def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
         yield from roof_section(state)
     yield from clock_section(state)
     if records := tried(state):
-        others = [record for record in records if not _is_told(record, state)]
+        others = [record for record in records if not _is_in_another_table(record, state)]
         brief = tuple(trials(others, state, catalog)) if others else ()
         yield Section("Trials", tuple(trials(records, state, catalog)), brief)
     rows = habit_rows(state)
@@ -95,7 +95,7 @@ def _evidence(state: SessionState, catalog: Catalog) -> Iterator[Section]:
         yield Section("Not tried", (untried_table(groups, catalog),))
 
 
-def _is_told(record: TrialRecord, state: SessionState) -> bool:
+def _is_in_another_table(record: TrialRecord, state: SessionState) -> bool:
     """Whether a trial is in another table of a summary: that of the recommendations, or of batch sizes."""
     ranked = any(item.record.candidate.name == record.candidate.name for item in state.recommendations)
     return ranked or (record.candidate.recipe == BATCH_SIZE and record.alone and bool(sweep_of(state)))

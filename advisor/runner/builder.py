@@ -15,7 +15,7 @@ from pathlib import Path
 
 from advisor.process.channel import GarbageError, Inbox, send_message
 from advisor.records import BuilderReady, Forked, ForkEnded, TargetSpec, TrialKind, TrialSpec
-from advisor.runner import fork_server, whereabouts
+from advisor.runner import fork_server, process_stack
 from advisor.runner.fork_server import CONTEXT
 
 TOO_LONG = "building the model takes too long"
@@ -119,7 +119,7 @@ class Builder:
                     self.usable = not ready.problem
                     return ready.problem
             if self.pid is not None and not cancelled():
-                whereabouts.ask(self.pid, self._log_path)  # for who reads the log
+                process_stack.innermost_calls(self.pid, self._log_path)  # for who reads the log
             return TOO_LONG
         return "the process that builds the model ended"
 

@@ -18,10 +18,9 @@ from pathlib import Path
 
 import psutil
 
-import advisor
 from advisor.files.scratch import SCRATCH
 from advisor.process import household
-from advisor.runner.whereabouts import stands_still
+from advisor.runner.process_stack import stands_still
 
 CONTEXT = multiprocessing.get_context("forkserver")
 _PRELOAD = ["advisor.trial.preload"]
@@ -44,7 +43,7 @@ def prepare() -> None:
     Must come before an app takes the terminal. Raises UsageError when there is no room for temporary files.
     """
     folder = str(SCRATCH.folder())
-    if _is_running() and not _moved(folder):
+    if _is_running() and not _lost_its_folder(folder):
         return
     if _pid() is None:
         with _environment({_WARNINGS: _with_ignored("resource_tracker")}), _quiet():
@@ -131,7 +130,7 @@ def _is_running() -> bool:
     return False
 
 
-def _moved(folder: str) -> bool:
+def _lost_its_folder(folder: str) -> bool:
     """Whether the running fork server listens in a folder that is gone."""
     address: str | None = getattr(forkserver, "_forkserver")._forkserver_address  # noqa: B009
     return address is not None and not address.startswith(folder)
@@ -179,7 +178,7 @@ def _text_of(error: BaseException) -> str:
 
 def _runs_from_here() -> bool:
     """Whether perf-advisor is found in the working directory alone: then that has to stay on the path."""
-    return Path(advisor.__file__).resolve().parent.parent == Path.cwd()
+    return Path(__file__).resolve().parents[2] == Path.cwd()
 
 
 def _with_ignored(beginning: str) -> str:

@@ -38,7 +38,7 @@ from advisor.records import (
     TrialResult,
     TrialSpec,
 )
-from advisor.runner import fork_server, log_files, whereabouts
+from advisor.runner import fork_server, log_files, process_stack
 from advisor.runner.builder import Builder, ForkedTrial
 from advisor.runner.fork_server import CONTEXT
 from advisor.runner.interpreter import Interpreter, Interpreters
@@ -114,7 +114,7 @@ class Runner:
         with self.open(spec, listen) as trial:
             return trial.result()
 
-    def run_in_company(
+    def run_compiling_ahead(
         self, spec: TrialSpec, ahead: TrialSpec | None, listen: Listener
     ) -> tuple[TrialResult, TrialResult | None]:
         """As :meth:`run`, of a trial that compiles for long, for which the GPU has little to do.
@@ -221,7 +221,7 @@ class Trial:
         self._result: TrialResult | None = None
         self._deadline = 0.0
         self._activity = ""
-        self._kills_before = whereabouts.out_of_memory_kills()
+        self._kills_before = process_stack.out_of_memory_kills()
 
     @property
     def pid(self) -> int | None:
@@ -423,33 +423,33 @@ class Trial:
         ended = f"the trial process was ended by {number.name}"
         if number is not signal.SIGKILL:
             return self._ended(Outcome.CRASHED, ended)
-        if self._kills_before is not None and whereabouts.out_of_memory_kills() == self._kills_before:
+        if self._kills_before is not None and process_stack.out_of_memory_kills() == self._kills_before:
             return self._ended(Outcome.CRASHED, f"{ended} (by a person or another program: there was memory left)")
         return self._ended(Outcome.OUT_OF_MEMORY, f"{ended} (the system kills a process that takes too much memory)")
 
     def _time_out(self) -> TrialResult:
-        where, stopped = self._where(), whereabouts.stands_still(self.pid)
+        where, stopped = self._innermost_calls(), process_stack.stands_still(self.pid)
         self._kill_group()
         doing = f" ({self._activity})" if self._activity else ""
         stopped_text = "; the process was stopped (SIGSTOP)" if stopped else ""
         result = self._ended(Outcome.TIMED_OUT, f"no result after {self.spec.timeout_s:.0f} s{doing}{stopped_text}")
         if not where:
             return result
-        hint, calls = whereabouts.advice(where, result.hint)
+        hint, calls = process_stack.advice(where, result.hint)
         return replace(result, hint=hint, details=calls)
 
-    def _where(self) -> str:
+    def _innermost_calls(self) -> str:
         """The innermost calls that the trial is in; empty for one that cannot tell."""
         if not self._activity or self.pid is None:
             return ""  # it has not come to the user's code, and may not know the signal yet
-        return whereabouts.ask(self.pid, self.spec.log_path)
+        return process_stack.innermost_calls(self.pid, self.spec.log_path)
 
     def _ended(self, outcome: Outcome, reason: str) -> TrialResult:
         return TrialResult(
             outcome=outcome,
             reason=reason,
             hint=_HINTS.get(outcome, "The trial's log may say more."),
-            details=whereabouts.tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
+            details=process_stack.tail(self.spec.log_path) if outcome is not Outcome.CANCELLED else "",
             log_path=self.spec.log_path,
         )
 

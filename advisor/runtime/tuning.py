@@ -101,10 +101,7 @@ class Tuning:
                 back.setdefault(id(trained[0]), optimizers_in(components.optimizer)[0])
         for loader in loaders:
             assert plan is not None
-            components = Components(None, None, loader, replace(plan, device_transform=None), loader.batch_size)
-            self._apply_again(components, lambda recipe: _is_for_any_loader(recipe) and recipe.key != "data.batch_size")
-            share = components.data if given.models else self._divided(components.data, plan)
-            back[id(loader)] = loop_loader(share, components.plan)
+            back[id(loader)] = self._prepare_loader(loader, plan, divides=not given.models)
         prepared = tuple(back.get(id(item), item) for item in objects)
         return prepared[0] if len(prepared) == 1 else prepared
 
@@ -125,6 +122,13 @@ class Tuning:
         )
         settle_optimizers(components)
         return components
+
+    def _prepare_loader(self, loader: Any, plan: StepPlan, *, divides: bool) -> Any:
+        """A loader that comes after the first one, or after the models; it keeps its batch size."""
+        components = Components(None, None, loader, replace(plan, device_transform=None), loader.batch_size)
+        self._apply_again(components, lambda recipe: _is_for_any_loader(recipe) and recipe.key != "data.batch_size")
+        share = self._divided(components.data, plan) if divides else components.data
+        return loop_loader(share, components.plan)
 
     def _apply_again(self, components: Components, wanted: Callable[[Recipe], object]) -> None:
         """Some of the settings, for objects that come after the first."""

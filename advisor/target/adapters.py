@@ -48,7 +48,7 @@ def named(target: str) -> tuple[Adapter, str] | None:
     return None
 
 
-def meant(target: str) -> str:
+def likely_target(target: str) -> str:
     """The named model that a target is likely to mean, such as ``hf:gpt2`` for ``HF:gpt2``; empty for any other."""
     wanted, separator, name = target.partition(":")
     known = {
@@ -59,7 +59,7 @@ def meant(target: str) -> str:
     return f"{known[close[0]]}:{name}" if separator and name and close else ""
 
 
-def understood(value: Any, spec: TargetSpec) -> Any:
+def interpreted(value: Any, spec: TargetSpec) -> Any:
     """The meaning of a library's object: a Workload or a model. Unchanged where no adapter knows it."""
     for adapter in _present():
         found = adapter.workload(value, spec)

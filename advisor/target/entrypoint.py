@@ -28,7 +28,7 @@ from advisor.process.output import Printed
 from advisor.records import TargetSpec
 from advisor.records.trials import WORKLOAD_SUFFIX
 from advisor.runtime.loop import Loop
-from advisor.target.adapters import meant, named
+from advisor.target.adapters import likely_target, named
 from advisor.target.normalise import normalise
 from advisor.target.scripts.importing import refusing_to_train
 from advisor.target.scripts.run import is_script, script_workload
@@ -136,7 +136,10 @@ def _exited(what: str, error: SystemExit, printed: str) -> TargetError:
 
 
 def hint_for(error: BaseException, usual: str) -> str:
-    """The hint for an error in the user's code: ``usual``, unless the code wants a GPU or ranks that are missing."""
+    """The hint for an error in the user's code: ``usual``, unless the code wants something that is missing here."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        top = error.name.partition(".")[0]
+        return f"Install {top} beside perf-advisor, or set PYTHONPATH to the folder that {top} is in; then run again."
     if any(text in str(error) for text in _NO_GPU):
         return "There is no CUDA GPU here: leave .cuda() out, or write .to(device); model and batch are moved for you."
     if any(text in str(error) for text in _OWN_RANKS):
@@ -184,7 +187,7 @@ def _import_module(module: str, target: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            likely = f"Did you mean {name}? " if (name := meant(target)) else ""
+            likely = f"Did you mean {name}? " if (name := likely_target(target)) else ""
             raise TargetError(
                 f"there is no module {module!r}.",
                 f"{likely}Run from the folder that holds it, install it, or give path/file.py:attr.",

@@ -21,7 +21,7 @@ from advisor.records import Mode, TargetSpec
 from advisor.runtime.batches import has_target
 from advisor.runtime.compilation import as_written, compiled_as
 from advisor.runtime.loop import Loop
-from advisor.target.adapters import understood, with_samples
+from advisor.target.adapters import interpreted, with_samples
 from advisor.target.batches import batches_in_data
 from advisor.target.hubs.contract import Adapted
 from advisor.target.own_step import EXAMPLE, HINT, mode_of_step, optimizers_of, with_own_step
@@ -37,7 +37,7 @@ _DEFAULT_LEARNING_RATE = 1e-3
 def normalise(value: Any, spec: TargetSpec) -> Loop:
     """The loop that a build's return value describes, under the command line's options. Raises TargetError."""
     notes: list[str] = []
-    workload = _as_written(_as_workload(understood(value, spec)), notes)
+    workload = _as_written(_as_workload(interpreted(value, spec)), notes)
     if workload.data is None:
         workload = with_samples(workload, spec)
     if isinstance(workload, Adapted):
@@ -51,7 +51,7 @@ def normalise(value: Any, spec: TargetSpec) -> Loop:
         loss=workload.loss,
         optimizer=None,
         mode=mode,
-        batch_size=_batch_size(data),
+        batch_size=data.batch_size if isinstance(data, DataLoader) else batch_size_of(data),
         make_batch=make_batch,
         current=dict(workload.current),
         notes=notes,
@@ -263,10 +263,6 @@ def _loss_text(loop: Loop) -> str:
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def _batch_size(data: Any) -> int | None:
-    return data.batch_size if isinstance(data, DataLoader) else batch_size_of(data)
 
 
 def _kind(value: Any) -> str:

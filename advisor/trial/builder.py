@@ -91,7 +91,7 @@ class _Threads:
 
 @contextlib.contextmanager
 def _one_thread(threads: _Threads) -> Iterator[None]:
-    """Let PyTorch compute with one thread, whatever the target asks for meanwhile: only its trials get more.
+    """Let PyTorch compute with one thread, even if the target asks for more: its trials get the number asked for.
 
     Its pool of threads does not survive a fork, and GNU's OpenMP waits for it there for ever; with one thread none is
     made.
@@ -332,7 +332,7 @@ def _look_now_and_then(trial: BaseProcess, connections: tuple[Connection, ...], 
 
 
 def _fork(connection: Connection, loop: Loop, threads: int) -> tuple[BaseProcess, Connection]:
-    """The next trial and its gate: it takes no memory of the device before that is closed."""
+    """Fork the next trial; return it and its gate. It takes no device memory until the gate is closed."""
     spec, asked_at = connection.recv()
     handle = recv_handle(connection)
     closed, gate = multiprocessing.Pipe(duplex=False)

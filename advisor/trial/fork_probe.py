@@ -25,11 +25,11 @@ from advisor.runtime.loop import Loop
 from advisor.runtime.step import make_step
 from advisor.trial.measurement.draws import first_batches
 
-# A fork that neither computes nor reads for so long waits for something that never comes. Seconds.
+# A fork that neither computes nor reads for this long is taken to hang. Seconds.
 _QUIET_S = 1.0
-# What every program can do takes at most this. Seconds; 0.1 to 0.3 were measured on two cores.
+# Longest time of the parts that are the same in all programs. Seconds; 0.1 to 0.3 were measured on two cores.
 _LIMIT_S = 3.0
-# The workload's own parts are well when they have computed for this. Seconds; a GPU's step may take minutes on the CPU.
+# The workload's own parts pass once they have computed for this. Seconds; a GPU's step may take minutes on the CPU.
 _LARGE_PART_S = 1.0
 _LOOK_EVERY_S = 0.05
 _STEPS = 2
@@ -67,7 +67,7 @@ def problem_of_forks(loop: Loop, threads: int) -> str:
 
 
 def _run_and_leave(loop: Loop, threads: int, writing: int) -> None:
-    """Run the parts, telling of each before it starts and of an exception; never returns."""
+    """Run the parts; report each before it starts, and an exception. Never returns."""
     try:
         lead_own_group()
         for name, part in _parts(loop, threads):
@@ -89,7 +89,7 @@ def _failure_of(part: Callable[[], None]) -> str:
 
 
 def _parts(loop: Loop, threads: int) -> Iterable[_Part]:
-    """The parts of a trial. An error in the workload's own parts is a trial's to report, unless it is about forks."""
+    """The parts of a trial. A trial reports errors of the workload's own parts, unless forking causes them."""
     batches: list[object] = []
     return (
         ("a product on several threads", lambda: _compute(threads)),
@@ -135,7 +135,7 @@ def _run_steps(loop: Loop, batches: list[object]) -> None:
 
 
 def _shortened(batch: object) -> object:
-    """A few samples of a batch: the memory and the time of a whole one are the device's to spend."""
+    """A few samples of a batch: the probe runs on the CPU, where a whole batch may take too much memory and time."""
     try:
         return resize_batch(batch, _SAMPLES)
     except Exception:  # graphs and other batches that are no stack of samples
@@ -169,7 +169,7 @@ def _watch(child: int, reading: int) -> str:
 
 
 def _last_told(told: bytes) -> tuple[str, str]:
-    """The part that was started last, and the exception in it, if any."""
+    """The part that was started last, and its exception, if any."""
     lines = told.decode(errors="replace").splitlines()
     names = [line for line in lines if not line.startswith("!")]
     failures = [line.removeprefix("!") for line in lines if line.startswith("!")]

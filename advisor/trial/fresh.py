@@ -71,7 +71,7 @@ def resume(handle: int, log_path: str) -> None:
         spec, asked_at = connection.recv()
     except (EOFError, OSError):
         return  # nobody needs it any more
-    with contextlib.suppress(FileNotFoundError):  # who asked has seen to it
+    with contextlib.suppress(FileNotFoundError):  # the parent has moved it already
         Path(log_path).replace(spec.log_path)
     main = importing.import_main(connection, spec.target.directory, spec.log_path)
     if main is not None:

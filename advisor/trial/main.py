@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import math
 import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -23,7 +21,6 @@ from advisor.figures.formatting import format_ms, format_percent
 from advisor.figures.stats import two_modes
 from advisor.machine.device import backend_of, named
 from advisor.portable.losses import LossError
-from advisor.portable.nested import mover
 from advisor.portable.plan import StepPlan
 from advisor.process.channel import Channel
 from advisor.process.household import lead_own_group
@@ -45,13 +42,10 @@ from advisor.records import (
     Profiled,
     Ready,
     Started,
-    TargetFailure,
     TrialKind,
     TrialResult,
     TrialSpec,
 )
-from advisor.runtime.apply import apply_settings
-from advisor.runtime.loader import loop_loader
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import GraphedStep, InferStep, TrainStep, make_step
 from advisor.source.prints import imported_sources
@@ -60,12 +54,17 @@ from advisor.trial.inspection import inspect_loop, versions
 from advisor.trial.measurement.clock import (
     BlockTeller,
     StepClock,
-    batch_samples,
     block_steps,
     latency_of_calls,
     measure,
 )
-from advisor.trial.measurement.draws import check_batch_size, check_batches, look_at, note_on, undisturbed
+from advisor.trial.measurement.draws import (
+    check_batch_size,
+    check_batches,
+    notes_on_data,
+    print_of_data,
+    side_effects_undone,
+)
 from advisor.trial.measurement.epochs import check_epochs
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.guards import Guards
@@ -84,7 +83,9 @@ from advisor.trial.profile.compilation import compilation_notes, compile_mark, k
 from advisor.trial.profile.habits import stop_debugging, with_habits
 from advisor.trial.profile.phases import measure_parts
 from advisor.trial.profile.profiler import phases_alone, profile_step
+from advisor.trial.raised import result_of
 from advisor.trial.reference import reference_result
+from advisor.trial.timed_loop import components_of, resident_data, set_mode, settle_loss, stepper
 from advisor.trial.verify import verified_result
 
 _PHASES_LIMIT_S = 0.6
@@ -97,14 +98,6 @@ _LONGEST_TURN = 3
 _FITTING_BATCH = (
     "Check that the batch fits the model and the loss; a batch is (inputs, target) or a dict of keywords, "
     "and a loss that takes the model names its first parameter `model`."
-)
-_CPU_ALLOCATOR = "DefaultCPUAllocator: "
-# Errors of the driver and of libraries that find no room for their own memory; the allocator is not asked for it.
-_NO_DEVICE_MEMORY = (
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
 )
 
 
@@ -140,6 +133,26 @@ def trial_main(
     os._exit(0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The workload under the trial's settings, and the seconds that applying them took."""
+
+    loop: Loop
+    device: torch.device
+    components: Components
+    step: TrainStep | InferStep | GraphedStep
+    prepare_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstSteps:
+    """The first steps, the data that they saw, and the seconds spent beside the steps to compare them."""
+
+    probe: Probe
+    data: DataPrint | None
+    comparing_s: float
+
+
 class Trial:
     """The stages of one trial. Each stage says what it does before it starts."""
 
@@ -151,13 +164,28 @@ class Trial:
         self.loop = loop
         self.wait_for_memory = wait_for_memory
         self.catalog = load_catalog(spec.recipe_folders)
+        # Of two trials that take turns on one GPU each would report the other as a foreign process.
+        self.guards = Guards(watch_gpu=spec.target.device != "cpu" and spec.kind is not TrialKind.TURNS)
 
     def run(self) -> TrialResult:
         """Load, prepare, probe, warm up, measure, profile. Raises what the user's code and the recipes raise."""
-        self._say("loading the model")
-        # Two that take turns on one GPU would take each other for strangers.
-        guards = Guards(watch_gpu=self.spec.target.device != "cpu" and self.spec.kind is not TrialKind.TURNS)
         started = time.perf_counter()
+        loop, device = self._load()
+        build_s = time.perf_counter() - started
+        if self.spec.kind in (TrialKind.REFERENCE, TrialKind.VERIFY, TrialKind.PACKAGE):
+            return self._of_another_loop(loop, device)
+        parts = self._prepare(loop, device)
+        first = self._first_steps(parts)
+        if self.spec.kind is TrialKind.AHEAD:
+            return TrialResult(Outcome.MEASURED, warmup_s=first.probe.seconds)
+        if self.spec.kind is TrialKind.PAUSING:
+            self.channel.send(Compiled())
+            self.channel.next_command()
+        return replace(self._measured(parts, first), build_s=build_s)
+
+    def _load(self) -> tuple[Loop, torch.device]:
+        """The workload in the mode of its loop, on its device."""
+        self._say("loading the model")
         if self.loop is None:
             torch.manual_seed(self.spec.seed)
         loop = self.loop or load_target(self.spec.target)
@@ -165,78 +193,76 @@ class Trial:
         backend_of(device).synchronize()  # to start CUDA takes no memory that another trial could miss
         self.wait_for_memory()
         set_mode(loop.model.to(device), training=loop.mode is Mode.TRAIN)
-        build_s = time.perf_counter() - started
-        if self.spec.kind in (TrialKind.REFERENCE, TrialKind.VERIFY, TrialKind.PACKAGE):
-            return self._of_another_loop(loop, device)
+        return loop, device
 
+    def _prepare(self, loop: Loop, device: torch.device) -> _Parts:
         self._say("applying the settings")
         started = time.perf_counter()
-        components = self._components(loop, device)
+        components = components_of(loop, device, self.catalog, self.spec.settings)
         gc.unfreeze()  # in the user's program the collector also looks at what is imported and built
         step = make_step(components, loop.loss)
-        prepare_s = time.perf_counter() - started
+        return _Parts(loop, device, components, step, time.perf_counter() - started)
 
-        batches = probe_batches(components.data, self.spec.seed, components.plan)
-        loop.notes.extend(settle_loss(step, batches))
-        data = self._look_at(loop, components, batches)
+    def _first_steps(self, parts: _Parts) -> _FirstSteps:
+        """Look at the first batches, and run the steps whose losses and outputs are compared."""
+        batches = probe_batches(parts.components.data, self.spec.seed, parts.components.plan)
+        parts.loop.notes.extend(settle_loss(parts.step, batches))
+        data = self._inspect_data(parts.loop, parts.components, batches)
         if self.spec.kind is TrialKind.AHEAD:
             keep_no_kernel_timings()
-        probing = time.perf_counter()
-        probe = self._probe(step, components.plan, batches, loop.hint)
-        comparing_s = time.perf_counter() - probing - probe.seconds
-        del batches
-        if self.spec.kind is TrialKind.AHEAD:
-            return TrialResult(Outcome.MEASURED, warmup_s=probe.seconds)
-        if self.spec.kind is TrialKind.PAUSING:
-            self.channel.send(Compiled())
-            self.channel.next_command()
-        feed = Feed(resident_data(components), self.spec.seed)
-        clock = StepClock(device, stepper(step, feed, components.batch_size or 1))
+        started = time.perf_counter()
+        probe = self._probe(parts.step, parts.components.plan, batches, parts.loop.hint)
+        return _FirstSteps(probe, data, time.perf_counter() - started - probe.seconds)
+
+    def _measured(self, parts: _Parts, first: _FirstSteps) -> TrialResult:
+        """Warm up and time blocks of steps; then whatever else this kind of trial measures."""
+        step, probe = parts.step, first.probe
+        feed = Feed(resident_data(parts.components), self.spec.seed)
+        clock = StepClock(parts.device, stepper(step, feed, parts.components.batch_size or 1))
         if self.spec.kind.inspects and probe.steps:
             self._refuse_hopeless(probe.seconds, probe.usual_step_s)
         warm = self._warm_up(clock, feed, probe.steps)
         warm_mark = compile_mark()
-        measuring = time.perf_counter()
-        blocks = self._blocks(clock, feed, warm, guards)
-        memory = backend_of(device).memory()
+        started = time.perf_counter()
+        blocks = self._blocks(clock, feed, warm)
+        memory = backend_of(parts.device).memory()
         diverged = divergence_notes(probe, step, feed.next()) if probe.losses else ()
         result = TrialResult(
             outcome=Outcome.MEASURED,
-            batch_size=components.batch_size,
+            batch_size=parts.components.batch_size,
             blocks=tuple(blocks),
             event_step_ms=clock.percentiles(),
-            latency=self._latency(clock, warm, loop.mode),
+            latency=self._latency(clock, warm, parts.loop.mode),
             peak_allocated_bytes=memory.peak_allocated_bytes,
             peak_reserved_bytes=memory.peak_reserved_bytes,
             device_used_bytes=memory.device_used_bytes,
-            build_s=build_s,
-            prepare_s=prepare_s,
+            prepare_s=parts.prepare_s,
             warmup_s=probe.seconds + warm.seconds,
             warmup_steps=probe.steps + warm.steps,
             losses=probe.losses,
             outputs=probe.outputs,
             weights=probe.weights,
-            parameters=sum(parameter.numel() for parameter in components.model.parameters()),
+            parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
             skipped_steps=probe.skipped_steps,
             notes=(
-                *_notes(warm, loop, clock),
-                *note_on(data),
+                *_notes(warm, parts.loop, clock),
+                *notes_on_data(first.data),
                 *diverged,
                 *probe.scaler_notes(scale_of(step)),
                 *compilation_notes(warm_mark),
             ),
-            disturbed=guards.disturbed,
-            energy_j_per_sample=guards.energy_j_per_sample(blocks),
-            gpu=guards.gpu,
-            data=replace(data, fed=feed.prints) if data is not None else None,
+            disturbed=self.guards.disturbed,
+            energy_j_per_sample=self.guards.energy_j_per_sample(blocks),
+            gpu=self.guards.gpu,
+            data=replace(first.data, fed=feed.prints) if first.data is not None else None,
         )
         if self.spec.kind is TrialKind.PROFILE:
             self._profile(step, feed, clock, blocks)
-        elif self.spec.kind is TrialKind.BASELINE and components.has_loader:
-            self._look_at_the_input(step, feed, blocks)
+        elif self.spec.kind is TrialKind.BASELINE and parts.components.has_loader:
+            self._time_phases(step, feed, blocks)
         elif self.spec.times_phases:
             result = replace(result, phases=measure_parts(step, feed, limit_s=_PHASES_LIMIT_S))
-        return replace(result, measuring_s=comparing_s + time.perf_counter() - measuring)
+        return replace(result, measuring_s=first.comparing_s + time.perf_counter() - started)
 
     def _latency(self, clock: StepClock, warm: WarmUp, mode: Mode) -> Latency | None:
         """The latency of single calls: of inference alone, and not while another trial waits for its turn."""
@@ -259,11 +285,11 @@ class Trial:
         self.channel.send(Activity(text))
 
     def _inspect(self, loop: Loop, device: torch.device, batches: list[Any]) -> None:
-        with undisturbed(loop.data):
+        with side_effects_undone(loop.data):
             facts = inspect_loop(loop, device, batches)
         self.channel.send(Inspected(facts, versions(), imported_sources()))
 
-    def _look_at(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
+    def _inspect_data(self, loop: Loop, components: Components, batches: list[Any]) -> DataPrint | None:
         """Describe the first batches, for the comparison with other trials; in the baseline, collect all the facts."""
         if self.spec.kind.inspects:
             check_batches(batches, of_loader=components.has_loader)
@@ -272,17 +298,7 @@ class Trial:
             check_batch_size(components.data)
         else:
             check_epochs(loop.data, components.data, self.spec.seed)
-        return look_at(components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects)
-
-    def _components(self, loop: Loop, device: torch.device) -> Components:
-        plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
-        data = loop.make_batch or loop.data
-        components = loop.components(plan, data)
-        apply_settings(self.catalog, components, {**loop.current, **self.spec.settings})
-        if loop.make_batch is not None:
-            resized = components.batch_size != loop.batch_size and components.batch_size is not None
-            components.data = loop.make_batch(components.batch_size or 1) if resized else loop.data
-        return components
+        return print_of_data(components.data, batches, self.spec.seed, components.plan, twice=self.spec.kind.inspects)
 
     def _probe(self, step: Any, plan: StepPlan, batches: list[Any], hint: str) -> Probe:
         """The first steps. They also compile, so they count as warm-up."""
@@ -326,8 +342,8 @@ class Trial:
             cycle_of=feed.cycle,
         )
 
-    def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp, guards: Guards) -> list[Block]:
-        watching = guards.watching(clock.backend.identity().uuid)
+    def _blocks(self, clock: StepClock, feed: Feed, warm: WarmUp) -> list[Block]:
+        watching = self.guards.watching(clock.backend.identity().uuid)
         if self.spec.kind is not TrialKind.TURNS:
             self._say("measuring")
             return measure(
@@ -350,7 +366,7 @@ class Trial:
                 self.channel.send(BlockDone(blocks[-1]))
         return blocks
 
-    def _look_at_the_input(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
+    def _time_phases(self, step: Any, feed: Feed, blocks: list[Block]) -> None:
         """Time the phases of some steps. Whether the step waits for data decides the first candidates."""
         self._say("timing the phases of a step")
         step_ms = median(block.step_ms for block in blocks)
@@ -372,64 +388,6 @@ def _eager(step: TrainStep | InferStep | GraphedStep) -> TrainStep | InferStep:
     return step.step if isinstance(step, GraphedStep) else step
 
 
-def set_mode(model: torch.nn.Module, *, training: bool) -> None:
-    """Put a model into the mode of its loop, unless it is in it: its frozen layers keep theirs then."""
-    if model.training is not training:
-        model.train(training)
-
-
-def resident_data(components: Components) -> Any:
-    """The data that the steps consume: a DataLoader as it is; one batch moved to the device once.
-
-    What a plan converts, types and layouts, is converted in each step, as it would be of each new batch.
-    """
-    if components.has_loader:
-        return loop_loader(components.data, components.plan)
-    return mover(torch.device(components.plan.device))(components.data)
-
-
-def stepper(step: TrainStep | InferStep | GraphedStep, feed: Feed, batch_size: int) -> Callable[[int], int]:
-    """Runs steps of the timed loop, returning the samples in them. A resident batch is not moved again."""
-    moved_already = feed.resident and not step.plan.converts_batches
-    run = step.run if moved_already and not isinstance(step, GraphedStep) else step
-
-    def run_steps(steps: int) -> int:
-        samples, batch = 0, None
-        try:
-            for _ in range(steps):
-                batch = feed.next()
-                run(batch)
-                samples += batch_samples(batch, batch_size)
-        except Exception as error:
-            if problem := feed.problem_of(error, batch):
-                raise problem from error
-            raise
-        return samples
-
-    def run_resident_steps(steps: int) -> int:
-        for _ in range(steps):
-            run(batch)
-        return steps * samples
-
-    if not feed.resident:
-        return run_steps
-    batch = feed.next()
-    samples = batch_samples(batch, batch_size)
-    return run_resident_steps
-
-
-def settle_loss(step: TrainStep | InferStep | GraphedStep, batches: list[Any]) -> list[str]:
-    """Find the form of a loss that its signature leaves open, before anything looks at the model's first output."""
-    run = step.step if isinstance(step, GraphedStep) else step
-    if not isinstance(run, TrainStep) or not batches:
-        return []
-    try:
-        found = run.settle_loss(run.to_device(batches[0]))
-    except LossError as error:
-        raise TargetError(error.message, error.hint) from error
-    return [found] if found else []
-
-
 def _notes(warm: WarmUp, loop: Loop, clock: StepClock) -> tuple[str, ...]:
     notes = list(loop.notes)
     if not warm.steady:
@@ -441,35 +399,3 @@ def _notes(warm: WarmUp, loop: Loop, clock: StepClock) -> tuple[str, ...]:
             f"{format_percent(modes.high_share)} about {format_ms(modes.high)}; the step time is the mean over both"
         )
     return tuple(notes)
-
-
-def result_of(error: BaseException, channel: Channel) -> TrialResult:
-    """The result of a trial that raised; memory that ran out counts as that wherever in the user's code it did."""
-    cause = error.__cause__ if isinstance(error, TargetError) and error.__cause__ else error
-    if _ran_out_of_memory(cause):
-        return _failed(Outcome.OUT_OF_MEMORY, _short_oom(cause), "Try a smaller batch size.", user_frames(cause))
-    if isinstance(error, TargetError):
-        channel.send(TargetFailure(error.message, error.hint, error.details))
-    if isinstance(error, AdvisorError):
-        outcome = Outcome.TIMED_OUT if isinstance(error, TooSlowError) else Outcome.FAILED
-        return _failed(outcome, error.message, error.hint, error.details)
-    return _failed(Outcome.FAILED, one_line(error), "The trial's log has the whole story.", user_frames(error))
-
-
-def _ran_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    # These have no class of their own for it.
-    return isinstance(error, RuntimeError) and any(part in str(error) for part in (_CPU_ALLOCATOR, *_NO_DEVICE_MEMORY))
-
-
-def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:
-    with contextlib.suppress(Exception):  # standard error may be an object of the user's
-        print(reason, details, sep="\n", file=sys.stderr)
-    return TrialResult(outcome=outcome, reason=reason, hint=hint, details=details)
-
-
-def _short_oom(error: BaseException) -> str:
-    """The first sentences of the message: what was asked for; the rest is about the allocator."""
-    text = next(iter(str(error).rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
-    return ". ".join(text.split(". ")[:2]).rstrip(".") + "." if text else type(error).__name__

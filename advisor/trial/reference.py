@@ -26,7 +26,7 @@ from advisor.runtime.step import make_step
 from advisor.trial.measurement.probe import Probe, probe_batches, probe_inference, probe_training
 
 _HALF = (torch.float16, torch.bfloat16)
-# Of the time that the trial has: at most one step more than the limit is run.
+# Share of the trial's time for the steps; one step at most runs beyond it. Unitless.
 _SHARE_OF_TIME = 0.4
 
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 SESSION_GROUP = "session"
 MEASURING = "Measuring"
 STOP_WAIT_S = 2.0
-DRAW_INTERVAL_S = 0.1  # nobody reads faster, and what is drawn takes time from what is measured
+DRAW_INTERVAL_S = 0.1  # nobody reads faster, and drawing takes time from the trial
 MOST_TOASTS = 3
 
 
@@ -90,7 +90,7 @@ class AdvisorApp(App[AppResult]):
         self.pace = Pace(self._draw, self.set_timer, draw_interval_s)
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._jobs = Jobs(self._start_job, self.set_timer)
-        self.steering = Steering(self.context, self._jobs, self._tell, self._aside, self._go_on_with)
+        self.steering = Steering(self.context, self._jobs, self._tell, self._run_in_thread, self._go_on_with)
         self.decider = Decider(self.context, self._jobs, self._tell, lambda: self._alive, rework_delay_s)
         self._stopping = False
         self._then: Then | None = None
@@ -122,7 +122,7 @@ class AdvisorApp(App[AppResult]):
         """Add the views that nobody sees yet, and measure."""
         await self.base_screen.mount_hidden_views()
         gc.enable()
-        gc.freeze()  # looking through all that was imported takes the collector longer than a key may
+        gc.freeze()  # a collection of all that was imported takes longer than the answer to a key may
         if self._load_catalog:
             self._load_recipes(self._load_catalog)
         if self.context.control:
@@ -148,10 +148,10 @@ class AdvisorApp(App[AppResult]):
     @on(EventsWaiting)
     def _on_events_waiting(self) -> None:
         if self._take_events():
-            self.pace.news()
+            self.pace.request_draw()
 
     def _take_events(self) -> bool:
-        """Take what is in the inbox; whether there was anything."""
+        """Take the waiting events. Return whether there were any."""
         toasts: list[Toast] = []
         took = False
         while not self._inbox.empty():  # nobody else takes from it
@@ -190,7 +190,7 @@ class AdvisorApp(App[AppResult]):
     def _tell(self, text: str) -> None:
         self.notify(text, markup=False)
 
-    def _aside(self, call: Callable[[], None]) -> None:
+    def _run_in_thread(self, call: Callable[[], None]) -> None:
         self.run_worker(call, group="steering", thread=True, exit_on_error=False)
 
     # --- jobs ------------------------------------------------------------------------------------------------

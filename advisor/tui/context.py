@@ -51,7 +51,7 @@ class Context:
         self.version += 1
         match event:
             case events.ProgressMade():
-                self.countdown.told(self.state)
+                self.countdown.update(self.state)
             case events.TrialStarted():
                 self.countdown.trial_began()
             case events.Held(waiting):

@@ -27,7 +27,7 @@ class Countdown:
         self._began_at = self._trial_began_at = clock()
         self.rise_s = 0.0
 
-    def told(self, state: SessionState) -> None:
+    def update(self, state: SessionState) -> None:
         """The session has told just now how far it is."""
         told_s, now = state.left_s, self._clock()
         if told_s is None:

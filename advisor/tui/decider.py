@@ -86,7 +86,7 @@ class Decider:
             self._jobs.add_later(Job(REWORK, control.rework), self.delay_s)
 
     def verify(self, format_id: str, path: Path) -> None:
-        """Time a plain loop with a file that was exported, after whatever is measured now."""
+        """Time a plain loop with an exported file, once the present measurement has ended."""
         state, control, exporter = self._context.state, self._context.control, self._context.exporter
         exported = exporter.to_verify(format_id, path, state) if may_be_verified(state) else None
         if control is not None and exported is not None and state.stack is not None:

@@ -35,7 +35,7 @@ class Pace:
         """Whether there is news that has not been drawn yet."""
         return self._next is not None
 
-    def news(self) -> None:
+    def request_draw(self) -> None:
         """Draw now or, shortly after a draw, once the interval is over."""
         wait_s = self._drawn_at + self._interval_s - time.monotonic()
         if wait_s <= 0:

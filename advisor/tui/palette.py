@@ -34,7 +34,7 @@ def commands(app: AdvisorApp) -> Iterable[SystemCommand]:
 
 
 def _things(app: AdvisorApp) -> Iterable[SystemCommand]:
-    """Commands for recommended and tried candidates, by name; found by typing, not listed before."""
+    """Commands for recommended and tried candidates, by name; the palette lists them only when typed."""
     state = app.context.state
     for item in state.recommendations:
         recipe = item.record.candidate.recipe

@@ -20,7 +20,7 @@ class Recorded:
     past: PastSession
 
     @property
-    def told(self) -> str:
+    def date_text(self) -> str:
         """The date of the measurement: ``22 Nov 2026 15:41``."""
         return date_text(self.past.started)
 

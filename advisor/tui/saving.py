@@ -40,7 +40,7 @@ def _fill(copy: BinaryIO, trace: BinaryIO, path: Path) -> None:
 
 
 def _names(path: Path) -> Iterator[Path]:
-    """The path and its numbered neighbours. What packs a file is no part of its name: ``trace-2.json.gz``."""
+    """The path, then the same with numbers. A number stands before ``.gz`` and the like: ``trace-2.json.gz``."""
     yield path
     packing = _PACKED if path.suffix == _PACKED else ""
     inner = Path(path.name.removesuffix(packing))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from advisor.experiment.control import SessionControl
 from advisor.experiment.state import SessionState
@@ -24,32 +23,25 @@ MORE = "Trying more"
 _MORE_S = {"minute": MINUTE_S}
 
 
-class Tell(Protocol):
-    """Shows the person a sentence."""
-
-    def __call__(self, text: str) -> None:
-        """Show it."""
-
-
 class Steering:
     """Obeys the person.
 
-    ``aside`` runs a call of the session that may take a moment, outside the UI thread; ``go_on_with`` leaves this app
-    for one that measures.
+    ``run_in_thread`` runs a call of the session that may take a moment, outside the UI thread; ``go_on_with`` leaves
+    this app for one that measures.
     """
 
     def __init__(
         self,
         context: Context,
         jobs: Jobs,
-        tell: Tell,
-        aside: Callable[[Callable[[], None]], object],
+        tell: Callable[[str], None],
+        run_in_thread: Callable[[Callable[[], None]], object],
         go_on_with: Callable[[Then], None],
     ) -> None:
         self._context = context
         self._jobs = jobs
         self._tell = tell
-        self._aside = aside
+        self._run_in_thread = run_in_thread
         self._go_on_with = go_on_with
         self._does: dict[str, Callable[[SessionControl], None]] = {
             "skip": self._skip,
@@ -115,7 +107,7 @@ class Steering:
     def _minute(self, control: SessionControl) -> None:
         self._context.countdown.begin_anew()
         if self._context.state.finished is None:
-            self._aside(partial(control.extend, MINUTE_S))
+            self._run_in_thread(partial(control.extend, MINUTE_S))
             self._tell("One more minute: the session may try more before it ends.")
         else:
             self._more(control, MINUTE_S)

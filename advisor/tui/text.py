@@ -180,7 +180,7 @@ def by_objective(
     else:
         change = f"{format_change(result.energy_j_per_sample, own.energy_j_per_sample)} energy"
     gain = by.gain(result, comparison)
-    style = "bold $success" if gain and gain.proven else "bold $error" if gain and gain.lost else DIM
+    style = "bold $success" if gain and gain.is_better else "bold $error" if gain and gain.is_worse else DIM
     return Content.styled(change, style) if short else Content.assemble((change, style), " ", ratio(comparison))
 
 

@@ -1,4 +1,4 @@
-"""The garbage collector runs less often while the app is tested.
+"""What the tests of the app share. The garbage collector runs less often in them.
 
 An app makes many thousands of small objects for every picture that it draws; looking through them again and again took
 about a fifth of these tests' processor time when it was measured.
@@ -7,6 +7,9 @@ about a fifth of these tests' processor time when it was measured.
 import gc
 
 import pytest
+import tui_histories
+
+from advisor.experiment.state import SessionState
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -16,3 +19,9 @@ def rare_collections():
     gc.set_threshold(50_000, *before[1:])
     yield
     gc.set_threshold(*before)
+
+
+@pytest.fixture
+def state() -> SessionState:
+    """A finished session of a ResNet-50."""
+    return SessionState.of(tui_histories.whole())

@@ -8,7 +8,7 @@ import pytest
 import tui_histories as histories
 from textual.widgets import OptionList
 from tui_fakes import YAML, FakeControl, make_app
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import LARGE, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
@@ -50,7 +50,7 @@ async def test_every_key_has_a_consequence_where_it_is_offered(action: Action, t
     running = action.id in WHILE_RUNNING
     view = action.views[-1] if action.views else "overview" if action.id != "view.overview" else "trials"
     app, control = make_app(histories.to_trials() if running else after_it(), hold=running)
-    async with app.run_test(size=(120, 36), notifications=True) as pilot:
+    async with app.run_test(size=LARGE, notifications=True) as pilot:
         await settle(pilot)
         app.action_show_view(view)
         await settle(pilot)

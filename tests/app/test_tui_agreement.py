@@ -11,7 +11,7 @@ import tui_histories as histories
 from sample_session import CONTRIBUTION, stacked_state
 from textual.widgets import OptionList
 from textual.widgets._toast import Toast
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import SIZES, SMALL, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -194,7 +194,7 @@ def test_no_mark_of_the_help_is_parted_from_its_word() -> None:
     assert [line.plain.split(" ", 1)[0] for line in marks.wrap(68)] == list("▲▼≈✗○★≠!⇄⧗")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+@pytest.mark.parametrize("size", SIZES)
 async def test_toasts_leave_the_status_and_the_keys_to_be_read(size) -> None:
     async def check(pilot, app, control) -> None:
         toasts = list(app.screen.query(Toast))
@@ -215,7 +215,7 @@ async def test_what_a_format_is_can_be_read_to_its_end_where_the_list_is_narrow(
         left = [line[1 : formats.size.width + 1].strip() for line in screen_text(app).splitlines()]
         assert words in " ".join(left)
 
-    await drive(histories.whole(), check, size=(80, 24), toasts=False)
+    await drive(histories.whole(), check, size=SMALL, toasts=False)
 
 
 async def test_a_trial_that_is_stopped_is_not_called_the_stack() -> None:

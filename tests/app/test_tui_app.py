@@ -6,34 +6,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sample_session
 import tui_histories as histories
 from textual.widget import Widget
-from textual.widgets import Input, OptionList, Static
-from tui_facts import READING
-from tui_fakes import CANNOT_WRITE, FakeExporter, make_app
-from tui_pilot import drive, screen_text, settle, trial_cell
+from textual.widgets import Static
+from tui_fakes import make_app
+from tui_pilot import SIZES, SMALL, drive, screen_text, settle, trial_cell
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
-from advisor.experiment.state import SessionState
-from advisor.machine.load import sample_host
 from advisor.records import Outcome
 from advisor.tui.actions import ACTIONS, VIEWS
-from advisor.tui.result import AppResult, result_of
+from advisor.tui.result import AppResult
 from advisor.tui.screens import FailureScreen, HelpScreen
-from advisor.tui.toasts import toast_for
-from advisor.tui.views.headline import headline
 from advisor.tui.widgets.fact_list import FactList
-from advisor.tui.widgets.gauges import GaugeStrip, Reading
 from advisor.tui.widgets.log_tail import LogTail, read_tail
-from advisor.tui.widgets.status import StatusBar, stack_text
-
-SIZES = [(80, 24), (120, 36)]
+from advisor.tui.widgets.status import StatusBar
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -199,7 +190,7 @@ async def test_the_log_is_plain_text_and_grows(tmp_path) -> None:
         assert not app.query_one("#log-panel").display
 
     history = [events.TrialStarted("baseline", str(log))]
-    await drive(history, check, size=(80, 24), hold=True)
+    await drive(history, check, size=SMALL, hold=True)
 
 
 def test_the_tail_of_a_log_that_is_not_there() -> None:
@@ -220,50 +211,6 @@ async def test_the_scatter_is_drawn_only_when_asked_for() -> None:
         assert "─ front" not in screen_text(app)
 
     await drive(histories.whole(), check)
-
-
-async def test_export_previews_and_saves(tmp_path) -> None:
-    async def check(pilot, app, control) -> None:
-        exporter = app.context.exporter
-        assert isinstance(exporter, FakeExporter)
-        await pilot.press("5", "down")
-        await settle(pilot)
-        assert "+amp: bfloat16" in screen_text(app)
-        assert "# [red]" in screen_text(app)
-        app.clear_notifications()
-        app.query_one("#path", Input).value = str(tmp_path / "mine.yaml")
-        await pilot.press("s")
-        await settle(pilot)
-        assert (tmp_path / "mine.yaml").exists()
-        assert "Your config, patched saved" in screen_text(app)
-        await pilot.press("f")
-        assert app.query_one("#path", Input).has_focus
-        await pilot.press("escape")
-        assert app.query_one("#formats", OptionList).has_focus
-
-    await drive(histories.whole(), check)
-
-
-async def test_an_export_that_fails_is_a_toast() -> None:
-    async def check(pilot, app, control) -> None:
-        app.context.exporter.error = CANNOT_WRITE
-        app.clear_notifications()
-        await pilot.press("5", "s")
-        await settle(pilot)
-        assert "Choose another path." in screen_text(app)
-        assert "[/] read-only" in screen_text(app)
-
-    await drive(histories.whole(), check)
-
-
-async def test_nothing_to_export_before_the_baseline() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("5", "s")
-        await settle(pilot)
-        assert "nothing to export" in screen_text(app)
-        assert app.context.exporter.saved == []
-
-    await drive(histories.start(), check, hold=True)
 
 
 async def test_a_failure_is_a_panel_and_an_exit_code() -> None:
@@ -303,7 +250,7 @@ async def test_quit_from_the_failure_panel() -> None:
 async def test_an_exception_of_the_session_is_a_panel_too() -> None:
     app, control = make_app(histories.to_trials())
     control.error = RuntimeError("[bold] oops")
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=SMALL) as pilot:
         await settle(pilot)
         assert isinstance(app.screen, FailureScreen)
         assert "RuntimeError: [bold] oops" in screen_text(app)
@@ -368,7 +315,7 @@ async def test_user_text_is_never_markup(nasty) -> None:
 
 async def test_the_target_is_text_too() -> None:
     app, control = make_app([], hold=True, target="[red]x[/]:build")
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=SMALL) as pilot:
         await settle(pilot)
         assert "[red]x[/]:build" in screen_text(app)
         control.cancel()
@@ -445,103 +392,6 @@ async def test_themes_can_be_changed_on_any_view() -> None:
             await settle(pilot)
 
     await drive(histories.whole(), check)
-
-
-@pytest.mark.parametrize(
-    ("size", "told"), [((120, 36), "9.00 GiB of 140 GiB  486 W  51 °C  1980 MHz"), ((80, 24), "486 W")]
-)
-async def test_gauges_are_shown(size, told) -> None:
-    app, _ = make_app(histories.whole(), gauges=True)
-    async with app.run_test(size=size) as pilot:
-        for view, is_there in (("1", True), ("3", True), ("2", False), ("4", False)):
-            await pilot.press(view)
-            await settle(pilot)
-            app.clear_notifications()
-            await settle(pilot)
-            line = screen_text(app).split("\n")[1]
-            assert (told in line and "97 %" in line) is is_there
-
-
-async def test_without_a_gpu_the_gauges_are_the_hosts() -> None:
-    app, _ = make_app(histories.cpu_demo())
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        app.query_one(GaugeStrip).reading = replace(READING, gpus=())
-        await settle(pilot)
-        assert "35 %  RAM 12.0 GiB of 128 GiB" in screen_text(app)
-
-
-def test_the_gauges_of_this_machine_can_be_read() -> None:
-    host = sample_host()
-    assert 0 <= host.cpu_percent <= 100
-    assert 0 < host.memory_used_bytes <= host.memory_total_bytes
-
-
-def test_toasts_for_what_matters() -> None:
-    state, toasts = SessionState(), []
-    for event in histories.whole():
-        toasts.append(toast_for(event, state))
-        state.apply(event)
-    titles = [toast.title for toast in toasts if toast]
-    failed = [histories.GRAPH.candidate.name, histories.BATCH_BIG.candidate.name]
-    assert titles == ["Baseline measured", *failed, "Stack confirmed", "Done"]
-
-
-def test_that_a_trial_is_measured_again_is_a_toast_once() -> None:
-    state, again = SessionState(), events.Said("compile is measured again: other processes used 0.9 of 2 cores")
-    assert toast_for(again, state) is not None
-    state.apply(again)
-    assert toast_for(again, state) is None
-    assert toast_for(events.Said("another remark"), state) is not None
-
-
-def test_a_stack_without_settings_is_no_success() -> None:
-    state = SessionState()
-    for event in histories.whole():
-        state.apply(event)
-    assert state.stack is not None
-    state.stack = replace(state.stack, settings={})
-    assert toast_for(events.StackMeasured(state.stack), state) is None
-    assert "together" not in headline(state).plain
-    assert stack_text(state, wide=True).plain == ""
-
-
-def test_a_failure_is_told_with_its_frames_and_without_done() -> None:
-    state, toasts = SessionState(), []
-    for event in [*histories.failure(), events.SessionFinished(cancelled=False, session_s=3.0)]:
-        toasts.append(toast_for(event, state))
-        state.apply(event)
-    assert toasts == [None, None, None]
-    result = result_of(state, "session 1")
-    assert result.lines == ()
-    assert result.error_lines[-1].endswith("KeyError: '[red]'")
-    assert result_of(SessionState(), "session 1").lines == ("Nothing was measured.",)
-
-
-async def test_a_flood_of_events_is_not_a_flood_of_toasts() -> None:
-    async def check(pilot, app, control) -> None:
-        app.clear_notifications()
-        for count in range(50):
-            app._inbox.put(events.Said(f"remark {count}"))
-        app._take_events()
-        await settle(pilot)
-        assert [note.message for note in app._notifications] == ["remark 47", "remark 48", "remark 49"]
-
-    await drive(histories.whole(), check)
-
-
-async def test_gauges_that_fail_are_read_no_more() -> None:
-    app, control = make_app(histories.to_trials(), hold=True, gauges=True)
-
-    def broken() -> Reading:
-        raise OSError("NVML went away [/]")
-
-    app._read_gauges = broken
-    async with app.run_test(size=(80, 24)) as pilot:
-        await settle(pilot)
-        assert "The gauges cannot be read: OSError: NVML went away [/]" in screen_text(app)
-        assert app.query_one(GaugeStrip)._read is None
-        control.cancel()
 
 
 async def test_the_status_bar_says_what_runs() -> None:

@@ -6,7 +6,7 @@ import pytest
 import tui_histories as histories
 from textual.widgets import Static
 from tui_fakes import FakeExporter
-from tui_pilot import drive, screen_text, settle, trial_cell
+from tui_pilot import SIZES, drive, screen_text, settle, trial_cell
 
 from advisor.experiment import events
 from advisor.experiment.control import Decision
@@ -14,7 +14,6 @@ from advisor.tui.jobs import Job, Jobs
 from advisor.tui.screens import ValueScreen
 from advisor.tui.widgets.row_table import RowTable
 
-SIZES = [(80, 24), (120, 36)]
 BATCH = histories.BATCH_DOUBLED.candidate.name
 
 

@@ -237,7 +237,7 @@ class Seconds:
 
 def told(countdown: Countdown, left_s: float) -> SessionState:
     state = SessionState(progress=0.25, left_s=left_s)
-    countdown.told(state)
+    countdown.update(state)
     return state
 
 
@@ -275,7 +275,7 @@ def test_nothing_runs_down_where_nobody_knows_what_is_left(left_s) -> None:
     clock = Seconds()
     countdown = Countdown(clock)
     state = SessionState(progress=0.25, left_s=left_s)
-    countdown.told(state)
+    countdown.update(state)
     clock.now = 50.0
     assert countdown.now(state) == (0.25, left_s)
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 import tui_histories as histories
 from tui_fakes import PYTHON, FakeExporter
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import SMALL, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.request import Request
@@ -47,7 +47,7 @@ async def test_the_plan_stands_on_the_overview_while_a_session_runs():
         assert "baseline ✓" in screen_text(app)
         assert "▶" in screen_text(app)
 
-    await drive(histories.to_trials(), check, hold=True, size=(80, 24))
+    await drive(histories.to_trials(), check, hold=True, size=SMALL)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import tui_histories as histories
 from textual.pilot import Pilot
 from tui_fakes import make_app
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import LARGE, drive, screen_text, settle
 
 from advisor.tui.main_screen import MainScreen
 from advisor.tui.widgets.key_footer import KeyFooter
@@ -72,7 +72,7 @@ async def test_a_key_that_comes_before_the_other_views_shows_its_view_then(monke
 
     monkeypatch.setattr(MainScreen, "mount_hidden_views", after_a_key)
     app, control = make_app(histories.to_trials(), hold=True)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
         assert app.view.id == "trials"
         assert app.focused is not None

@@ -8,7 +8,7 @@ import pytest
 import tui_histories as histories
 from tui_fakes import FakeExporter
 from tui_histories import GIB
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import SIZES, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.objective import Goal
@@ -98,7 +98,7 @@ def test_the_toast_of_the_stack_says_what_it_saves(by_memory) -> None:
     assert toast.text == "saves 66 % of the memory at 0.941x (0.936–0.946) the speed"
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+@pytest.mark.parametrize("size", SIZES)
 async def test_the_plot_and_its_front_are_on_the_screen(size) -> None:
     async def check(pilot, app, control) -> None:
         app.clear_notifications()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from sample_session import cancelled_history, failed_history, journaled, sample_history, sample_request
 from tui_fakes import FakeExporter, catalog
-from tui_pilot import screen_text, settle
+from tui_pilot import LARGE, SMALL, screen_text, settle
 
 from advisor.cli import main as cli
 from advisor.experiment.control import Decision
@@ -37,7 +37,7 @@ def app_over(session_id):
     return app
 
 
-async def shown(session_id, *keys, size=(120, 36)):
+async def shown(session_id, *keys, size=LARGE):
     app = app_over(session_id)
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -101,7 +101,7 @@ async def test_no_key_of_a_running_session_is_offered():
 async def test_a_decision_is_kept_with_the_session():
     session_id = journaled(sample_history())
     app = app_over(session_id)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
         await pilot.press("4", "r")
         await settle(pilot)
@@ -133,7 +133,7 @@ async def test_another_session_is_opened_by_key():
     first = journaled(sample_history())
     second = journaled(cancelled_history())
     app = app_over(second)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
         await pilot.press("O")
         await settle(pilot)
@@ -165,7 +165,7 @@ async def test_the_list_is_filtered():
 async def test_a_narrow_list_has_room_for_the_result():
     journaled(sample_history())
     picker = SessionPicker()
-    async with picker.run_test(size=(80, 24)) as pilot:
+    async with picker.run_test(size=SMALL) as pilot:
         await pilot.pause(0.3)
         assert result_line(SessionState.of(sample_history())).partition(" with")[0] in screen_text(picker)
 
@@ -182,7 +182,7 @@ async def test_nothing_to_pick_is_a_sentence():
 async def test_two_sessions_are_compared_in_the_app():
     first, second = journaled(sample_history()), journaled(sample_history(), replace(sample_request(), budget_s=61.0))
     app = app_over(second)
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with app.run_test(size=LARGE) as pilot:
         await settle(pilot)
         await pilot.press("C")
         await settle(pilot)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 from test_tui_pictures import OF_VIEWS
-from tui_pictures import LARGE, PICTURES, SMALL, is_unchanged
+from tui_pictures import PICTURES, is_unchanged
+from tui_pilot import LARGE, SMALL
 
 CASES = [
     pytest.param(name, size, id=f"{name}-{size[0]}x{size[1]}")

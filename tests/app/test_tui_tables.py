@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 import tui_histories as histories
 from textual.content import Content
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import SMALL, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.tui.app import AdvisorApp
 from advisor.tui.widgets.row_table import Heading, RowTable
 
-SMALL = (80, 24)
 PICKED = histories.LAST.candidate.name
 
 

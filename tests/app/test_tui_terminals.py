@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.segment import Segments
 from textual.color import Color
 from tui_fakes import make_app
-from tui_pilot import drive, screen_text, settle
+from tui_pilot import SMALL, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.records import Outcome
@@ -146,7 +146,7 @@ async def test_a_tiny_screen_shows_every_view(view, history) -> None:
 @pytest.mark.parametrize("key", ["j", "down", "4", "p", "space", "o", "right_square_bracket"])
 async def test_a_key_that_is_held_down_is_followed_to_its_end(key) -> None:
     app, control = make_app(histories.to_trials(), hold=True)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=SMALL) as pilot:
         await settle(pilot)
         await pilot.press("4", *[key] * 60)
         await settle(pilot)

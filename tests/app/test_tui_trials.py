@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import tui_histories as histories
-from tui_pilot import cells, drive, screen_text, settle
+from tui_pilot import SIZES, cells, drive, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
@@ -18,7 +18,7 @@ from advisor.tui.text import interval_bar, shortened, widest_effect
 from advisor.tui.views.advice_text import nothing_helped
 from advisor.tui.views.headline import headline
 from advisor.tui.views.overview_facts import baseline_facts
-from advisor.tui.views.trial_order import Order, arranged
+from advisor.tui.views.trial_order import Order, rows_to_show
 from advisor.tui.views.trial_rows import COLUMNS, build_rows, fitting_columns, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.views.waterfall_text import waterfall_text
@@ -35,7 +35,7 @@ def state() -> SessionState:
 
 
 def keys(state: SessionState, order: Order) -> list[str]:
-    return [row.key for row in arranged(build_rows(state), order, state)]
+    return [row.key for row in rows_to_show(build_rows(state), order, state)]
 
 
 # --- the selected trial ---------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def test_figures_of_two_runs_are_not_mixed() -> None:
     assert str(rows["First run"]) == "32.6 ms when its steps were timed singly (32.3 ms to 33.3 ms)"
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+@pytest.mark.parametrize("size", SIZES)
 async def test_after_a_failed_build_nothing_is_waited_for(size) -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("escape")

@@ -6,27 +6,16 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import tui_histories as histories
-from facts import h200
-from textual.widgets import Button, Input, OptionList
-from tui_fakes import FakeExporter
-from tui_pilot import cells, drive, screen_text, settle
+from tui_pilot import SIZES, SMALL, cells, drive, rows_text, screen_text, settle
 
 from advisor.experiment import events
 from advisor.experiment.state import SessionState
-from advisor.export.format import Offer
 from advisor.figures.sweep import sweep_rows
 from advisor.recipe.catalog import load_catalog
 from advisor.records import (
-    AllReduceSweep,
-    AllReduceTime,
-    ClockCheck,
-    GpuLink,
-    GpuReadings,
-    Hardware,
     Mode,
     Numerics,
     NumericsResult,
@@ -36,33 +25,16 @@ from advisor.records import (
 from advisor.report.charts import Part, Stacked
 from advisor.report.conclusions import sweep_of
 from advisor.report.evidence import sweep_sentence
-from advisor.report.figures import ceiling_figures, gpu_sentence, step_figures
+from advisor.report.figures import ceiling_figures, step_figures
 from advisor.tui.saving import copy_trace, free_path
-from advisor.tui.screens import OverwriteScreen
-from advisor.tui.views.clocks import clock_facts
-from advisor.tui.views.export import ExportView
 from advisor.tui.views.habits_text import habits_text
-from advisor.tui.views.overview import OverviewView
-from advisor.tui.views.overview_facts import baseline_facts, source_facts, workload_facts
-from advisor.tui.views.readings import cpu_text, energy_text, readings_text, trade_text
-from advisor.tui.views.roof_text import roof_before_and_after, roof_facts
+from advisor.tui.views.readings import trade_text
+from advisor.tui.views.roof_text import roof_facts
 from advisor.tui.views.sweep_text import sweep_text
 from advisor.tui.views.trial_rows import build_rows
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.operator_table import OperatorTable
 from advisor.tui.widgets.phase_bar import legend
-from advisor.tui.widgets.picture_panel import PicturePanel
-
-SMALL, LARGE = (80, 24), (120, 36)
-
-
-@pytest.fixture
-def state() -> SessionState:
-    return SessionState.of(histories.whole())
-
-
-def plain(rows) -> str:
-    return "\n".join(f"{label} {value}" for label, value in rows)
 
 
 def whole_with(profile: Profile) -> list[events.Event]:
@@ -70,139 +42,6 @@ def whole_with(profile: Profile) -> list[events.Event]:
     told = histories.whole()
     facts = [event for event in told if isinstance(event, events.FactsFound)][-1].facts
     return [*told, events.FactsFound(replace(facts, profile=profile))]
-
-
-# --- overview -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-async def test_the_overview_says_what_stands_beside_the_baseline(size) -> None:
-    async def check(pilot, app, control) -> None:
-        shown = screen_text(app)
-        below = () if size == SMALL else ("1921 ms in one short",)
-        for text in ("248 mJ a sample", "51 °C at most", "48.2 TFLOP/s → 113 TFLOP/s", *below):
-            assert text in shown, shown
-        await pilot.press("end")
-        await settle(pilot)
-        shown = screen_text(app)
-        for text in ("Found in your source", "train.py:41", "# [red]", "deploy.ipynb could not be read"):
-            assert text in shown, shown
-
-    await drive(histories.whole(), check, toasts=False, size=size)
-
-
-async def test_the_overview_compares_clocks() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("end")
-        await settle(pilot)
-        shown = screen_text(app)
-        assert "synchronised every step" in shown
-        assert "34.1 ms" in shown
-        assert "timed the launches, not the work" in shown
-
-    await drive(histories.whole(), check, toasts=False)
-
-
-async def test_the_overview_draws_the_links_between_gpus() -> None:
-    times = tuple(AllReduceTime(1024 * 4**power, 2e-5 + 1024 * 4**power / 2e11) for power in range(10))
-    hardware = Hardware(histories.HOST, (h200(), h200(index=1, uuid="GPU-2")), links=(GpuLink(0, 1, 18, "4.0"),))
-    measured = events.AllReduceMeasured(AllReduceSweep(2, "nccl", times))
-
-    async def check(pilot, app, control) -> None:
-        assert "18 NVLinks 4.0" in screen_text(app)
-        app.query_one(OverviewView).query_one(PicturePanel).scroll_visible(animate=False)
-        await settle(pilot)
-        for text in ("All-reduce", "bus bandwidth", "over 2 ranks by nccl"):
-            assert text in screen_text(app), screen_text(app)
-
-    await drive([events.HardwareFound(hardware), measured], check, toasts=False, hold=True)
-
-
-async def test_panels_without_anything_to_say_are_not_there() -> None:
-    async def check(pilot, app, control) -> None:
-        assert not app.query_one(OverviewView).query_one(PicturePanel).display
-        for panel in ("#clocks", "#source"):
-            assert not app.query_one(panel).parent.display
-
-    await drive(histories.start()[:1], check, toasts=False, hold=True)
-
-
-def test_on_the_cpu_there_are_no_events_of_a_device() -> None:
-    rows = dict(clock_facts(ClockCheck(naive_ms=4.62, synchronized_ms=4.58, block_ms=4.6)))
-    assert list(rows) == ["unsynchronised", "synchronised every step", "reported"]
-    assert clock_facts(None) == []
-
-
-ROOF = "48.2 TFLOP/s → 113 TFLOP/s (bfloat16 peak 721 TFLOP/s)"
-
-
-def test_the_roof_before_and_after_is_each_of_its_own_type(state) -> None:
-    assert roof_before_and_after(state).plain == ROOF
-    state.stack = replace(state.stack, settings={})
-    assert roof_before_and_after(state).plain == "48.2 TFLOP/s (float32 peak 51.0 TFLOP/s)"
-    state.facts = replace(state.facts, profile=replace(state.facts.profile, flops_per_step=None))
-    assert roof_before_and_after(state) is None
-
-
-def test_the_roof_before_is_that_of_the_baseline_beside_the_stack(state) -> None:
-    state.stack = replace(state.stack, baseline_samples_per_s=981.6)
-    assert roof_before_and_after(state).plain.startswith("24.1 TFLOP/s → ")
-
-
-def test_present_settings_are_listed_where_they_are_not_at_their_default(state) -> None:
-    rows = dict(workload_facts(state.facts, {"data.num_workers": 0}))
-    assert rows["Settings"].plain == "precision.float32_matmul: highest, the other 1 at PyTorch's default"
-    every = {"data.num_workers": 0, "precision.float32_matmul": "highest"}
-    assert dict(workload_facts(state.facts, every))["Settings"].plain == "all 2 at PyTorch's default"
-
-
-def test_a_cpu_that_is_faster_is_told() -> None:
-    faster = replace(histories.BASELINE, cpu_step_ms=16.3)
-    assert cpu_text(histories.BASELINE).plain == "1921 ms in one short trial, 59x as long as on the GPU"
-    assert cpu_text(faster).plain.startswith("16.3 ms in one short trial: the CPU is 2.0x as fast as the GPU")
-    assert cpu_text(histories.CPU_BASELINE) is None
-
-
-def test_source_that_shows_nothing_is_told_too() -> None:
-    state = SessionState.of([events.SourceRead(("train.py", "model.py"), ())])
-    assert plain(source_facts(state)) == "• train.py, model.py: no habit that costs time was found."
-    assert source_facts(SessionState()) == []
-
-
-def test_a_baseline_that_was_disturbed_says_so(state) -> None:
-    disturbed = replace(histories.BASELINE.result, disturbed="other processes used 3.1 of 16 cores")
-    rows = baseline_facts(replace(histories.BASELINE, result=disturbed), state.facts)
-    assert "Unreliable: other processes used 3.1 of 16 cores." in plain(rows)
-
-
-@pytest.mark.parametrize(
-    ("readings", "problem"),
-    [
-        (GpuReadings(9, 51, 1980, 1980, 486.2), ""),
-        (GpuReadings(9, None, 1980, 1725, None), ""),
-        (GpuReadings(9, 88, throttle_reasons=("power cap",)), ""),
-        (GpuReadings(9, 88, throttle_reasons=("sync boost",)), "clocks limited (sync boost)"),
-        (GpuReadings(9, 88, foreign_processes=2), "2 other processes held a context on the GPU"),
-        (GpuReadings(9, 88, foreign_processes=None), ""),
-    ],
-)
-def test_readings_of_the_gpu_are_those_of_the_reports_with_problems_marked(readings, problem) -> None:
-    shown = readings_text(readings)
-    assert shown.plain == gpu_sentence(readings)
-    marked = [shown.plain[span.start : span.end] for span in shown.spans if span.style == "$warning"]
-    assert "".join(marked) == problem
-
-
-def test_without_readings_there_is_nothing_to_say() -> None:
-    assert readings_text(None) is None
-    assert readings_text(GpuReadings(0)) is None
-
-
-def test_energy_is_compared_where_both_are_known() -> None:
-    less = replace(histories.LAST.result, energy_j_per_sample=1.6)
-    assert energy_text(less, histories.BASELINE).plain == "248 mJ → 1.60 J a sample (+545 %)"
-    assert energy_text(less, histories.CPU_BASELINE).plain == "1.60 J a sample"
-    assert energy_text(histories.BATCH.result, histories.BASELINE) is None
 
 
 # --- profile --------------------------------------------------------------------------------------------------
@@ -233,7 +72,7 @@ async def test_operators_are_sorted_by_key_and_by_mouse() -> None:
     await drive(histories.whole(), check, toasts=False)
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("size", SIZES)
 async def test_operators_by_shape_show_the_shapes_of_the_row_in_full(size) -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("2", "g", "down", "down")
@@ -290,7 +129,7 @@ async def test_a_broad_profile_shows_all_panels_and_the_key_goes_through_them() 
     await drive(histories.whole(), check, toasts=False)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+@pytest.mark.parametrize("size", SIZES)
 async def test_pictures_stand_in_place_of_the_panels_and_leave_again(size) -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("2", "p")
@@ -336,7 +175,7 @@ def test_a_cpu_profile_has_no_column_for_a_gpu() -> None:
 
 def test_the_figures_of_the_roof_are_those_of_the_reports(state) -> None:
     profile = state.facts.profile
-    shown = " ".join(plain(roof_facts(state)).split())
+    shown = " ".join(rows_text(roof_facts(state)).split())
     for figure in (*step_figures(profile), *ceiling_figures(profile.ceilings)):
         assert figure.text in shown
     assert "Achieved ━━━━━━━━━━━━ 94 % of 51.0 TFLOP/s float32" in shown
@@ -345,7 +184,7 @@ def test_the_figures_of_the_roof_are_those_of_the_reports(state) -> None:
 def test_the_roof_without_ceilings(state) -> None:
     bare = Profile(step_ms=10.0, phases={}, flops_per_step=10**12)
     state.facts = replace(state.facts, profile=bare)
-    assert plain(roof_facts(state)) == ("Step 10.0 ms\nWork 1.00 TFLOP a step\nRate 100 TFLOP/s")
+    assert rows_text(roof_facts(state)) == ("Step 10.0 ms\nWork 1.00 TFLOP a step\nRate 100 TFLOP/s")
     assert roof_facts(SessionState()) == []
 
 
@@ -483,30 +322,6 @@ def test_a_trade_is_memory_saved_for_time_lost() -> None:
     assert trade_text(histories.ZERO_GRAD, histories.BASELINE) is None
 
 
-# --- export ---------------------------------------------------------------------------------------------------
-
-
-async def test_a_saved_file_is_verified_and_a_report_is_not(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    async def check(pilot, app, control) -> None:
-        app.context.exporter.verifies = True
-        await pilot.press("5", "s")
-        await settle(pilot)
-        await app.workers.wait_for_complete()
-        await settle(pilot)
-        assert [call for call in control.calls if call[0] == "verify"] == [("verify", "tuned.yaml")]
-        assert app.context.state.verification.speedup == 1.9
-        assert "verified: 1.9x in a plain loop" in " ".join(screen_text(app).split())
-        app.query_one(ExportView).choose("report")
-        await settle(pilot)
-        await pilot.press("s")
-        await settle(pilot)
-        assert [call[0] for call in control.calls].count("verify") == 1
-
-    await drive(histories.whole(), check)
-
-
 # --- advice ---------------------------------------------------------------------------------------------------
 
 
@@ -527,7 +342,7 @@ async def test_the_advice_tells_reference_energy_and_bound() -> None:
     await drive(histories.whole(), check, toasts=False)
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("size", SIZES)
 async def test_the_advice_on_the_batch_size_has_the_sweep_and_the_finding(size) -> None:
     async def check(pilot, app, control) -> None:
         await pilot.press("4", "down", "down")
@@ -582,100 +397,3 @@ def test_a_trial_tells_what_it_has_shown_besides_its_speed(state) -> None:
     off = histories.measured("pin_memory", "data.pin_memory", False, 0.97, 9.1)
     state.apply(events.TrialMeasured(replace(off, candidate=replace(off.candidate, already_on=True))))
     assert "already on, worth 3.1 %" in selection_text("pin_memory=false", state, catalog).plain
-
-
-# --- export ---------------------------------------------------------------------------------------------------
-
-
-async def test_what_a_command_makes_is_shown_and_cannot_be_saved(monkeypatch) -> None:
-    offers = (Offer("report", "Compiled model", "model.pt2", by_command=True), Offer("settings", "Settings", "t.yaml"))
-    monkeypatch.setattr(FakeExporter, "formats", lambda self: offers)
-
-    async def check(pilot, app, control) -> None:
-        await pilot.press("5")
-        await settle(pilot)
-        assert not app.query_one("#save-row").display
-        assert "writes model.pt2" not in screen_text(app)
-        assert app.check_action("in_view", ("save",)) is None
-        await pilot.press("s")
-        await settle(pilot)
-        assert not app.context.exporter.saved
-        await pilot.press("down")
-        await settle(pilot)
-        assert app.query_one("#save-row").display
-
-    await drive(histories.whole(), check, toasts=False)
-
-
-async def test_enter_on_a_format_chooses_it_and_stays() -> None:
-    async def check(pilot, app, control) -> None:
-        await pilot.press("5", "down", "enter")
-        await settle(pilot)
-        assert app.query_one("#formats", OptionList).has_focus
-        assert app.view.chosen.id == "config"
-        assert "+amp: bfloat16" in screen_text(app)
-
-    await drive(histories.whole(), check, toasts=False)
-
-
-@pytest.mark.parametrize(
-    ("keys", "written"),
-    [
-        (["o"], True),
-        (["right", "enter"], True),
-        (["escape"], False),
-        (["right", "right", "enter"], False),
-    ],
-)
-async def test_a_file_that_exists_is_overwritten_only_when_asked_for(tmp_path, monkeypatch, keys, written) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("tuned.yaml").write_text("mine")
-
-    async def check(pilot, app, control) -> None:
-        await pilot.press("5", "s")
-        await settle(pilot)
-        assert isinstance(app.screen, OverwriteScreen)
-        assert "tuned.yaml exists already." in screen_text(app)
-        await pilot.press(*keys)
-        await settle(pilot)
-        assert not isinstance(app.screen, OverwriteScreen)
-        assert bool(app.context.exporter.saved) is written
-        assert (Path("tuned.yaml").read_text() == "mine") is not written
-        assert app.query_one("#formats", OptionList).has_focus
-
-    await drive(histories.whole(), check, toasts=False, size=SMALL)
-
-
-async def test_another_name_is_offered_and_waits_in_the_path(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("tuned.yaml").write_text("mine")
-
-    async def check(pilot, app, control) -> None:
-        await pilot.press("5", "s")
-        await settle(pilot)
-        assert app.focused is app.screen.query_one("#rename", Button)
-        await pilot.press("enter")
-        await settle(pilot)
-        path = app.query_one("#path", Input)
-        assert path.has_focus
-        assert path.value == "tuned-2.yaml"
-        await pilot.press("enter")
-        await settle(pilot)
-        assert Path("tuned-2.yaml").exists()
-        assert Path("tuned.yaml").read_text() == "mine"
-
-    await drive(histories.whole(), check, toasts=False, size=SMALL)
-
-
-async def test_of_the_own_config_nothing_is_asked(tmp_path) -> None:
-    own = tmp_path / "train.yaml"
-    own.write_text("lr: 0.1\n")
-
-    async def check(pilot, app, control) -> None:
-        await pilot.press("5")
-        app.query_one("#path", Input).value = str(own)
-        await pilot.press("s")
-        await settle(pilot)
-        assert not isinstance(app.screen, OverwriteScreen)
-
-    await drive(histories.whole(), check, toasts=False, config_path=str(own))

@@ -2,92 +2,57 @@
 
 from __future__ import annotations
 
+from facts import GIB, IDLE, h200, host, resnet50
+
 from advisor.experiment import events
 from advisor.records import (
     Bottleneck,
     Ceilings,
     ClockCheck,
     Finding,
-    GpuInfo,
     GpuProcess,
     GpuSample,
     HabitRow,
-    HostInfo,
     HostSample,
     LoaderFacts,
-    Mode,
     OperatorRow,
     OptimizerFacts,
     Profile,
     SyncPlace,
-    WorkloadFacts,
 )
 from advisor.tui.widgets.gauges import Reading
 
-GIB = 1024**3
 UUID = "GPU-5c1f0e52-0000-4c0e-9a51-000000000001"
-HOST = HostInfo(
+HOST = host(
     cpu="Intel Xeon Platinum 8480+",
     physical_cores=56,
     logical_cores=112,
-    usable_cores=16,
-    memory_total_bytes=128 * GIB,
     memory_available_bytes=117 * GIB,
-    cpu_features=("avx2", "avx512f", "avx512_bf16", "amx_bf16"),
     numa_nodes=2,
     system="Linux 6.8",
     python="3.12.4",
 )
-H200 = GpuInfo(
-    index=0,
+H200 = h200(
     uuid=UUID,
-    name="NVIDIA H200",
     memory_total_bytes=140 * GIB,
     memory_used_bytes=int(0.6 * GIB),
     driver_version="570.86.15",
     cuda_driver_version="12.8",
-    compute_capability=(9, 0),
-    sm_clock_mhz=1980,
-    sm_clock_max_mhz=1980,
-    memory_clock_mhz=3201,
-    memory_clock_max_mhz=3201,
-    temperature_c=34,
     power_w=118.0,
-    power_limit_w=700.0,
-    pcie_generation=5,
-    pcie_generation_max=5,
-    pcie_width=16,
-    pcie_width_max=16,
-    ecc_enabled=True,
-    mig_enabled=False,
     processes=(GpuProcess(4711, "python", int(0.5 * GIB)),),
+    **IDLE,
 )
 SAMPLE = GpuSample(UUID, 97, 9 * GIB, 140 * GIB, 51, 486.0, 1980)
 READING = Reading((SAMPLE,), HostSample(35.0, 12 * GIB, 128 * GIB))
-RESNET = WorkloadFacts(
-    mode=Mode.TRAIN,
-    device="cuda:0",
-    device_name="NVIDIA H200",
+RESNET = resnet50(
     device_uuid=UUID,
-    capability=(9, 0),
     device_memory_bytes=140 * GIB,
-    model="ResNet",
-    parameters=25_557_032,
-    trainable_parameters=25_557_032,
-    parameter_bytes=102_228_128,
-    parameter_tensors=161,
-    parameter_dtypes=("float32",),
-    families={"conv2d": 53, "batch_norm": 53, "linear": 1},
-    batch_size=64,
     batch_text="float32[64, 3, 224, 224], int64[64]",
     input_dims=(4, 1),
-    resizable_batch=True,
     data_kind="DataLoader of a TensorDataset",
     loss="cross_entropy(output, target)",
     optimizer=OptimizerFacts("SGD", "foreach", ("for-loop", "foreach", "fused"), False, 161),
     loader=LoaderFacts(64, 0, False, False, None, 32, False, False, True),
-    threads=16,
-    usable_cores=16,
     current={"precision.float32_matmul": "highest", "data.num_workers": 0},
     notes=("the weights are random: no [pretrained] weights were asked for",),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from facts import cpu_facts
 from tui_facts import GIB, H200, HOST, PROFILE, READ, RESNET
 
 from advisor.experiment import events
@@ -23,7 +24,6 @@ from advisor.records import (
     GpuReadings,
     HabitRow,
     Hardware,
-    Mode,
     Numerics,
     NumericsResult,
     Objective,
@@ -37,7 +37,6 @@ from advisor.records import (
     TrialRecord,
     TrialResult,
     Value,
-    WorkloadFacts,
 )
 
 
@@ -361,31 +360,21 @@ def by_memory() -> list[Event]:
 def cpu_demo() -> list[Event]:
     """The demo on a machine without a GPU, finished."""
     hardware = Hardware(HOST, (), "no NVIDIA driver is installed, so there are no GPU readings")
-    demo = WorkloadFacts(
-        mode=Mode.TRAIN,
-        device="cpu",
+    demo = cpu_facts(
         device_name="CPU",
-        device_uuid=None,
-        capability=None,
-        device_memory_bytes=128 * GIB,
         model="DemoNet",
         parameters=1_204_000,
         trainable_parameters=1_204_000,
         parameter_bytes=4_816_000,
         parameter_tensors=14,
-        parameter_dtypes=("float32",),
         families={"linear": 4},
         batch_size=128,
         batch_text="float32[128, 256]",
         input_dims=(2,),
-        resizable_batch=True,
         data_kind="one batch",
         loss="cross_entropy(output, target)",
         optimizer=OptimizerFacts("AdamW", "for-loop", ("for-loop", "foreach", "fused"), True, 14),
-        loader=None,
-        threads=16,
-        usable_cores=16,
-    )
+    ).workload
     profile = Profile(
         step_ms=4.7,
         phases={"forward": 1.4, "loss": 0.1, "backward": 2.2, "optimizer": 0.9, "zero_grad": 0.05},

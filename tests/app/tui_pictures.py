@@ -10,7 +10,6 @@ from tui_pilot import settle
 
 from advisor.tui.widgets.gauges import GaugeStrip
 
-SMALL, LARGE = (80, 24), (120, 36)
 PICTURES = {
     "overview": (histories.whole, ["1"]),
     "overview_more": (histories.whole, ["1", "end"]),

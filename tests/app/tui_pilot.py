@@ -13,6 +13,8 @@ from advisor.tui.app import SESSION_GROUP, AdvisorApp
 from advisor.tui.result import AppResult
 from advisor.tui.widgets.row_table import RowTable
 
+SMALL, LARGE = (80, 24), (120, 36)
+SIZES = [SMALL, LARGE]
 NEXT_TIMERS_S = 0.02  # longer than a frame, and than a decision waits for the next one here
 LONGEST_WORK_S = 30.0
 Check = Callable[[Pilot[AppResult], AdvisorApp, FakeControl], Awaitable[None]]
@@ -22,7 +24,7 @@ async def drive(
     history: Iterable[Event],
     check: Check,
     *,
-    size: tuple[int, int] = (120, 36),
+    size: tuple[int, int] = LARGE,
     hold: bool = False,
     toasts: bool = True,
     config_path: str | None = None,
@@ -85,3 +87,8 @@ def cells(table: RowTable, column: str) -> dict[str, str]:
 def trial_cell(app: AdvisorApp, name: str, column: str = "effect") -> str:
     """What stands in a trial's row."""
     return cells(app.query_one("#trials-table", RowTable), column)[name]
+
+
+def rows_text(rows: Iterable[tuple[object, object]]) -> str:
+    """Labelled facts as text, one a line."""
+    return "\n".join(f"{label} {value}" for label, value in rows)

@@ -24,6 +24,7 @@ from statistics import median
 import yaml
 
 from advisor.experiment.judging.judge import Judge, rates
+from advisor.experiment.judging.records import trial_record
 from advisor.experiment.measuring.bench import Bench
 from advisor.experiment.measuring.budget import Budget
 from advisor.experiment.measuring.turns import side_by_side
@@ -79,8 +80,10 @@ class Alone:
             known = judge
             for _, result in evidence.runs:
                 known = known.with_run(settings, result)
-            if evidence.beside is not None:
-                known = known.with_run(settings, evidence.beside.result).with_beside(settings, evidence.beside)
+            if evidence.alternated is not None:
+                known = known.with_run(settings, evidence.alternated.result).with_alternated(
+                    settings, evidence.alternated
+                )
             record = known.record(candidate, settings)
             if record.comparison is not None:
                 floors.append(record.comparison.noise_floor)
@@ -146,7 +149,7 @@ class Alone:
 
     def row(self, judge, candidate, result, neighbours, floor):
         settings = Settings({**self.on, **candidate.settings})
-        record = judge.with_run(settings, result).record(candidate, settings)
+        record = trial_record(judge.with_run(settings, result), candidate, settings)
         if record.result.measured:
             beside = [rate for run in neighbours for rate in rates(run.blocks)]
             comparison = Comparison(*runs_ratio_interval([rates(record.result.blocks)], [beside], ONE_PROCESS), floor)

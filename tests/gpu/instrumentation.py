@@ -19,9 +19,9 @@ from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
 from advisor.runtime.step import finish_components, make_step
-from advisor.trial.main import stepper
 from advisor.trial.measurement.clock import StepClock
 from advisor.trial.measurement.feed import Feed
+from advisor.trial.timed_loop import stepper
 
 WORKLOADS = Path(__file__).with_name("workloads")
 ROUNDS, BLOCK_S = 15, 0.15

@@ -14,7 +14,7 @@ from advisor.recipe.rebuild import loader_with, loader_with_workers
 from advisor.records import DataPrint, Mode
 from advisor.runtime.loader import loop_loader
 from advisor.trial.measurement.data_prints import pinning_problem, print_of
-from advisor.trial.measurement.draws import first_batches, look_at
+from advisor.trial.measurement.draws import first_batches, print_of_data
 from advisor.trial.measurement.feed import Feed
 
 pytestmark = pytest.mark.gpu
@@ -52,7 +52,7 @@ def seen(loader, **changes):
     feed = Feed(loop_loader(loader, plan), SEED)
     for _ in range(3):
         feed.next()
-    data = look_at(loader, batches, SEED, plan, twice=True)
+    data = print_of_data(loader, batches, SEED, plan, twice=True)
     return DataPrint(data.probed, feed.prints, data.random, data.loose)
 
 

@@ -142,7 +142,7 @@ class Replay:
         with self.open(spec, listen) as trial:
             return trial.result()
 
-    def run_in_company(
+    def run_compiling_ahead(
         self, spec: TrialSpec, ahead: TrialSpec | None, listen: Listener
     ) -> tuple[TrialResult, TrialResult | None]:
         """As :meth:`run`; ``ahead`` has its result when it has compiled before the trial has."""

@@ -121,7 +121,7 @@ def row_of(line: str, folder: str) -> tuple[str, ...]:
     from advisor.runtime.batches import describe
     from advisor.runtime.step import make_step
     from advisor.target.entrypoint import load_target
-    from advisor.trial.main import set_mode
+    from advisor.trial.timed_loop import set_mode
 
     typed = f"`perf-advisor {line.replace('FOLDER/', '')}`"
     os.chdir(HERE)

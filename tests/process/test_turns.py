@@ -133,7 +133,7 @@ def test_settings_that_fail_in_their_turn_are_a_run_that_failed(tmp_path):
 
 def test_turns_are_expected_to_take_a_trial_of_each_and_their_blocks(tmp_path):
     bench = Bench(tmp_path, 10 * TRIAL_S)
-    bench.budget.saw(7.0, Settings())
+    bench.budget.learn(7.0, Settings())
     assert turns_s(bench, SETTINGS, side_by_side=False) == 14.0
     assert turns_s(bench, SETTINGS, side_by_side=True) == pytest.approx(14.0 + 2 * FEWEST_PAIRS * 0.2 * 0.5)
 

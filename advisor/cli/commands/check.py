@@ -46,7 +46,7 @@ class Check:
             print(text, file=sys.stderr, flush=True)
 
         found = check(runner, Request(self.target, self.budget_s), self.path, load_catalog(), say, started=started)
-        worth = found.worth(self.min_speedup)
+        worth = found.reaches(self.min_speedup)
         if self.as_json:
             import json
 

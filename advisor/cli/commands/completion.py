@@ -44,16 +44,16 @@ _FISH = "complete -c perf-advisor -n __fish_use_subcommand -a {commands}\n"
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """Print the script for a shell."""
+    """Print the script for a shell. ``commands`` are the words that may come first."""
 
     shell: Shell
+    commands: tuple[str, ...]
 
     def run(self) -> int:
         """Print it and return the exit code."""
         from advisor.cli.commands.measure import measure_parser
-        from advisor.cli.grammar import COMMANDS
 
-        print(script_for(self.shell, measure_parser(""), tuple(COMMANDS)), end="")
+        print(script_for(self.shell, measure_parser(""), self.commands), end="")
         return ExitCode.OK
 
 
@@ -77,8 +77,8 @@ def _fish_lines(options: Iterable[str]) -> Iterable[str]:
         yield f"complete -c perf-advisor -l {name.removeprefix('--')}{values}\n"
 
 
-def parse(arguments: Sequence[str]) -> Completion:
+def parse(arguments: Sequence[str], commands: Iterable[str]) -> Completion:
     """The options of this command. Raises UsageError."""
     parser = Parser("perf-advisor completion", "Print a script with which a shell completes commands and options.")
     parser.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
-    return Completion(choice_of(Shell)(parser.parse(arguments).shell))
+    return Completion(choice_of(Shell)(parser.parse(arguments).shell), tuple(commands))

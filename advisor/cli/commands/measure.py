@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import advisor
 from advisor.cli.checks import check_accepted, check_recipes, outputs_of
 from advisor.cli.parser import Parser, add_config_kind, add_export, add_recipe_folders, add_rendezvous, add_reports
 from advisor.cli.terminal import shows_the_app
@@ -37,6 +36,7 @@ from advisor.process.collector import collector_waits
 from advisor.process.interrupts import INTERRUPTS
 from advisor.records import Mode, Numerics, Objective, TargetSpec
 from advisor.records.outputs import Outputs
+from advisor.version import __version__
 
 if TYPE_CHECKING:
     from advisor.experiment.past.journal import PastSession
@@ -100,7 +100,7 @@ def measure_parser(about: str) -> Parser:
         metavar="TARGET",
         help="module:attr, path/file.py:attr, a script train.py, timm:NAME, hf:NAME, torchvision:NAME, or demo",
     )
-    parser.add_argument("--version", action="version", version=f"perf-advisor {advisor.__version__}")
+    parser.add_argument("--version", action="version", version=f"perf-advisor {__version__}")
     parser.add_argument("--headless", action="store_true", help="no app; the default when this is no terminal")
     add_export(parser)
     parser.add_argument(

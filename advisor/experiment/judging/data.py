@@ -54,7 +54,7 @@ def _first_difference(
 ) -> DataDifference | None:
     rounded = None
     for turn, (new, old) in enumerate(zip(mine, theirs, strict=False)):
-        for place in _places(new, old):
+        for place in dict.fromkeys(part.place for batch in (old, new) for part in batch.parts):
             kind = _kind_of_difference(new, old, place, varies)
             if kind == "rounded":
                 rounded = rounded or DataDifference(f"the {name} batches differ by rounding ({place})", rounded=True)
@@ -64,10 +64,6 @@ def _first_difference(
                     order or f"the {name} batches are not the baseline's: {place} of batch {turn + 1} {kind}"
                 )
     return rounded
-
-
-def _places(new: BatchPrint, old: BatchPrint) -> list[str]:
-    return list(dict.fromkeys(part.place for batch in (old, new) for part in batch.parts))
 
 
 def _kind_of_difference(

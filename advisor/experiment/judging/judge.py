@@ -11,16 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 from advisor.experiment.judging.data import widened
 from advisor.experiment.judging.numerics import Spread, compare_numerics, spread_between, why_unusable
-from advisor.experiment.judging.pooled import with_figures_of, with_median_energy, with_peaks, with_phases_of
-from advisor.experiment.objective import Gain, Goal, Yardstick, figure
+from advisor.experiment.judging.pooled import with_figures_of, with_median_energy, with_peaks
+from advisor.experiment.objective import Gain, Goal, Yardstick, figure, gain_of_figure
 from advisor.figures.stats import (
     Interval,
     ProcessSpread,
-    break_even_steps,
     largest_difference,
     noise_floor,
     paired_ratio_interval,
@@ -32,7 +30,6 @@ from advisor.recipe.settings import Settings
 from advisor.records import (
     BaselineRecord,
     Block,
-    Candidate,
     Comparison,
     Facts,
     Mode,
@@ -40,8 +37,6 @@ from advisor.records import (
     NumericsResult,
     Objective,
     Outcome,
-    StackRecord,
-    TrialRecord,
     TrialResult,
     Value,
 )
@@ -66,7 +61,7 @@ _MUCH_BETTER, _MUCH_WORSE = Gain(2.0, 2.0, 2.0, 0.0), Gain(0.5, 0.5, 0.5, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class AlternatedBlocks:
     """Blocks of two live processes in turn, ``new[i]`` timed next to ``old[i]``; ``result`` is the new one's trial."""
 
     new: tuple[Block, ...]
@@ -101,10 +96,10 @@ class Judge:
     """Compares combinations of settings with the baseline and with each other.
 
     ``baseline`` is the first run of the user's own settings; ``runs`` are all runs by what they added to those, the
-    failed ones too. ``controls`` changed nothing but the random streams. ``beside`` are pairs that took turns block by
-    block, ``in_turn`` the settings whose runs alternated with the baseline's. ``reference`` are the baseline's first
-    steps in a higher precision, ``own_rounding`` the unit round-off of the user's own arithmetic. ``prior`` is the
-    expected standard deviation between processes, ``cpu_step_ms`` the baseline's step on the CPU.
+    failed ones too. ``controls`` changed nothing but the random streams. ``alternated`` are pairs that took turns
+    block by block, ``in_turn`` the settings whose runs alternated with the baseline's. ``reference`` are the
+    baseline's first steps in a higher precision, ``own_rounding`` the unit round-off of the user's own arithmetic.
+    ``prior`` is the expected standard deviation between processes, ``cpu_step_ms`` the baseline's step on the CPU.
     """
 
     catalog: Catalog
@@ -113,7 +108,7 @@ class Judge:
     goal: Goal = field(default_factory=Goal)
     runs: Mapping[Settings, tuple[TrialResult, ...]] = field(default_factory=dict)
     controls: tuple[TrialResult, ...] = ()
-    beside: Mapping[Settings, Beside] = field(default_factory=dict)
+    alternated: Mapping[Settings, AlternatedBlocks] = field(default_factory=dict)
     in_turn: frozenset[Settings] = frozenset()
     reference: TrialResult | None = None
     own_rounding: float = 0.0
@@ -131,12 +126,12 @@ class Judge:
         """The judge that has forgotten what it knew of these settings: they are measured anew."""
         key = Settings(settings)
         kept = {other: runs for other, runs in self.runs.items() if other != key}
-        beside = {other: blocks for other, blocks in self.beside.items() if other != key}
-        return replace(self, runs=kept, beside=beside, in_turn=self.in_turn - {key})
+        alternated = {other: blocks for other, blocks in self.alternated.items() if other != key}
+        return replace(self, runs=kept, alternated=alternated, in_turn=self.in_turn - {key})
 
-    def with_beside(self, settings: Mapping[str, Value], blocks: Beside) -> Judge:
+    def with_alternated(self, settings: Mapping[str, Value], blocks: AlternatedBlocks) -> Judge:
         """The judge that knows blocks of these settings timed in turn with the baseline's."""
-        return replace(self, beside={**self.beside, Settings(settings): blocks})
+        return replace(self, alternated={**self.alternated, Settings(settings): blocks})
 
     def with_in_turn(self, settings: Mapping[str, Value]) -> Judge:
         """The judge that knows that runs of these settings alternated with the baseline's."""
@@ -230,10 +225,10 @@ class Judge:
     def _measured(self) -> Mapping[Settings, tuple[TrialResult, ...]]:
         return {settings: tuple(run for run in runs if run.measured) for settings, runs in self.runs.items()}
 
-    def knows(self, settings: Mapping[str, Value]) -> bool:
+    def has_tried(self, settings: Mapping[str, Value]) -> bool:
         """Whether these settings were tried, also when they failed."""
         key = Settings(settings)
-        return not key or bool(self.runs.get(key)) or key in self.beside
+        return not key or bool(self.runs.get(key)) or key in self.alternated
 
     def result(self, settings: Mapping[str, Value]) -> TrialResult | None:
         """One result for all runs of these settings: the largest peaks and the median energy."""
@@ -245,43 +240,36 @@ class Judge:
         known[BASELINE] = self.baseline_runs
         return {settings: with_figures_of(runs, runs[0]) for settings, runs in known.items()}
 
-    def proven(self, settings: Mapping[str, Value]) -> bool:
+    def took_turns(self, settings: Mapping[str, Value]) -> bool:
         """Whether these settings were measured in turn with the baseline."""
         key = Settings(settings)
-        return key in self.beside or key in self.in_turn
+        return key in self.alternated or key in self.in_turn
 
     def speed(self, settings: Mapping[str, Value]) -> tuple[float, float]:
         """Milliseconds per step and samples per second of settings that were measured; of turns, where there were."""
-        beside = self.beside.get(Settings(settings))
+        beside = self.alternated.get(Settings(settings))
         if beside is not None:
             return median(block.step_ms for block in beside.new), median(rates(beside.new))
         return _speed_of_runs(self.measured_runs(settings))
-
-    def baseline_speed_beside(self, settings: Mapping[str, Value]) -> tuple[float, float]:
-        """As :meth:`speed`, of the baseline as it was timed next to these settings."""
-        beside = self.beside.get(Settings(settings))
-        if beside is not None:
-            return median(block.step_ms for block in beside.old), median(rates(beside.old))
-        return _speed_of_runs(self.baseline_runs)
 
     # --- comparisons ----------------------------------------------------------------------------------------------
 
     def compare(self, settings: Mapping[str, Value]) -> Comparison:
         """Samples per second over the baseline's, with its interval; of settings that were measured."""
         key = Settings(settings)
-        beside = self.beside.get(key)
+        beside = self.alternated.get(key)
         if beside is not None:
             interval = paired_ratio_interval(rates(beside.new), rates(beside.old), _BESIDE)
             return Comparison(*interval, min(self.noise_floor, _BESIDE_FLOOR), paired=True)
         return Comparison(*self._ratio(key, BASELINE), self.noise_floor, paired=key in self.in_turn)
 
-    def promise(self, settings: Mapping[str, Value]) -> Comparison:
-        """As :meth:`compare`; where processes were timed apart the interval holds what later runs of each may show.
+    def compare_later_runs(self, settings: Mapping[str, Value]) -> Comparison:
+        """As :meth:`compare`, with the interval of a later run where processes were timed apart.
 
-        A person starts their loop once, after the session: what they see differs from the mean of many runs.
+        A person starts their loop once, after the session: its speed differs from the mean of many runs.
         """
         key, measured = Settings(settings), self.compare(settings)
-        if key in self.beside:
+        if key in self.alternated:
             return measured
         _, low, high = self._ratio(key, BASELINE, of_later_runs=True)
         return replace(measured, ci_low=low, ci_high=high)
@@ -303,14 +291,14 @@ class Judge:
         goal, by = self.goal, self.yardstick
         if goal.fits(one) != goal.fits(other):
             return _MUCH_BETTER if goal.fits(one) else _MUCH_WORSE
-        smaller = _once(other.peak_reserved_bytes, one.peak_reserved_bytes, by.saving_floor)
+        smaller = gain_of_figure(other.peak_reserved_bytes, one.peak_reserved_bytes, by.saving_floor) or _EVEN
         if not goal.fits_memory(other):
             return smaller
         objective = goal.objective if goal.fits(other) else Objective.LATENCY
         if objective is Objective.MEMORY:
-            return smaller if smaller.proven or smaller.lost else self._faster(new, old, objective)
+            return smaller if smaller.is_better or smaller.is_worse else self._faster(new, old, objective)
         if objective is Objective.ENERGY:
-            return _once(other.energy_j_per_sample, one.energy_j_per_sample, by.energy_floor)
+            return gain_of_figure(other.energy_j_per_sample, one.energy_j_per_sample, by.energy_floor) or _EVEN
         return self._faster(new, old, objective)
 
     def _faster(self, new: Mapping[str, Value], old: Mapping[str, Value], objective: Objective) -> Gain:
@@ -325,10 +313,10 @@ class Judge:
         return median(block.samples / block.steps for block in self.measured_runs(settings)[0].blocks)
 
     def _ratio(self, new: Settings, old: Settings, *, of_later_runs: bool = False) -> Interval:
-        trust = self._trust(new), self._trust(old)
+        trust = self._trusted_spread(new), self._trusted_spread(old)
         return runs_ratio_interval(self._rates(new), self._rates(old), *trust, of_later_runs=of_later_runs)
 
-    def _trust(self, settings: Settings) -> ProcessSpread:
+    def _trusted_spread(self, settings: Settings) -> ProcessSpread:
         """The spread of processes with these settings, widened when something from outside disturbed all of them."""
         runs = self.measured_runs(settings)
         spread = self.spread_of(settings)
@@ -338,80 +326,8 @@ class Judge:
 
     def _rates(self, settings: Settings) -> list[list[float]]:
         runs = [rates(run.blocks) for run in self.measured_runs(settings)]
-        beside = self.beside.get(settings)
+        beside = self.alternated.get(settings)
         return runs or [rates(beside.new if beside else ())]
-
-    # --- records --------------------------------------------------------------------------------------------------
-
-    def record(
-        self, candidate: Candidate, settings: Mapping[str, Value], without: Mapping[str, Value] | None = None
-    ) -> TrialRecord:
-        """A candidate's record by the runs of these settings. ``without`` are the same less the candidate's own."""
-        result = self.result(settings)
-        assert result is not None, "these settings were tried"
-        record = TrialRecord(candidate, dict(settings), result, numerics=self._failed_numerics(settings, result))
-        if not result.measured:
-            return record
-        contribution = None
-        if without and self.measured_runs(without):
-            contribution = self.contribution(settings, without)
-        return replace(
-            record, **self._effects(settings, result), confirmed=self.proven(settings), contribution=contribution
-        )
-
-    def stack(self, settings: Mapping[str, Value], dropped: Mapping[str, str]) -> StackRecord:
-        """A stack's record; of no settings, the baseline itself, once as fast by definition."""
-        if not settings:
-            return self._empty_stack(dropped)
-        result = self.result(settings)
-        assert result is not None, "the stack was measured"
-        failed = self._failed_numerics(settings, result)
-        beside = self.beside.get(Settings(settings))
-        result = with_phases_of([*self.runs.get(Settings(settings), ()), *([beside.result] if beside else [])], result)
-        record = StackRecord(dict(settings), result, numerics=failed, dropped=dict(dropped))
-        if not result.measured:
-            return record
-        step_ms, rate = self.baseline_speed_beside(settings)
-        return replace(
-            record,
-            **{**self._effects(settings, result), "comparison": self.promise(settings)},
-            confirmed=self.proven(settings),
-            baseline_step_ms=step_ms,
-            baseline_samples_per_s=rate,
-        )
-
-    def _empty_stack(self, dropped: Mapping[str, str]) -> StackRecord:
-        baseline = self.baseline_record()
-        return StackRecord(
-            {},
-            baseline.result,
-            Comparison(1.0, 1.0, 1.0, self.noise_floor),
-            self.numerics({}, self.baseline),
-            break_even_steps=0,
-            step_ms=baseline.step_ms,
-            samples_per_s=baseline.samples_per_s,
-            baseline_step_ms=baseline.step_ms,
-            baseline_samples_per_s=baseline.samples_per_s,
-            dropped=dict(dropped),
-        )
-
-    def _effects(self, settings: Mapping[str, Value], result: TrialResult) -> dict[str, Any]:
-        """The fields that a trial's and a stack's record share."""
-        step_ms, rate = self.speed(settings)
-        return {
-            "comparison": self.compare(settings),
-            "numerics": self.numerics(settings, result),
-            "break_even_steps": self.break_even(result),
-            "step_ms": step_ms,
-            "samples_per_s": rate,
-        }
-
-    def break_even(self, result: TrialResult) -> int | None:
-        """Steps (of the candidate) after which its slower start has paid back."""
-        step_ms, rate = speed(result)
-        steps_like_baseline_s = step_ms / 1e3 * rate / self.baseline_rate
-        extra_s = overhead_s(result, step_ms) - overhead_s(self.baseline, speed(self.baseline)[0])
-        return break_even_steps(extra_s, steps_like_baseline_s, step_ms / 1e3)
 
     # --- numerics -------------------------------------------------------------------------------------------------
 
@@ -426,7 +342,7 @@ class Judge:
         """The measured numerics of settings, and those declared; ``unseen_draws`` allows for others further apart."""
         return compare_numerics(
             result,
-            self._looked_at,
+            self._baseline_with_varying_parts,
             self.declared(settings),
             rounding=self.catalog.rounding(settings),
             own_rounding=self.own_rounding,
@@ -435,14 +351,10 @@ class Judge:
         )
 
     @cached_property
-    def _looked_at(self) -> TrialResult:
+    def _baseline_with_varying_parts(self) -> TrialResult:
         """The baseline's first run, whose data says what of it varies between runs of the baseline."""
         others = [run.data for run in (*self.baseline_runs, *self.controls)]
         return replace(self.baseline, data=widened(self.baseline.data, others))
-
-    def _failed_numerics(self, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult | None:
-        """The numerics of what failed by them; None for what failed otherwise, or not at all."""
-        return self.numerics(settings, result) if result.outcome is Outcome.NON_FINITE else None
 
     def checked(self, result: TrialResult) -> TrialResult:
         """A result that is not finite where the baseline's is is a failure, however fast."""
@@ -462,11 +374,6 @@ def speed(result: TrialResult) -> tuple[float, float]:
     return median(block.step_ms for block in result.blocks), median(rates(result.blocks))
 
 
-def _once(old: float | None, new: float | None, floor: float) -> Gain:
-    """The gain of a figure that is measured once a trial and should be low; even where it is not known."""
-    return Gain(old / new, old / new, old / new, floor) if old and new else _EVEN
-
-
 def _floor(objective: Objective, runs: Sequence[TrialResult]) -> float:
     """The largest relative difference between runs of the baseline's settings that followed one another; 0 of one."""
     values = [value for run in runs if (value := figure(objective, run))]
@@ -477,9 +384,3 @@ def _speed_of_runs(runs: Sequence[TrialResult]) -> tuple[float, float]:
     """As :func:`speed` for several runs, each of which counts once."""
     speeds = [speed(run) for run in runs]
     return median(step_ms for step_ms, _ in speeds), median(rate for _, rate in speeds)
-
-
-def overhead_s(result: TrialResult, step_ms: float) -> float:
-    """Seconds of the start (applying, compiling, warming up) beyond what its steps cost in the steady state."""
-    start_s = (result.prepare_s or 0.0) + (result.warmup_s or 0.0)
-    return max(0.0, start_s - result.warmup_steps * step_ms / 1e3)

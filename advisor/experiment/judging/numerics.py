@@ -185,7 +185,7 @@ def why_unusable(result: TrialResult, baseline: TrialResult) -> str:
     spoiled = _spoiled_output(result.outputs, baseline.outputs)
     if spoiled is not None:
         return f"the outputs became {_kind(spoiled)}" + (" in the first step" if result.losses else "")
-    if result.skipped_steps and _stuck(result.weights) and not _stuck(baseline.weights):
+    if result.skipped_steps and _never_updated(result.weights) and not _never_updated(baseline.weights):
         return "the gradient scaler skipped every update: at no scale were the gradients finite"
     return ""
 
@@ -311,7 +311,7 @@ def _kind(value: float) -> str:
     return "nan" if math.isnan(value) else "inf"
 
 
-def _stuck(weights: Sequence[float]) -> bool:
+def _never_updated(weights: Sequence[float]) -> bool:
     """Whether no update changed the weights."""
     return len(weights) > 1 and len(set(weights)) == 1
 

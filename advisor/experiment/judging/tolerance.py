@@ -99,7 +99,8 @@ def tolerances(quantity: Quantity, steps: int, explained: float, own: Sequence[f
     empty where there is none.
     """
     allowed = [_allowed(quantity, step, explained, own) for step in range(steps)]
-    return (*(min(first, _SAYS_NOTHING) for first in allowed[:1]), *takewhile(_tells, allowed[1:]))
+    later = takewhile(lambda one: one < _SAYS_NOTHING, allowed[1:])
+    return (*(min(first, _SAYS_NOTHING) for first in allowed[:1]), *later)
 
 
 def explained_by(quantity: Quantity, rounding: float, own_rounding: float, output_error: float | None) -> float:
@@ -136,7 +137,3 @@ def _allowed(quantity: Quantity, step: int, explained: float, own: Sequence[floa
     # Nothing is updated before the first step. Later steps differ by chance, so the largest difference counts.
     seen = max(own) if step else own[0]
     return max(grown, floor, quantity.per_reference * seen)
-
-
-def _tells(tolerance: float) -> bool:
-    return tolerance < _SAYS_NOTHING

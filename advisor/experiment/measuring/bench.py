@@ -44,8 +44,8 @@ from advisor.records import (
     Value,
 )
 from advisor.runner.builder import TOO_LONG
+from advisor.runner.process_stack import advice, last_stack
 from advisor.runner.trials import Lane, Runner
-from advisor.runner.whereabouts import advice, last_stack
 
 # The energy counter needs a second: what the report compares by joules is measured for that long.
 ENERGY_S = 1.05
@@ -200,7 +200,7 @@ class Bench:
         return result if not again.measured else min(result, again, key=_unreliability)
 
     def _run_once(self, spec: TrialSpec, ahead: Mapping[str, Value] | None = None) -> TrialResult:
-        self.hold()
+        self.wait_while_paused()
         first = spec.kind.inspects and self.budget.baseline_s is None
         self.announce(spec, None if first else self.expected_s(spec.settings))
         cost = self.catalog.cost(spec.settings)
@@ -209,7 +209,7 @@ class Bench:
             spec = replace(spec, world=replace(spec.world, times_all_reduce=True))
         started = self.budget.spent_s
         if cost and spec.world is None and (ahead is not None or self.runner.interpreters):
-            result = self._run_in_company(spec, ahead)
+            result = self._run_compiling_ahead(spec, ahead)
             if ahead is not None and result.outcome is Outcome.OUT_OF_MEMORY:  # the other may have had what it lacked
                 self.warming_up_s += self.budget.spent_s - started
                 started = self.budget.spent_s
@@ -228,7 +228,7 @@ class Bench:
             self._emit(AllReduceMeasured(result.ranks.all_reduce))
         if not result.device:
             self._account(spec, result, wall_s, self.catalog.cost(spec.settings))
-        return replace(result, wall_s=wall_s, warmup_s=self._with_what_was_ahead(spec, result))
+        return replace(result, wall_s=wall_s, warmup_s=self._warmup_without_help(spec, result))
 
     def run_beside(
         self, spec: TrialSpec, others: Mapping[str, Callable[[], TrialSpec | None]]
@@ -240,7 +240,7 @@ class Bench:
         """
         found: list[tuple[TrialSpec, TrialResult]] = []
         mine: list[tuple[TrialSpec, TrialResult]] = []
-        self.hold()
+        self.wait_while_paused()
         own = iter((spec,))
         lanes = [self._lane("", lambda: next(own, None), mine)]
         lanes += [self._lane(device, partial(_until, mine, one), found) for device, one in others.items()]
@@ -267,7 +267,7 @@ class Bench:
         return replace(spec, timeout_s=min(spec.timeout_s, self.budget.patience_s))
 
     def _account(self, spec: TrialSpec, result: TrialResult, wall_s: float, cost: float) -> None:
-        """Note where the time went, and what such a trial takes."""
+        """Add up the time by use, and let the budget learn from the trial."""
         self.measuring_s += result.measuring_s
         # A compilation that fails or never ends says nothing of itself: all that it took was compiling. Of one that
         # ends, what was prepared before the first step was loading the compiler.
@@ -277,7 +277,7 @@ class Bench:
             return  # on torchrun, which takes longer: no measure of trials of one process
         # The first wall has the fork server's start in it, that of a fresh interpreter its own: no measure of others.
         if result.measured and spec.kind is TrialKind.CANDIDATE and not spec.environment:
-            self.budget.saw(wall_s, self.catalog.compiled_code(spec.settings), cost=cost)
+            self.budget.learn(wall_s, self.catalog.compiled_code(spec.settings), cost=cost)
         elif result.measured and spec.kind.inspects and self.budget.baseline_s is None:
             self.budget.baseline_s = _ordinary_s(result)
             # The build's time has the fork server's import of torch in it, as a fresh interpreter has.
@@ -286,11 +286,11 @@ class Bench:
             apart_s = (result.startup_s or 0.0) + (result.build_s or 0.0)
             self.budget.interpreter_s = max(self.budget.interpreter_s, apart_s)
 
-    def _run_in_company(self, spec: TrialSpec, ahead: Mapping[str, Value] | None) -> TrialResult:
+    def _run_compiling_ahead(self, spec: TrialSpec, ahead: Mapping[str, Value] | None) -> TrialResult:
         """Run a trial that compiles; what can be done for later trials meanwhile is done."""
         other = self.spec("ahead", ahead, kind=TrialKind.AHEAD) if ahead is not None else None
         started = self.budget.spent_s
-        result, early = self.runner.run_in_company(spec, other, self.listener(spec))
+        result, early = self.runner.run_compiling_ahead(spec, other, self.listener(spec))
         if ahead is not None and early is None:
             beside_s = self.budget.spent_s - started if result.warmup_s is None else result.warmup_s
             self._ahead[Settings(ahead)] = _Ahead(beside_s, whole=False)
@@ -298,8 +298,8 @@ class Bench:
             self._ahead[Settings(ahead)] = _Ahead(early.warmup_s or 0.0, whole=True)
         return result
 
-    def _with_what_was_ahead(self, spec: TrialSpec, result: TrialResult) -> float | None:
-        """The warm-up of a trial as if nothing of it had been compiled ahead: a person's own run has to do that."""
+    def _warmup_without_help(self, spec: TrialSpec, result: TrialResult) -> float | None:
+        """The warm-up of a trial as if nothing had been compiled ahead, as in a person's own run."""
         ahead = self._ahead.get(Settings(spec.settings))
         if ahead is None or result.warmup_s is None:
             return result.warmup_s
@@ -309,11 +309,11 @@ class Bench:
         """The session's wall time so far, by use."""
         return TimeSpent(self.measuring_s, self.warming_up_s, self.budget.spent_s)
 
-    def hold(self) -> None:
+    def wait_while_paused(self) -> None:
         """Wait while the person has paused the session; that time does not count."""
         if self.steering.paused:
             with self.budget.standing_still():
-                self.steering.hold(lambda waiting: self._emit(Held(waiting)))
+                self.steering.wait_while_paused(lambda waiting: self._emit(Held(waiting)))
 
     def checked(self, result: TrialResult) -> TrialResult:
         """A trial's result; of one that was ended from outside, that the person skipped it.

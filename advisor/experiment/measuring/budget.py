@@ -124,15 +124,15 @@ class Budget:
 
     # --- what trials take -----------------------------------------------------------------------------------------
 
-    def saw(self, wall_s: float, code: Settings, *, cost: float = 0.0) -> None:
-        """Learn what a trial took. ``code`` is what it compiled, ``cost`` how long that usually takes relatively."""
+    def learn(self, wall_s: float, code: Settings, *, cost: float = 0.0) -> None:
+        """Learn from a trial's duration. ``code`` is what it compiled, ``cost`` the usual relative time of that."""
         if cost:
             self._compiled.setdefault(code, []).append(wall_s / cost)
         else:
             self._walls.append(wall_s)
 
     def expected_s(self, code: Settings | None = None, *, cost: float = 0.0) -> float:
-        """The expected duration of the next trial, in seconds; ``code`` and ``cost`` as in :meth:`saw`."""
+        """The expected duration of the next trial, in seconds; ``code`` and ``cost`` as in :meth:`learn`."""
         guess_s = max(2 * self.measure_s + 1, self.baseline_s or 0.0)
         ordinary_s = median(self._walls[-5:]) if self._walls else guess_s
         if not cost:

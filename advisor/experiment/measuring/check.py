@@ -44,7 +44,7 @@ class Checked:
     pairs: int
     seconds: float
 
-    def worth(self, least: float) -> bool:
+    def reaches(self, least: float) -> bool:
         """Whether the speed-up may be ``least`` or more: false only if the whole interval lies below it."""
         return self.ci_high >= least
 
@@ -79,14 +79,11 @@ def check(
             left_s = request.budget_s - (time.monotonic() - started) - _ENDING_S
             result = runner.run(replace(specs[tuned], timeout_s=max(_LEAST_S, left_s)), lambda message: None)
             if pairs and result.outcome is Outcome.TIMED_OUT:
-                break
+                return _judged(pairs, time.monotonic() - started)
             pair[tuned] = _checked(result, specs[tuned])
-        if len(pair) < 2:
-            break
         pairs.append(pair)
         longest_s = max(longest_s, time.monotonic() - begun)
-    runs = {tuned: [pair[tuned] for pair in pairs] for tuned in (False, True)}
-    return _judged(runs, time.monotonic() - started)
+    return _judged(pairs, time.monotonic() - started)
 
 
 def _spec(request: Request, settings: Settings, path: str, catalog: Catalog, *, tuned: bool) -> TrialSpec:
@@ -118,7 +115,8 @@ def _checked(result: TrialResult, spec: TrialSpec) -> TrialResult:
     )
 
 
-def _judged(runs: dict[bool, list[TrialResult]], seconds: float) -> Checked:
+def _judged(pairs: list[dict[bool, TrialResult]], seconds: float) -> Checked:
+    runs = {tuned: [pair[tuned] for pair in pairs] for tuned in (False, True)}
     plain, tuned = ([rates(result.blocks) for result in runs[which]] for which in (False, True))
     groups = [[median(run) for run in side] for side in (plain, tuned)]
     spread = process_spread(groups, prior=_PRIOR_SPREAD)

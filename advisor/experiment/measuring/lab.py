@@ -2,46 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from advisor.experiment import events
 from advisor.experiment.consent import Consent
 from advisor.experiment.judging.judge import BASELINE, speed
 from advisor.experiment.known import Evidence, Kind, Known, Move
+from advisor.experiment.measuring.ahead import compiles_anew, may_compile_beside, start_interpreters
 from advisor.experiment.measuring.baseline import instrumented_run, reference_spec
 from advisor.experiment.measuring.bench import ENERGY_S, Bench
-from advisor.experiment.measuring.company import Company, company_of, cores_of_a_trial, guests_of, undisturbed
+from advisor.experiment.measuring.other_gpu_trials import OtherGpuTrials
 from advisor.experiment.measuring.turns import in_turn, may_be_side_by_side, side_by_side, turns_s
 from advisor.experiment.moves import moves
 from advisor.experiment.policy import POLICY
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.search import rank
-from advisor.recipe import Stage
 from advisor.recipe.settings import Settings
-from advisor.records import TrialResult, TrialSpec, Value
+from advisor.records import TrialResult, TrialSpec
 
 # A step that the CPU does not finish a few times within this is not waited for, in seconds.
 _CPU_TRIAL_S = 20.0
 _CPU_MEASURE_S = 0.5
 # What an instrumented pass takes beside an ordinary trial, in seconds; an H200 needs 3 to 5.
 _INSTRUMENTS_S = 4.0
-# For each compilation one core, and some for the processes that it starts. On 16 cores two that ran beside each other
-# took no longer than one, and the second took 2 s instead of 11 s afterwards.
-_CORES_FOR_TWO = 8
-# One core for the trial, one for its compiler, one for its other threads, one for the interpreter.
-_CORES_BESIDE_IMPORTS = 4
-# Two that compile take about as much memory as two of the baseline, which may be this share of the device at most.
-_MEMORY_SHARE = 0.8
 # A compilation of which little is expected is given up after this many times what it was expected to take.
 _PATIENCE = 2.0
 # Trials before the turns take longer than expected as often as not. Unitless.
 _MARGIN = 1.2
-# The trials on other GPUs may end this many times as late as the one beside which they run is expected to. Unitless.
-_LONGER_THAN_HOST = 1.2
-# Each interpreter that waits holds half a gigabyte of the host's memory.
-_MOST_INTERPRETERS = 4
 _STAGES = {
     Kind.LEAP: "leap",
     Kind.TURNS: "confirmation",
@@ -57,7 +45,6 @@ class Lab:
     """Implements ``search.Lab`` with trial processes.
 
     ``consent`` gives the consent under the decisions so far; ``report`` tells of what is new in what is known.
-    ``company``: the other GPUs that trials run on; ``beside_trials`` ran there, which saved ``saved_s`` seconds.
     """
 
     def __init__(
@@ -73,9 +60,7 @@ class Lab:
         self._consent = consent
         self._report = report
         self._stage = ""
-        self.company = Company()
-        self.beside_trials = 0
-        self.saved_s = 0.0
+        self.other_gpus = OtherGpuTrials(bench, emit, self, self._spec)
 
     # --- what things cost -----------------------------------------------------------------------------------------
 
@@ -84,7 +69,7 @@ class Lab:
         once_s = self.bench.expected_s(move.settings)
         match move.kind:
             case Kind.TURNS:
-                return turns_s(self.bench, move.settings, side_by_side=self._beside(known, move.settings))
+                return turns_s(self.bench, move.settings, side_by_side=self._may_run_side_by_side(known, move.settings))
             case Kind.PROFILE:
                 return once_s + _INSTRUMENTS_S
             case Kind.HOST:
@@ -119,14 +104,14 @@ class Lab:
 
         Nothing is, once there is no time for that any more: what is left is of use for something shorter.
         """
-        if not known.stack or known.judge.proven(known.stack):
+        if not known.stack or known.judge.took_turns(known.stack):
             return 0.0
-        needed_s = turns_s(self.bench, known.stack, side_by_side=self._beside(known, known.stack))
+        needed_s = turns_s(self.bench, known.stack, side_by_side=self._may_run_side_by_side(known, known.stack))
         if not self.bench.budget.allows(needed_s):
             return 0.0
         return min(_MARGIN * needed_s, POLICY.reserve_share * self.bench.budget.total_s)
 
-    def _beside(self, known: Known, settings: Settings) -> bool:
+    def _may_run_side_by_side(self, known: Known, settings: Settings) -> bool:
         result = known.judge.result(settings)
         return result is not None and may_be_side_by_side(known.plan.facts, known.judge.baseline, result)
 
@@ -144,17 +129,27 @@ class Lab:
         if move.kind in instruments:
             return instruments[move.kind](known)
         if move.kind is Kind.TURNS:
-            beside = self._beside(known, move.settings)
+            beside = self._may_run_side_by_side(known, move.settings)
             return side_by_side(self.bench, move.settings) if beside else in_turn(self.bench, move.settings)
-        if self.company.devices and (guests := self._guests(move, known)):
-            return self._measure_with(guests, move, known)
+        if moves_beside := self.other_gpus.moves_beside(move, known):
+            return self.other_gpus.measure(move, moves_beside, known)
         return Evidence(runs=((move.settings, self._trial(move, known)),))
 
     def _trial(self, move: Move, known: Known) -> TrialResult:
         spec = self._spec(move, known)
         if self.bench.catalog.cost(move.settings):
-            self._start_interpreters(known)
+            start_interpreters(self.bench, known)
         return self.bench.run(spec, ahead=self._ahead(move, known))
+
+    def _ahead(self, move: Move, known: Known) -> Settings | None:
+        """The settings most likely compiled next, to be compiled beside this move; None where that may disturb."""
+        if move.kind is Kind.LEAP or not may_compile_beside(self.bench, known, move.settings):
+            return None
+        for other in rank(moves(known), known, self):
+            new = other.settings not in (move.settings, known.stack) and compiles_anew(self.bench, other.settings)
+            if new and may_compile_beside(self.bench, known, other.settings):
+                return other.settings
+        return None
 
     def _spec(self, move: Move, known: Known) -> TrialSpec:
         stacked = len(move.settings) > 1
@@ -194,139 +189,13 @@ class Lab:
         result = self.bench.run(replace(spec, target=target, measure_s=_CPU_MEASURE_S, timeout_s=limit_s))
         return Evidence(cpu_step_ms=speed(result)[0]) if result.measured else Evidence()
 
-    # --- on other GPUs --------------------------------------------------------------------------------------------
-
-    def look_for_company(self, known: Known) -> None:
-        """Find the GPUs that trials may run on beside the session's own, and say which they are or why there are none.
-
-        The baseline runs on all of them at once, which shows whether they disturb each other.
-        """
-        found = company_of(known.plan.facts, self.bench.request.target)
-        cost_s = self.bench.expected_s({}) + self.bench.budget.build_s  # other GPUs build the target anew
-        if found.devices and not self.bench.budget.allows(cost_s / POLICY.before_leap):
-            found = Company(problem="finding out whether trials disturb each other takes over a tenth of the time left")
-        elif found.devices:
-            found = self._undisturbed(found.devices, known)
-        self.company = found
-        if found.devices:
-            count = 1 + len(found.devices)
-            self._emit(events.Said(f"trials run side by side on {count} GPUs, which does not change what they measure"))
-        elif found.problem:
-            self._emit(events.Said(f"trials run on one GPU only, one after the other: {found.problem}"))
-
-    def _undisturbed(self, devices: tuple[str, ...], known: Known) -> Company:
-        """Those of the GPUs on which the baseline is as fast as alone while it runs on all of them."""
-        once = {device: iter((self.bench.spec(f"baseline on {device}", {}),)) for device in devices}
-        waiting = {device: partial(next, spec, None) for device, spec in once.items()}
-        own, others = self.bench.run_beside(self.bench.spec("baseline, side by side", {}), waiting)
-        results = {result.device: result for _, result in others if result.measured}
-        if not own.measured or len(results) < len(devices):
-            return Company(problem="the baseline failed where it ran on several GPUs at the same time")
-        steps_ms = [speed(own)[0], *(speed(results[device])[0] for device in devices)]
-        return undisturbed(devices, known.judge.speed(BASELINE)[0], steps_ms, known.judge.noise_floor)
-
-    def dismiss_company(self) -> None:
-        """Run all trials one after the other from now on, and say how much time the other GPUs have saved."""
-        if self.beside_trials:
-            saved = f"which saved about {max(0.0, self.saved_s):.0f} s"
-            self._emit(events.Said(f"{self.beside_trials} trials ran on other GPUs meanwhile, {saved}"))
-        self.company, self.beside_trials, self.saved_s = Company(), 0, 0.0
-
-    def _guests(self, move: Move, known: Known) -> list[Move]:
-        """The moves that may be measured on other GPUs while this one is, the best first."""
-        catalog, facts = self.bench.catalog, known.plan.facts
-        left = facts.hardware.host.usable_cores - cores_of_a_trial(facts, move.settings, catalog)
-        longest_s = _LONGER_THAN_HOST * self.cost_s(move, known)
-        guests: list[Move] = []
-        for other in rank(moves(known), known, self):
-            new = other.settings not in (move.settings, *(guest.settings for guest in guests))
-            fits = cores_of_a_trial(facts, other.settings, catalog) * len(self.company.devices) <= left
-            short = self.cost_s(other, known) <= longest_s and not catalog.environment(other.settings)
-            if other.kind in guests_of(move.kind) and new and fits and short:
-                guests.append(other)
-        return guests
-
-    def _measure_with(self, guests: list[Move], move: Move, known: Known) -> Evidence:
-        """Measure a move, and others on other GPUs until it has ended."""
-        started, until_s = self.bench.budget.spent_s, _LONGER_THAN_HOST * self.cost_s(move, known)
-        waiting, measured = list(guests), {}
-
-        def next_guest() -> TrialSpec | None:
-            left_s = until_s - (self.bench.budget.spent_s - started)
-            guest = next((one for one in waiting if self.cost_s(one, known) <= left_s), None)
-            if guest is None:
-                return None
-            waiting.remove(guest)
-            spec = self._spec(guest, known)
-            measured[spec.log_path] = guest
-            return spec
-
-        own, others = self.bench.run_beside(self._spec(move, known), dict.fromkeys(self.company.devices, next_guest))
-        self.beside_trials += len(others)
-        longer_s = self.bench.budget.spent_s - started - (own.wall_s or 0.0)
-        self.saved_s += sum(result.wall_s or 0.0 for _, result in others) - longer_s
-        guests_found = [(measured[spec.log_path], result) for spec, result in others if not result.disturbed]
-        return Evidence(
-            runs=((move.settings, own),),
-            others=tuple((guest, Evidence(runs=((guest.settings, result),))) for guest, result in guests_found),
-        )
-
-    # --- beside a compilation -------------------------------------------------------------------------------------
-
-    def _ahead(self, move: Move, known: Known) -> Settings | None:
-        """The settings most likely compiled next, to be compiled beside this move; None where that may disturb."""
-        if move.kind is Kind.LEAP or not self._may_compile_beside(known, move.settings):
-            return None
-        for other in rank(moves(known), known, self):
-            new = other.settings not in (move.settings, known.stack) and self._compiles_anew(other.settings)
-            if new and self._may_compile_beside(known, other.settings):
-                return other.settings
-        return None
-
-    def _compiles_anew(self, settings: Settings) -> bool:
-        code = self.bench.catalog.compiled_code(settings)
-        return bool(code) and not self.bench.budget.has_compiled(code)
-
-    def _may_compile_beside(self, known: Known, settings: Mapping[str, Value]) -> bool:
-        """Whether settings may be compiled beside others: there are cores and memory, and nothing is timed for them.
-
-        What compiles for longer than usual chooses among many kernels by timing them, as some libraries do. (Otherwise
-        the compiler times a few when they run first; what it finds ahead, beside another, is not kept.) A target that
-        each trial builds for itself, since building it uses CUDA or threads, may not be one to build twice at a time.
-        """
-        facts, peak = known.plan.facts, known.judge.baseline.peak_reserved_bytes or 0
-        if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_FOR_TWO or self.bench.builds_anew:
-            return False
-        catalog = self.bench.catalog
-        if 2 * peak > _MEMORY_SHARE * facts.workload.device_memory_bytes:
-            return False
-        if catalog.environment(settings) or not 0 < catalog.cost(settings) <= 1:
-            return False
-        in_use = catalog.in_order({**facts.workload.current, **settings})
-        return not any(recipe.times_kernels and value for recipe, value in in_use)
-
-    def _start_interpreters(self, known: Known) -> None:
-        """Start the interpreters that candidates will need; they import while something compiles."""
-        facts = known.plan.facts
-        if not facts.on_cuda or facts.hardware.host.usable_cores < _CORES_BESIDE_IMPORTS:
-            return
-        waiting = [
-            candidate
-            for candidate in known.plan.candidates
-            if known.plan.recipe(candidate).stage is Stage.ENVIRONMENT
-            and not (known.has_record(candidate) or known.plan.needs_more_than_it_tells(candidate))
-        ]
-        for candidate in waiting[:_MOST_INTERPRETERS]:
-            if not known.plan.consent.rejects(candidate.recipe):
-                self.bench.start_interpreter(candidate.settings)
-
     # --- telling --------------------------------------------------------------------------------------------------
 
     def tell(self, known: Known) -> Known:
         """Tell of what is known; returns it under the decisions that were taken meanwhile."""
         self.tell_progress(known)  # first: the lines that are written of what is new carry it
         self._report(known)
-        followed = known.under(self._consent(known.plan.consent))
+        followed = known.with_consent(self._consent(known.plan.consent))
         if followed is not known:
             self.tell_progress(followed)
             self._report(followed)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from advisor.experiment.judging.judge import BASELINE, Beside
+from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks
 from advisor.experiment.known import Evidence
 from advisor.experiment.measuring.bench import Bench
 from advisor.recipe.settings import Settings
@@ -70,11 +70,11 @@ def side_by_side(bench: Bench, settings: Settings) -> Evidence:
     """
     old_spec = bench.spec("baseline, beside the stack", {}, kind=TrialKind.TURNS)
     new_spec = replace(bench.spec("stack, confirmed", settings, kind=TrialKind.TURNS), times_phases=True)
-    bench.hold()
+    bench.wait_while_paused()
     bench.announce(new_spec, turns_s(bench, settings, side_by_side=True))
     started = bench.budget.spent_s
     evidence = _taking_turns(bench, old_spec, new_spec)
-    result = evidence.beside.result if evidence.beside else evidence.runs[-1][1]
+    result = evidence.alternated.result if evidence.alternated else evidence.runs[-1][1]
     bench.tell_end(new_spec, result, bench.budget.spent_s - started)
     return evidence
 
@@ -100,7 +100,7 @@ def _taking_turns(bench: Bench, old_spec: TrialSpec, new_spec: TrialSpec) -> Evi
         blocks, beside = tuple(block for block, _ in pairs), tuple(block for _, block in pairs)
         wall_s = bench.budget.spent_s - started
         timed = replace(result, outcome=Outcome.MEASURED, reason="", details="", blocks=blocks, wall_s=wall_s)
-        return Evidence(beside=Beside(blocks, beside, timed))
+        return Evidence(alternated=AlternatedBlocks(blocks, beside, timed))
 
 
 def _alternate(bench: Bench, old: Trial, new: Trial) -> tuple[list[tuple[Block, Block]], TrialResult | None]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import msgspec
-
 from advisor.figures.formatting import printable
-from advisor.files.state_folder import replace_file, state_folder
+from advisor.files.state_folder import read_kept, write_kept
 from advisor.records import Facts, TargetSpec, Value
 
 FILE = "hints.json"
@@ -44,23 +42,14 @@ def workload_name(target: TargetSpec, facts: Facts) -> str:
 
 def hints_for(name: str) -> Hints:
     """The hints kept for a workload; empty when there are none."""
-    return _read().workloads.get(name, Hints())
+    return read_kept(FILE, _Kept()).workloads.get(name, Hints())
 
 
 def keep_hints(name: str, settings: Mapping[str, Value], compile_s: float | None) -> None:
     """Replace the hints with this session's. The compile time is kept until another is measured."""
-    kept = _read()
+    kept = read_kept(FILE, _Kept())
     compile_s = compile_s if compile_s is not None else hints_for(name).compile_s
     others = {other: hints for other, hints in kept.workloads.items() if other != name}
     latest = dict(list(others.items())[1 - _MOST_WORKLOADS :])
     kept = replace(kept, workloads={**latest, name: Hints(dict(settings), compile_s)})
-    replace_file(state_folder() / FILE, msgspec.json.encode(kept).decode())
-
-
-def _read() -> _Kept:
-    """The stored hints; none when there is no file, or one that is broken or of another version."""
-    try:
-        kept = msgspec.json.decode((state_folder() / FILE).read_bytes(), type=_Kept)
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
-        return _Kept()
-    return kept if kept.schema == _SCHEMA else _Kept()
+    write_kept(FILE, kept)

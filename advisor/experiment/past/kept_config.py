@@ -38,10 +38,6 @@ def from_json(value: Any) -> Any:
     return _BY_NAME[name].value(content)
 
 
-def _pairs(value: Mapping[Any, Any]) -> list[Any]:
-    return [[to_json(key), to_json(inner)] for key, inner in value.items()]
-
-
 def _listed(value: Any) -> list[Any]:
     return [to_json(inner) for inner in value]
 
@@ -51,7 +47,12 @@ def _dated(kind: Any) -> _Form:
 
 
 _FORMS = (
-    _Form("mapping", Mapping, _pairs, lambda pairs: {from_json(key): from_json(inner) for key, inner in pairs}),
+    _Form(
+        "mapping",
+        Mapping,
+        lambda value: [[to_json(key), to_json(inner)] for key, inner in value.items()],
+        lambda pairs: {from_json(key): from_json(inner) for key, inner in pairs},
+    ),
     *(
         _Form(kind.__name__, kind, _listed, lambda content, kind=kind: kind(map(from_json, content)))  # type: ignore[misc]
         for kind in (tuple, set, frozenset)

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from advisor.experiment.events import Event, RunMeasured, TurnsMeasured
-from advisor.experiment.judging.judge import BASELINE, Beside, prior_spread
+from advisor.experiment.judging.judge import BASELINE, AlternatedBlocks, Judge, prior_spread
 from advisor.experiment.known import Kind, Known
 from advisor.experiment.plan import Plan
 from advisor.experiment.ranking import CONTROL
 from advisor.experiment.state import SessionState
 from advisor.recipe.settings import Settings
-from advisor.records import Outcome, TrialRecord
+from advisor.records import Outcome, StackRecord, TrialRecord
 
 
 def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Known:
@@ -22,7 +22,6 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     """
     if past.baseline is None or past.facts is None:
         return known
-    present = known.judge.baseline
     facts = replace(past.facts, findings=known.plan.facts.findings, sources=known.plan.facts.sources)
     judge = replace(
         known.judge,
@@ -30,21 +29,8 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
         prior=prior_spread(facts),
         cpu_step_ms=past.baseline.cpu_step_ms,
     )
-    for event in history:
-        if isinstance(event, RunMeasured):
-            judge = judge.with_run(event.settings, event.result)
-        elif isinstance(event, TurnsMeasured):
-            judge = judge.with_beside(event.settings, Beside(event.new, event.old, event.result))
     ran = [record for record in past.trials.values() if _counts(record)]
-    for record in ran:
-        if record.candidate.recipe == CONTROL:
-            judge = judge.with_control(record.result)
-        elif not judge.knows(record.settings):  # the journal of a version that told of records only
-            judge = judge.with_run(record.settings, record.result)
-    for proven in (*ran, past.stack):
-        if proven is not None and proven.confirmed and not judge.proven(proven.settings):
-            judge = judge.with_in_turn(proven.settings)
-    judge = judge.with_run(BASELINE, present)
+    judge = _with_records(_with_runs(judge, history), ran, past.stack).with_run(BASELINE, known.judge.baseline)
     plan = Plan.of(
         known.plan.catalog,
         known.plan.request,
@@ -56,6 +42,28 @@ def take_over(known: Known, past: SessionState, history: Iterable[Event]) -> Kno
     tried = {record.candidate.name: Settings(record.settings) for record in ran if not record.alone}
     taken = replace(Known.begin(plan, judge), tried=tried, done=_done(past, ran))
     return replace(taken, stack=taken.best_usable())
+
+
+def _with_runs(judge: Judge, history: Iterable[Event]) -> Judge:
+    for event in history:
+        if isinstance(event, RunMeasured):
+            judge = judge.with_run(event.settings, event.result)
+        elif isinstance(event, TurnsMeasured):
+            judge = judge.with_alternated(event.settings, AlternatedBlocks(event.new, event.old, event.result))
+    return judge
+
+
+def _with_records(judge: Judge, ran: Iterable[TrialRecord], stack: StackRecord | None) -> Judge:
+    """The judge with what only the records tell: the controls, what was confirmed, and all that old journals have."""
+    for record in ran:
+        if record.candidate.recipe == CONTROL:
+            judge = judge.with_control(record.result)
+        elif not judge.has_tried(record.settings):  # the journal of a version that told of records only
+            judge = judge.with_run(record.settings, record.result)
+    for proven in (*ran, stack):
+        if proven is not None and proven.confirmed and not judge.took_turns(proven.settings):
+            judge = judge.with_in_turn(proven.settings)
+    return judge
 
 
 def _counts(record: TrialRecord) -> bool:

@@ -146,7 +146,7 @@ class Scaling:
             known, confirmed=proven or (self.confirmed and known.stack == self.stack), turns=known.turns + proven
         )
 
-    def knows(self, spread: Spread) -> bool:
+    def has_tried(self, spread: Spread) -> bool:
         """Whether it was tried, also where it failed."""
         return spread in self.runs
 

@@ -68,10 +68,10 @@ def carried_over(catalog: Catalog, stack: Mapping[str, Value]) -> tuple[Settings
     mode = str(carried.get("compile.mode", "none"))
     if mode in _WITHOUT_GRAPHS:
         carried = carried.with_value("compile.mode", _WITHOUT_GRAPHS[mode])
-        left_out["compile.mode"] = f"the graphs of {mode} do not hold the exchange of gradients"
+        left_out["compile.mode"] = f"the CUDA graphs of {mode} cannot hold the exchange of gradients"
     if carried.get("compile.scope") == "with_loss":
         carried = carried.without("compile.scope").merged({"compile.mode": carried.get("compile.mode", "default")})
-        left_out["compile.scope"] = "the wrapper of the model stands between it and the loss"
+        left_out["compile.scope"] = "the wrapper of the model is between the model and the loss"
     ddp = {STRATEGY: "ddp"}
     for key in stack:
         if catalog.conflict(carried.merged(ddp)) and not catalog.conflict(carried.without(key).merged(ddp)):

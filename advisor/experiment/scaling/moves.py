@@ -49,9 +49,9 @@ def _strategies(known: Scaling) -> Iterator[Move]:
             continue
         spread = Spread(_fitting(known, Settings(candidate.settings)))
         gain = max(POLICY.bold, _expected(known, candidate, Settings()))
-        if not known.knows(spread):
+        if not known.has_tried(spread):
             yield Move(Kind.STRATEGY, spread, gain)
-        elif not known.measured(spread) and (other := _mended(known, spread)) and not known.knows(other):
+        elif not known.measured(spread) and (other := _mended(known, spread)) and not known.has_tried(other):
             yield Move(Kind.STRATEGY, other, gain)
 
 
@@ -111,7 +111,7 @@ def _without_compiling(known: Scaling) -> Iterator[Move]:
     """The leading settings without compiling, which may hide the gradients' way worse than it computes faster."""
     lead = leading(known)
     plain = _not_compiled(known, lead) if lead else None
-    if plain and not known.knows(plain):
+    if plain and not known.has_tried(plain):
         yield Move(Kind.WITHOUT, plain, 1.01)
 
 

@@ -5,13 +5,13 @@ Their arguments are known from the class: an optimizer's ``fused``, a DataLoader
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from advisor.export.configs.document import Path, is_interpolation, walk
-from advisor.export.configs.words import LOADER_KEYS, PREFETCH, WORKERS, Config, Entry, Phrase, words_of
-from advisor.records import ConfigKind, Mode, Value
+from advisor.export.configs.words import LOADER_KEYS, MIXED_PRECISION, PREFETCH, WORKERS, Config, Phrase, words_of
+from advisor.records import ConfigKind, Mode
 
 # Keys that name the class, and the key under which its arguments stand ("" for beside it).
 _MAKERS = {"_target_": "", "class_path": "init_args", "_component_": "", "type": ""}
@@ -31,73 +31,87 @@ def made_by(mapping: Mapping[str, Any]) -> tuple[str, Path]:
     return "", ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """An object that a mapping of a config makes: its class, and the config with the path of its arguments."""
+
+    name: str
+    path: Path
+    mapping: Mapping[str, Any]
+    config: Config
+
+
 def phrases(config: Config) -> Iterator[Phrase]:
     """Phrases for the objects that a config makes: its only Trainer, optimizer and training loader."""
-    makers = [(path, node, *made_by(node)) for path, node in walk(config.tree) if isinstance(node, dict)]
-    optimizers = [item for item in makers if _is_optimizer(item[1], item[2])]
-    if len(optimizers) == 1:
-        path, _, name, inside = optimizers[0]
-        yield from _of_optimizer(config.settings, (*path, *inside), name.rpartition(".")[2])
-    loaders = [
-        item for item in makers if item[2].endswith("DataLoader") and _is_for(config.mode, item[0]) and "." in item[2]
-    ]
-    if len(loaders) == 1:
-        path, node, _, inside = loaders[0]
-        arguments = node.get("init_args") or {} if inside else node
-        yield from _of_loader(config.settings, (*path, *inside), arguments)
-    for kind, is_one in ((ConfigKind.LIGHTNING, _is_trainer), (ConfigKind.HUGGINGFACE, _is_arguments)):
-        found = [item for item in makers if is_one(item[2])]
+    objects = list(_objects(config))
+    for is_one, phrases_of in _PHRASES:
+        found = [made for made in objects if is_one(made)]
         if len(found) == 1:
-            path, _, _, inside = found[0]
-            yield from words_of(kind)(replace(config, home=(*path, *inside)))
-    accelerators = [item for item in makers if item[2] in _ACCELERATORS]
-    if len(accelerators) == 1:
-        yield from _of_accelerator(config.settings, accelerators[0][0])
+            yield from phrases_of(found[0])
 
 
-def _is_trainer(name: str) -> bool:
-    return name.rpartition(".")[2] in ("Trainer", "Fabric") and name.startswith(_TRAINERS)
+def _objects(config: Config) -> Iterator[_Made]:
+    for path, mapping in walk(config.tree):
+        if isinstance(mapping, dict):
+            name, inside = made_by(mapping)
+            yield _Made(name, path, mapping, replace(config, home=(*path, *inside)))
 
 
-def _is_arguments(name: str) -> bool:
-    return name.startswith("transformers.") and name.endswith("TrainingArguments")
+def _is_trainer(made: _Made) -> bool:
+    return made.name.rpartition(".")[2] in ("Trainer", "Fabric") and made.name.startswith(_TRAINERS)
 
 
-def _is_optimizer(node: Mapping[str, Any], name: str) -> bool:
+def _is_arguments(made: _Made) -> bool:
+    return made.name.startswith("transformers.") and made.name.endswith("TrainingArguments")
+
+
+def _is_accelerator(made: _Made) -> bool:
+    return made.name in _ACCELERATORS
+
+
+def _is_optimizer(made: _Made) -> bool:
     """Whether a mapping makes one of PyTorch's own optimizers."""
-    module, _, last = name.rpartition(".")
-    named_only = not module and ("class_path" in node or "lr" in node)
+    module, _, last = made.name.rpartition(".")
+    named_only = not module and ("class_path" in made.mapping or "lr" in made.mapping)
     return last in _OPTIMIZERS and (module.startswith("torch.optim") or named_only)
 
 
-def _is_for(mode: Mode, path: Path) -> bool:
-    evaluates = any(part in _EVALUATION for name in path for part in name.lower().split("_"))
-    return evaluates is (mode is Mode.INFER)
+def _is_loader(made: _Made) -> bool:
+    """Whether a mapping makes a DataLoader of the measured mode."""
+    evaluates = any(part in _EVALUATION for name in made.path for part in name.lower().split("_"))
+    fits = evaluates is (made.config.mode is Mode.INFER)
+    return fits and made.name.endswith("DataLoader") and "." in made.name
 
 
-def _of_optimizer(settings: Mapping[str, Value], home: Path, name: str) -> Iterator[Phrase]:
-    key = "optimizer.implementation"
-    how = settings.get(key)
-    if how == "fused" and name in _FUSABLE:
-        yield Phrase((key,), (Entry((*home, "fused"), True), Entry((*home, "foreach"), None, only_there=True)))
+def _of_optimizer(made: _Made) -> Iterator[Phrase]:
+    key, config = "optimizer.implementation", made.config
+    how = config.settings.get(key)
+    if how == "fused" and made.name.rpartition(".")[2] in _FUSABLE:
+        yield Phrase((key,), (config.entry("fused", True), config.off("foreach", None)))
     elif how in ("foreach", "for-loop"):
-        off = Entry((*home, "fused"), False, only_there=True)
-        yield Phrase((key,), (Entry((*home, "foreach"), how == "foreach"), off))
+        yield Phrase((key,), (config.entry("foreach", how == "foreach"), config.off("fused")))
 
 
-def _of_loader(settings: Mapping[str, Value], home: Path, arguments: Mapping[str, Any]) -> Iterator[Phrase]:
-    workers = settings.get(WORKERS, arguments.get("num_workers"))
+def _of_loader(made: _Made) -> Iterator[Phrase]:
+    config = made.config
+    workers = config.settings.get(WORKERS, config.get("num_workers"))
     for key in (*LOADER_KEYS, "data.batch_size", "data.multiprocessing_context"):
-        if key in settings:
-            value = None if key == PREFETCH and not workers else settings[key]
-            yield Phrase((key,), (Entry((*home, key.partition(".")[2]), value, only_there=value is None),))
+        if key in config.settings:
+            name = key.partition(".")[2]
+            without = key == PREFETCH and not workers
+            entry = config.off(name, None) if without else config.entry(name, config.settings[key])
+            yield Phrase((key,), (entry,))
 
 
-def _of_accelerator(settings: Mapping[str, Value], home: Path) -> Iterator[Phrase]:
-    words = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
-    if settings.get("precision.autocast") in words:
-        entry = Entry((*home, "mixed_precision"), words[str(settings["precision.autocast"])])
-        yield Phrase(("precision.autocast",), (entry,))
-    if "step.accumulate" in settings:
-        entry = Entry((*home, "gradient_accumulation_steps"), settings["step.accumulate"])
-        yield Phrase(("step.accumulate",), (entry,))
+def _of_accelerator(made: _Made) -> Iterator[Phrase]:
+    yield from made.config.translated("precision.autocast", MIXED_PRECISION, "mixed_precision")
+    yield from made.config.renamed(step__accumulate="gradient_accumulation_steps")
+
+
+_PHRASES: tuple[tuple[Callable[[_Made], bool], Callable[[_Made], Iterator[Phrase]]], ...] = (
+    (_is_optimizer, _of_optimizer),
+    (_is_loader, _of_loader),
+    (_is_trainer, lambda made: words_of(ConfigKind.LIGHTNING)(made.config)),
+    (_is_arguments, lambda made: words_of(ConfigKind.HUGGINGFACE)(made.config)),
+    (_is_accelerator, _of_accelerator),
+)

@@ -27,6 +27,9 @@ DDP_KEYS = (
     "parallel.find_unused_parameters",
     "parallel.broadcast_buffers",
 )
+_CHECKPOINTING: Mapping[Value, Scalar] = {"none": False, "blocks": True}
+_CHANNELS_LAST: Mapping[Value, Scalar] = {"contiguous": False, "channels_last": True}
+MIXED_PRECISION: Mapping[Value, Scalar] = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf", None)
 
 
@@ -61,7 +64,7 @@ class Config:
     on_cpu: bool = False
     gpus: int = 1
 
-    def batch_of_each(self, *path: str) -> Iterator[Phrase]:
+    def batch_per_gpu(self, *path: str) -> Iterator[Phrase]:
         """The batch size, under a key that counts the samples of one GPU."""
         size = self.settings.get("data.batch_size")
         if isinstance(size, int) and size % self.gpus == 0:
@@ -84,11 +87,17 @@ class Config:
         """An entry that switches off an option of the config that contradicts a setting, if it is there."""
         return Entry((*self.home, name), value, only_there=True)
 
-    def simply(self, **names: str) -> Iterator[Phrase]:
+    def renamed(self, **names: str) -> Iterator[Phrase]:
         """Settings whose value the framework takes as it is, under another name (with ``__`` for a dot of the key)."""
         for key, name in ((key.replace("__", "."), name) for key, name in names.items()):
             if key in self.settings:
                 yield Phrase((key,), (self.entry(name, self.settings[key]),))
+
+    def translated(self, key: str, words: Mapping[Value, Scalar], name: str, *inside: str) -> Iterator[Phrase]:
+        """A setting for some of whose values the framework has words of its own; nothing for another value."""
+        value = self.settings.get(key)
+        if value is not None and value in words:
+            yield Phrase((key,), (self.entry(name, words[value], *inside),))
 
 
 Words = Callable[[Config], Iterator[Phrase]]
@@ -134,13 +143,9 @@ def _hf_arguments(config: Config) -> Iterator[Phrase]:
         # Transformers refuses mixed precision on a machine without a GPU that is not said to be one.
         on_cpu = (config.entry("use_cpu", True),) if wanted and config.on_cpu else ()
         yield Phrase(("precision.autocast",), (switch, config.off(other or "fp16"), *on_cpu))
-    if settings.get("precision.float32_matmul") in ("high", "highest"):
-        on_gpu = settings["precision.float32_matmul"] == "high"
-        yield Phrase(("precision.float32_matmul",), (config.entry("tf32", on_gpu),))
-    checkpointing = settings.get("memory.activation_checkpointing")
-    if checkpointing in ("none", "blocks"):
-        name = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
-        yield Phrase(("memory.activation_checkpointing",), (config.entry(name, checkpointing == "blocks"),))
+    yield from config.translated("precision.float32_matmul", {"high": True, "highest": False}, "tf32")
+    name = "activation_checkpointing" if config.has("activation_checkpointing") else "gradient_checkpointing"
+    yield from config.translated("memory.activation_checkpointing", _CHECKPOINTING, name)
     mode = settings.get("compile.mode")
     if mode == "none":
         off = (config.off("torch_compile_mode", None), config.off("torch_compile_backend", None))
@@ -149,14 +154,14 @@ def _hf_arguments(config: Config) -> Iterator[Phrase]:
         on = (config.entry("torch_compile", True), config.entry("torch_compile_mode", mode))
         yield Phrase(("compile.mode",), (*on, config.off("torch_compile_backend", "inductor")))
     yield from _hf_optimizer(config)
-    yield from config.simply(
+    yield from config.renamed(
         step__accumulate="gradient_accumulation_steps",
         data__multiprocessing_context="dataloader_multiprocessing_context",
     )
     batch = "per_device_train_batch_size" if config.mode is Mode.TRAIN else "per_device_eval_batch_size"
     if config.mode is Mode.TRAIN and config.has("micro_batch_size") and not config.has(batch):
         batch = "micro_batch_size"
-    yield from config.batch_of_each(batch)
+    yield from config.batch_per_gpu(batch)
     yield from _loader(config, "dataloader_")
     yield from _hf_parallel(config)
     if "data.non_blocking" in settings:
@@ -174,7 +179,7 @@ def _hf_parallel(config: Config) -> Iterator[Phrase]:
     if strategy in ("ddp", "data_parallel"):
         yield Phrase(("parallel.strategy",), (config.off("fsdp", None),))
         names = ("bucket_cap_mb", "static_graph", "find_unused_parameters", "broadcast_buffers")
-        yield from config.simply(**{f"parallel__{name}": f"ddp_{name}" for name in names})
+        yield from config.renamed(**{f"parallel__{name}": f"ddp_{name}" for name in names})
     elif strategy == "fully_shard":
         version = config.entry("fsdp_config", 2, "version")
         yield Phrase(("parallel.strategy",), (config.entry("fsdp", True), version))
@@ -228,15 +233,14 @@ def lightning(config: Config) -> Iterator[Phrase]:
         word = f"{half[str(autocast)]}-mixed" if autocast in half else "32-true"
         if weights in (None, "float32"):
             yield Phrase(keys, (config.entry("precision", word),))
-    yield from config.simply(step__accumulate="accumulate_grad_batches", backends__cudnn_benchmark="benchmark")
+    yield from config.renamed(step__accumulate="accumulate_grad_batches", backends__cudnn_benchmark="benchmark")
     if settings.get("backends.deterministic") is False:
         yield Phrase(("backends.deterministic",), (config.entry("deterministic", False),))
     if settings.get("debug.switches") == "none":
         off = (config.off("detect_anomaly"), config.off("profiler", None))
         if config.get("detect_anomaly") or config.get("profiler"):
             yield Phrase(("debug.switches",), off)
-    if settings.get("infer.grad") in ("no_grad", "inference_mode"):
-        yield Phrase(("infer.grad",), (config.entry("inference_mode", settings["infer.grad"] == "inference_mode"),))
+    yield from config.translated("infer.grad", {"no_grad": False, "inference_mode": True}, "inference_mode")
     yield from _lightning_parallel(config)
 
 
@@ -253,7 +257,7 @@ def _lightning_parallel(config: Config) -> Iterator[Phrase]:
         for key in given:
             entry = config.entry("strategy", config.settings[key], "init_args", key.partition(".")[2])
             yield Phrase((key,), (entry,))
-    yield from config.simply(parallel__sync_batch_norm="sync_batchnorm")
+    yield from config.renamed(parallel__sync_batch_norm="sync_batchnorm")
 
 
 # --- Accelerate -------------------------------------------------------------------------------------------------
@@ -262,11 +266,7 @@ def _lightning_parallel(config: Config) -> Iterator[Phrase]:
 def accelerate(config: Config) -> Iterator[Phrase]:
     """The file that ``accelerate config`` writes."""
     settings = config.settings
-    words = {"bfloat16": "bf16", "float16": "fp16", "none": "no"}
-    if settings.get("precision.autocast") in words:
-        yield Phrase(
-            ("precision.autocast",), (config.entry("mixed_precision", words[str(settings["precision.autocast"])]),)
-        )
+    yield from config.translated("precision.autocast", MIXED_PRECISION, "mixed_precision")
     mode, scope, dynamic = (settings.get(f"compile.{name}") for name in ("mode", "scope", "dynamic"))
 
     def dynamo(name: str, value: Scalar) -> Entry:
@@ -280,10 +280,9 @@ def accelerate(config: Config) -> Iterator[Phrase]:
             yield Phrase(("compile.scope",), (dynamo("dynamo_use_regional_compilation", scope == "regional"),))
         if isinstance(dynamic, bool):
             yield Phrase(("compile.dynamic",), (dynamo("dynamo_use_dynamic", dynamic),))
-    checkpointing = settings.get("memory.activation_checkpointing")
-    if checkpointing in ("none", "blocks") and isinstance(config.get("fsdp_config"), dict):
-        entry = config.entry("fsdp_config", checkpointing == "blocks", "fsdp_activation_checkpointing")
-        yield Phrase(("memory.activation_checkpointing",), (entry,))
+    if isinstance(config.get("fsdp_config"), dict):
+        path = ("fsdp_config", "fsdp_activation_checkpointing")
+        yield from config.translated("memory.activation_checkpointing", _CHECKPOINTING, *path)
     yield from _accelerate_parallel(config)
 
 
@@ -317,18 +316,10 @@ def timm(config: Config) -> Iterator[Phrase]:
         yield Phrase(("precision.autocast",), (config.entry("amp", True), config.entry("amp_dtype", dtype)))
     weights = settings.get("precision.weights")
     if weights is not None:
-        yield Phrase(
-            ("precision.weights",),
-            (config.off("model_dtype", None) if weights == "float32" else config.entry("model_dtype", weights),),
-        )
-    if settings.get("model.memory_format") in ("channels_last", "contiguous"):
-        yield Phrase(
-            ("model.memory_format",),
-            (config.entry("channels_last", settings["model.memory_format"] == "channels_last"),),
-        )
-    if settings.get("memory.activation_checkpointing") in ("none", "blocks"):
-        blocks = settings["memory.activation_checkpointing"] == "blocks"
-        yield Phrase(("memory.activation_checkpointing",), (config.entry("grad_checkpointing", blocks),))
+        entry = config.off("model_dtype", None) if weights == "float32" else config.entry("model_dtype", weights)
+        yield Phrase(("precision.weights",), (entry,))
+    yield from config.translated("model.memory_format", _CHANNELS_LAST, "channels_last")
+    yield from config.translated("memory.activation_checkpointing", _CHECKPOINTING, "grad_checkpointing")
     mode = settings.get("compile.mode")
     if mode == "none":
         yield Phrase(("compile.mode",), (config.off("torchcompile", None),))
@@ -339,11 +330,11 @@ def timm(config: Config) -> Iterator[Phrase]:
     if how in ("fused", "foreach") and name in ("sgd", "momentum", "adam", "adamw"):
         yield Phrase(("optimizer.implementation",), (config.entry("opt_kwargs", True, str(how)),))
     batch = "batch_size" if config.mode is Mode.TRAIN else "validation_batch_size"
-    yield from config.simply(
+    yield from config.renamed(
         step__accumulate="grad_accum_steps", data__num_workers="workers", data__pin_memory="pin_mem"
     )
-    yield from config.batch_of_each(batch)
-    yield from config.simply(parallel__sync_batch_norm="sync_bn")
+    yield from config.batch_per_gpu(batch)
+    yield from config.renamed(parallel__sync_batch_norm="sync_bn")
     if settings.get("parallel.strategy") == "ddp":
         yield Phrase(("parallel.strategy",))
     yield from _always_in_timm(config)
@@ -366,16 +357,11 @@ def _always_in_timm(config: Config) -> Iterator[Phrase]:
 def ultralytics(config: Config) -> Iterator[Phrase]:
     """The file that ``yolo cfg=`` reads."""
     settings = config.settings
-    words: dict[str, Scalar] = {"bfloat16": "bf16", "float16": True, "none": False}
-    if settings.get("precision.autocast") in words:
-        yield Phrase(("precision.autocast",), (config.entry("amp", words[str(settings["precision.autocast"])]),))
-    mode = settings.get("compile.mode")
-    if mode in ("none", "default", "reduce-overhead", "max-autotune-no-cudagraphs"):
-        yield Phrase(("compile.mode",), (config.entry("compile", False if mode == "none" else mode),))
-    if settings.get("model.memory_format") in ("channels_last", "contiguous"):
-        on = settings["model.memory_format"] == "channels_last"
-        yield Phrase(("model.memory_format",), (config.entry("channels_last", on),))
-    yield from config.simply(
+    yield from config.translated("precision.autocast", {"bfloat16": "bf16", "float16": True, "none": False}, "amp")
+    modes = ("default", "reduce-overhead", "max-autotune-no-cudagraphs")
+    yield from config.translated("compile.mode", {"none": False, **dict(zip(modes, modes, strict=True))}, "compile")
+    yield from config.translated("model.memory_format", _CHANNELS_LAST, "channels_last")
+    yield from config.renamed(
         data__batch_size="batch", data__num_workers="workers", backends__deterministic="deterministic"
     )
     batch, count = settings.get("data.batch_size", config.get("batch")), settings.get("step.accumulate")
@@ -416,7 +402,7 @@ def mmengine(config: Config) -> Iterator[Phrase]:
     loader = "train_dataloader" if config.mode is Mode.TRAIN else "test_dataloader"
     if isinstance(config.get(loader), dict):
         yield from _loader(config, "", loader)
-        yield from config.batch_of_each(loader, "batch_size")
+        yield from config.batch_per_gpu(loader, "batch_size")
 
 
 # --- detectron2 and DeepSpeed -----------------------------------------------------------------------------------
@@ -425,13 +411,12 @@ def mmengine(config: Config) -> Iterator[Phrase]:
 def detectron2(config: Config) -> Iterator[Phrase]:
     """A config of detectron2, whose automatic mixed precision is float16."""
     settings = config.settings
-    if settings.get("precision.autocast") in ("float16", "none"):
-        on = settings["precision.autocast"] == "float16"
-        yield Phrase(("precision.autocast",), (config.entry("SOLVER", on, "AMP", "ENABLED"),))
+    amp = ("SOLVER", "AMP", "ENABLED")
+    yield from config.translated("precision.autocast", {"float16": True, "none": False}, *amp)
     for key, section, name in ((WORKERS, "DATALOADER", "NUM_WORKERS"), ("data.batch_size", "SOLVER", "IMS_PER_BATCH")):
         if key in settings:
             yield Phrase((key,), (config.entry(section, settings[key], name),))
-    yield from config.simply(backends__cudnn_benchmark="CUDNN_BENCHMARK")
+    yield from config.renamed(backends__cudnn_benchmark="CUDNN_BENCHMARK")
 
 
 def deepspeed(config: Config) -> Iterator[Phrase]:

@@ -43,7 +43,7 @@ def hf_samples(model: Any, spec: TargetSpec, *, train: bool) -> Samples:
 def prompts(model: Any, spec: TargetSpec, length: int) -> Make:
     """A function that makes a batch of so many prompts, as ``generate`` takes them."""
     _give_a_start(model.config)
-    return _About(model, spec, length).inputs()
+    return _ModelInputs(model, spec, length).inputs()
 
 
 def longest_text(model: Any) -> int:
@@ -60,7 +60,7 @@ def _give_a_start(config: Any) -> None:
 
 
 def _samples(model: Any, spec: TargetSpec, length: int, *, train: bool) -> Samples:
-    about = _About(model, spec, length)
+    about = _ModelInputs(model, spec, length)
     inputs = about.inputs()
     labels = about.labels() if train else None
 
@@ -92,8 +92,8 @@ def _longest(model: Any) -> int:
 
 
 @dataclass(frozen=True)
-class _About:
-    """Facts on a model's inputs, from its configuration and signature."""
+class _ModelInputs:
+    """Makes a model's inputs, from its configuration and signature."""
 
     model: Any
     spec: TargetSpec
@@ -169,7 +169,7 @@ class _About:
             )
 
     def _tokens(self, *shape: int) -> torch.Tensor:
-        """Ids without those that mean padding or an end, which models look for."""
+        """Token ids without special ones, such as padding, to which models react."""
         special = [getattr(self.text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")]
         low = [i for i in special if isinstance(i, int) and 0 <= i < 10]
         tokens = whole_numbers(self.text.vocab_size, *shape, at_least=max(low, default=-1) + 1)

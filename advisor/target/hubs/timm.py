@@ -33,10 +33,7 @@ class Timm(Adapter):
             sized = self._of_size(timm, architecture, spec.input_shape, options)
             if sized is not None:
                 return sized
-        return self._create(timm, architecture, options)
-
-    def _create(self, timm: Any, name: str, options: dict[str, Any]) -> nn.Module:
-        return built(name, options, partial(timm.create_model, name), _OPTIONS, pretrained=False)
+        return built(architecture, options, partial(timm.create_model, architecture), _OPTIONS, pretrained=False)
 
     def _of_size(self, timm: Any, name: str, shape: tuple[int, ...], options: dict[str, Any]) -> nn.Module | None:
         """The model for images of another size, where its class has to know their size; None where it need not."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-# Of these a block is no state that the steps compute in: entering it for each would cost time, or write files.
+# Contexts that do not change what a step computes: entering one at each step would cost time, or write files.
 _NOT_STATE = ("torch.profiler", "torch.autograd.profiler", "torch.utils.tensorboard", "torch.cuda.nvtx")
 
 
@@ -24,7 +24,7 @@ class Context:
 def contexts_of(
     blocks: Iterable[ast.With], names: dict[str, Any], file: str, value: Callable[[ast.expr, dict[str, Any]], Any]
 ) -> Iterator[Context]:
-    """The contexts among some blocks' that set a state of PyTorch's, such as autocast. ``value`` reads a plain name."""
+    """The contexts of some ``with`` blocks that set PyTorch's state, such as autocast. ``value`` reads a plain name."""
     for item in (item for block in blocks for item in block.items):
         expression = item.context_expr
         if isinstance(expression, ast.Call):

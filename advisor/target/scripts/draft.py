@@ -90,7 +90,7 @@ def _data(seen: Seen) -> Iterator[str]:
     yield from _as_written(seen, seen.loader)
     loader = seen.loader
     options = f"batch_size={loader.batch_size}, num_workers={loader.num_workers}"
-    yield f"dataset = ...  # TODO: a {type(loader.dataset).__name__}; a batch is {describe(seen.batch)}"
+    yield f"dataset = ...  # TODO: of class {type(loader.dataset).__name__}; a batch is {describe(seen.batch)}"
     yield f"data = torch.utils.data.DataLoader(dataset, {options})  # TODO: shuffle, collate_fn"
 
 

@@ -60,7 +60,7 @@ class StaysOpen(io.TextIOWrapper):
 
 
 def staying_open(file: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_over: Callable[[], bool]) -> Any:
-    """A text file just opened by such a call, as one that stays open for the body of the loop; any other as it is."""
+    """A text file that this call has opened, made to stay open for the body of the loop; any other file as it is."""
     if type(file) is not io.TextIOWrapper:
         return file
     newline = _OPEN.bind(*args, **kwargs).arguments.get("newline")
@@ -118,7 +118,7 @@ def writing_over_nothing() -> Iterator[None]:
 
 
 def _for_users(original: Callable[..., Any], guarded: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that does as ``guarded`` where the user's code calls it, itself or through Python's own modules."""
+    """A function that acts as ``guarded`` when the user's code calls it, directly or through Python's own modules."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         caller: FrameType | None = sys._getframe(1)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import dis
 import functools
+import inspect
 import io
 import multiprocessing.process
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.target.scripts.files import is_library, staying_open, writes, writing_over_nothing
+from advisor.target.scripts.readings import Iterators
 
 # Functions of torch.nn.functional that are losses: called with an output and a target.
 LOSSES = (
@@ -83,14 +87,17 @@ class Where:
 class Seen:
     """The observations of a script.
 
-    ``batch`` is the one that the step used, of ``loader``. ``frames`` is the stack at the first update, innermost
-    first. ``clip_norm`` is what the norm of the gradients was clipped to, ``changes_gradients`` that they were made,
-    clipped or changed in another way. ``fitted`` is what a library's trainer was asked to train. ``starts_processes``:
-    other processes were started, or forked.
+    ``batch`` is the one that the step used, of ``loader``; ``reads`` are the places that it was read from, up the
+    stack, ``iterators`` all that the script made. ``frames`` is the stack at the first update, innermost first.
+    ``clip_norm`` is what the norm of the gradients was clipped to, ``changes_gradients`` that they were made,
+    clipped or changed in another way. ``fitted`` is what a library's trainer was asked to train.
+    ``starts_processes``: other processes were started, or forked.
     """
 
     loader: Any = None
     batch: Any = None
+    reads: set[tuple[CodeType, int]] = field(default_factory=set)
+    iterators: Iterators = field(default_factory=weakref.WeakKeyDictionary)
     calls: list[ModelCall] = field(default_factory=list)
     losses: list[LossCall] = field(default_factory=list)
     backward: list[torch.Tensor] = field(default_factory=list)
@@ -105,7 +112,7 @@ class Seen:
         """Forget what was seen of a step."""
         self.loader = self.batch = self.clip_norm = self.fitted = None
         self.changes_gradients = False
-        for seen in (self.calls, self.losses, self.backward, self.updates, self.frames):
+        for seen in (self.reads, self.calls, self.losses, self.backward, self.updates, self.frames):
             seen.clear()
 
     @property
@@ -133,55 +140,56 @@ class Watch:
         self.seen = Seen()
         self._in_loop = in_loop
         self._outside: FrameType | None = sys._getframe(1)
-        self._over = self._before_loop = self._looked_on = False
+        self._over = self._before_loop = self._looked_on = self._ends_soon = False
         self._gradients: list[float] = []
         self._kept_files = contextlib.ExitStack()
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._depth = 0
         self._in_loss = 0
-        self._loaders: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Seen]:
         """Watch what runs inside this context."""
         with contextlib.ExitStack() as stack:
             for handle in (
-                module_hooks.register_module_forward_pre_hook(self._enters),
-                module_hooks.register_module_forward_hook(self._leaves, with_kwargs=True, always_call=True),
+                module_hooks.register_module_forward_pre_hook(self._before_forward),
+                module_hooks.register_module_forward_hook(self._after_forward, with_kwargs=True, always_call=True),
                 optimizer_hooks.register_optimizer_step_pre_hook(self._before_update),
                 optimizer_hooks.register_optimizer_step_post_hook(self._after_update),
             ):
                 stack.callback(handle.remove)
             for owner, name, wrapper in (
-                (torch.Tensor, "backward", self._backward),
-                (DataLoader, "__iter__", self._iterates),
-                (_BaseDataLoaderIter, "__next__", self._next),
-                (torch.nn.utils, "clip_grad_norm_", self._clips),
-                (torch.nn.utils, "clip_grad_value_", self._clips_values),
-                (multiprocessing.process.BaseProcess, "start", self._starts),
-                (os, "fork", self._starts),
-                (builtins, "open", self._opens),
-                (io, "open", self._opens),
-                (torch, "save", self._saves),
-                *((torch.nn.functional, name, self._loss) for name in LOSSES),
+                (torch.Tensor, "backward", self._on_backward),
+                (DataLoader, "__iter__", self._on_iter),
+                (_BaseDataLoaderIter, "__next__", self._on_next_batch),
+                (torch.nn.utils, "clip_grad_norm_", self._on_clip_norm),
+                (torch.nn.utils, "clip_grad_value_", self._on_clip_values),
+                (multiprocessing.process.BaseProcess, "start", self._on_new_process),
+                (os, "fork", self._on_new_process),
+                (builtins, "open", self._on_open),
+                (io, "open", self._on_open),
+                (torch, "save", self._on_save),
+                *((torch.nn.functional, name, self._on_loss) for name in LOSSES),
             ):
                 stack.enter_context(_patched(owner, name, wrapper))
-            stack.callback(self._ends)
+            stack.callback(self._stop_watching)
             stack.enter_context(self._kept_files)
             yield self.seen
 
-    def _ends(self) -> None:
+    def _stop_watching(self) -> None:
         """Watch no more, also where the script has taken one of the functions by a name of its own."""
         self._outside = None
 
     # --- modules --------------------------------------------------------------------------------------------------
 
-    def _enters(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._is_ours():
+            if self._ends_soon:
+                self._end_step()
             self._depth += 1
 
-    def _leaves(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if not self._is_ours():
             return
         self._depth = max(0, self._depth - 1)
@@ -193,7 +201,7 @@ class Watch:
         else:
             self.seen.losses.append(LossCall(module, args, kwargs, output))
 
-    def _loss(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_loss(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._in_loss += 1
         try:
             result = function(*args, **kwargs)
@@ -203,7 +211,7 @@ class Watch:
             self.seen.losses.append(LossCall(function, args, kwargs, result))
         return result
 
-    def _backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _on_backward(self, function: Callable[..., Any], loss: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self._is_ours():
             self.seen.backward.append(loss)
             if args or any(value is not None and value is not False for value in kwargs.values()):
@@ -214,7 +222,7 @@ class Watch:
 
     # --- data -----------------------------------------------------------------------------------------------------
 
-    def _iterates(self, function: Callable[..., Any], loader: Any) -> Any:
+    def _on_iter(self, function: Callable[..., Any], loader: Any) -> Any:
         """Iterate without workers: their processes would be in the way of forks, and one step needs none."""
         workers, timeout = loader.num_workers, loader.timeout
         loader.num_workers, loader.timeout = 0, 0
@@ -222,21 +230,28 @@ class Watch:
             iterator = function(loader)
         finally:
             loader.num_workers, loader.timeout = workers, timeout
-        self._loaders[id(iterator)] = loader
+        self.seen.iterators[iterator] = loader
         return iterator
 
-    def _next(self, function: Callable[..., Any], iterator: Any) -> Any:
-        loader = self._loaders.get(id(iterator))
+    def _on_next_batch(self, function: Callable[..., Any], iterator: Any) -> Any:
+        loader = self.seen.iterators.get(iterator)
         if self._is_ours() and self.seen.updates and (loader is self.seen.loader or self._before_loop):
-            self._end_step()
+            if _within_generator(_stack(self._outside)):
+                self._ends_soon = True  # at the next call: to raise here would end what the loop goes on reading
+            else:
+                self._end_step()
         batch = function(iterator)
         if self._is_ours() and loader is not None and not self.seen.updates:
             self._begin_step()
+            if loader is not self.seen.loader:
+                self.seen.reads.clear()
+            self.seen.reads.update((frame.f_code, frame.f_lineno) for frame in _stack(self._outside))
             self.seen.loader, self.seen.batch = loader, batch
         return batch
 
     def _end_step(self) -> None:
         """Raise LoopSeen, or forget an update that stood before the loop."""
+        self._ends_soon = False
         if self._before_loop:
             self._before_loop, self._looked_on = False, True
             self.seen.forget()
@@ -259,7 +274,7 @@ class Watch:
             os._exit(0)  # a process that the script forked has reached a loop: that is not the one to measure
         if not self._is_ours() or (not _has_gradients(optimizer) and not _has_closure(args, kwargs)):
             return
-        if optimizer in self.seen.updates:
+        if optimizer in self.seen.updates or self._ends_soon:
             self._end_step()
         if not self.seen.frames:
             if len(self.seen.backward) == 1 and self._norms() != self._gradients:
@@ -291,7 +306,9 @@ class Watch:
         found = (p for call in self.seen.calls for p in call.module.parameters() if p.grad is not None)
         return list({id(p): p for p in found}.values())
 
-    def _clips(self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:
+    def _on_clip_norm(
+        self, function: Callable[..., Any], parameters: Any, max_norm: float, *args: Any, **kwargs: Any
+    ) -> Any:
         parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         if args or set(kwargs) - {"foreach", "error_if_nonfinite"} or self.seen.clip_norm not in (None, max_norm):
             self.seen.changes_gradients = True
@@ -302,24 +319,26 @@ class Watch:
         self._note_gradients()
         return result
 
-    def _clips_values(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_clip_values(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.seen.changes_gradients = True
         return function(*args, **kwargs)
 
-    def _starts(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_new_process(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.seen.starts_processes = True
         return function(*args, **kwargs)
 
     # --- files ----------------------------------------------------------------------------------------------------
 
-    def _opens(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_open(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._is_ours() or not writes(args, kwargs):
             return function(*args, **kwargs)
+        if self._ends_soon:
+            self._end_step()
         if self._over:
             raise LoopSeen
         return staying_open(function(*args, **kwargs), args, kwargs, lambda: self._over)
 
-    def _saves(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _on_save(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._over and self._is_ours():
             raise LoopSeen
         return function(*args, **kwargs)
@@ -364,6 +383,17 @@ def _stack(outside: FrameType | None) -> list[FrameType]:
         frames.append(frame)
         frame = frame.f_back
     return frames
+
+
+def _within_generator(frames: list[FrameType]) -> bool:
+    """Whether a generator calls, which is read with ``next``; a ``for`` loop over it makes another one."""
+    found = False
+    for frame in frames:
+        if frame.f_code.co_flags & inspect.CO_GENERATOR:
+            found = True
+        elif found:
+            return frame.f_code.co_code[frame.f_lasti] != dis.opmap["FOR_ITER"]
+    return False
 
 
 def _autocast() -> str:

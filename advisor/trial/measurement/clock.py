@@ -44,7 +44,7 @@ _MOST_CALLS = 400
 _TELL_INTERVAL_S = 0.25
 # Least share of a flowing measurement's time that its marks see. Unitless; the rest is the last wait for the device.
 _SEEN_BY_MARKS = 0.8
-# The host is ahead of the device by one block while it waits: of three marks it waits for the second.
+# The host stays one block ahead of the device: of three marks it waits for the second.
 _MARKS_BEHIND = 2
 
 # Returns the steps of a cycle in the data (1 without one), given the most steps that it may have.
@@ -175,7 +175,7 @@ def measure(
     ``tell`` is given the blocks so far, between two blocks.
     """
     longest_s = 2 * measure_s / FEWEST_BLOCKS
-    steps = block_steps(measure_s / BLOCKS_PER_TRIAL, step_s, cycle_of or _no_cycle, longest_s=longest_s)
+    steps = block_steps(measure_s / BLOCKS_PER_TRIAL, step_s, cycle_of or (lambda most: 1), longest_s=longest_s)
     # Steps that are so long that two of them ahead would overrun the trial hide the wait anyway.
     flows = steps > 1 or (cycle_of is None and step_s < measure_s / FEWEST_BLOCKS)
     timed = clock.flowing if flows and clock.backend.is_ahead else clock.back_to_back
@@ -211,10 +211,6 @@ def merge_uneven(blocks: Sequence[Block]) -> list[Block]:
     while len(merged) >= 2 * FEWEST_BLOCKS and relative_range([block.step_ms for block in merged]) > _UNEVEN:
         merged = _halved(merged)
     return merged
-
-
-def _no_cycle(_most: int) -> int:
-    return 1
 
 
 def _block_between(marks: Sequence[Mark], index: int, steps: int, samples: Sequence[int]) -> Block:

@@ -45,14 +45,14 @@ def first_batches(
 
     With a plan they come the way that the loop gets them: copied and transformed as the plan says.
     """
-    with undisturbed(data):
+    with side_effects_undone(data):
         try:
             return _drawn(data, seed, count, plan=plan, limit_s=limit_s, workers=0)
         except Exception:
             # A dataset may ask which worker it is in, and find none here.
             if not data.num_workers:
                 raise
-    with undisturbed(data):
+    with side_effects_undone(data):
         return _drawn(data, seed, count, plan=plan, limit_s=limit_s, workers=1)
 
 
@@ -72,7 +72,7 @@ def check_batches(batches: list[Any], *, of_loader: bool) -> None:
             )
 
 
-def look_at(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: bool) -> DataPrint | None:
+def print_of_data(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: bool) -> DataPrint | None:
     """The prints of a loader's first batches; None for what is no loader.
 
     With ``twice`` some are drawn again under the same seed, but with other random numbers for the dataset: what differs
@@ -87,19 +87,19 @@ def look_at(data: Any, batches: list[Any], seed: int, plan: StepPlan, *, twice: 
         again = first_batches(
             _reseeded(data, seed + 1), seed, min(len(batches), _DRAWN_AGAIN), plan=plan, limit_s=_SECOND_LOOK_S
         )
-    except Exception:  # it was read once already; whatever a second look brings up is not the trial's business
+    except Exception:  # it was read once already: an error of a second reading does not fail the trial
         return DataPrint(probed)
     random_places, loose = varying(probed, tuple(print_of(batch) for batch in again))
     return DataPrint(probed, random=random_places, loose=loose)
 
 
 def state_problem(loader: Any) -> str:
-    """The program state that reading a sample changes, and a worker would change for itself only; empty for none."""
+    """The program state that reading a sample changes, which a worker changes in its process only; empty if none."""
     before, ends = _program_state(), list[tuple[tuple[Any, ...], dict[str, Any]]]()
     started = time.perf_counter()
     try:
         for seed in (1, 2):  # of the same samples
-            with undisturbed(loader):
+            with side_effects_undone(loader):
                 reseeded = _reseeded(loader, seed)
                 if reseeded is loader or time.perf_counter() - started > _SECOND_LOOK_S:
                     return ""
@@ -116,7 +116,7 @@ def state_problem(loader: Any) -> str:
     return f"reading a sample changes the program's {' and '.join(changed)}; a worker would change only its own"
 
 
-def note_on(data: DataPrint | None) -> list[str]:
+def notes_on_data(data: DataPrint | None) -> list[str]:
     """The note on how the data of trials are compared."""
     places = (*data.random, *data.loose) if data is not None else ()
     if not places:
@@ -131,7 +131,7 @@ def check_batch_size(data: Any) -> None:
     if not isinstance(data, DataLoader) or not any(_overrides(data, name) for name in ("__iter__", "_get_iterator")):
         return
     sizes: list[int] = []
-    with undisturbed(data):
+    with side_effects_undone(data):
         loader = _copied(data, 0)
         _replace_indices(loader, lambda indices: _Watched(indices, sizes))
         next(iter(_copied(loader, 0)), None)
@@ -166,7 +166,7 @@ def begun_early(loader: Any) -> bool:
 
 
 @contextlib.contextmanager
-def undisturbed(loader: Any) -> Iterator[None]:
+def side_effects_undone(loader: Any) -> Iterator[None]:
     """Leave random numbers, samplers, datasets, their generators and the program's switches as they were.
 
     Attributes that a sampler or a dataset sets meanwhile are taken back, a file that it opens for itself too: workers
@@ -278,7 +278,7 @@ def _reseeded(loader: Any, seed: int) -> Any:
 
 
 def _replace_indices(loader: Any, replaced: Any) -> None:
-    """Put something in the place of what gives a copied loader its indices, or the loader that it wraps."""
+    """Replace the source of a copied loader's indices, or that of the loader that it wraps."""
     for inner in vars(loader).values():
         if isinstance(inner, DataLoader):
             _replace_indices(inner, replaced)

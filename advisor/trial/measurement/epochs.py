@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from advisor.errors import RefusedError
 from advisor.portable.loaders import copy_with
-from advisor.trial.measurement.draws import seed_host, undisturbed
+from advisor.trial.measurement.draws import seed_host, side_effects_undone
 
 # Epochs that are compared: what a sampler changes in one shows in the next. A count.
 _EPOCHS = 2
@@ -67,7 +67,7 @@ def check_epochs(original: Any, changed: Any, seed: int) -> None:
 
 
 def _has_own_order(loader: Any) -> bool:
-    """Whether something of the user's decides on which samples make a batch."""
+    """Whether a sampler of the user's own decides which samples form a batch."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return False
     samplers = (loader.batch_sampler, loader.sampler, getattr(loader.batch_sampler, "sampler", None))
@@ -80,8 +80,8 @@ def _index_sampler(loader: Any) -> Any:
 
 
 def _asked_for(original: Any, loader: Any, seed: int) -> list[list[tuple[str, str]]] | None:
-    """The indices that some epochs of a loader ask for; None where they cannot be told from outside."""
-    with undisturbed(original):
+    """The indices of the samples in some epochs of a loader; None where they cannot be observed."""
+    with side_effects_undone(original):
         try:
             seed_host(seed)
             copied = copy_with(

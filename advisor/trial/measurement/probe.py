@@ -266,7 +266,7 @@ def _compiles_loss(step: Any) -> bool:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is an ordinary one, all of whose elements are here: no shard, and no wrapper around another."""
+    """Whether a tensor is an ordinary local one: no shard of a distributed tensor, and no wrapper around another."""
     ordinary = tensor.layout is torch.strided and not hasattr(tensor, "__tensor_flatten__")
     return ordinary and not (tensor.is_nested or tensor.is_quantized or tensor.is_meta)
 

@@ -76,7 +76,7 @@ def _arithmetic_or_memory(measured: Profile) -> tuple[Bottleneck | None, str]:
 
 
 def _far_from_both(measured: Profile, share: float, moved: float) -> str:
-    """The probable reason of a step that keeps the device busy with neither arithmetic nor moving bytes."""
+    """The likely reason why the device is busy although neither compute nor bandwidth limits the step."""
     calls = f" ({measured.calls_per_step:.0f} calls)" if measured.calls_per_step else ""
     reached = f"{format_percent(share)} of the {measured.ceiling_dtype} matrix-product rate"
     return (

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 
-import msgspec
 import torch
 
-from advisor.files.state_folder import replace_file, state_folder
+from advisor.files.state_folder import read_kept, write_kept
 from advisor.machine.device import backend_of
 from advisor.machine.hardware import inspect_hardware
 from advisor.records import Ceilings, Hardware
@@ -71,7 +70,7 @@ def machine_ceilings(device: torch.device, dtype: torch.dtype, *, anew: bool = F
 
 def kept_ceilings(machine: str) -> Ceilings:
     """The ceilings that are kept of a machine, empty when there are none, or only old ones."""
-    known = _read().machines.get(machine)
+    known = read_kept(FILE, _Kept()).machines.get(machine)
     return known if known is not None and _is_fresh(known) else Ceilings({})
 
 
@@ -80,15 +79,15 @@ def keep_ceilings(machine: str, ceilings: Ceilings) -> None:
 
     Of two sessions that write at once one wins; what the other measured is measured again when it is missed.
     """
-    kept = _read()
+    kept = read_kept(FILE, _Kept())
     kept = replace(kept, machines={**kept.machines, machine: ceilings})
-    replace_file(state_folder() / FILE, msgspec.json.encode(kept).decode())
+    write_kept(FILE, kept)
 
 
 def measure_ceilings(
     device: torch.device, types: Sequence[str], room_bytes: int, known: Ceilings | None = None
 ) -> Ceilings:
-    """``known`` with the products of these types and whatever else it lacks, in at most ``room_bytes`` of memory."""
+    """Complete ``known``: measure these types' products and whatever else it lacks, within ``room_bytes`` of memory."""
     known = known or Ceilings({})
     products = {name: _unless_it_fails(partial(_product_rate, device, name, room_bytes)) for name in types}
     copied = known.copy_bytes_per_s or _unless_it_fails(partial(_copy_rate, device, room_bytes))
@@ -123,15 +122,6 @@ def machine_name(device: torch.device, hardware: Hardware) -> str:
     driver = gpu.driver_version if gpu else "unknown"
     versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, driver {driver}"
     return f"{own.name}, {own.uuid or ''}, {own.parts}, {versions}"
-
-
-def _read() -> _Kept:
-    """The kept ceilings; none when there is no file, or one that is broken or of another version."""
-    try:
-        kept = msgspec.json.decode((state_folder() / FILE).read_bytes(), type=_Kept)
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
-        return _Kept()
-    return kept if kept.schema == _SCHEMA else _Kept()
 
 
 def _is_fresh(ceilings: Ceilings) -> bool:

@@ -262,7 +262,7 @@ def _is_range(event: Any) -> bool:
 
 
 def _is_own_wait(row: Any, steps: int) -> bool:
-    """Whether a row is the profiler's and our waiting at the end: twice, where a step that waits does it each time."""
+    """Whether a row is the final wait of the profiler and of this module: two calls; a step that waits has more."""
     return bool(row.key == _OWN_WAIT and row.count <= max(2, steps - 1))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from statistics import median
 
 import torch
@@ -13,7 +12,7 @@ from advisor.machine.device import backend_of
 from advisor.records import AllReduceSweep, AllReduceTime
 
 # 1 KiB to 256 MiB, in steps of four. Bytes.
-SIZES = tuple(1024 * 4**power for power in range(10))
+_SIZES = tuple(1024 * 4**power for power in range(10))
 # A size is measured in this many blocks; a block runs for this long, or for this many calls. Count, seconds, counts.
 _BLOCKS = 5
 _BLOCK_S = 0.02
@@ -23,16 +22,16 @@ _WARM_UP_CALLS = 3
 _WITHIN_S = 3.0
 
 
-def all_reduce_sweep(device: torch.device, sizes: Sequence[int] = SIZES, within_s: float = _WITHIN_S) -> AllReduceSweep:
+def all_reduce_sweep(device: torch.device) -> AllReduceSweep:
     """Measure all-reduce in the present process group; sizes for which no time is left are left out.
 
     All ranks call it, and decide alike: what they decide by is the slowest rank's.
     """
     started = time.monotonic()
     times: list[AllReduceTime] = []
-    for size in sizes:
+    for size in _SIZES:
         spent_s = _slowest(time.monotonic() - started, device)
-        if times and spent_s >= within_s:
+        if times and spent_s >= _WITHIN_S:
             break
         times.append(AllReduceTime(size, _seconds(torch.zeros(size // 4, device=device))))
     return AllReduceSweep(distributed.get_world_size(), distributed.get_backend(), tuple(times))

@@ -85,7 +85,7 @@ def of_hang(silent: Sequence[tuple[int, int, str]], how: str, log_path: str) -> 
     """Ranks that the others waited for: number, process, and the last thing that each said."""
     if not silent:
         return TrialResult(Outcome.TIMED_OUT, f"all ranks wait for one another: {how}", _SEES_LOG)
-    stacks = {one: _where(one[1], log_path) for one in silent}
+    stacks = {one: _innermost_calls(one[1], log_path) for one in silent}
     culprit = next((one for one, stack in stacks.items() if not waits_for_others(stack)), silent[0])
     rank, _, doing = culprit
     doing = f" ({doing})" if doing else ""
@@ -124,7 +124,7 @@ def was_stopped_by_watchdog(log_path: str) -> bool:
     return _WATCHDOG in _tail(log_path)
 
 
-def _where(pid: int, log_path: str) -> str:
+def _innermost_calls(pid: int, log_path: str) -> str:
     """The innermost calls that a rank is in, by asking it."""
     try:
         os.kill(pid, TELL_WHERE)

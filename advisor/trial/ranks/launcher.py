@@ -175,7 +175,7 @@ class Launcher:
                 channel.send(message)
 
     def _leads(self, one: _Rank) -> bool:
-        """Whether a rank is the first of this machine, which speaks: with several machines it need not be rank 0."""
+        """Whether a rank is the first of this machine, which reports; with several machines it may not be rank 0."""
         assert self.spec.world is not None
         return one.number >= 0 and one.number % self.spec.world.ranks == 0
 

@@ -55,7 +55,7 @@ def main(address: str) -> None:
     ``address`` is the launcher's socket, over which the trial comes; empty on a machine that follows another's session.
     """
     import advisor.trial.preload  # noqa: F401 - the same start as in the fork server
-    from advisor.trial.main import result_of
+    from advisor.trial.raised import result_of
     from advisor.trial.ranks.trial import RankTrial
 
     lead_own_group()

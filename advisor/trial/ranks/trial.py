@@ -6,7 +6,6 @@ import gc
 import math
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -18,7 +17,7 @@ from torch.utils.data import DataLoader
 from advisor.errors import TargetError
 from advisor.machine.device import backend_of
 from advisor.portable.nested import map_tensors, tensors_of
-from advisor.portable.parallel import share_of_tensor, spread_loader, spread_model, synchronise_gradients
+from advisor.portable.parallel import share_of_tensor, spread_loader, spread_model
 from advisor.portable.plan import StepPlan
 from advisor.process.channel import Channel
 from advisor.recipe import Components
@@ -33,22 +32,20 @@ from advisor.records import (
     RanksFound,
     TrialResult,
     TrialSpec,
-    Value,
     World,
 )
-from advisor.runtime.apply import apply_settings
 from advisor.runtime.loop import Loop
 from advisor.runtime.step import TrainStep, make_step
 from advisor.target.entrypoint import load_target
-from advisor.trial.main import resident_data, set_mode, settle_loss, stepper
 from advisor.trial.measurement.clock import StepClock, batch_samples, steps_in
 from advisor.trial.measurement.draws import seed_host
 from advisor.trial.measurement.feed import Feed
 from advisor.trial.measurement.probe import PROBE_LIMIT_S, PROBE_STEPS, probe_batches
 from advisor.trial.ranks.collectives import all_reduce_sweep
-from advisor.trial.ranks.exposed import exposed_by_profiler
+from advisor.trial.ranks.communication import Communication, communication_of
 from advisor.trial.ranks.launcher import WAITING
 from advisor.trial.ranks.peers import Peers
+from advisor.trial.timed_loop import components_of, resident_data, set_mode, settle_loss, stepper
 
 # Longest wait of a rank for the others: a share of the trial's time, within bounds in seconds.
 _PATIENCE_SHARE = 0.5
@@ -58,9 +55,6 @@ _FEWEST_BLOCKS = 5
 _FEWEST_WARM_STEPS = 3
 # Steps whose longest and shortest differ by less are steady. Unitless.
 _STEADY = 1.15
-# Steps without communication, one by one: as many as fit into this time, within bounds. Seconds, counts.
-_ALONE_S = 1.0
-_FEWEST_ALONE, _MOST_ALONE = 6, 40
 _DIVIDED = "Choose a batch size that the number of GPUs divides, with --batch-size."
 
 
@@ -100,8 +94,8 @@ class RankTrial:
         measuring = time.perf_counter()
         blocks = self._blocks(clock, step_s)
         memory = self._memory(device)
-        found = self._looked_closer(step, clock, blocks, components)
-        ranks = self._ranks(found, memory, blocks, device)
+        communication = self._communication(step, clock, blocks, components.plan)
+        ranks = self._ranks(communication, memory, blocks, device)
         return TrialResult(
             outcome=Outcome.MEASURED if all(map(math.isfinite, losses)) else Outcome.NON_FINITE,
             reason="" if all(map(math.isfinite, losses)) else "the losses of the first steps are not finite",
@@ -139,12 +133,7 @@ class RankTrial:
 
     def _components(self, loop: Loop, device: torch.device) -> Components:
         """The parts of the workload under the settings, with this rank's share of the data."""
-        plan = StepPlan(mode=loop.mode, device=str(device), clip_norm=loop.clip_norm)
-        components = loop.components(plan, loop.make_batch or loop.data)
-        apply_settings(self.catalog, components, {**loop.current, **self.spec.settings})
-        if loop.make_batch is not None:
-            resized = components.batch_size != loop.batch_size and components.batch_size is not None
-            components.data = loop.make_batch(components.batch_size or 1) if resized else loop.data
+        components = components_of(loop, device, self.catalog, self.spec.settings)
         sizes = set(self.peers.objects(components.batch_size))
         if len(sizes) > 1:
             raise TargetError(
@@ -254,61 +243,11 @@ class RankTrial:
         own = [float(memory.peak_allocated_bytes or 0), float(memory.peak_reserved_bytes or 0)]
         return [(int(one), int(other)) for one, other in self.peers.gathered(own)]
 
-    # --- a closer look --------------------------------------------------------------------------------------------
-
-    def _looked_closer(
-        self, step: Any, clock: StepClock, blocks: list[Block], components: Components
-    ) -> Mapping[str, Any]:
-        """Measure exposed communication and the straggler. Called after the speed has been timed."""
-        plan = components.plan
-        several = self.peers.size > 1 and isinstance(step, TrainStep)
-        if not (self.world.looks_closer and several):
-            return {}
-        self._say("looking at the communication")
-        found: dict[str, Any] = {}
-        step_s = min(block.seconds / block.steps for block in blocks)
-        if backend_of(self.peers.device).is_ahead:
-            own = exposed_by_profiler(clock)
-            everywhere = [one[0] for one in self.peers.gathered([math.nan if own is None else own])]
-            if all(map(math.isfinite, everywhere)):  # the slowest rank waits for nobody: all of its is communication
-                found |= {"exposed_ms": min(everywhere), "by": "profiler"}
-        if plan.strategy == "ddp" and not (plan.static_graph or plan.sync_batch_norm or plan.no_sync):
-            found |= self._alone(step, clock, step_s)
-            if "exposed_ms" not in found:
-                step_ms = 1e3 * median(block.seconds / block.steps for block in blocks)
-                found |= {"exposed_ms": max(0.0, step_ms - found["slowest_ms"]), "by": "difference"}
-        return found
-
-    def _alone(self, step: TrainStep, clock: StepClock, step_s: float) -> dict[str, Any]:
-        """Single steps that exchange nothing: each rank's own time, and how long the fastest would wait in each."""
-        count = int(self.peers.largest(max(_FEWEST_ALONE, min(_MOST_ALONE, steps_in(_ALONE_S, step_s)))))
-        synchronise_gradients(step.model, wanted=False)
-        clock.run(2)
-        everywhere = self.peers.gathered([clock.run(1).step_ms for _ in range(count)])
-        synchronise_gradients(step.model, wanted=True)
-        slowest = [max(times) for times in zip(*everywhere, strict=True)]
-        fastest = [min(times) for times in zip(*everywhere, strict=True)]
-        # Medians: one step that something outside disturbed is not how the ranks differ.
-        waits = [slow - fast for slow, fast in zip(slowest, fastest, strict=True)]
-        usual = _trimmed_mean(slowest)
-        return {
-            "alone_ms": [median(times) for times in everywhere],
-            "slowest_ms": usual,
-            "straggler": _trimmed_mean(waits) / usual if usual else None,
-        }
-
-    def _all_reduce(self) -> AllReduceSweep | None:
-        """All-reduce by message size, where that is asked for."""
-        if not self.world.times_all_reduce or self.peers.size == 1:
-            return None
-        self._say("measuring all-reduce")
-        return all_reduce_sweep(self.peers.device)
-
     def _ranks(
-        self, found: Mapping[str, Any], memory: list[tuple[int, int]], blocks: list[Block], device: torch.device
+        self, communication: Communication, memory: list[tuple[int, int]], blocks: list[Block], device: torch.device
     ) -> RanksFound:
         step_ms = median(block.step_ms for block in blocks)
-        own = found.get("alone_ms") or [None] * len(memory)
+        own = communication.alone_ms or (None,) * len(memory)
         ranks = tuple(
             RankFound(
                 number, device.type if device.index is None else f"{device.type}:{number}", step_ms, alone, *peaks
@@ -316,18 +255,31 @@ class RankTrial:
             for number, (alone, peaks) in enumerate(zip(own, memory, strict=True))
         )
         samples = round(median(block.samples / block.steps for block in blocks))
-        settings: Mapping[str, Value] = self.spec.settings
         return RanksFound(
             world=self.world,
-            strategy=str(settings.get("parallel.strategy", "single")),
+            strategy=str(self.spec.settings.get("parallel.strategy", "single")),
             global_batch=samples,
             batch_per_rank=round(samples / max(self.world.devices, self.peers.size)),
             ranks=ranks,
-            exposed_ms=found.get("exposed_ms"),
-            exposed_by=found.get("by", ""),
-            straggler_share=found.get("straggler"),
+            exposed_ms=communication.exposed_ms,
+            exposed_by=communication.exposed_by,
+            straggler_share=communication.straggler_share,
             all_reduce=self._all_reduce(),
         )
+
+    def _communication(self, step: Any, clock: StepClock, blocks: list[Block], plan: StepPlan) -> Communication:
+        """Measure exposed communication and the straggler, where asked for. Called after the speed has been timed."""
+        if not self.world.looks_closer or self.peers.size == 1 or not isinstance(step, TrainStep):
+            return Communication()
+        self._say("looking at the communication")
+        return communication_of(step, clock, blocks, plan, self.peers)
+
+    def _all_reduce(self) -> AllReduceSweep | None:
+        """All-reduce by message size, where that is asked for."""
+        if not self.world.times_all_reduce or self.peers.size == 1:
+            return None
+        self._say("measuring all-reduce")
+        return all_reduce_sweep(self.peers.device)
 
 
 _PLAIN = "Return the plain model and loader from build(): perf-advisor starts the ranks and divides the batches."
@@ -345,9 +297,3 @@ def _check_plain(loop: Loop) -> None:
             "the step is your own, and what several GPUs change happens inside it.",
             "Give build() the model, the data, the loss and the optimizer instead.",
         )
-
-
-def _trimmed_mean(values: list[float]) -> float:
-    """The mean without the highest tenth, which something outside may have disturbed."""
-    kept = sorted(values)[: max(1, len(values) - len(values) // 10)]
-    return sum(kept) / len(kept)

@@ -121,7 +121,7 @@ def _badge(item: Recommendation, decision: Decision | None, value: Value | None 
 
 
 def value_lines(values: Sequence[Candidate], state: SessionState) -> list[Content]:
-    """The values of a recipe with what each was measured to do, for a choice among them."""
+    """The values of a recipe, each with its measured effect, to choose from."""
     width = max((len(text_of(candidate.value)) for candidate in values), default=0)
     return [_value_line(candidate, state, width) for candidate in values]
 

@@ -15,7 +15,7 @@ _CELLS = 16
 _LEAST_NAME = 16
 
 
-def live_line(state: SessionState, cells: int = _CELLS) -> str:
+def live_line(state: SessionState) -> str:
     """Return the step times of the running trial's last blocks as a line: the baseline's is half as high as can be.
 
     Empty before the first block. Beside no baseline of the same batch size the trial's own median is half as high.
@@ -23,7 +23,7 @@ def live_line(state: SessionState, cells: int = _CELLS) -> str:
     if not state.live_ms:
         return ""
     usual = _baseline_ms(state) or median(state.live_ms)
-    return sparkline(state.live_ms, min(cells, len(state.live_ms)), top=2 * usual)
+    return sparkline(state.live_ms, min(_CELLS, len(state.live_ms)), top=2 * usual)
 
 
 def live_step_ms(state: SessionState) -> float | None:
@@ -38,7 +38,7 @@ def _baseline_ms(state: SessionState) -> float | None:
 
 
 def live_text(state: SessionState, width: int) -> Content:
-    """Return the running trial in so many cells: its name, its state, and its step times as they come."""
+    """Return the running trial in ``width`` cells: its name, its state and its latest step times."""
     if not state.running:
         return Content.styled(state.activity.capitalize() or "No trial runs just now.", DIM)
     tail = Content.assemble("  ", (state.activity, "$accent"))

@@ -35,7 +35,7 @@ _WORKLOAD = "The model is described once its baseline has been measured."
 
 
 class Headline(Static, can_focus=True):
-    """The result. It takes the keys that scroll what is around it: Textual styles all anew in what gains the focus."""
+    """The result. It has the focus for scrolling, not its panel: Textual restyles all in a focused widget."""
 
 
 class OverviewView(View):

@@ -32,6 +32,8 @@ from advisor.tui.text import DIM
 from advisor.tui.views.readings import cpu_text, energy_text, found_text, readings_text, remarks
 from advisor.tui.widgets.fact_list import Fact
 
+_MOST_MESSAGES = 6
+
 
 def hardware_facts(hardware: Hardware | None, device_uuid: str | None, *, short: bool = False) -> list[Fact]:
     """The GPU that is measured on (or the first), and the host; a line of each where it has to be ``short``."""
@@ -217,7 +219,7 @@ def _goal_text(goal: Goal, budget_s: float) -> str:
     return f"{goal.words.short.format(kept=goal.kept_speed)}{limit}, within {format_seconds(budget_s)}"
 
 
-def note_lines(state: SessionState, goal: Goal, budget_s: float, *, most: int = 6) -> list[Fact]:
+def note_lines(state: SessionState, goal: Goal, budget_s: float) -> list[Fact]:
     """The notes: the goal, what the workload's inspection remarked, and what the session said, latest last."""
     rows: list[Fact] = [("Goal", _goal_text(goal, budget_s))]
     if state.stack and state.stack.dropped:
@@ -225,5 +227,6 @@ def note_lines(state: SessionState, goal: Goal, budget_s: float, *, most: int = 
     remarks = state.facts.workload.notes if state.facts else ()
     rows += [("Note", note) for note in remarks]
     styles = {"warning": "$warning", "error": "$error"}
-    rows += [("Said", Content.styled(said.text, styles.get(said.severity, ""))) for said in state.messages[-most:]]
+    latest = state.messages[-_MOST_MESSAGES:]
+    rows += [("Said", Content.styled(said.text, styles.get(said.severity, ""))) for said in latest]
     return rows

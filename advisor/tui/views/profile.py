@@ -167,7 +167,7 @@ class ProfileView(View):
             self._make_room(panel)
 
     def _make_room(self, panel: PicturePanel) -> None:
-        """A picture stands in place of the panels, and on a short screen of the phases."""
+        """Hide the panels while a picture is shown, and on a short screen the phases too."""
         self.query_one("#profile-columns").display = not panel.is_open
         self.set_class(panel.is_open, "-picture")
 

@@ -31,7 +31,7 @@ def roof_facts(state: SessionState) -> list[Fact]:
 
 
 def _figure(figure: Figure) -> list[Fact]:
-    """A figure in a line; a share as a meter with what it is of in a line of its own."""
+    """A figure as a line; a share as a meter, with its total in a second line if it is long."""
     if figure.share is None:
         return [(figure.short, figure.text)]
     bar = meter(figure.share, _BAR, "$primary")
@@ -58,9 +58,9 @@ def ceiling_facts(ceilings: Ceilings | None, used: str | None) -> list[Fact]:
 
 
 def roof_before_and_after(state: SessionState) -> Content | None:
-    """Return what the baseline and the stack reach of matrix products, and the peak of the type that is used last.
+    """Return the rates of matrix products of the baseline and of the stack, and the peak rate of the last one's type.
 
-    None where that is not known: ``48.0 TFLOP/s → 115 TFLOP/s (bfloat16 peak 721 TFLOP/s)``.
+    None where they are not known. For example ``48.0 TFLOP/s → 115 TFLOP/s (bfloat16 peak 721 TFLOP/s)``.
     """
     reached = [share for share in roof_shares(state) if share]
     if not reached:

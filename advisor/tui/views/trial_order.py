@@ -46,32 +46,24 @@ class Order:
         return f"{column.label}{'▲' if self.backwards else '▼'}" if column.key == self.column else column.label
 
 
-def arranged(rows: Sequence[Row], order: Order, state: SessionState) -> list[Row]:
+def rows_to_show(rows: Sequence[Row], order: Order, state: SessionState) -> list[Row]:
     """The rows to show, in their order."""
     shown = [row for row in rows if order.show_skipped or order.query or not is_hidden(row.key)]
     words = order.query.lower().split()
-    shown = [row for row in shown if all(word in _text_of(row) for word in words)]
+    shown = [row for row in shown if all(word in f"{row.key} {row.cells[EFFECT].plain}".lower() for word in words)]
     if not order.column:
         return shown
     pinned = [row for row in shown if row.key in _PINNED]
     others = [row for row in shown if row.key not in _PINNED]
     figures = {row.key: _figure(row.key, order.column, state) for row in others}
     known = [(figure, row) for row in others if (figure := figures[row.key]) is not None]
-    known.sort(key=lambda pair: pair[0], reverse=_is_reversed(order))
+    known.sort(key=lambda pair: pair[0], reverse=(order.column in _LARGEST_FIRST) is not order.backwards)
     return [*pinned, *(row for _, row in known), *(row for row in others if figures[row.key] is None)]
 
 
 def is_hidden(key: str) -> bool:
     """Whether a row is hidden unless it is asked for: a recipe that does not apply."""
     return key.startswith(SKIPPED_PREFIX)
-
-
-def _is_reversed(order: Order) -> bool:
-    return (order.column in _LARGEST_FIRST) is not order.backwards
-
-
-def _text_of(row: Row) -> str:
-    return f"{row.key} {row.cells[EFFECT].plain}".lower()
 
 
 def _figure(key: str, column: str, state: SessionState) -> tuple[float, str] | None:

@@ -216,7 +216,7 @@ def _record_cells(record: TrialRecord, widest: float) -> dict[str, Content]:
 def _marked(
     sign: Content, result: TrialResult, numerics: NumericsResult | None = None, *, in_turn: bool = False
 ) -> Content:
-    """The verdict's sign with what has to be known of the measurement: unreliable, other numerics, in turn."""
+    """The verdict's sign with the marks of the measurement: unreliable, other numerics, measured in turn."""
     marks = (
         ("!", "$warning", bool(result.disturbed)),
         ("≠", "$error", numerics is not None and numerics.worse_than_declared),

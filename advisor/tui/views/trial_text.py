@@ -38,7 +38,7 @@ _WIDEST = 200
 
 
 def selection_text(key: str, state: SessionState, catalog: Catalog | None = None) -> Content:
-    """The text on a row, most important first; of a trial also what ``catalog`` says that it has shown."""
+    """The text on a row, most important first; for a trial also its findings, in the words of ``catalog``'s recipes."""
     if key.startswith(SKIPPED_PREFIX):
         return _skipped_text(key.removeprefix(SKIPPED_PREFIX), state)
     if key == BASELINE:

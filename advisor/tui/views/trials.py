@@ -19,7 +19,7 @@ from advisor.tui.deciding import can_decide, can_measure_stack, handlers_of, val
 from advisor.tui.messages import Decided, RetryWanted
 from advisor.tui.text import DIM, waiting_text
 from advisor.tui.views.base import View
-from advisor.tui.views.trial_order import Order, arranged
+from advisor.tui.views.trial_order import Order, rows_to_show
 from advisor.tui.views.trial_rows import STACK, WIDE, Row, build_rows, fitting_columns, tally
 from advisor.tui.views.trial_text import selection_text
 from advisor.tui.widgets.changes import show_text, show_titles
@@ -60,7 +60,7 @@ class TrialsView(View):
         """Draw the present state."""
         state = self.context.state
         every = build_rows(state, self.context.waiting)
-        rows = arranged(every, self._order, state)
+        rows = rows_to_show(every, self._order, state)
         show_text(self.query_one("#tally", Static), self._tally(every, rows))
         waiting = waiting_text(state, "Candidates are chosen once the baseline is measured.")
         show_text(self.query_one("#trials-empty", Static), Content.styled(waiting, DIM))

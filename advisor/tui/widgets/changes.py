@@ -8,7 +8,7 @@ from textual.widgets import Static
 
 
 def look_same(one: object, other: object) -> bool:
-    """Whether two texts, or pairs of them, look the same on screen. Two Contents of other colours are equal by ==."""
+    """Whether two texts, or pairs of them, look the same on screen. ``==`` ignores the colours of a Content."""
     if isinstance(one, Content) and isinstance(other, Content):
         return one.is_same(other)
     if isinstance(one, tuple) and isinstance(other, tuple):
@@ -23,7 +23,7 @@ def show_text(widget: Static, text: Content | str, *, layout: bool = True) -> No
 
 
 def show_titles(panel: Widget, title: Content | str, subtitle: Content | str = "") -> None:
-    """Have a panel's border show titles. They are set only when they change: each time the panel is painted again."""
+    """Show titles in a panel's border. They are set only when they change, since setting one paints the panel again."""
     for name, text in (("border_title", title), ("border_subtitle", subtitle)):
         content = Content(text) if isinstance(text, str) else text
         if (getattr(panel, name) or "") != content.markup:

@@ -111,7 +111,7 @@ class GaugeStrip(Static):
         if self.sentence:
             return Content.styled(self.sentence, DIM)
         if self._recorded is not None:
-            told = f"Recorded on {self._recorded.told}: there are no live gauges"
+            told = f"Recorded on {self._recorded.date_text}: there are no live gauges"
             return Content.styled(told, DIM)
         if self.problem:
             return Content.styled(f"The gauges cannot be read: {self.problem}", "$warning")

@@ -39,7 +39,7 @@ class FooterKey:
 
 
 class KeyFooter(Widget):
-    """Keys are pressed by a click too. It is kept up to date also while the terminal has no focus."""
+    """The keys, which can be clicked too. It is updated even while the terminal has no focus."""
 
     ALLOW_SELECT = False
     DEFAULT_CSS = """
@@ -60,7 +60,7 @@ class KeyFooter(Widget):
         self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
 
     def _bindings_changed(self, screen: Screen[object]) -> None:
-        """A switch between views says so several times: the keys are looked up once."""
+        """Look up the keys once, though a switch between views reports several changes."""
         if self.is_attached and screen is self.screen and not self._is_due:
             self._is_due = self.call_later(self._take_keys, screen)
 

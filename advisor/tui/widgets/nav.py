@@ -46,7 +46,7 @@ class NavBar(Horizontal):
         """One tab per view and the target."""
         for view in VIEWS:
             yield NavTab(view)
-        when = Content.styled(f"  recorded {self._recorded.told}", "$accent") if self._recorded else Content("")
+        when = Content.styled(f"  recorded {self._recorded.date_text}", "$accent") if self._recorded else Content("")
         yield Static(Content.styled(self._target, "$foreground 60%") + when, id="target")
 
     def mark(self, view_id: str) -> None:

@@ -25,7 +25,7 @@ _SORTED = "▼"
 
 @dataclass(frozen=True, slots=True)
 class OperatorColumn:
-    """A column of figures: its key, heading, width, what it is in words, and how it reads from a row."""
+    """A column of figures: its key, heading, width, description, and the function that reads it from a row."""
 
     key: str
     label: str
@@ -44,7 +44,7 @@ _CALLS = OperatorColumn("calls", "calls", 6, "calls", lambda row: row.calls)
 
 
 def columns_of(rows: tuple[OperatorRow, ...], width: int, *, by_shape: bool) -> tuple[OperatorColumn, ...]:
-    """The columns that have something to show in so many cells; shapes, and names, need the room of the totals."""
+    """The columns for this width, without the empty ones. Shapes and long names take the place of the totals."""
     on_device = any(row.device_ms for row in rows)
     plain = (*((_DEVICE,) if on_device else ()), _HOST, _CALLS)
     if by_shape or not any(row.host_total_ms for row in rows):

@@ -67,7 +67,7 @@ class PhaseBar(Widget):
 
 
 def cells(values: list[float], width: int) -> list[int]:
-    """``width`` cells shared out in proportion; what is above zero gets at least one cell."""
+    """Share ``width`` cells in proportion; each value above zero gets at least one."""
     total = sum(values)
     if total <= 0 or width <= 0:
         return [0 for _ in values]
@@ -82,7 +82,7 @@ def cells(values: list[float], width: int) -> list[int]:
 
 
 def bars(chart: StackedBars, width: int) -> list[Content]:
-    """The bars on one scale, named where there are several; each part its colour and its initial in the middle."""
+    """The bars on one scale, with names if there are several. A part has its colour, and its initial in the middle."""
     longest = max(bar.size for bar in chart.bars) or 1.0
     several = len(chart.bars) > 1
     room = width - (_LABEL if several else 0)

@@ -39,7 +39,7 @@ class Heading:
 
 
 class RowTable(ScrollView, can_focus=True):
-    """Headings that stay, and rows in lines of their own. What does not fit in its cell ends in an ellipsis."""
+    """A table with fixed headings and one line a row. Text that does not fit its cell ends in an ellipsis."""
 
     ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -166,7 +166,7 @@ class RowTable(ScrollView, can_focus=True):
     # --- drawing ---------------------------------------------------------------------------------------------
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the lines in sight; in other colours, or as wide as before no longer, all are drawn again."""
+        """Return the visible lines. When the colours or the width have changed, all are drawn again."""
         look = (self.app.theme, self.visual_style, self.size.width)
         if look != self._look:
             self._look = look
@@ -190,12 +190,12 @@ class RowTable(ScrollView, can_focus=True):
         cells = [Content.styled(heading.label, DIM) for heading in self.headings] if place == _HEADINGS else rows[place]
         line = Content.assemble(" ", Content("  ").join(_fitted(cells, self.headings)))
         line = line.pad_right(max(0, width - line.cell_length))
-        shown = Content.styled(line.plain, style) if style else line  # the cursor's colours go before the cells' own
+        shown = Content.styled(line.plain, style) if style else line  # the cursor's colours override the cells' own
         return Visual.to_strips(self, shown, width, 1, self.visual_style, apply_selection=False)[0]
 
 
 def _fitted(cells: Sequence[Content], headings: Sequence[Heading]) -> Iterator[Content]:
-    """The cells as wide as their columns; a long one runs on over the empty cells behind it."""
+    """The cells, each as wide as its column; a long one extends over the empty cells behind it."""
     place = 0
     while place < len(cells):
         cell, heading = cells[place], headings[place]

@@ -17,7 +17,7 @@ from advisor.tui.widgets.changes import show_text
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 COUNT_INTERVAL_S = 1.0
-# Each turn of the spinner is painted, which takes time from what is measured, in seconds.
+# Time between two turns of the spinner; painting each takes time from the trial. Seconds.
 SPIN_INTERVAL_S = 0.5
 _WIDE = 100
 # Fewer cells for the trial's name say nothing; the stack's figure makes room for it.

@@ -68,7 +68,7 @@ def test_what_is_compiled_beside_a_trial_has_ended_before_that_is_timed(specs, t
         if message == Activity("warming up"):
             beside.append(psutil.pid_exists(int((tmp_path / "pid").read_text())))
 
-    result, early = Runner().run_in_company(trial, ahead, listen)
+    result, early = Runner().run_compiling_ahead(trial, ahead, listen)
     assert result.measured
     assert early is None
     assert beside == [False]
@@ -83,7 +83,7 @@ def test_both_run_at_the_same_time(specs, tmp_path):
         if isinstance(message, Compiled):
             seen.append((tmp_path / "pid").exists())
 
-    result, early = Runner().run_in_company(trial, ahead, listen)
+    result, early = Runner().run_compiling_ahead(trial, ahead, listen)
     assert result.measured
     assert (early.outcome, early.blocks) == (Outcome.MEASURED, ())
     assert seen == [True]
@@ -93,7 +93,7 @@ def test_both_run_at_the_same_time(specs, tmp_path):
 def test_a_failure_of_what_is_compiled_ahead_is_nobodys(specs):
     ahead = specs("ahead", building("raise ValueError('not today')"), kind=TrialKind.AHEAD)
     trial = specs("trial", building("time.sleep(2)"))
-    result, early = Runner().run_in_company(trial, ahead, lambda message: None)
+    result, early = Runner().run_compiling_ahead(trial, ahead, lambda message: None)
     assert result.measured
     assert (early.outcome, early.warmup_s) == (Outcome.FAILED, None)
 
@@ -101,7 +101,7 @@ def test_a_failure_of_what_is_compiled_ahead_is_nobodys(specs):
 def test_a_trial_in_company_that_fails_is_told_at_once(specs, tmp_path):
     trial = specs("trial", building("time.sleep(2); os._exit(5)"))
     ahead = specs("ahead", building(NOTES_ITS_PROCESS.format("pid") + "; time.sleep(600)"), kind=TrialKind.AHEAD)
-    result, _ = Runner().run_in_company(trial, ahead, lambda message: None)
+    result, _ = Runner().run_compiling_ahead(trial, ahead, lambda message: None)
     assert result.outcome is Outcome.CRASHED
     assert gone(int((tmp_path / "pid").read_text()))
 
@@ -118,7 +118,7 @@ def test_cancelling_ends_both(specs, tmp_path):
 
     threading.Thread(target=cancel_when_both_run).start()
     trial, ahead = specs("trial", building(sleeps)), specs("ahead", building(sleeps), kind=TrialKind.AHEAD)
-    assert runner.run_in_company(trial, ahead, lambda message: None)[0].outcome is Outcome.CANCELLED
+    assert runner.run_compiling_ahead(trial, ahead, lambda message: None)[0].outcome is Outcome.CANCELLED
     assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from advisor.process.output import STACK_BEGINS
-from advisor.runner.whereabouts import advice, last_stack
+from advisor.runner.process_stack import advice, last_stack
 
 OWN = '  File "/home/me/train.py", line 3 in build'
 HINT = "Mend what hangs."

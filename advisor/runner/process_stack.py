@@ -51,7 +51,7 @@ def out_of_memory_kills() -> int | None:
     return None
 
 
-def ask(pid: int, log_path: str) -> str:
+def innermost_calls(pid: int, log_path: str) -> str:
     """The innermost calls that a process is in, by asking it; empty for one that cannot tell."""
     if stands_still(pid):
         return ""

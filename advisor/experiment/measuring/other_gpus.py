@@ -19,7 +19,7 @@ from advisor.records import Facts, GpuInfo, Hardware, TargetSpec, Value
 # The moves that may be measured on another GPU, by the move that is measured meanwhile. Beside one that may change the
 # stack nothing is left out of it: that result would be about the stack as it was.
 _ALONE = frozenset({Kind.ALONE, Kind.AGAIN})
-_GUESTS = {
+_KINDS_BESIDE = {
     **dict.fromkeys((Kind.LEAP, Kind.ADD, Kind.SWAP, Kind.AGAIN), _ALONE),
     **dict.fromkeys((Kind.ALONE, Kind.DROP), _ALONE | {Kind.DROP}),
 }
@@ -33,35 +33,35 @@ _LARGEST_DIFFERENCE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
+class OtherGpus:
     """The other GPUs that trials may run on. ``problem`` says why there are none although there are such GPUs."""
 
     devices: tuple[str, ...] = ()
     problem: str = ""
 
 
-def guests_of(kind: Kind) -> frozenset[Kind]:
+def kinds_beside(kind: Kind) -> frozenset[Kind]:
     """The kinds of moves that may be measured on other GPUs while one of this kind is."""
-    return _GUESTS.get(kind, frozenset())
+    return _KINDS_BESIDE.get(kind, frozenset())
 
 
-def company_of(facts: Facts, target: TargetSpec, environment: Mapping[str, str] = os.environ) -> Company:
+def other_gpus(facts: Facts, target: TargetSpec, environment: Mapping[str, str] = os.environ) -> OtherGpus:
     """The GPUs beside the session's own: of the same model, used by nobody, with cores for a trial on each."""
     visible = visible_gpus(facts.hardware, environment)
     if not facts.on_cuda or len(visible) < 2:
-        return Company()
+        return OtherGpus()
     own = int(target.device.partition(":")[2] or 0)
     if any(gpu.mig_enabled for gpu in visible):
-        return Company(problem="the GPUs are divided into MIG instances")
+        return OtherGpus(problem="the GPUs are divided into MIG instances")
     if len({gpu.name for gpu in visible}) > 1:
-        return Company(problem="the GPUs are of different models")
+        return OtherGpus(problem="the GPUs are of different models")
     free = [place for place, gpu in enumerate(visible) if place != own and not gpu.processes]
     if not free:
-        return Company(problem="other processes use the other GPUs")
+        return OtherGpus(problem="other processes use the other GPUs")
     each, usable = cores_of_a_trial(facts, {}), facts.hardware.host.usable_cores
     if usable < 2 * each:
-        return Company(problem=f"two trials at a time need {2 * each} cores, and {usable} are usable")
-    return Company(tuple(f"cuda:{place}" for place in free[: usable // each - 1]))
+        return OtherGpus(problem=f"two trials at a time need {2 * each} cores, and {usable} are usable")
+    return OtherGpus(tuple(f"cuda:{place}" for place in free[: usable // each - 1]))
 
 
 def visible_gpus(hardware: Hardware, environment: Mapping[str, str] = os.environ) -> tuple[GpuInfo, ...]:
@@ -82,7 +82,7 @@ def cores_of_a_trial(facts: Facts, settings: Mapping[str, Value], catalog: Catal
     return _CORES_OF_A_TRIAL + (workers if isinstance(workers, int) else 0) + (_CORES_TO_COMPILE if compiles else 0)
 
 
-def undisturbed(devices: Sequence[str], alone_ms: float, together_ms: Sequence[float], noise_floor: float) -> Company:
+def gpus_alike(devices: Sequence[str], alone_ms: float, together_ms: Sequence[float], noise_floor: float) -> OtherGpus:
     """The GPUs on which the baseline was as fast as alone, while it ran on all of them at the same time.
 
     The first of ``together_ms`` is that of the session's own GPU: where it was disturbed, none of the others is used.
@@ -92,10 +92,10 @@ def undisturbed(devices: Sequence[str], alone_ms: float, together_ms: Sequence[f
     own, *others = differences
     kept = tuple(device for device, change in zip(devices, others, strict=True) if abs(change) <= limit)
     if abs(own) <= limit and kept:
-        return Company(kept)
+        return OtherGpus(kept)
     worst = max([own, *others], key=abs) if abs(own) <= limit else own
     change = f"{format_percent(abs(worst), digits=1)} {'longer' if worst > 0 else 'less'}"
-    return Company(
+    return OtherGpus(
         problem=f"at the same time on {len(differences)} GPUs the baseline's step took {change}, more than the "
         f"{format_percent(limit, digits=1)} that noise explains"
     )

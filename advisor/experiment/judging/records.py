@@ -1,0 +1,115 @@
+"""What the session reports of settings that ran, by a judge: the records of candidates and of stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from advisor.experiment.judging.judge import Judge, rates, speed
+from advisor.experiment.judging.pooled import with_phases_of
+from advisor.figures.stats import break_even_steps
+from advisor.recipe.settings import Settings
+from advisor.records import (
+    Candidate,
+    Comparison,
+    NumericsResult,
+    Outcome,
+    StackRecord,
+    TrialRecord,
+    TrialResult,
+    Value,
+)
+
+
+def trial_record(
+    judge: Judge, candidate: Candidate, settings: Mapping[str, Value], without: Mapping[str, Value] | None = None
+) -> TrialRecord:
+    """A candidate's record by the runs of these settings. ``without`` are the same less the candidate's own."""
+    result = judge.result(settings)
+    assert result is not None, "these settings were tried"
+    record = TrialRecord(candidate, dict(settings), result, numerics=_failed_numerics(judge, settings, result))
+    if not result.measured:
+        return record
+    contribution = judge.contribution(settings, without) if without and judge.measured_runs(without) else None
+    effects = _effects(judge, settings, result)
+    return replace(record, **effects, confirmed=judge.took_turns(settings), contribution=contribution)
+
+
+def stack_record(judge: Judge, settings: Mapping[str, Value], dropped: Mapping[str, str]) -> StackRecord:
+    """A stack's record; of no settings, the baseline itself, once as fast by definition."""
+    if not settings:
+        return _empty_stack(judge, dropped)
+    result = judge.result(settings)
+    assert result is not None, "the stack was measured"
+    failed = _failed_numerics(judge, settings, result)
+    key = Settings(settings)
+    alternated = judge.alternated.get(key)
+    result = with_phases_of([*judge.runs.get(key, ()), *([alternated.result] if alternated else [])], result)
+    record = StackRecord(dict(settings), result, numerics=failed, dropped=dict(dropped))
+    if not result.measured:
+        return record
+    step_ms, rate = _baseline_speed_next_to(judge, key)
+    return replace(
+        record,
+        **{**_effects(judge, settings, result), "comparison": judge.compare_later_runs(settings)},
+        confirmed=judge.took_turns(settings),
+        baseline_step_ms=step_ms,
+        baseline_samples_per_s=rate,
+    )
+
+
+def _empty_stack(judge: Judge, dropped: Mapping[str, str]) -> StackRecord:
+    baseline = judge.baseline_record()
+    return StackRecord(
+        {},
+        baseline.result,
+        Comparison(1.0, 1.0, 1.0, judge.noise_floor),
+        judge.numerics({}, judge.baseline),
+        break_even_steps=0,
+        step_ms=baseline.step_ms,
+        samples_per_s=baseline.samples_per_s,
+        baseline_step_ms=baseline.step_ms,
+        baseline_samples_per_s=baseline.samples_per_s,
+        dropped=dict(dropped),
+    )
+
+
+def _baseline_speed_next_to(judge: Judge, settings: Settings) -> tuple[float, float]:
+    """Milliseconds per step and samples per second of the baseline as it was timed next to these settings."""
+    alternated = judge.alternated.get(settings)
+    if alternated is not None:
+        return median(block.step_ms for block in alternated.old), median(rates(alternated.old))
+    return judge.speed({})
+
+
+def _effects(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> dict[str, Any]:
+    """The fields that a trial's and a stack's record share."""
+    step_ms, rate = judge.speed(settings)
+    return {
+        "comparison": judge.compare(settings),
+        "numerics": judge.numerics(settings, result),
+        "break_even_steps": steps_to_break_even(judge, result),
+        "step_ms": step_ms,
+        "samples_per_s": rate,
+    }
+
+
+def steps_to_break_even(judge: Judge, result: TrialResult) -> int | None:
+    """Steps (of the candidate) after which its slower start has paid back."""
+    step_ms, rate = speed(result)
+    steps_like_baseline_s = step_ms / 1e3 * rate / judge.baseline_rate
+    extra_s = overhead_s(result, step_ms) - overhead_s(judge.baseline, speed(judge.baseline)[0])
+    return break_even_steps(extra_s, steps_like_baseline_s, step_ms / 1e3)
+
+
+def _failed_numerics(judge: Judge, settings: Mapping[str, Value], result: TrialResult) -> NumericsResult | None:
+    """The numerics of what failed by them; None for what failed otherwise, or not at all."""
+    return judge.numerics(settings, result) if result.outcome is Outcome.NON_FINITE else None
+
+
+def overhead_s(result: TrialResult, step_ms: float) -> float:
+    """Seconds of the start (applying, compiling, warming up) beyond what its steps cost in the steady state."""
+    start_s = (result.prepare_s or 0.0) + (result.warmup_s or 0.0)
+    return max(0.0, start_s - result.warmup_steps * step_ms / 1e3)

@@ -1,0 +1,54 @@
+"""The result of a trial that raised: its outcome, one line of reason, and what a person can do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import torch
+
+from advisor.errors import AdvisorError, TargetError, TooSlowError
+from advisor.process.channel import Channel
+from advisor.records import Outcome, TargetFailure, TrialResult
+from advisor.target.entrypoint import one_line, user_frames
+
+_CPU_ALLOCATOR = "DefaultCPUAllocator: "
+# Errors of the driver and of libraries that find no room for their own memory; the allocator is not asked for it.
+_NO_DEVICE_MEMORY = (
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+)
+
+
+def result_of(error: BaseException, channel: Channel) -> TrialResult:
+    """The result of a trial that raised; memory that ran out counts as that wherever in the user's code it did."""
+    cause = error.__cause__ if isinstance(error, TargetError) and error.__cause__ else error
+    if _ran_out_of_memory(cause):
+        return _failed(Outcome.OUT_OF_MEMORY, _short_oom(cause), "Try a smaller batch size.", user_frames(cause))
+    if isinstance(error, TargetError):
+        channel.send(TargetFailure(error.message, error.hint, error.details))
+    if isinstance(error, AdvisorError):
+        outcome = Outcome.TIMED_OUT if isinstance(error, TooSlowError) else Outcome.FAILED
+        return _failed(outcome, error.message, error.hint, error.details)
+    return _failed(Outcome.FAILED, one_line(error), "The trial's log has the whole story.", user_frames(error))
+
+
+def _ran_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    # These have no class of their own for it.
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in (_CPU_ALLOCATOR, *_NO_DEVICE_MEMORY))
+
+
+def _failed(outcome: Outcome, reason: str, hint: str, details: str) -> TrialResult:
+    with contextlib.suppress(Exception):  # standard error may be an object of the user's
+        print(reason, details, sep="\n", file=sys.stderr)
+    return TrialResult(outcome=outcome, reason=reason, hint=hint, details=details)
+
+
+def _short_oom(error: BaseException) -> str:
+    """The first sentences of the message: what was asked for; the rest is about the allocator."""
+    text = next(iter(str(error).rpartition(_CPU_ALLOCATOR)[2].strip().splitlines()), "")
+    return ". ".join(text.split(". ")[:2]).rstrip(".") + "." if text else type(error).__name__

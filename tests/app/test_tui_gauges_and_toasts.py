@@ -1,0 +1,115 @@
+"""The gauges and the toasts of the app."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tui_histories as histories
+from tui_facts import READING
+from tui_fakes import make_app
+from tui_pilot import LARGE, SMALL, drive, screen_text, settle
+
+from advisor.experiment import events
+from advisor.experiment.state import SessionState
+from advisor.machine.load import sample_host
+from advisor.tui.result import result_of
+from advisor.tui.toasts import toast_for
+from advisor.tui.views.headline import headline
+from advisor.tui.widgets.gauges import GaugeStrip, Reading
+from advisor.tui.widgets.status import stack_text
+
+
+@pytest.mark.parametrize(("size", "told"), [(LARGE, "9.00 GiB of 140 GiB  486 W  51 °C  1980 MHz"), (SMALL, "486 W")])
+async def test_gauges_are_shown(size, told) -> None:
+    app, _ = make_app(histories.whole(), gauges=True)
+    async with app.run_test(size=size) as pilot:
+        for view, is_there in (("1", True), ("3", True), ("2", False), ("4", False)):
+            await pilot.press(view)
+            await settle(pilot)
+            app.clear_notifications()
+            await settle(pilot)
+            line = screen_text(app).split("\n")[1]
+            assert (told in line and "97 %" in line) is is_there
+
+
+async def test_without_a_gpu_the_gauges_are_the_hosts() -> None:
+    app, _ = make_app(histories.cpu_demo())
+    async with app.run_test(size=SMALL) as pilot:
+        await settle(pilot)
+        app.query_one(GaugeStrip).reading = replace(READING, gpus=())
+        await settle(pilot)
+        assert "35 %  RAM 12.0 GiB of 128 GiB" in screen_text(app)
+
+
+def test_the_gauges_of_this_machine_can_be_read() -> None:
+    host = sample_host()
+    assert 0 <= host.cpu_percent <= 100
+    assert 0 < host.memory_used_bytes <= host.memory_total_bytes
+
+
+def test_toasts_for_what_matters() -> None:
+    state, toasts = SessionState(), []
+    for event in histories.whole():
+        toasts.append(toast_for(event, state))
+        state.apply(event)
+    titles = [toast.title for toast in toasts if toast]
+    failed = [histories.GRAPH.candidate.name, histories.BATCH_BIG.candidate.name]
+    assert titles == ["Baseline measured", *failed, "Stack confirmed", "Done"]
+
+
+def test_that_a_trial_is_measured_again_is_a_toast_once() -> None:
+    state, again = SessionState(), events.Said("compile is measured again: other processes used 0.9 of 2 cores")
+    assert toast_for(again, state) is not None
+    state.apply(again)
+    assert toast_for(again, state) is None
+    assert toast_for(events.Said("another remark"), state) is not None
+
+
+def test_a_stack_without_settings_is_no_success() -> None:
+    state = SessionState()
+    for event in histories.whole():
+        state.apply(event)
+    assert state.stack is not None
+    state.stack = replace(state.stack, settings={})
+    assert toast_for(events.StackMeasured(state.stack), state) is None
+    assert "together" not in headline(state).plain
+    assert stack_text(state, wide=True).plain == ""
+
+
+def test_a_failure_is_told_with_its_frames_and_without_done() -> None:
+    state, toasts = SessionState(), []
+    for event in [*histories.failure(), events.SessionFinished(cancelled=False, session_s=3.0)]:
+        toasts.append(toast_for(event, state))
+        state.apply(event)
+    assert toasts == [None, None, None]
+    result = result_of(state, "session 1")
+    assert result.lines == ()
+    assert result.error_lines[-1].endswith("KeyError: '[red]'")
+    assert result_of(SessionState(), "session 1").lines == ("Nothing was measured.",)
+
+
+async def test_a_flood_of_events_is_not_a_flood_of_toasts() -> None:
+    async def check(pilot, app, control) -> None:
+        app.clear_notifications()
+        for count in range(50):
+            app._inbox.put(events.Said(f"remark {count}"))
+        app._take_events()
+        await settle(pilot)
+        assert [note.message for note in app._notifications] == ["remark 47", "remark 48", "remark 49"]
+
+    await drive(histories.whole(), check)
+
+
+async def test_gauges_that_fail_are_read_no_more() -> None:
+    app, control = make_app(histories.to_trials(), hold=True, gauges=True)
+
+    def broken() -> Reading:
+        raise OSError("NVML went away [/]")
+
+    app._read_gauges = broken
+    async with app.run_test(size=SMALL) as pilot:
+        await settle(pilot)
+        assert "The gauges cannot be read: OSError: NVML went away [/]" in screen_text(app)
+        assert app.query_one(GaugeStrip)._read is None
+        control.cancel()
