@@ -233,3 +233,47 @@ def test_a_tensor_that_a_model_only_leaves_behind_costs_no_capture():
         step(batch)
     assert step.graph.captures == 1
     assert model.seen.item() == pytest.approx(data[-1][0].mean().item())
+
+
+class Keeping(Net):
+    """Keeps a tensor in an attribute, and uses it further down."""
+
+    def forward(self, x):
+        self.scaled = 2.0 * x
+        return super().forward(self.scaled)
+
+
+class Carrying(Net):
+    """Goes on from what the last step left, where there is something."""
+
+    def forward(self, x):
+        x = x + getattr(self, "scaled", torch.zeros(6))
+        self.scaled = 0.1 * x.mean(0).detach()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("kind", "captures"), [(Keeping, 1), (Carrying, 0)])
+def test_a_tensor_that_is_replaced_in_each_step_matters_where_it_is_read_first(kind, captures):
+    def trained(is_captured):
+        torch.manual_seed(0)
+        model = kind()
+        optimizer = sgd(model.parameters())
+        step = graphed(model, optimizer) if is_captured else plain(model, optimizer, of_model)
+        return (run(step, batches()), model.state_dict()), step
+
+    (found, _), (captured, step) = trained(False), trained(True)
+    agree([found, captured])
+    assert step.graph.captures == captures
+
+
+def test_a_closure_that_is_written_before_it_is_read_costs_no_capture():
+    output = torch.zeros(())
+
+    def loss(model, batch):
+        nonlocal output
+        output = model(batch[0])
+        return nn.functional.cross_entropy(output, batch[1])
+
+    found, step = both(loss=loss)
+    agree(found)
+    assert step.graph.captures == 1

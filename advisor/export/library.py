@@ -28,7 +28,7 @@ STEP_MODULES = (
     "optimizer_steps",
     "steps",
     "watching",
-    "host_draws",
+    "dependence",
     "graphed",
     "own_step",
 )

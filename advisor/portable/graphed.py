@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from advisor.portable.host_draws import DRAWS, depends_on_draws, host_generators
+from advisor.portable.dependence import DRAWS, depends_on_draws, depends_on_values, host_generators
 from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
 from advisor.portable.optimizer_steps import updates_without_host
 from advisor.portable.steps import InferStep, TrainStep
-from advisor.portable.watching import Watch, foreign_hook, same_numbers
+from advisor.portable.watching import REPLACED, Place, Watch, foreign_hook, named, same_numbers
 
 # Libraries allocate their workspaces and compilers compile in the first steps; a capture must not see that.
 EAGER_STEPS_BEFORE_CAPTURE = 3
@@ -163,6 +163,8 @@ class GraphedStep:
         self._watch: Watch | None = None
         self._rates: TensorRates | None = None  # of an update that is captured
         self._drawn: bool | None = None  # whether random numbers of the host decide on the step; None until it drew
+        self._overwritten: dict[tuple[int, str], Place] = {}  # of tensors that the step writes before it reads them
+        self._carried: dict[tuple[int, str], Place] = {}  # of those that it carries from step to step
         self._options: list[Any] = []
         self._option_changes = 0
         self._last_key: Any = None
@@ -256,7 +258,9 @@ class GraphedStep:
         loss = step.loss_function if isinstance(step, TrainStep) else None
         evaluates = isinstance(step, InferStep) and step.evaluates
         self._drawn = None
-        self._watch = Watch(step.model, loss, self._optimizer, updates=inside, evaluates=evaluates)
+        self._watch = Watch(
+            step.model, loss, self._optimizer, updates=inside, evaluates=evaluates, overwritten=self._overwritten
+        )
         self._options = options_of(self._optimizer) if inside else []
 
     def _cannot_be_captured(self) -> bool:
@@ -288,7 +292,11 @@ class GraphedStep:
         A step that changes something each time is never captured, and neither is one that the host's draws decide on,
         or one that writes into tensors of the caller's, such as a cache: a graph has copies of them.
         """
-        if changed := self._changed():
+        changed = self._changed()
+        if changed == REPLACED and self._overwrites(batch):
+            self._look_anew()
+            changed = self._changed()
+        if changed:
             self._look_anew()
         elif drew and self._is_drawn(batch):
             changed = DRAWS
@@ -300,14 +308,24 @@ class GraphedStep:
     def _is_drawn(self, batch: Any) -> bool:
         """Whether random numbers of the host decide what a step computes; tried once, until something changes."""
         if self._drawn is None:
-            step = self.step
-
-            def computed() -> Any:
-                output = step.forward(batch)
-                return step.loss(output, batch) if isinstance(step, TrainStep) else output
-
-            self._drawn = self.graph.warm_up(lambda: depends_on_draws(step.model, computed))
+            self._drawn = self.graph.warm_up(lambda: depends_on_draws(self.step.model, lambda: self._computed(batch)))
         return self._drawn
+
+    def _overwrites(self, batch: Any) -> bool:
+        """Whether a step writes the tensors that it replaced before it reads them; tried once for each."""
+        assert self._watch is not None
+        replaced = {named(place): place for place in self._watch.replaced()}
+        if not replaced.keys().isdisjoint(self._carried):
+            return False
+        model, places = self.step.model, list(replaced.values())
+        carried = self.graph.warm_up(lambda: depends_on_values(model, lambda: self._computed(batch), places))
+        (self._carried if carried else self._overwritten).update(replaced)
+        return not carried
+
+    def _computed(self, batch: Any) -> Any:
+        """The loss of a training step, or the output of another one."""
+        output = self.step.forward(batch)
+        return self.step.loss(output, batch) if isinstance(self.step, TrainStep) else output
 
     def _drop(self, reason: str) -> None:
         """Forget the graph, which does not fit any more."""

@@ -20,6 +20,9 @@ from typing import Any
 
 import torch
 
+# A namespace, or the cell of a closure, and the name of a value in it.
+Place = tuple[Any, str]
+REPLACED = "a tensor was replaced that the model or the loss reads"
 PLAIN_KINDS = (bool, int, float, complex, str, bytes, type(None))
 # Where installed code lies.
 PACKAGES = ("site-packages", "dist-packages", str(pathlib.Path(torch.__file__).parent))
@@ -49,12 +52,20 @@ class Watch:
     """Tells what changed in a model, a loss and an optimizer since ``remember()``.
 
     ``updates`` says that the optimizer's step is captured too, and ``evaluates`` that the step itself puts the model
-    into evaluation mode. Looking must be quick, so places are found once, and read by functions in C. A new Watch is
-    due when the layers changed.
+    into evaluation mode. The places in ``overwritten``, as ``named()`` has them, are not looked at: the step writes
+    them before it reads them. Looking must be quick, so places are found once, and read by functions in C. A new Watch
+    is due when the layers changed.
     """
 
     def __init__(
-        self, model: torch.nn.Module, loss: Any, optimizer: Any, *, updates: bool = False, evaluates: bool = False
+        self,
+        model: torch.nn.Module,
+        loss: Any,
+        optimizer: Any,
+        *,
+        updates: bool = False,
+        evaluates: bool = False,
+        overwritten: Iterable[tuple[int, str]] = (),
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -66,7 +77,8 @@ class Watch:
         self.hooks = [hooks for module in modules for hooks in hooks_of(module)] + HOOKS_OF_ALL
         self.attributes = [vars(module) for module in modules if "training" in vars(module)]
         self.flags = flag_readers()
-        places = list({(id(place), key): (place, key) for place, key in places_of(modules, loss)}.values())
+        found = {named(place): place for place in places_of(modules, loss)}
+        places = [found[name] for name in found.keys() - set(overwritten)]
         with_tensors = [place for place in places if holds_tensor(value_at(*place))]
         self.numbers_in = Places([place for place in places if not holds_tensor(value_at(*place))])
         self.tensors_in = Places(with_tensors)
@@ -77,7 +89,7 @@ class Watch:
             ("other parameters are trained", self.trains_others),
             ("the hooks of the layers changed", self.has_other_hooks),
             ("a number changed that the model or the loss reads", self.has_other_numbers),
-            ("a tensor was replaced that the model or the loss reads", self.has_other_tensors),
+            (REPLACED, self.has_other_tensors),
             ("a global flag of PyTorch changed", self.has_other_flags),
             ("the optimizer's parameters or state changed", self.updates_others),
             ("other layers are in training mode", self.has_other_modes),
@@ -130,6 +142,12 @@ class Watch:
         """Whether another tensor is where the model or the loss reads one."""
         return not same_objects(self.tensors_in.read(), self.tensors)
 
+    def replaced(self) -> list[Place]:
+        """The places with another tensor."""
+        now = self.tensors_in.read()
+        pairs = zip(self.tensors_in.places, map(operator.is_, now, self.tensors), strict=True)
+        return [place for place, is_same in pairs if not is_same]
+
     def has_other_flags(self) -> bool:
         """Whether a global flag of PyTorch is another."""
         return self.read_flags() != self.flag_values
@@ -173,8 +191,9 @@ class Watch:
 class Places:
     """Namespaces and cells of closures, each with a name, whose values are read quickly."""
 
-    def __init__(self, places: list[tuple[Any, str]]) -> None:
+    def __init__(self, places: list[Place]) -> None:
         named = [(place, key) for place, key in places if type(place) is dict]
+        self.places = [*named, *((place, key) for place, key in places if type(place) is not dict)]
         self.holders, self.keys = [place for place, _ in named], [key for _, key in named]
         self.cells = [place for place, _ in places if type(place) is not dict]
 
@@ -202,6 +221,11 @@ def has_address(tensor: torch.Tensor) -> bool:
         return tensor.data_ptr() is not None
     except RuntimeError:
         return False
+
+
+def named(place: Place) -> tuple[int, str]:
+    """A place as what it can be found by: namespaces themselves would be compared by what is in them."""
+    return id(place[0]), place[1]
 
 
 def value_at(place: Any, key: str) -> Any:
@@ -269,7 +293,7 @@ def is_plain(value: Any) -> bool:
     return type(value) in PLAIN_KINDS or (type(value) is tuple and all(map(is_plain, value)))
 
 
-def places_of(modules: list[torch.nn.Module], loss: Any) -> Iterator[tuple[Any, str]]:
+def places_of(modules: list[torch.nn.Module], loss: Any) -> Iterator[Place]:
     """The plain values and tensors that the forward passes and the loss read, as pairs of a place and a name.
 
     A place is a namespace, or the cell of a closure.
@@ -288,7 +312,7 @@ def places_of(modules: list[torch.nn.Module], loss: Any) -> Iterator[tuple[Any, 
         yield from places_of_call(loss)
 
 
-def places_of_call(call: Any) -> Iterator[tuple[Any, str]]:
+def places_of_call(call: Any) -> Iterator[Place]:
     """The plain values that a function, a method, a partial or an object reads when it is called."""
     if isinstance(call, functools.partial):
         yield from places_of_call(call.func)
@@ -302,14 +326,14 @@ def places_of_call(call: Any) -> Iterator[tuple[Any, str]]:
         yield from places_of_object(call, "__call__")
 
 
-def places_of_object(owner: Any, method: str) -> Iterator[tuple[Any, str]]:
+def places_of_object(owner: Any, method: str) -> Iterator[Place]:
     """The plain values that a method reads in its object."""
     own, kind = getattr(owner, "__dict__", {}), type(owner)  # type: dict[str, Any], Any
     for name in names_read(kind, method) & own.keys():
         yield from places_in(own, name, own[name])
 
 
-def places_of_function(function: Any) -> Iterator[tuple[Any, str]]:
+def places_of_function(function: Any) -> Iterator[Place]:
     """The plain values that a function reads in its closure and among its module's global names."""
     if not isinstance(function, types.FunctionType):
         return
@@ -320,7 +344,7 @@ def places_of_function(function: Any) -> Iterator[tuple[Any, str]]:
             yield from places_in(function.__globals__, name, function.__globals__[name])
 
 
-def places_in(holder: Any, name: str, value: Any) -> Iterator[tuple[Any, str]]:
+def places_in(holder: Any, name: str, value: Any) -> Iterator[Place]:
     """The place of a plain value or a tensor, or the places in a dictionary, a namespace or a dataclass."""
     if is_plain(value) or holds_tensor(value):
         yield holder, name
@@ -349,9 +373,10 @@ def global_names(code: types.CodeType) -> Iterable[str]:
 
 
 def names_in(code: types.CodeType) -> set[str]:
-    """The names that code reads; attributes that it only writes are left out."""
+    """The names that code reads, also by ``getattr``; attributes that it only writes are left out."""
     used = [one.argval for one in dis.get_instructions(code) if one.opname not in ("STORE_ATTR", "DELETE_ATTR")]
-    return {name for name in used if isinstance(name, str)} & set(code.co_names)
+    asked = [one for one in code.co_consts if isinstance(one, str)] if "getattr" in code.co_names else []
+    return {name for name in used if isinstance(name, str)} & set(code.co_names) | set(asked)
 
 
 @functools.cache

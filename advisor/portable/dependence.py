@@ -1,9 +1,13 @@
-"""Random numbers that a step draws on the host: a graph repeats what they decided, so it matters whether they do."""
+"""Whether a step depends on what a graph would repeat: random numbers of the host, and tensors that a step leaves.
 
+A step that depends on neither is captured, though it draws numbers or replaces tensors each time.
+"""
+
+import contextlib
 import pickle
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from advisor.portable.losses import undone
 from advisor.portable.nested import tensors_of
+from advisor.portable.watching import Place, value_at
 
 # The operators whose numbers lie between 0 and 1.
 UNIFORM = ("rand", "uniform_")
@@ -58,10 +63,60 @@ def depends_on_draws(model: torch.nn.Module, call: Callable[[], Any]) -> bool:
             with undone(model):
                 _, *others = host_generators()
                 with draws:
-                    results.append([tensor.detach() for tensor in tensors_of(call())])
+                    results.append(computed(model, call))
                 if draws.others or host_generators()[1:] != others:
                     return True
         except Exception:  # user code under a mode that few people run
             return True
-    least, largest = results
-    return len(least) != len(largest) or not all(map(torch.equal, least, largest))
+    return are_different(*results)
+
+
+def depends_on_values(model: torch.nn.Module, call: Callable[[], Any], places: Sequence[Place]) -> bool:
+    """Whether what a call of a model returns depends on the values in these places, which an earlier call has left.
+
+    A model may keep a tensor in an attribute to use it further down: it writes before it reads. So the call runs twice,
+    once as it is and once without these values, and is undone. True where it cannot run without them.
+    """
+    results = []
+    try:
+        with left_behind(places):
+            for hidden in ((), places):
+                with undone(model):
+                    take_out(hidden)
+                    results.append(computed(model, call))
+    except Exception:  # most of all for a name that is missing
+        return True
+    return are_different(*results)
+
+
+def computed(model: torch.nn.Module, call: Callable[[], Any]) -> list[torch.Tensor]:
+    """What a call returns, and the buffers of the model after it."""
+    return [tensor.detach().clone() for tensor in (*tensors_of(call()), *model.buffers())]
+
+
+def are_different(some: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    """Whether two lists of tensors differ in any value."""
+    return len(some) != len(others) or not all(map(torch.equal, some, others))
+
+
+@contextlib.contextmanager
+def left_behind(places: Sequence[Place]) -> Iterator[None]:
+    """Put the present values of these places back on leaving."""
+    values = [value_at(*place) for place in places]
+    try:
+        yield
+    finally:
+        for (holder, key), value in zip(places, values, strict=True):
+            if type(holder) is dict:
+                holder[key] = value
+            else:
+                holder.cell_contents = value
+
+
+def take_out(places: Sequence[Place]) -> None:
+    """Take the values out of these places."""
+    for holder, key in places:
+        if type(holder) is dict:
+            holder.pop(key, None)
+        else:
+            del holder.cell_contents
