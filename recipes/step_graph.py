@@ -16,8 +16,10 @@ When the kernels are long enough to hide their launches, a replay gains nothing.
 and must not make the host wait: no `.item()`, no branching on a tensor's value, no batch that is smaller than
 the others (use `drop_last=True`). The graph keeps memory of its own, so the reserved memory grows. The step of
 `train_step` copies learning rates in before each replay, so schedules work; when another number changes that the
-model or the loss reads, it records anew. Under float16 the gradient scaler asks the host, so the update stays
-outside the recording. In a recording of your own, Python numbers are frozen, the learning rate among them.
+model or the loss reads, or a tensor is replaced, it records anew. A step that keeps a state in an attribute from one
+call to the next, decides by random numbers of the host, gets sparse batches or writes into its batch is not recorded.
+Under float16 the gradient scaler asks the host, so the update stays outside the recording. In a recording of your own,
+Python numbers are frozen, the learning rate among them.
 
 Numerics
 --------

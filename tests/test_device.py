@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from statistics import median
+
 import pytest
 import torch
 
 from advisor.errors import TargetError
 from advisor.machine import device as devices
 from advisor.machine.device import Backend, Cpu, Identity, backend_of, named
-from advisor.trial.measurement.clock import StepClock
+from advisor.trial.measurement.clock import StepClock, measure
 from advisor.trial.profile.phases import PhaseTimer
 
 
@@ -67,6 +70,44 @@ def test_blocks_on_a_device_that_works_behind_the_host_are_timed_by_its_marks(qu
     blocks = stepping(queue).flowing(4, lambda blocks: len(blocks) >= 5)
     assert {(block.steps, block.samples, block.seconds) for block in blocks} == {(4, 32, 0.012)}
     assert len(blocks) > 5  # what the device was given ahead is counted too
+
+
+def test_work_in_streams_that_no_mark_sees_is_waited_for_after_each_block(monkeypatch):
+    """The marks pass at once: they time the host, which may be ahead of the device by 0.4 s here."""
+    step_s, done_at = 0.004, [0.0]
+
+    def wait_until_ahead_by(seconds):
+        time.sleep(max(0.0, done_at[0] - seconds - time.perf_counter()))
+
+    class Passed:
+        def __init__(self):
+            self.at = time.perf_counter()
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, later):
+            return 1e3 * (later.at - self.at)
+
+    class Elsewhere(Backend):
+        is_ahead = True
+
+        def synchronize(self):
+            wait_until_ahead_by(0.0)
+
+        def mark(self):
+            return Passed()
+
+    def run_steps(steps):
+        wait_until_ahead_by(0.4)
+        done_at[0] = max(done_at[0], time.perf_counter()) + steps * step_s
+        return steps
+
+    monkeypatch.setitem(devices.BACKENDS, "meta", Elsewhere)
+    clock = StepClock(torch.device("meta"), run_steps)
+    blocks = measure(clock, step_s, 0.2)
+    assert median(block.step_ms for block in blocks) >= 1e3 * step_s
+    assert min(clock.step_ms) >= 1e3 * step_s
 
 
 def test_single_steps_are_timed_by_its_marks(queue):

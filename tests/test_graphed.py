@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from statistics import median
 from time import process_time
@@ -85,6 +86,22 @@ def test_maximizing():
         optimizer.param_groups[0]["maximize"] = at >= 7
 
     agree(both(change)[0])
+
+
+@pytest.mark.parametrize("foreach", [True, False, None])
+@pytest.mark.parametrize("kind", [torch.optim.RMSprop, torch.optim.Adadelta])
+def test_a_rate_that_a_loop_over_the_parameters_would_read_on_the_host(kind, foreach, monkeypatch):
+    """There it would end the capture: the update stays outside the graph."""
+    module = sys.modules[kind.__module__]
+    monkeypatch.setattr(module, "_get_capturable_supported_devices", lambda *_, **__: ["cpu"])
+
+    def change(at, model, optimizer):
+        optimizer.param_groups[0]["lr"] = 0.01 / (1 + at)
+
+    found, step = both(change, make=lambda parameters: kind(parameters, capturable=True, foreach=foreach))
+    agree(found)
+    assert step.graph.captures == 1
+    assert (step._rates is not None) == bool(foreach)
 
 
 # --- what it cannot follow ------------------------------------------------------------------------------------
@@ -200,6 +217,23 @@ def test_a_flag_of_pytorch_is_noticed():
     finally:
         torch.use_deterministic_algorithms(False)
     assert not step.captured
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="from PyTorch 2.9 on")
+def test_a_script_that_sets_the_precision_of_float32_by_the_newer_switches():
+    """The older ones raise an error from then on."""
+    step = graphed(model := net(), sgd(model.parameters()))
+    for batch in batches(6):
+        step(batch)
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        step(batches(1)[0])
+        assert not step.captured
+        for batch in batches(8):
+            step(batch)
+        assert step.captured
+    finally:
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_a_smaller_batch_in_between_and_another_shape_that_stays():

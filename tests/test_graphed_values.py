@@ -175,6 +175,26 @@ def test_a_hook_that_comes_later_and_goes_again():
     assert step.captured
 
 
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda model, hook: torch.nn.modules.module.register_module_forward_hook(hook),
+        lambda model, hook: model.last.register_full_backward_hook(hook),
+    ],
+    ids=["of all layers", "of the backward pass"],
+)
+def test_other_hooks_that_come_later_are_called(register):
+    model, seen = net(), []
+    step = graphed(model, sgd(model.parameters()))
+    run(step, batches(6))
+    handle = register(model, lambda module, *_: seen.append(module) if module is model.last else None)
+    try:
+        run(step, batches(6))
+    finally:
+        handle.remove()
+    assert len(seen) == 6
+
+
 def test_hooks_of_the_optimizer_are_called():
     model, seen = net(), []
     optimizer = sgd(model.parameters())

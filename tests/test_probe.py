@@ -5,12 +5,14 @@ import time
 
 import pytest
 import torch
+from graph_stand_in import RecordedGraph
 from torch import nn
 
+from advisor.portable.graphed import GraphedStep
 from advisor.portable.plan import StepPlan
 from advisor.recipe import Components
 from advisor.records import Mode
-from advisor.runtime.step import TrainStep, make_step
+from advisor.runtime.step import InferStep, TrainStep, make_step
 from advisor.trial.measurement.probe import PROBE_STEPS, Probe, probe_inference, probe_training, sample_of, squared_norm
 
 
@@ -110,6 +112,30 @@ def test_a_model_that_is_compiled_in_place_is_not_hooked():
 def test_torchscript_is_not_hooked():
     probe = probe_training(train_step(torch.jit.script(net())), [batch()] * 2, 0)
     assert probe.losses == pytest.approx(probe_training(train_step(), [batch()] * 2, 0).losses)
+
+
+def test_a_captured_step_is_replayed_on_a_batch_that_it_was_not_captured_on():
+    data = [(torch.randn(8, 16), torch.arange(8) % 4) for _ in range(PROBE_STEPS)]
+    step = GraphedStep(train_step(), RecordedGraph())
+    probe = probe_training(step, data, 0)
+    assert (step.graph.captures, step.graph.replays) == (1, 2)
+    plain = probe_training(train_step(), data, 0)
+    assert probe.losses == pytest.approx(plain.losses, rel=1e-5)
+    assert probe.outputs == plain.outputs
+
+
+def test_inference_goes_back_to_the_first_batch_from_another_of_its_shapes():
+    first, shorter, other = torch.ones(8, 2), torch.ones(3, 2), torch.zeros(8, 2)
+    plan = StepPlan(mode=Mode.INFER, device="cpu", grad_mode="no_grad")
+    step = GraphedStep(InferStep(nn.Identity(), plan), RecordedGraph())
+    assert probe_inference(step, [first, shorter, other], 0).outputs == sample_of(first)
+    assert (step.graph.captures, step.graph.replays) == (1, 2)
+    seen = []
+    probe_inference(seen.append, [first, shorter, other], 0)
+    assert list(map(id, seen)) == list(map(id, [first, first, first, other, first]))
+    seen.clear()
+    probe_inference(seen.append, [first, shorter], 0)
+    assert list(map(id, seen)) == [id(first)] * PROBE_STEPS
 
 
 def sleeping(*seconds):

@@ -28,6 +28,7 @@ STEP_MODULES = (
     "optimizer_steps",
     "steps",
     "watching",
+    "host_draws",
     "graphed",
     "own_step",
 )

@@ -1,5 +1,6 @@
 """A step captured in a CUDA graph and replayed. PyTorch documentation, CUDA semantics, CUDA Graphs."""
 
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Mapping
@@ -7,7 +8,8 @@ from typing import Any
 
 import torch
 
-from advisor.portable.nested import copy_into, map_tensors, signature_of, tensors_of
+from advisor.portable.host_draws import DRAWS, depends_on_draws, host_generators
+from advisor.portable.nested import copy_into, copy_of_batch, map_tensors, signature_of, tensors_of
 from advisor.portable.optimizer_options import TensorRates, mark_stepped
 from advisor.portable.optimizer_steps import updates_without_host
 from advisor.portable.steps import InferStep, TrainStep
@@ -25,6 +27,15 @@ MOST_EAGER_STEPS = 3_000  # between two captures
 # Changes of the optimizer's options, each soon after the last, before an update is left outside the graph.
 MOST_OPTION_CHANGES = 1
 GRADIENT = operator.attrgetter("grad")
+
+
+@functools.cache
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that captures on a device. One for all graphs: libraries keep memory to work in for each stream.
+
+    Left to PyTorch, it is on the device that was the current one in the first capture, and records nothing of others.
+    """
+    return torch.cuda.Stream(device)
 
 
 class CudaGraph:
@@ -50,7 +61,7 @@ class CudaGraph:
         torch.cuda.synchronize(self.device)
         graph = torch.cuda.CUDAGraph()
         # A loader's thread that pins memory calls CUDA meanwhile, which any other mode takes for a fault.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=capture_stream(self.device), capture_error_mode="thread_local"):
             self.result = call()
         self.graph = graph
 
@@ -87,6 +98,11 @@ class Patience:
     def is_over(self) -> bool:
         """Whether it is time to capture."""
         return self.steady >= self.needed
+
+    @property
+    def is_almost_over(self) -> bool:
+        """Whether the next eager step would be captured in its place."""
+        return self.steady >= self.needed - 1
 
     def put_off(self, reason: str) -> None:
         """A capture would be wrong: ask again later, and later each time."""
@@ -125,11 +141,13 @@ class GraphedStep:
     The first calls run eagerly on a side stream and are steps like any other. Each replay computes with the present
     learning rates. Before it, what a graph cannot follow is compared with what was captured: the batch's structure,
     shapes, types and Python values; the layers, their modes and hooks; the parameters and which of them are trained;
-    the numbers that the model and the loss read (``watching.py`` says which are found); the optimizer's other options
-    and its state. Where that changed, the step runs eagerly and is captured again once it has settled. A batch that
-    differs once, such as a short last one, runs eagerly between replays. Where options other than the learning rate
-    change again and again, where the optimizer's step needs the host, and where gradients are scaled, the update stays
-    outside the graph. A step that cannot be captured goes on eagerly, with a warning that says why.
+    the numbers and tensors that the model and the loss read (``watching.py`` says which are found); the optimizer's
+    other options and its state. Where that changed, the step runs eagerly and is captured again once it has settled. A
+    batch that differs once, such as a short last one, runs eagerly between replays. Where options other than the
+    learning rate change again and again, where the optimizer's step needs the host, and where gradients are scaled, the
+    update stays outside the graph. A step in which something changes each time, that decides by random numbers of the
+    host, or that writes into its batch goes on eagerly, with a warning that says why. Raises what a capture raises, as
+    where the host reads a result.
     """
 
     def __init__(self, step: TrainStep | InferStep, graph: Any = None) -> None:
@@ -144,6 +162,7 @@ class GraphedStep:
         self._optimizer = step.optimizer if isinstance(step, TrainStep) else None
         self._watch: Watch | None = None
         self._rates: TensorRates | None = None  # of an update that is captured
+        self._drawn: bool | None = None  # whether random numbers of the host decide on the step; None until it drew
         self._options: list[Any] = []
         self._option_changes = 0
         self._last_key: Any = None
@@ -152,6 +171,7 @@ class GraphedStep:
         self._static_batch: Any = None
         self._parameters: list[Any] = []
         self._gradients: list[Any] = []
+        self._others: list[tuple[Any, torch.Tensor]] = []  # parameters of other optimizers, and the graph's gradients
 
     @property
     def captured(self) -> bool:
@@ -190,7 +210,8 @@ class GraphedStep:
             self._capture(moved)
             self._captured_key, self._host_places = key, places
             return self._replay()
-        return self._run_eagerly(moved)
+        own = set(map(id, tensors_of(batch)))
+        return self._run_eagerly(moved, [tensor for tensor in tensors_of(moved) if id(tensor) in own])
 
     # --- what changed ---------------------------------------------------------------------------------------------
 
@@ -234,6 +255,7 @@ class GraphedStep:
         step, inside = self.step, self._update_inside
         loss = step.loss_function if isinstance(step, TrainStep) else None
         evaluates = isinstance(step, InferStep) and step.evaluates
+        self._drawn = None
         self._watch = Watch(step.model, loss, self._optimizer, updates=inside, evaluates=evaluates)
         self._options = options_of(self._optimizer) if inside else []
 
@@ -247,27 +269,58 @@ class GraphedStep:
 
     # --- running --------------------------------------------------------------------------------------------------
 
-    def _run_eagerly(self, batch: Any) -> Any:
-        result = self.graph.warm_up(lambda: self.step.run(batch))
-        if not self.captured and (changed := self._changed()):
-            # The first step makes the optimizer's state. One that changes something each time is never captured.
-            self._look_anew()
-            self.patience.look(changed)
+    def _run_eagerly(self, batch: Any, given: list[torch.Tensor]) -> Any:
+        """Run a step; ``given`` are the tensors of the batch that are the caller's own."""
+        if self.captured:  # a batch of another form, in between
+            result = self.graph.warm_up(lambda: self.step.run(batch))
+        else:
+            generators = host_generators() if self.patience.is_almost_over else []
+            versions = list(map(writes_to, given))
+            result = self.graph.warm_up(lambda: self.step.run(batch))
+            drew = bool(generators) and host_generators() != generators
+            self._look_after_a_step(batch, drew=drew, wrote=list(map(writes_to, given)) != versions)
         self.patience.ran_eagerly()
         return result
+
+    def _look_after_a_step(self, batch: Any, *, drew: bool, wrote: bool) -> None:
+        """Note what an eager step changed: the first makes the optimizer's state.
+
+        A step that changes something each time is never captured, and neither is one that the host's draws decide on,
+        or one that writes into tensors of the caller's, such as a cache: a graph has copies of them.
+        """
+        if changed := self._changed():
+            self._look_anew()
+        elif drew and self._is_drawn(batch):
+            changed = DRAWS
+        elif wrote:
+            changed = "the step writes into the batch that it is given"
+        if changed:
+            self.patience.look(changed)
+
+    def _is_drawn(self, batch: Any) -> bool:
+        """Whether random numbers of the host decide what a step computes; tried once, until something changes."""
+        if self._drawn is None:
+            step = self.step
+
+            def computed() -> Any:
+                output = step.forward(batch)
+                return step.loss(output, batch) if isinstance(step, TrainStep) else output
+
+            self._drawn = self.graph.warm_up(lambda: depends_on_draws(step.model, computed))
+        return self._drawn
 
     def _drop(self, reason: str) -> None:
         """Forget the graph, which does not fit any more."""
         self.patience.ended(reason)
         self._captured_key = self._static_batch = self._rates = None
-        self._parameters, self._gradients = [], []
+        self._parameters, self._gradients, self._others = [], [], []
         self.graph.drop()
         self._look_anew()
 
     def _capture(self, batch: Any) -> None:
         if self.captured:
             self._drop("the batches have another form")
-        self._static_batch = map_tensors(torch.clone, batch)
+        self._static_batch = copy_of_batch(batch)
         self._look_anew()
         step = self.step
         if not isinstance(step, TrainStep):
@@ -276,11 +329,28 @@ class GraphedStep:
         self._rates = TensorRates(step.optimizer, self.device) if self._update_inside else None
         if self._rates is not None:
             self._rates.refresh()
-        step.optimizer.zero_grad(set_to_none=True)  # the graph makes gradients in memory of its own
-        self.graph.capture(lambda: self._step_to_capture(step, self._rates))
-        of_model = [*step.parameters, *step.model.parameters()]
-        self._parameters = [p for p in dict.fromkeys(of_model) if p.grad is not None]
-        self._gradients = list(map(GRADIENT, self._parameters))
+        self._record(step)
+
+    def _record(self, step: TrainStep) -> None:
+        """Capture a training step. The graph makes gradients in memory of its own, where each replay overwrites them.
+
+        Those that another optimizer uses are added up until its step: they are kept, and added to after each replay.
+        """
+        assert self._watch is not None
+        own = dict.fromkeys(step.parameters)
+        others = [parameter for parameter in dict.fromkeys(self._watch.parameters) if parameter not in own]
+        added_up = list(map(GRADIENT, others))
+        step.optimizer.zero_grad(set_to_none=True)
+        for parameter in others:
+            parameter.grad = None
+        try:
+            self.graph.capture(lambda: self._step_to_capture(step, self._rates))
+            self._parameters = [parameter for parameter in own if parameter.grad is not None]
+            self._gradients = list(map(GRADIENT, self._parameters))
+            self._others = [(parameter, parameter.grad) for parameter in others if parameter.grad is not None]
+        finally:
+            for parameter, gradient in zip(others, added_up, strict=True):
+                parameter.grad = gradient
 
     def _step_to_capture(self, step: TrainStep, rates: TensorRates | None) -> torch.Tensor:
         loss = step.loss(step.forward(self._static_batch), self._static_batch)
@@ -297,6 +367,7 @@ class GraphedStep:
         self.patience.replayed()
         if isinstance(self.step, TrainStep):
             self._put_gradients_back()
+            self._add_up_for_others()
             if self._rates is None:
                 self.step.update()
             else:
@@ -319,6 +390,15 @@ class GraphedStep:
             for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
                 parameter.grad = gradient
 
+    def _add_up_for_others(self) -> None:
+        """Do with the gradients that another optimizer uses what a backward pass does: add to what is there."""
+        present = [(parameter.grad, gradient) for parameter, gradient in self._others if parameter.grad is not None]
+        for parameter, gradient in self._others:
+            if parameter.grad is None:
+                parameter.grad = gradient.clone()
+        if present:
+            torch._foreach_add_(*map(list, zip(*present, strict=True)))
+
 
 def options_of(optimizer: Any) -> list[Any]:
     """The options of an optimizer's groups but the learning rate, which a captured update reads in a tensor."""
@@ -329,6 +409,11 @@ def options_of(optimizer: Any) -> list[Any]:
 def copied(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that belongs to the caller, and to no autograd graph that a replay does not renew."""
     return tensor.detach().clone()
+
+
+def writes_to(tensor: torch.Tensor) -> int:
+    """The number of writes to a tensor; 0 where nobody counts them."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def host_places(batch: Any, device: torch.device) -> tuple[int, ...]:

@@ -169,6 +169,12 @@ def takes_non_blocking(kind: type) -> bool:
     return "non_blocking" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
+def copy_of_batch(batch: Any) -> Any:
+    """A batch of the same structure with tensors of its own, of which those need gradients that needed them there."""
+    return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), batch)
+
+
+@torch.no_grad()
 def copy_into(static: Any, batch: Any) -> None:
     """Copy a batch's tensors into the tensors of a batch of the same structure and shapes; types are converted."""
     for destination, source in zip(tensors_of(static), tensors_of(batch), strict=True):
@@ -191,7 +197,9 @@ def add_signature(part: Any, found: list[Any], inside: frozenset[int]) -> None:
     """Append the structure of a part of a batch, without its tensors' contents. ``inside``: the enclosing objects."""
     kind = type(part)
     if kind is torch.Tensor or isinstance(part, torch.Tensor):
-        found += (part.shape, part.dtype)
+        found += (part.shape, part.dtype, part.requires_grad)
+        if part.layout is not torch.strided:
+            found.append(object())  # copying into a sparse tensor gives it other memory
     elif kind in PLAIN:
         found += (kind, part)
     elif isinstance(part, list | tuple):

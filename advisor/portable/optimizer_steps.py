@@ -5,8 +5,12 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from advisor.portable.optimizer_options import TensorRates, mark_stepped, on_device, set_options, torch_class
+
+# Their loop over the parameters hands the rate to each kernel as a number, which asks the device for it.
+READ_RATES_IN_LOOPS = (torch.optim.RMSprop, torch.optim.Adadelta)
 
 
 def make_capturable(optimizer: Any, device: torch.device) -> None:
@@ -22,7 +26,17 @@ def updates_without_host(optimizer: Any) -> bool:
     """
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False
-    return torch_class(optimizer) is not None and all(map(on_device, optimizer.param_groups))
+    kind = torch_class(optimizer)
+    if kind in READ_RATES_IN_LOOPS and any(map(runs_in_loop, optimizer.param_groups)):
+        return False
+    return kind is not None and all(map(on_device, optimizer.param_groups))
+
+
+def runs_in_loop(group: dict[str, Any]) -> bool:
+    """Whether a group's parameters are updated one after the other."""
+    if group["foreach"] is not None:
+        return not group["foreach"]
+    return not _default_to_fused_or_foreach(group["params"], group["differentiable"])[1]
 
 
 def check_compilable(optimizer: Any) -> None:

@@ -4,7 +4,8 @@ A CUDA graph repeats kernels on the same memory. It follows what happens in that
 takes the place of another, a layer that is frozen, a changed mode, hook or Python number. Numbers are looked for in the
 attributes, closures and global names that the loss and the layers' ``forward`` read, and in dictionaries, namespaces
 and dataclasses that these hold. A number that is reached in another way, such as through a function that the loss
-calls, is not noticed: keep it in a tensor and change that in place.
+calls, is not noticed: keep it in a tensor and change that in place. Tensors are looked for in the same places: one
+that takes the place of another is noticed.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import functools
 import operator
 import pathlib
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
 from typing import Any
 
@@ -32,9 +33,16 @@ FLAG_NAMES = (
     "_get_deterministic_algorithms",
     "_get_cudnn_benchmark",
     "_get_cudnn_deterministic",
-    "_get_cudnn_allow_tf32",
-    "_get_float32_matmul_precision",
 )
+# Those of the precision of float32, which refuse to answer where a script has used the functions that came after them.
+PRECISION_NAMES = ("_get_cudnn_allow_tf32", "_get_float32_matmul_precision")
+# What these functions are asked for, from PyTorch 2.9 on.
+PRECISIONS = (("cuda", "matmul"), ("cuda", "conv"), ("cuda", "rnn"))
+# Hooks of all layers that there are, by their numbers.
+HOOKS_OF_ALL: list[Any] = [
+    getattr(torch.nn.modules.module, f"_global_{kind}_hooks")
+    for kind in ("forward", "forward_pre", "backward", "backward_pre")
+]
 
 
 class Watch:
@@ -55,13 +63,13 @@ class Watch:
         roots = [model, loss] if isinstance(loss, torch.nn.Module) else [model]
         self.modules = modules = list(dict.fromkeys(module for root in roots for module in root.modules()))
         self.own = [part for module in modules for part in parts_of_module(module) if part]
-        self.hooks = [hooks for module in modules for hooks in (module._forward_hooks, module._forward_pre_hooks)]
+        self.hooks = [hooks for module in modules for hooks in hooks_of(module)] + HOOKS_OF_ALL
         self.attributes = [vars(module) for module in modules if "training" in vars(module)]
-        self.flags = [getattr(torch._C, name) for name in FLAG_NAMES if hasattr(torch._C, name)]
+        self.flags = flag_readers()
         places = list({(id(place), key): (place, key) for place, key in places_of(modules, loss)}.values())
-        named = [(place, key) for place, key in places if type(place) is dict]
-        self.holders, self.keys = [place for place, _ in named], [key for _, key in named]
-        self.cells = [place for place, _ in places if type(place) is not dict]
+        with_tensors = [place for place in places if holds_tensor(value_at(*place))]
+        self.numbers_in = Places([place for place in places if not holds_tensor(value_at(*place))])
+        self.tensors_in = Places(with_tensors)
         self.remember()
         self.checks = (
             ("layers, parameters or buffers of the model changed", self.has_other_objects),
@@ -69,6 +77,7 @@ class Watch:
             ("other parameters are trained", self.trains_others),
             ("the hooks of the layers changed", self.has_other_hooks),
             ("a number changed that the model or the loss reads", self.has_other_numbers),
+            ("a tensor was replaced that the model or the loss reads", self.has_other_tensors),
             ("a global flag of PyTorch changed", self.has_other_flags),
             ("the optimizer's parameters or state changed", self.updates_others),
             ("other layers are in training mode", self.has_other_modes),
@@ -85,7 +94,8 @@ class Watch:
         self.evaluated = self.is_evaluated()
         self.modes = list(map(dict.get, self.attributes, repeat("training")))
         self.hook_count = sum(map(len, self.hooks))
-        self.numbers = self.read_numbers()
+        self.numbers = self.numbers_in.read()
+        self.tensors = self.tensors_in.read()
         self.flag_values = self.read_flags()
         self.optimized = self.read_optimizer()
 
@@ -114,7 +124,11 @@ class Watch:
 
     def has_other_numbers(self) -> bool:
         """Whether a plain value that the model or the loss reads is another."""
-        return not same_numbers(self.read_numbers(), self.numbers)
+        return not same_numbers(self.numbers_in.read(), self.numbers)
+
+    def has_other_tensors(self) -> bool:
+        """Whether another tensor is where the model or the loss reads one."""
+        return not same_objects(self.tensors_in.read(), self.tensors)
 
     def has_other_flags(self) -> bool:
         """Whether a global flag of PyTorch is another."""
@@ -138,10 +152,6 @@ class Watch:
         """The layers, parameters and buffers of all modules."""
         return list(chain.from_iterable(map(dict.values, self.own)))
 
-    def read_numbers(self) -> list[Any]:
-        """The plain values that the model and the loss read."""
-        return [*map(dict.get, self.holders, self.keys), *map(value_of_cell, self.cells)]
-
     def read_flags(self) -> list[Any]:
         """PyTorch's global flags."""
         return [flag() for flag in self.flags]
@@ -155,8 +165,30 @@ class Watch:
         parameters = chain.from_iterable([group["params"] for group in groups])
         if not self.updates:
             return list(parameters)
+        state = chain.from_iterable(map(dict.values, optimizer.state.values()))
         # A function of the optimizer's own takes the place of ``step``, as schedulers do.
-        return [vars(optimizer).get("step"), groups, optimizer.state, *groups, *parameters, *optimizer.state.values()]
+        return [vars(optimizer).get("step"), groups, optimizer.state, *groups, *parameters, *state]
+
+
+class Places:
+    """Namespaces and cells of closures, each with a name, whose values are read quickly."""
+
+    def __init__(self, places: list[tuple[Any, str]]) -> None:
+        named = [(place, key) for place, key in places if type(place) is dict]
+        self.holders, self.keys = [place for place, _ in named], [key for _, key in named]
+        self.cells = [place for place, _ in places if type(place) is not dict]
+
+    def read(self) -> list[Any]:
+        """The present values."""
+        return [*map(dict.get, self.holders, self.keys), *map(value_of_cell, self.cells)]
+
+
+def flag_readers() -> list[Callable[[], Any]]:
+    """Functions that return PyTorch's global flags that choose kernels."""
+    newer = getattr(torch._C, "_get_fp32_precision_getter", None)
+    names = FLAG_NAMES if newer else FLAG_NAMES + PRECISION_NAMES
+    readers = [getattr(torch._C, name) for name in names if hasattr(torch._C, name)]
+    return [*readers, *(functools.partial(newer, *asked) for asked in PRECISIONS if newer)]
 
 
 def parts_of_module(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
@@ -170,6 +202,11 @@ def has_address(tensor: torch.Tensor) -> bool:
         return tensor.data_ptr() is not None
     except RuntimeError:
         return False
+
+
+def value_at(place: Any, key: str) -> Any:
+    """The value in a namespace or a cell."""
+    return place.get(key) if type(place) is dict else value_of_cell(place)
 
 
 def value_of_cell(cell: Any) -> Any:
@@ -196,7 +233,7 @@ def same_numbers(one: list[Any], other: list[Any]) -> bool:
 def foreign_hook(modules: list[torch.nn.Module]) -> str:
     """A sentence on a hook of the user's own, which a graph would leave out; empty where there is none."""
     for module in modules:
-        hooks = [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]
+        hooks = [*hooks_of(module), *HOOKS_OF_ALL]
         for parameter in module._parameters.values():
             hooks += [
                 getattr(parameter, name, None) or {} for name in ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -208,11 +245,23 @@ def foreign_hook(modules: list[torch.nn.Module]) -> str:
     return ""
 
 
+def hooks_of(module: torch.nn.Module) -> list[Any]:
+    """A layer's own hooks, by their numbers."""
+    return [module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks]
+
+
 def is_installed(call: Any) -> bool:
     """Whether the code of a function or of an object that is called belongs to an installed package."""
     function = getattr(call, "__func__", call)
     code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
     return code is None or any(place in code.co_filename for place in PACKAGES)
+
+
+def holds_tensor(value: Any) -> bool:
+    """Whether a value is a tensor, or a tuple or a list with one in it."""
+    if type(value) in (tuple, list):
+        return any(isinstance(part, torch.Tensor) for part in value)
+    return isinstance(value, torch.Tensor)
 
 
 def is_plain(value: Any) -> bool:
@@ -221,7 +270,10 @@ def is_plain(value: Any) -> bool:
 
 
 def places_of(modules: list[torch.nn.Module], loss: Any) -> Iterator[tuple[Any, str]]:
-    """The plain values that the forward passes and the loss read: pairs of a holder (namespace or cell) and a name."""
+    """The plain values and tensors that the forward passes and the loss read, as pairs of a place and a name.
+
+    A place is a namespace, or the cell of a closure.
+    """
     for module in modules:
         kind: Any = type(module)
         of_torch = kind.__module__.startswith("torch.")
@@ -269,12 +321,12 @@ def places_of_function(function: Any) -> Iterator[tuple[Any, str]]:
 
 
 def places_in(holder: Any, name: str, value: Any) -> Iterator[tuple[Any, str]]:
-    """The place of a plain value, or the places in a dictionary, a namespace or a dataclass."""
-    if is_plain(value):
+    """The place of a plain value or a tensor, or the places in a dictionary, a namespace or a dataclass."""
+    if is_plain(value) or holds_tensor(value):
         yield holder, name
     elif type(value) is dict or isinstance(value, types.SimpleNamespace) or is_options(value):
         inside = value if type(value) is dict else vars(value)
-        yield from ((inside, key) for key, part in inside.items() if is_plain(part))
+        yield from ((inside, key) for key, part in inside.items() if is_plain(part) or holds_tensor(part))
 
 
 def is_options(value: Any) -> bool:
@@ -296,6 +348,12 @@ def global_names(code: types.CodeType) -> Iterable[str]:
     return (one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL")
 
 
+def names_in(code: types.CodeType) -> set[str]:
+    """The names that code reads; attributes that it only writes are left out."""
+    used = [one.argval for one in dis.get_instructions(code) if one.opname not in ("STORE_ATTR", "DELETE_ATTR")]
+    return {name for name in used if isinstance(name, str)} & set(code.co_names)
+
+
 @functools.cache
 def names_read(kind: Any, method: str) -> frozenset[str]:
     """The names that a method of a class reads, in itself and in the class's other methods that it may call."""
@@ -306,7 +364,7 @@ def names_read(kind: Any, method: str) -> frozenset[str]:
         found_in = [vars(base)[name] for base in kind.__mro__ if name in vars(base) and base is not torch.nn.Module]
         for function in [getattr(one, "fget", one) for one in found_in]:  # also of a property
             if isinstance(function, types.FunctionType):
-                read = {name for code in codes_of(function.__code__) for name in code.co_names}
+                read = {name for code in codes_of(function.__code__) for name in names_in(code)}
                 names |= read - found
                 found |= read
     return frozenset(found)

@@ -65,6 +65,23 @@ def test_blocks_of_a_gpu_that_is_busy_all_the_time_are_the_same_in_both_ways():
     assert ratio == pytest.approx(1.0, rel=0.02)
 
 
+def test_work_in_a_stream_of_the_steps_own_is_timed_too():
+    """Marks in the current stream do not see it."""
+    device, stream = torch.device("cuda"), torch.cuda.Stream()
+    matrix = torch.rand(4096, 4096, device=device)
+
+    def run_steps(steps):
+        with torch.cuda.stream(stream):
+            for _ in range(steps):
+                torch.mm(matrix, matrix)
+        return steps
+
+    clock = StepClock(device, run_steps)
+    step_s = clock.run(100).seconds / 100
+    step_ms = median(block.step_ms for block in measure(clock, step_s, 0.4))
+    assert step_ms == pytest.approx(1e3 * step_s, rel=0.1)
+
+
 def test_a_step_that_begins_with_small_kernels_takes_in_a_trial_what_it_takes_in_a_loop():
     """The host launches them while the device still computes the step before, unless the clock waits in between."""
     device = torch.device("cuda")

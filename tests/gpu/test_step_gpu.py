@@ -10,7 +10,7 @@ from graphed_steps import STEPS, Net, loaded_state, plain
 from torch import nn
 
 from advisor.export.python_file import python_source
-from advisor.portable.graphed import GraphedStep
+from advisor.portable.graphed import CudaGraph, GraphedStep
 from advisor.portable.plan import StepPlan
 from advisor.portable.steps import TrainStep
 from advisor.recipe.catalog import load_catalog
@@ -179,6 +179,14 @@ def test_a_captured_step_does_what_the_plain_loop_does(change, make, settings):
     assert isinstance(step, GraphedStep)
 
 
+@pytest.mark.parametrize("foreach", [True, False, None])
+@pytest.mark.parametrize("kind", [torch.optim.RMSprop, torch.optim.Adadelta])
+def test_a_rate_that_a_loop_over_the_parameters_would_read_on_the_host(kind, foreach):
+    step = agree(assigned_rate, lambda parameters: kind(parameters, foreach=foreach))
+    assert step.captured
+    assert (step._rates is None) == (foreach is False)
+
+
 @pytest.mark.parametrize("make", [sgd, adam])
 def test_a_cycle_of_momentum_leaves_the_update_outside_and_is_captured_again(make):
     step = agree(one_cycle, make, FUSED)
@@ -299,6 +307,71 @@ def test_inference_in_between_keeps_the_modes_and_the_statistics(settings):
     others, other_mean = run(settings, infers=True)
     assert others == pytest.approx(losses, rel=2e-3)
     torch.testing.assert_close(other_mean, mean, rtol=1e-3, atol=1e-4)
+
+
+def test_a_graph_is_captured_on_the_device_of_its_first_steps():
+    """On another one it would record nothing, and a replay would compute nothing."""
+    for number in range(torch.cuda.device_count()):
+        device = torch.device("cuda", number)
+        graph, total, captured = CudaGraph(device), torch.zeros((), device=device), []
+
+        def add(total=total, captured=captured):
+            captured.append(torch.cuda.is_current_stream_capturing())
+            total.add_(1)
+
+        graph.warm_up(add)
+        graph.capture(add)
+        graph.replay()
+        assert captured == [False, True]
+        assert total.item() == 2
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs are needed")
+def test_a_captured_step_of_a_model_on_another_gpu_than_the_current_one():
+    assert torch.cuda.current_device() == 0
+    found = []
+    for settings in ({}, CAPTURED):
+        torch.manual_seed(0)
+        model = Net(16).to("cuda:1")
+        step = by_api(settings, model, adam(model.parameters()), nn.CrossEntropyLoss())[2]
+        found.append(([step(batch).item() for batch in batches()], model.first.weight.detach()))
+    (losses, weight), (others, other_weight) = found
+    assert step.captured
+    assert others == pytest.approx(losses, rel=2e-3)
+    torch.testing.assert_close(other_weight, weight, rtol=1e-3, atol=1e-4)
+
+
+def sloped(model, batch):
+    inputs = batch[0].requires_grad_()
+    output = model(inputs)
+    (slope,) = torch.autograd.grad(output.square().sum(), inputs, create_graph=True)
+    return nn.functional.cross_entropy(output, batch[1]) + slope.square().mean()
+
+
+@pytest.mark.parametrize("settings", [CAPTURED, FUSED], ids=["captured", "fused"])
+def test_a_loss_that_wants_gradients_of_its_inputs(settings):
+    data = [(x.cuda(), y.cuda()) for x, y in batches()]
+    assert agree(nothing, adam, settings, loss=sloped, data=data).captured
+
+
+def test_gradients_for_another_optimizer_add_up_until_its_step():
+    def trained_in_turns(settings):
+        model = net()
+        trunk = torch.optim.SGD([*model.first.parameters(), *model.norm.parameters()], lr=0.05)
+        _, _, step = by_api(settings, model, adam(model.last.parameters()), nn.CrossEntropyLoss())
+        losses = []
+        for at, batch in enumerate(batches(20)):
+            losses.append(step(batch).item())
+            if at % 3 == 2:
+                trunk.step()
+                trunk.zero_grad()
+        return losses, model.first.weight.detach(), step
+
+    losses, weight, _ = trained_in_turns({})
+    others, other_weight, step = trained_in_turns(CAPTURED)
+    assert step.captured
+    assert others == pytest.approx(losses, rel=2e-3)
+    torch.testing.assert_close(other_weight, weight, rtol=1e-3, atol=1e-4)
 
 
 def test_reduce_overhead_gives_outputs_and_losses_of_their_own():

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import sys
+import textwrap
+from pathlib import Path
 
 import pytest
 import torch
+
+from advisor.records import TargetSpec
+from advisor.target.entrypoint import load_target
+from scripts.steps import HEAD, STEP
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +21,17 @@ def own_program(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Run a script's text, in an empty folder, up to its loop; returns that and the names of the script."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*parts: str, name: str = "train.py"):
+        body = "".join(map(textwrap.dedent, parts))
+        Path(name).write_text(HEAD + body.replace("STEP", STEP))
+        loop = load_target(TargetSpec(name, str(tmp_path), device="cpu"))
+        return loop, vars(__import__("__main__"))
+
+    return run

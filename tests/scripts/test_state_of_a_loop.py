@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
 import torch
 
 from advisor.errors import TargetError
-from advisor.records import TargetSpec
-from advisor.target.entrypoint import load_target
 from advisor.target.scripts.draft import draft_of
-from scripts.steps import step_of
-
-HEAD = """
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-numbers = torch.arange(64.0)[:, None]
-loader = DataLoader(TensorDataset(numbers, 2 * numbers), batch_size=8)
-model = nn.Linear(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-seen = []
-
-"""
-STEP = "loss = (model(x) - y).abs().mean(); optimizer.zero_grad(); loss.backward(); optimizer.step()"
-
-
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """Run a script's text, in an empty folder, up to its loop; returns that and the names of the script."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(body: str, name: str = "train.py"):
-        Path(name).write_text(HEAD + textwrap.dedent(body).replace("STEP", STEP))
-        loop = load_target(TargetSpec(name, str(tmp_path), device="cpu"))
-        return loop, vars(__import__("__main__"))
-
-    return run
-
-
-def batches(loop, count):
-    """Run some steps of a loop, each on its own batch."""
-    step = step_of(loop)
-    return [float(step(batch)) for _, batch in zip(range(count), loop.data, strict=False)]
+from scripts.steps import HEAD, STEP, batches
 
 
 class TestNames:
@@ -331,6 +295,20 @@ for batch in DataLoader([dict(x=n, y=2 * n, mask=n) for n in numbers], batch_siz
 """)
         assert (loop.step is None) is plain
 
+    @pytest.mark.parametrize(("inputs", "plain"), [("numbers", True), ("torch.randn(64, 1)", False)])
+    def test_a_loop_without_a_loader_is_plain_on_the_batch_that_it_always_uses(self, script, inputs, plain):
+        loop, _ = script(f"""
+            criterion = nn.MSELoss()
+            for epoch in range(100):
+                x = {inputs}
+                loss = criterion(model(x), numbers)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """)
+        assert (loop.step is None) is plain
+        assert "making of batches" not in " ".join(loop.notes)
+
 
 def test_a_script_of_a_package_finds_what_is_beside_it(script, tmp_path):
     """``python -m package.inner.train``, by its path."""
@@ -344,7 +322,7 @@ def test_a_script_of_a_package_finds_what_is_beside_it(script, tmp_path):
         for x, y in DataLoader(loader.dataset, SIZE):
             STEP
         """,
-        "package/inner/train.py",
+        name="package/inner/train.py",
     )
     assert names["__package__"] == "package.inner"
     assert len(batches(loop, 2)) == 2

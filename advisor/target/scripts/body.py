@@ -8,7 +8,7 @@ import copy
 import itertools
 import linecache
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
@@ -19,10 +19,12 @@ from advisor.runtime.loader import batches_in
 from advisor.target.scripts.contexts import Context, contexts_of, entered
 from advisor.target.scripts.files import writing_over_nothing
 from advisor.target.scripts.names import Names
-from advisor.target.scripts.watch import Where
+from advisor.target.scripts.readings import Readings
+from advisor.target.scripts.watch import Seen, Where
 
 Loop = ast.For | ast.While
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_REPEATING = (ast.For, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _ITEM, _LEFT = "__perf_advisor_item__", "__perf_advisor_left__"
 
 
@@ -32,15 +34,20 @@ class NoBodyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FoundLoop:
-    """A loop of the script's: its statement, the names as they are in its frame, and where it stands.
+    """A loop of the script's: its statement, the names as they are in its frame, and the code that it is part of.
 
     ``contexts`` are the blocks of PyTorch's around it, the outermost first.
     """
 
     statement: Loop
     names: dict[str, Any]
-    file: str
+    code: CodeType
     contexts: tuple[Context, ...] = ()
+
+    @property
+    def file(self) -> str:
+        """The file that the loop is in."""
+        return self.code.co_filename
 
     @property
     def place(self) -> str:
@@ -70,16 +77,29 @@ def training_loop(frames: Iterable[Where], loader: Any) -> FoundLoop:
     return found[0]
 
 
-def step_of(loop: FoundLoop, loader: Any) -> tuple[Callable[[Any], torch.Tensor], Any]:
+def step_of(loop: FoundLoop, seen: Seen) -> tuple[Callable[[Any], torch.Tensor], Any]:
     """The body as ``step(batch) -> loss``, and what feeds it: the loader, or what the loop goes through.
 
     Raises NoBodyError for a body that cannot stand by itself.
     """
+    loader = seen.loader
     position = _position_of(loader, loop) if loader is not None else None
-    body = Body(loop, _counter_of(loop, loader) if position == _COUNTED else None)
     if position is not None:
-        return body, loader
-    return body, _items(loop)
+        return Body(loop, Readings(seen.iterators), _counter_of(loop, loader) if position == _COUNTED else None), loader
+    if loader is not None and _reads_once(loop, seen.reads):
+        return Body(loop, Readings(seen.iterators, fed=loader), Rounds(_items(loop))), loader
+    return Body(loop, Readings(seen.iterators)), _items(loop)
+
+
+def _reads_once(loop: FoundLoop, reads: Iterable[tuple[CodeType, int]]) -> bool:
+    """Whether each round of a loop reads one batch with ``next``, itself or in what it calls."""
+    last = loop.statement.end_lineno or 0
+    lines = {line for code, line in reads if code is loop.code and loop.statement.body[0].lineno <= line <= last}
+    if len(lines) != 1:
+        return False
+    (line,) = lines
+    around = [n for s in loop.statement.body for n in ast.walk(s) if isinstance(n, _REPEATING)]
+    return not any(node.lineno <= line <= (node.end_lineno or 0) for node in around)
 
 
 @dataclass(slots=True)
@@ -103,25 +123,42 @@ class Counter:
         return last > self.first
 
 
+@dataclass(slots=True)
+class Rounds:
+    """The items of a loop that reads its batches by itself, one in each round, from the first one again at the end."""
+
+    items: Iterable[Any]
+    _left: Iterator[Any] = field(default_factory=lambda: iter(()))
+
+    def next(self) -> Any:
+        """The item of the next round."""
+        for item in self._left:
+            return item
+        self._left = iter(self.items)
+        return next(self._left)
+
+
 class Body:
     """The statements of a loop, run for one item after another in the names that the loop had.
 
     Returns the last tensor that ``backward`` was called on. Raises TargetError where the loop comes to its end.
-    ``counter`` counts the batches where the loop does so with ``enumerate``.
+    ``turns`` counts the batches where the loop does so with ``enumerate``, or has the items of one that reads its
+    batches by itself.
     """
 
-    def __init__(self, loop: FoundLoop, counter: Counter | None) -> None:
+    def __init__(self, loop: FoundLoop, readings: Readings, turns: Counter | Rounds | None = None) -> None:
         self.loop = loop
+        self._readings = readings
         self._code = _compiled(loop)
         self._names = loop.names
-        self._counter = counter
+        self._turns = turns
         around = loop.contexts
         self._contexts = (lambda: entered(around)) if around else contextlib.nullcontext
 
     def __call__(self, batch: Any) -> torch.Tensor:
         """Run the body on a batch and return the loss."""
         losses = self._round(batch)
-        if not losses and self._counter is not None and self._counter.begins_anew():
+        if not losses and isinstance(self._turns, Counter) and self._turns.begins_anew():
             losses = self._round(batch)  # a loop that ends by its count goes on in the next epoch
         if not losses:
             raise TargetError(
@@ -132,10 +169,22 @@ class Body:
 
     def _round(self, batch: Any) -> list[torch.Tensor]:
         """Run the body on a batch and return what ``backward`` was called on."""
-        self._names[_ITEM] = batch if self._counter is None else (self._counter.next(), batch)
-        with _losses() as losses, writing_over_nothing(), contextlib.suppress(_Left), self._contexts():
+        self._names[_ITEM] = self._item(batch)
+        with (
+            _losses() as losses,
+            self._readings.of(batch),
+            writing_over_nothing(),
+            contextlib.suppress(_Left),
+            self._contexts(),
+        ):
             exec(self._code, self._names)  # noqa: S102 - it is the user's own loop
         return losses
+
+    def _item(self, batch: Any) -> Any:
+        """What the loop's variable is bound to in the next round."""
+        if isinstance(self._turns, Rounds):
+            return self._turns.next()
+        return batch if self._turns is None else (self._turns.next(), batch)
 
 
 @contextlib.contextmanager
@@ -236,7 +285,7 @@ def _with_names(where: Where, loops: list[Loop], outer: list[Where]) -> Iterator
     outside = [context for caller in reversed(outer) for context in _contexts(caller, _names(caller), caller.line)]
     for loop in loops:
         around = (*outside, *_contexts(where, names, loop.lineno))
-        yield FoundLoop(loop, names, where.frame.f_code.co_filename, around)
+        yield FoundLoop(loop, names, where.frame.f_code, around)
 
 
 def _names(where: Where) -> dict[str, Any]:

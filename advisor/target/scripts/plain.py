@@ -26,7 +26,8 @@ def workload_of(seen: Seen) -> Any:
 
 def _plain(seen: Seen) -> Adapted | None:
     """The parts of a loop that is ``loss(model(inputs), target)`` and one update; None for another one."""
-    if len(seen.updates) != 1 or len(seen.calls) != 1 or len(seen.backward) != 1 or seen.changes_gradients:
+    alone = len(seen.calls) == 1 and len(seen.backward) == 1
+    if len(seen.updates) != 1 or not (alone or _repeats(seen)) or seen.changes_gradients:
         return None
     call, loss, batch = seen.calls[0], _loss_of(seen), seen.batch
     if batch is None:
@@ -44,7 +45,8 @@ def _plain(seen: Seen) -> Adapted | None:
         return None
     data = batch if seen.loader is None else seen.loader
     current = {} if call.autocast == "none" else {"precision.autocast": call.autocast}
-    made = "" if seen.loader is not None else "; its batch is measured again and again, without the making of batches"
+    told = seen.loader is not None or _repeats(seen)
+    made = "" if told else "; its batch is measured again and again, without the making of batches"
     return Adapted(
         model=call.module,
         data=data,
@@ -55,6 +57,16 @@ def _plain(seen: Seen) -> Adapted | None:
         clip_grad=seen.clip_norm,
         notes=[f"the script's model, loss and optimizer as its first step used them{made}; the rest is left out"],
     )
+
+
+def _repeats(seen: Seen) -> bool:
+    """Whether a loop without a loader was seen for two rounds, and uses the same batch in each."""
+    if seen.loader is not None or not len(seen.calls) == len(seen.losses) == len(seen.backward) == 2:
+        return False
+    (first, second), (loss, next_loss) = seen.calls, seen.losses
+    same_call = first.module is second.module and _same((first.args, first.kwargs), (second.args, second.kwargs))
+    same_loss = loss.function is next_loss.function and _same(loss.args[1:], next_loss.args[1:])
+    return same_call and same_loss and loss.kwargs == next_loss.kwargs
 
 
 def _loss_of(seen: Seen) -> LossCall | None:
@@ -100,7 +112,7 @@ def _own_step(seen: Seen) -> Adapted:
     if not seen.models:
         raise NoBodyError("the parameters that are updated belong to no module that was called")
     loop = training_loop(seen.frames, seen.loader)
-    step, data = step_of(loop, seen.loader)
+    step, data = step_of(loop, seen)
     return Adapted(
         data=data,
         mode="train",

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import dis
 import functools
+import inspect
 import io
 import multiprocessing.process
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from advisor.target.scripts.files import is_library, staying_open, writes, writing_over_nothing
+from advisor.target.scripts.readings import Iterators
 
 # Functions of torch.nn.functional that are losses: called with an output and a target.
 LOSSES = (
@@ -83,14 +87,17 @@ class Where:
 class Seen:
     """The observations of a script.
 
-    ``batch`` is the one that the step used, of ``loader``. ``frames`` is the stack at the first update, innermost
-    first. ``clip_norm`` is what the norm of the gradients was clipped to, ``changes_gradients`` that they were made,
-    clipped or changed in another way. ``fitted`` is what a library's trainer was asked to train. ``starts_processes``:
-    other processes were started, or forked.
+    ``batch`` is the one that the step used, of ``loader``; ``reads`` are the places that it was read from, up the
+    stack, ``iterators`` all that the script made. ``frames`` is the stack at the first update, innermost first.
+    ``clip_norm`` is what the norm of the gradients was clipped to, ``changes_gradients`` that they were made,
+    clipped or changed in another way. ``fitted`` is what a library's trainer was asked to train.
+    ``starts_processes``: other processes were started, or forked.
     """
 
     loader: Any = None
     batch: Any = None
+    reads: set[tuple[CodeType, int]] = field(default_factory=set)
+    iterators: Iterators = field(default_factory=weakref.WeakKeyDictionary)
     calls: list[ModelCall] = field(default_factory=list)
     losses: list[LossCall] = field(default_factory=list)
     backward: list[torch.Tensor] = field(default_factory=list)
@@ -105,7 +112,7 @@ class Seen:
         """Forget what was seen of a step."""
         self.loader = self.batch = self.clip_norm = self.fitted = None
         self.changes_gradients = False
-        for seen in (self.calls, self.losses, self.backward, self.updates, self.frames):
+        for seen in (self.reads, self.calls, self.losses, self.backward, self.updates, self.frames):
             seen.clear()
 
     @property
@@ -133,14 +140,13 @@ class Watch:
         self.seen = Seen()
         self._in_loop = in_loop
         self._outside: FrameType | None = sys._getframe(1)
-        self._over = self._before_loop = self._looked_on = False
+        self._over = self._before_loop = self._looked_on = self._ends_soon = False
         self._gradients: list[float] = []
         self._kept_files = contextlib.ExitStack()
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._depth = 0
         self._in_loss = 0
-        self._loaders: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Seen]:
@@ -179,6 +185,8 @@ class Watch:
 
     def _before_forward(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._is_ours():
+            if self._ends_soon:
+                self._end_step()
             self._depth += 1
 
     def _after_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -222,21 +230,28 @@ class Watch:
             iterator = function(loader)
         finally:
             loader.num_workers, loader.timeout = workers, timeout
-        self._loaders[id(iterator)] = loader
+        self.seen.iterators[iterator] = loader
         return iterator
 
     def _on_next_batch(self, function: Callable[..., Any], iterator: Any) -> Any:
-        loader = self._loaders.get(id(iterator))
+        loader = self.seen.iterators.get(iterator)
         if self._is_ours() and self.seen.updates and (loader is self.seen.loader or self._before_loop):
-            self._end_step()
+            if _within_generator(_stack(self._outside)):
+                self._ends_soon = True  # at the next call: to raise here would end what the loop goes on reading
+            else:
+                self._end_step()
         batch = function(iterator)
         if self._is_ours() and loader is not None and not self.seen.updates:
             self._begin_step()
+            if loader is not self.seen.loader:
+                self.seen.reads.clear()
+            self.seen.reads.update((frame.f_code, frame.f_lineno) for frame in _stack(self._outside))
             self.seen.loader, self.seen.batch = loader, batch
         return batch
 
     def _end_step(self) -> None:
         """Raise LoopSeen, or forget an update that stood before the loop."""
+        self._ends_soon = False
         if self._before_loop:
             self._before_loop, self._looked_on = False, True
             self.seen.forget()
@@ -259,7 +274,7 @@ class Watch:
             os._exit(0)  # a process that the script forked has reached a loop: that is not the one to measure
         if not self._is_ours() or (not _has_gradients(optimizer) and not _has_closure(args, kwargs)):
             return
-        if optimizer in self.seen.updates:
+        if optimizer in self.seen.updates or self._ends_soon:
             self._end_step()
         if not self.seen.frames:
             if len(self.seen.backward) == 1 and self._norms() != self._gradients:
@@ -317,6 +332,8 @@ class Watch:
     def _on_open(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._is_ours() or not writes(args, kwargs):
             return function(*args, **kwargs)
+        if self._ends_soon:
+            self._end_step()
         if self._over:
             raise LoopSeen
         return staying_open(function(*args, **kwargs), args, kwargs, lambda: self._over)
@@ -366,6 +383,17 @@ def _stack(outside: FrameType | None) -> list[FrameType]:
         frames.append(frame)
         frame = frame.f_back
     return frames
+
+
+def _within_generator(frames: list[FrameType]) -> bool:
+    """Whether a generator calls, which is read with ``next``; a ``for`` loop over it makes another one."""
+    found = False
+    for frame in frames:
+        if frame.f_code.co_flags & inspect.CO_GENERATOR:
+            found = True
+        elif found:
+            return frame.f_code.co_code[frame.f_lasti] != dis.opmap["FOR_ITER"]
+    return False
 
 
 def _autocast() -> str:

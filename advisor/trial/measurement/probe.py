@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from advisor.portable.nested import tensors_of
+from advisor.portable.nested import signature_of, tensors_of
 from advisor.portable.plan import StepPlan
 from advisor.trial.measurement.draws import first_batches
 from advisor.trial.measurement.forms import compared_with, form_of
@@ -113,18 +113,28 @@ def probe_training(
 def probe_inference(step: Callable[[Any], Any], batches: list[Any], seed: int, *, steps: int = PROBE_STEPS) -> Probe:
     """A fixed sample of the outputs for the first batch, preceded by the sum of all of them.
 
-    The step runs several times and the last output counts: a captured step is only replayed by then.
+    The step runs several times and the last output counts. A captured step is only replayed by then, and has to follow
+    the batch: the one before the last is another of the same shapes, if there is one, which the capture records.
     """
     torch.manual_seed(seed)
     started = time.perf_counter()
     output = step(batches[0])
     first_s = time.perf_counter() - started
-    for _ in range(steps - 1):
-        output = step(batches[0])
+    for batch in _first_and_another(batches, steps - 1):
+        output = step(batch)
     sample = sample_of(output)  # waits for the device
     seconds = time.perf_counter() - started
     usual_step_s = (seconds - first_s) / (steps - 1) if steps > 1 else seconds
     return Probe(seconds, steps, outputs=sample, usual_step_s=usual_step_s)
+
+
+def _first_and_another(batches: list[Any], count: int) -> list[Any]:
+    """The first batch so many times, but in the place before the last one of another that fits the same graph."""
+    chosen = [batches[0]] * count
+    if count > 1:
+        form = signature_of(batches[0])
+        chosen[-2] = next((batch for batch in batches[1:] if signature_of(batch) == form), batches[0])
+    return chosen
 
 
 def divergence_notes(probe: Probe, step: Callable[[Any], torch.Tensor], batch: Any) -> tuple[str, ...]:
@@ -241,6 +251,7 @@ class _FirstOutput:
     def _keep(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if not self.sample:
             self.sample = sample_of(output)
+        self.close()  # a captured step waits until no hook comes or goes
 
 
 def _model_of(step: Any) -> nn.Module | None:

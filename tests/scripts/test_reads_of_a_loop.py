@@ -1,0 +1,141 @@
+"""Loops that read their batches with ``next``: once a round they are fed, else they read by themselves."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from torch.utils.data import DataLoader
+
+from scripts.steps import batches
+
+OWN_STEP = "loss = (model(x) - y).abs().mean(); loss.backward(); model.weight.grad *= 0.5; optimizer.step()"
+AGAIN = """
+def again(loader):
+    while True:
+        for batch in loader:
+            yield batch
+
+class Endless:
+    def __init__(self, loader):
+        self.loader = loader
+        self.batches = iter(loader)
+    def next(self):
+        try:
+            return next(self.batches)
+        except StopIteration:
+            self.batches = iter(self.loader)
+            return next(self.batches)
+"""
+ONCE = {
+    "a while loop": """
+        batches, count = iter(loader), 0
+        while True:
+            try:
+                x, y = next(batches)
+            except StopIteration:
+                batches = iter(loader)
+                x, y = next(batches)
+            OWN
+            seen.append((count, int(x[0])))
+            count += 1
+    """,
+    "a count": """
+        batches = again(loader)
+        for count in range(5):
+            x, y = next(batches)
+            OWN
+            seen.append((count, int(x[0])))
+    """,
+    "a class of its own": """
+        batches = Endless(loader)
+        for count in range(1000):
+            x, y = batches.next()
+            OWN
+            seen.append((count, int(x[0])))
+    """,
+    "an update every other round": """
+        batches = again(loader)
+        for count in range(1000):
+            x, y = next(batches)
+            loss = (model(x) - y).abs().mean()
+            loss.backward()
+            if count % 2:
+                optimizer.step()
+            seen.append((count, int(x[0])))
+    """,
+}
+
+
+@pytest.mark.parametrize("form", ONCE)
+def test_one_batch_a_round_is_the_loaders(form, script):
+    loop, names = script(AGAIN, ONCE[form].replace("OWN", OWN_STEP))
+    assert loop.data is names["loader"], "so its workers are the script's, and can be tuned"
+    names["seen"].clear()
+    batches(loop, 8)
+    assert [first for _, first in names["seen"]] == list(range(0, 64, 8))
+    batches(loop, 2)
+    assert [first for _, first in names["seen"][8:]] == [0, 8]
+
+
+def test_the_loops_own_count_goes_round(script):
+    loop, names = script(AGAIN, ONCE["a count"].replace("OWN", OWN_STEP))
+    names["seen"].clear()
+    batches(loop, 8)
+    assert [count for count, _ in names["seen"]] == [0, 1, 2, 3, 4, 0, 1, 2]
+
+
+SEVERAL = {
+    "an inner loop": "for _ in range(2): x, y = next(batches); seen.append(int(x[0]))",
+    "a comprehension": "both = [next(batches) for _ in range(2)]; x, y = both[1]; seen += [int(a[0]) for a, _ in both]",
+    "two lines": """x, y = next(batches); seen.append(int(x[0]))
+            x, y = next(batches); seen.append(int(x[0]))""",
+}
+
+
+@pytest.mark.parametrize("form", SEVERAL)
+def test_several_batches_a_round_are_read_by_the_loop_from_the_first_on(form, script):
+    loop, names = script(
+        AGAIN,
+        f"""
+        batches = again(loader)
+        while True:
+            {SEVERAL[form]}
+            {OWN_STEP}
+    """,
+    )
+    assert loop.data is not names["loader"]
+    names["seen"].clear()
+    batches(loop, 3)
+    assert names["seen"] == [0, 8, 16, 24, 32, 40]
+
+
+def test_what_the_loop_reads_by_itself_has_the_loaders_workers(script):
+    loop, names = script(
+        AGAIN,
+        f"""
+        from torch.utils.data import Dataset, get_worker_info
+        class Places(Dataset):
+            def __len__(self):
+                return 64
+            def __getitem__(self, index):
+                return torch.ones(1) * (get_worker_info() is not None), torch.ones(1)
+        batches = again(DataLoader(Places(), batch_size=8, num_workers=1))
+        while True:
+            for _ in range(2):
+                x, y = next(batches)
+            {OWN_STEP}
+            seen.append(bool(x.all()))
+    """,
+    )
+    assert names["seen"] in ([], [False]), "one step while it is watched needs no workers"
+    names["seen"].clear()
+    batches(loop, 3)
+    assert names["seen"] == [True] * 3
+
+
+def test_nothing_stays_replaced_after_a_round(script):
+    before = type(iter(DataLoader([1]))).__next__
+    loop, _ = script(AGAIN, ONCE["a while loop"].replace("OWN", OWN_STEP))
+    loop.step(next(iter(itertools.islice(loop.data, 1))))
+    assert type(iter(DataLoader([1]))).__next__ is before
