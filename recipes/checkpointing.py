@@ -76,17 +76,19 @@ class Checkpointing(Recipe):
         from torch._functorch import config
 
         from advisor.portable import checkpointing
+        from advisor.recipe.rebuild import refusing
 
         if value != "blocks":
             config.activation_memory_budget = _share(value) or 1.0
         if value == "none":
             checkpointing.keep_activations(workload.model)
         elif value == "blocks" and not checkpointing.checkpoints_itself(workload.model):
-            checkpointing.checkpoint_blocks(workload.model)
+            with refusing():
+                checkpointing.checkpoint_blocks(workload.model)
 
     def code(self, value: Value) -> str:
         if value == "blocks":
-            return f"{source('blocks', 'checkpointing')}\n\ncheckpoint_blocks(model)\n"
+            return f"{source('blocks', 'checkpointing')}\n\nif repeated_blocks(model):\n    checkpoint_blocks(model)\n"
         if value == "none":
             return "# activations are kept for the backward pass\n"
         return (

@@ -34,10 +34,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from advisor.errors import RefusedError
 from advisor.figures.formatting import format_percent
 from advisor.machine.toolchain import cannot_compile
 from advisor.portable import compile_source
-from advisor.recipe import Recipe, Stage, gain_of_compiling
+from advisor.recipe import Components, Recipe, Stage, gain_of_compiling
 from advisor.records import Bottleneck, Facts, Mode, Numerics, Phase, Skip, Value
 
 # The share is measured: of a small encoder on an H200 it was less than 0.5 % in one session and 0.9 % in another, and a
@@ -82,6 +83,13 @@ class CompileScope(Recipe):
         if value == self.default:
             return 1.0
         return gain_of_compiling(facts, but=self.key) * (1.05 if value == "with_loss" else 0.97)
+
+    def apply(self, workload: Components, value: Value) -> None:
+        from advisor.portable.blocks import repeated_blocks
+
+        super().apply(workload, value)
+        if value == "regional" and not repeated_blocks(workload.model):
+            raise RefusedError(f"{type(workload.model).__name__} repeats no block that could be compiled by itself")
 
     def code(self, value: Value) -> str:
         return "# torch.compile takes the whole model\n" if value == "model" else compile_source(scope=str(value))

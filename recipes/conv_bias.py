@@ -2,10 +2,10 @@
 
 What it does
 ------------
-Takes the bias out of every convolution whose result goes to a batch norm (or an instance norm) and nowhere else, out of
-the model and out of the optimizer. They are found by tracing the model (torch.fx, or torch.export on a batch where that
-fails), not by name. A convolution that something else reads too, that is shared and not always followed by the same
-norm, that has a hook, or in training one before a frozen norm, keeps its bias.
+Lets every convolution whose result goes to a batch norm (or an instance norm) and nowhere else compute without its
+bias. They are found by tracing the model (torch.fx, or torch.export on a batch where that fails), not by name. A
+convolution that something else reads too, that is shared and not always followed by the same norm, that has a hook, or
+in training one before a frozen norm, keeps its bias.
 
 Why it helps
 ------------
@@ -15,13 +15,14 @@ forward pass, a sum over the whole gradient in the backward pass, and its part o
 When it does not
 ----------------
 Where the library fuses the bias into the convolution, only the backward pass gains. torch.compile may fuse the rest.
-In inference `model.fold_batch_norm` removes the norm altogether, which is worth more.
+In inference `model.fold_batch_norm` removes the norm altogether, which is worth more. A loop that freezes its norms
+later needs the biases from then on: freeze them before the settings are applied.
 
 Numerics
 --------
-close: the same outputs and gradients up to rounding. Running means take the bias off, so evaluation stays the same
-too. The state dict keeps its names: it has biases of zero, and what is loaded may have others, which the running means
-take off. The optimizer keeps the parameters, which get no gradients.
+close: the same outputs and gradients up to rounding. The parameters stay in the model and the optimizer, as zeros
+without gradients (`grad` is None, `requires_grad` False), and running means take the bias off, so evaluation stays the
+same too. The state dict has these zeros; what is loaded may have other biases, which the running means take off.
 
 References
 ----------

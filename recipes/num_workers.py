@@ -4,7 +4,8 @@ What it does
 ------------
 Loads and transforms the batches in this many worker processes, which live on from epoch to epoch
 (`num_workers`, `persistent_workers=True`) unless the dataset has a `set_epoch`, which they would not hear of. With 0,
-the training process does that work itself, between the steps. The loader keeps its class and all that it holds.
+the training process does that work itself, between the steps. The loader keeps its class and all that it holds. Where
+`prepare` or the exported file added the workers, they start anew after an epoch in which the loop changed the dataset.
 
 Why it helps
 ------------

@@ -13,8 +13,9 @@ start the queue of batches is empty: the first steps of every epoch wait. Short 
 When it does not
 ----------------
 It shows at the ends of epochs only, so in epochs of minutes it cannot be measured. The workers, and what their
-datasets have cached, stay in memory between epochs. A dataset that is changed from outside between two epochs is not
-changed in workers that live on. The loader that num_workers makes has persistent workers already.
+datasets have cached, stay in memory between epochs. A dataset that the loop changes between two epochs is not changed
+in workers that live on: `prepare` and the exported file start them anew then, a `DataLoader` of your own does not. The
+loader that num_workers makes has persistent workers already.
 
 Numerics
 --------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 import torchvision
@@ -48,6 +50,11 @@ def scrambled(model):
             drawn = torch.rand(tensor.shape, generator=generator)
             tensor.data.copy_(drawn + 0.5 if "running_var" in name or tensor.dim() == 1 else (drawn - 0.5) * 0.3)
     return model
+
+
+def unread(model):
+    """The names of parameters that their modules read as None."""
+    return {name for name, _ in model.named_parameters() if operator.attrgetter(name)(model) is None}
 
 
 class ConvNorm(nn.Sequential):

@@ -219,6 +219,83 @@ def test_a_sampler_that_counts_epochs_counts_as_before(change, kind, workers):
     assert first_samples(ended) == expected
 
 
+class Scaled(Numbers):
+    """Samples that a loop changes between epochs: by an attribute, in its tensor, and by their order."""
+
+    def __init__(self):
+        self.options, self.weights, self.order = {"scale": 1.0}, torch.ones(24), list(range(24))
+
+    def __getitem__(self, index):
+        at = self.order[index]
+        return self.weights[at : at + 1] * self.options["scale"] * at, at % 4
+
+
+def change_scale(dataset):
+    dataset.options["scale"] += 1.0
+
+
+def change_weights(dataset):
+    dataset.weights[3:9] *= 2.0
+
+
+def change_order(dataset):
+    dataset.order.reverse()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("between", [change_scale, change_weights, change_order])
+def test_workers_that_live_on_hear_what_became_of_the_dataset(between):
+    def epochs(loader):
+        found = []
+        for _ in range(3):
+            found.append(contents(loader))
+            between(loader.dataset)
+        return found
+
+    expected = epochs(DataLoader(Scaled(), batch_size=8))
+    assert expected[0] != expected[1]
+    assert epochs(applied("num_workers", 1, DataLoader(Scaled(), batch_size=8))) == expected
+    assert epochs(applied("persistent_workers", True, DataLoader(Scaled(), batch_size=8, num_workers=1))) == expected
+
+
+@pytest.mark.process
+def test_workers_that_live_on_are_the_same_ones_while_the_dataset_stays():
+    loader = applied("num_workers", 1, DataLoader(Subset(Scaled(), range(24)), batch_size=8))
+    found = []
+    for _ in range(3):
+        contents(loader)
+        found.append(loader._iterator._workers[0].pid)
+    assert len(set(found)) == 1
+    next(iter(loader))  # and after an epoch that was left early
+    contents(loader)
+    assert loader._iterator._workers[0].pid == found[0]
+
+
+@pytest.mark.process
+@both_ways
+def test_two_loops_may_read_a_loader_at_a_time(change):
+    def pairs(loader):
+        torch.manual_seed(0)
+        nested = [(one.tolist(), other.tolist()) for one, _ in loader for other, _ in loader]
+        zipped = [(one.tolist(), other.tolist()) for (one, _), (other, _) in zip(loader, loader, strict=True)]
+        return nested, zipped, float(torch.rand(()))
+
+    expected = pairs(shuffled())
+    assert [len(part) for part in expected[:2]] == [9, 3]
+    assert pairs(change("num_workers", 1, shuffled())) == expected
+
+
+@pytest.mark.process
+def test_loaders_that_are_read_side_by_side_shuffle_as_before():
+    def epochs(*loaders):
+        torch.manual_seed(0)
+        return [[one.tolist() for batches in zip(*loaders, strict=True) for one, _ in batches] for _ in range(2)]
+
+    expected = epochs(shuffled(), shuffled())
+    assert expected[0] != expected[1]
+    assert epochs(applied("num_workers", 1, shuffled()), applied("num_workers", 1, shuffled())) == expected
+
+
 @pytest.mark.process
 def test_a_loader_that_lived_on_already_goes_on_as_it_did():
     options = {"num_workers": 1, "persistent_workers": True}

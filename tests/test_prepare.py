@@ -8,6 +8,8 @@ import warnings
 import pytest
 import torch
 from compiled_models import Layers, own_blocks
+from model_structures import exported
+from proposals import CATALOG
 from saved import through_disk
 from torch import nn
 from torch._dynamo.utils import counters
@@ -149,6 +151,20 @@ def test_an_optimizer_that_cannot_be_changed_is_left_as_it_is_with_the_reason():
     with pytest.warns(UserWarning, match=r"optimizer.implementation: foreach is left out: OwnStep has no foreach"):
         Tuning(FOREACH).prepare(model, odd, other, usual)
     assert (odd.param_groups[0]["foreach"], usual.param_groups[0]["foreach"]) == (None, True)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(("recipe_id", "value"), [("checkpointing", "blocks"), ("compile_scope", "regional")])
+def test_what_is_about_blocks_is_left_out_for_the_model_that_has_none(recipe_id, value, eager_backend, fresh_compiler):
+    """As for a momentum encoder's projector, or a generator beside its critic."""
+    layers = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)]
+    deep, flat = nn.Sequential(*layers, nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    optimizer = torch.optim.SGD([*deep.parameters(), *flat.parameters()], lr=0.1)
+    with pytest.warns(UserWarning, match=f"{value} is left out: Sequential repeats no block"):
+        assert Tuning({CATALOG[recipe_id].key: value}).prepare(deep, flat, optimizer) == (deep, flat, optimizer)
+    assert exported(recipe_id, value, flat, optimizer) is flat
+    changed = [vars(block).get("forward") or block._compiled_call_impl for block in (*deep, flat)]
+    assert [one is not None for one in changed] == [True, True, True, False, False]
 
 
 def test_a_model_that_cannot_be_traced_is_left_as_it_is_with_the_reason():

@@ -15,6 +15,7 @@ from model_structures import Pair, SquareFunction, applied, coded, exported, ins
 from proposals import CATALOG
 from torch import nn
 
+from advisor.errors import RefusedError
 from advisor.figures.sweep import batch_size_within
 from advisor.portable.checkpointing import checkpoints_itself
 from advisor.portable.regions import compile_blocks
@@ -226,7 +227,7 @@ def test_a_block_that_writes_over_its_input_fails_instead_of_training_wrongly():
 
 
 def test_a_model_without_blocks_cannot_be_checkpointed():
-    with pytest.raises(ValueError, match="repeats no block"):
+    with pytest.raises(RefusedError, match="Pair repeats no block"):
         applied("checkpointing", "blocks", Pair())
 
 

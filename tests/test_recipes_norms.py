@@ -27,6 +27,7 @@ from model_structures import (
     made,
     proposed,
     scrambled,
+    unread,
 )
 from proposals import CATALOG
 from torch import nn
@@ -53,7 +54,8 @@ def test_without_the_biases_outputs_and_gradients_are_the_same(way, name):
     before = copy.deepcopy(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     changed = way("conv_bias", False, model, optimizer)
-    lost = {key for key, _ in before.named_parameters()} - {key for key, _ in changed.named_parameters()}
+    assert [key for key, _ in changed.named_parameters()] == [key for key, _ in before.named_parameters()]
+    lost = unread(changed)
     assert len(lost) == biases
     for training in (True, False):
         before.train(training), changed.train(training)
@@ -112,6 +114,51 @@ def test_checkpoints_without_the_biases_go_both_ways(way):
     plain.load_state_dict(model.state_dict())
     optimizers[0].load_state_dict(optimizers[1].state_dict())
     torch.testing.assert_close(plain.eval()(images), expected)
+
+
+@every_way
+def test_a_copy_from_before_follows_the_model_without_biases(way):
+    """As averages of the weights do, and the encoders and target networks that follow a model."""
+    model, images, _, _ = made("U-Net")
+    plain = copy.deepcopy(model)
+    average, followed = torch.optim.swa_utils.AveragedModel(model), copy.deepcopy(model)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01, momentum=0.9) for each in (plain, model)]
+    expected = [torch.optim.swa_utils.AveragedModel(plain), copy.deepcopy(plain)]
+    way("conv_bias", False, model, optimizers[1])
+    pairs = ((plain, expected, optimizers[0]), (model, [average, followed], optimizers[1]))
+    for _ in range(3):
+        for each, (mean, slow), optimizer in pairs:
+            gradients(each.train(), images)
+            optimizer.step()
+            mean.update_parameters(each)
+            with torch.no_grad():
+                for new, old in zip(each.state_dict().values(), slow.state_dict().values(), strict=True):
+                    old.lerp_(new, 0.5) if old.is_floating_point() else old.copy_(new)
+                for new, old in zip(each.parameters(), slow.parameters(), strict=True):
+                    assert new.shape == old.shape
+    for found, wanted in zip((average, followed), expected, strict=True):
+        torch.testing.assert_close(found.eval()(images), wanted.eval()(images))
+
+
+def test_a_bias_that_a_loop_over_all_parameters_writes_to_is_saved_as_zeros():
+    model, images, _, _ = made("U-Net")
+    plain = copy.deepcopy(model)
+    applied("conv_bias", False, model)
+    for parameter in model.parameters():
+        parameter.data.add_(1.0)
+    plain.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model.eval()(images), plain.eval()(images))
+
+
+def test_a_bias_that_is_given_anew_is_read():
+    model = UNet().eval()
+    applied("conv_bias", False, model)
+    model.first[0].bias = nn.Parameter(torch.ones(model.first[0].out_channels))
+    saved = model.state_dict()
+    assert saved["first.0.bias"].sum() == model.first[0].out_channels
+    model.load_state_dict(saved)
+    assert model.first[0].bias is not None
+    assert model.first[0].bias.sum() == model.first[0].out_channels
 
 
 @every_way

@@ -80,5 +80,6 @@ def compile_source(
     if scope == "with_loss":
         return f"@torch.compile({options})\n{_COMPILED_LOSS}"
     if scope == "regional":
-        return f"{source('blocks', 'compiled_module', 'regions')}\n\ncompile_blocks(model, {options})\n"
+        code = source("blocks", "compiled_module", "regions")
+        return f"{code}\n\nif repeated_blocks(model):\n    compile_blocks(model, {options})\n"
     return f"{source('compiled_module')}\n\ncompile_in_place(model, {options})\n"

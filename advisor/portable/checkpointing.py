@@ -105,7 +105,7 @@ def checkpoint_blocks(model: torch.nn.Module) -> None:
     """
     blocks = [block for group in repeated_blocks(model) for _, block in group]
     if not blocks:
-        raise ValueError("the model repeats no block whose activations could be computed again")
+        raise ValueError(f"{type(model).__name__} repeats no block whose activations could be computed again")
     for block in blocks:
         inside = [module for module in block.modules() if module is not block]
         if "forward" not in vars(block) and not any(m._forward_hooks or m._forward_pre_hooks for m in inside):

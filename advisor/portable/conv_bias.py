@@ -42,7 +42,8 @@ def convolution_biases(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The parameters that may be biases of convolutions: beside each is a weight of three dimensions or more."""
     found = []
     for module in model.modules():
-        own = [(name, parameter) for name, parameter in module._parameters.items() if parameter is not None]
+        read = {name: vars(module).get(name, parameter) for name, parameter in module._parameters.items()}
+        own = [(name, parameter) for name, parameter in read.items() if parameter is not None]
         if any(parameter.dim() >= 3 for _, parameter in own):
             found += [parameter for name, parameter in own if "bias" in name and parameter.dim() == 1]
     return found
@@ -96,54 +97,58 @@ def sources_of_means(views: list[View]) -> dict[int, set[int | None]]:
 def remove_conv_biases(model: torch.nn.Module, trained: bool, data: typing.Any = None) -> None:
     """Take the biases of convolutions that norms cancel out of a model, in place. Raises CannotTraceError.
 
-    Each running mean takes its bias off, so that evaluation stays the same. What is saved has biases of zero, which is
-    the same model; what is loaded may have others. An optimizer keeps the parameters, which get no gradients any more.
+    Each running mean takes its bias off, so that evaluation stays the same. The parameters stay where they are, as
+    zeros that nothing reads and that get no gradient: a copy of the model, made before or after, has the same ones.
+    What is saved is the same model; what is loaded may have other biases.
     """
     for bias, means in removable_biases(model, trained=trained, data=data):
         for mean in means:
             mean.sub_(bias.detach().to(mean.dtype))
+        bias.requires_grad_(False).detach().zero_()
         kept = {id(mean) for mean in means}
         norms = [(m, name) for m in model.modules() for name, buffer in m._buffers.items() if id(buffer) in kept]
         for module in list(model.modules()):
             for name in [name for name, parameter in module._parameters.items() if parameter is bias]:
-                module._parameters[name] = None
-                keep_name(model, module, AbsentBias(name, tuple(bias.shape), norms))
+                vars(module)[name] = None
+                keep_absent(model, AbsentBias(module, name, norms))
 
 
 class AbsentBias:
-    """The name under which a bias is saved and loaded that a module no longer has, and the running means it is in."""
+    """A bias that its module reads as None, and the running means that it is in."""
 
-    def __init__(self, name: str, shape: tuple[int, ...], norms: list[tuple[torch.nn.Module, str]]) -> None:
+    def __init__(self, module: torch.nn.Module, name: str, norms: list[tuple[torch.nn.Module, str]]) -> None:
+        self.module = module
         self.name = name
-        self.shape = shape
         self.norms = norms
-        self.loaded: torch.Tensor | None = None
+
+    @property
+    def parameter(self) -> torch.Tensor | None:
+        """The parameter that is not read; None once somebody has put another in its place."""
+        return self.module._parameters.get(self.name) if vars(self.module).get(self.name, self) is None else None
 
 
-def keep_name(model: torch.nn.Module, module: torch.nn.Module, bias: AbsentBias) -> None:
-    """Let a module save and load a bias that it no longer has."""
-    module.register_state_dict_post_hook(functools.partial(save_zeros, bias))
-    module.register_load_state_dict_pre_hook(functools.partial(take_loaded, bias))
-    parts = {module, *(norm for norm, _ in bias.norms)}
+def keep_absent(model: torch.nn.Module, bias: AbsentBias) -> None:
+    """Let a bias be zero in what is saved, and have the running means take off one that is loaded."""
+    bias.module.register_state_dict_post_hook(functools.partial(save_zeros, bias))
+    parts = {bias.module, *(norm for norm, _ in bias.norms)}
     for ancestor in model.modules():
         if parts <= set(ancestor.modules()):
             ancestor.register_load_state_dict_post_hook(functools.partial(absorb_loaded, bias))
 
 
 def save_zeros(bias: AbsentBias, module: torch.nn.Module, saved: typing.Any, prefix: str, _: typing.Any) -> None:
-    """A hook that adds the bias to what is saved."""
-    saved[prefix + bias.name] = next(module.parameters()).detach().new_zeros(bias.shape)
-
-
-def take_loaded(bias: AbsentBias, module: torch.nn.Module, loaded: typing.Any, prefix: str, *_: typing.Any) -> None:
-    """A hook that takes the bias out of what is loaded."""
-    bias.loaded = loaded.pop(prefix + bias.name, None)
+    """A hook that saves zeros, whatever a loop over all parameters has put into this one."""
+    if bias.parameter is not None:
+        saved[prefix + bias.name] = torch.zeros_like(bias.parameter)
 
 
 def absorb_loaded(bias: AbsentBias, *_: typing.Any) -> None:
     """A hook that takes a loaded bias off the running means, which were loaded with it."""
-    given, bias.loaded = bias.loaded, None
+    parameter = bias.parameter
+    if parameter is None:
+        return
     for norm, name in bias.norms:
         mean = norm._buffers[name]
-        if mean is not None and given is not None:
-            mean.sub_(given.to(mean))
+        if mean is not None:
+            mean.sub_(parameter.detach().to(mean))
+    parameter.detach().zero_()

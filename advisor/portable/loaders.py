@@ -1,6 +1,7 @@
 """A DataLoader with some of its options changed: a copy that keeps its class and all that it holds."""
 
 import collections.abc
+import contextlib
 import copy
 import functools
 import sys
@@ -8,6 +9,7 @@ import types
 import typing
 import warnings
 import weakref
+import zlib
 
 import torch
 
@@ -15,6 +17,8 @@ WITHOUT_WORKERS = {"prefetch_factor": None, "persistent_workers": False, "multip
 REBUILT = "Accelerate builds the loader anew, and workers that live on between epochs would change how it shuffles"
 # Objects that are looked through for code that divides samples among workers, at most. A count.
 MOST_LOOKED_AT = 2000
+# Arrays of fewer bytes are compared by their contents between epochs.
+MOST_BYTES = 64_000_000
 
 
 def loader_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
@@ -77,7 +81,7 @@ def copy_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
     for name, value in vars(loader).items():
         if isinstance(value, torch.utils.data.DataLoader):
             held[name] = copy_with(value, **changes)
-        elif isinstance(value, torch.utils.data.dataloader._BaseDataLoaderIter):
+        elif isinstance(value, (torch.utils.data.dataloader._BaseDataLoaderIter, Epoch)):
             iterators[name] = held.pop(name)
         elif isinstance(value, collections.abc.Iterator):
             raise ValueError(f"{type(loader).__name__} reads from an iterator ({name}), which a copy would share")  # noqa: TRY004
@@ -97,45 +101,67 @@ def copy_with(loader: typing.Any, **changes: typing.Any) -> typing.Any:
 
 
 class IteratorsOf:
-    """Makes the iterators of a loader with workers that were added, or that live on, so that it draws as its owner's.
+    """Makes the iterators of a loader with workers that were added, or that live on, so that they are as its owner's.
 
-    A loader without workers asks its sampler for one iterator in each epoch, and PyTorch's loader with workers for two:
-    a sampler that counts epochs would skip every other one. A loader whose workers live on has one iterator for all
-    epochs. One that is made for each epoch draws a random number each time, on which all later ones depend: the
-    shuffling of the next epoch, dropout.
+    A loader without workers asks its sampler for one iterator in each epoch, when the first batch is asked for, and
+    PyTorch's loader with workers for two, at once: a sampler that counts epochs would skip every other one, and two
+    loaders that are read side by side would shuffle in another way. ``once`` has workers do as without them.
+
+    ``lives_on``: the workers were made to live on from epoch to epoch. A loader that starts an iterator for each epoch
+    draws a random number each time, on which all later ones depend: the shuffling of the next epoch, dropout. It hears
+    what became of the dataset meanwhile, and may be read by two loops at a time. So does and may one whose workers live
+    on: where they could not follow, they end, and others start.
     """
 
-    def __init__(self, loader: typing.Any, once: bool, draws: bool) -> None:
+    def __init__(self, loader: typing.Any, once: bool, lives_on: bool) -> None:
         self.loader = weakref.ref(loader)  # the loader holds this object
         self.once = once
-        self.draws = draws
+        self.lives_on = lives_on
 
     def __reduce__(self) -> typing.Any:
-        return IteratorsOf, (self.loader(), self.once, self.draws)
+        return IteratorsOf, (self.loader(), self.once, self.lives_on)
 
     def __call__(self) -> typing.Any:
-        """The iterator that the loader's class makes."""
+        """The iterator that the loader's class makes, as one that can be exchanged from epoch to epoch."""
         loader: typing.Any = self.loader()
-        held = dict(vars(loader))
-        for name in ("batch_sampler", "sampler") if self.once else ():
-            if held.get(name) is not None:  # the iterator keeps it
-                object.__setattr__(loader, name, UnreadKept(held[name]))
+        kept = UnreadKept(loader._index_sampler) if self.once else None
+        iterator = self.of_class(loader, kept)
+        return Epoch(self, iterator, kept) if hasattr(iterator, "_try_put_index") else iterator
+
+    def of_class(self, loader: typing.Any, kept: "UnreadKept | None") -> typing.Any:
+        """The iterator that the loader's class makes; it reads the indices of its samples from ``kept``."""
+        name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+        sampler = getattr(loader, name)
+        if kept is not None:
+            object.__setattr__(loader, name, kept)
         try:
-            iterator = type(loader)._get_iterator(loader)
+            return type(loader)._get_iterator(loader)
         finally:
-            for name in ("batch_sampler", "sampler"):
-                if name in held:
-                    object.__setattr__(loader, name, held[name])
-        if self.draws and hasattr(iterator, "_reset"):
-            iterator.__class__ = type(type(iterator).__name__, (DrawsEachEpoch, type(iterator)), {})
-        return iterator
+            object.__setattr__(loader, name, sampler)
+
+    def after(self, before: "Epoch", loader: typing.Any) -> "Epoch":
+        """The next epoch of workers that live on."""
+        if self.once:
+            kept = UnreadKept(loader._index_sampler)
+            iter(kept)  # which may draw: before the iterator, as a new one does
+            draw_seed(loader)
+            return Epoch(self, None, kept, (before.iterator, weakref.ref(before), loader))
+        if not before.finished or before.is_stale(loader):
+            return Epoch(self, self.of_class(loader, None), None)
+        draw_seed(loader)
+        before.iterator._reset(loader)
+        return Epoch(self, before.iterator, None)
 
 
 class UnreadKept:
-    """A sampler that is asked for another iterator only when the last one has been read from."""
+    """A sampler that is asked for another iterator only when the last one has been read from.
+
+    It gives nothing before it is ``open``.
+    """
 
     def __init__(self, sampler: typing.Any) -> None:
         self.sampler = sampler
+        self.open = False
         self.unread: typing.Iterator[typing.Any] | None = None
 
     def __len__(self) -> int:
@@ -144,25 +170,159 @@ class UnreadKept:
     def __iter__(self) -> typing.Iterator[typing.Any]:
         if self.unread is None:
             self.unread = iter(self.sampler)
-        return self.read()
+        return self
 
-    def read(self) -> typing.Iterator[typing.Any]:
-        """Yield the rest of the present iterator."""
-        unread, self.unread = self.unread, None
-        yield from unread or ()
+    def __next__(self) -> typing.Any:
+        if not self.open or self.unread is None:
+            raise StopIteration
+        return next(self.unread)
 
 
-class DrawsEachEpoch:
-    """An iterator that draws in each epoch the random number that a new one would draw."""
+class Epoch:
+    """The batches of one epoch of a loader with workers. ``iterator`` is PyTorch's, which several epochs may share.
 
-    _index_sampler: typing.Any
+    With ``kept``, workers get to know their samples when the first batch is asked for. ``taken`` is an epoch's
+    iterator that may go on, a reference to that epoch, and the loader.
+    """
+
+    def __init__(
+        self,
+        maker: IteratorsOf,
+        iterator: typing.Any,
+        kept: UnreadKept | None,
+        taken: tuple[typing.Any, typing.Any, typing.Any] | None = None,
+    ) -> None:
+        self.maker = maker
+        self.iterator = iterator
+        self.kept = kept
+        self.taken = taken
+        self.finished = False
+        if iterator is not None and maker.lives_on and not hasattr(iterator, "given"):
+            iterator.given = given_to_workers(maker.loader())
+
+    def __iter__(self) -> "Epoch":
+        return self
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    def __getattr__(self, name: str) -> typing.Any:
+        if name in ("iterator", "taken"):  # not there yet
+            raise AttributeError(name)
+        return getattr(self.present, name)
+
+    def __next__(self) -> typing.Any:
+        if self.taken is not None:
+            self.take_over(*self.taken)
+        if self.kept is not None and not self.kept.open:
+            self.kept.open = True
+            for _ in range(self.iterator._prefetch_factor * self.iterator._num_workers):
+                self.iterator._try_put_index()
+        try:
+            return next(self.iterator)
+        except StopIteration:
+            self.finished = True
+            raise
+
+    @property
+    def present(self) -> typing.Any:
+        """PyTorch's iterator: this epoch's own, or the one that it may take over."""
+        return self.iterator if self.taken is None else self.taken[0]
+
+    def is_stale(self, loader: typing.Any) -> bool:
+        """Whether what the workers were given has changed since."""
+        return not same_things(getattr(self.present, "given", []), given_to_workers(loader))
+
+    def take_over(self, iterator: typing.Any, before: typing.Any, loader: typing.Any) -> None:
+        """Go on with the workers of the epoch before. Start others where that is still read, or they have old data."""
+        earlier = before()
+        in_use = earlier is not None and not earlier.finished and earlier.iterator is iterator
+        if not in_use and not self.is_stale(loader):
+            iterator._index_sampler = self.kept
+            iterator._reset(loader)
+            self.iterator = iterator
+        else:
+            with torch.random.fork_rng(devices=[]), state_kept(loader.generator):
+                self.iterator = self.maker.of_class(loader, self.kept)
+            self.iterator.given = given_to_workers(loader)
+        self.taken = None
 
     def _reset(self, loader: typing.Any, first_iter: bool = False) -> None:
-        if not first_iter:
-            if isinstance(self._index_sampler, UnreadKept):
-                iter(self._index_sampler)  # which may draw: before the iterator, as a new one does
-            torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        super()._reset(loader, first_iter)  # type: ignore[misc]
+        """Give the loader its next epoch: DataLoader calls this where workers live on, and hands out that epoch."""
+        loader._iterator = self.maker.after(self, loader)
+
+
+def draw_seed(loader: typing.Any) -> None:
+    """Draw the random number that a new iterator draws."""
+    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+
+
+@contextlib.contextmanager
+def state_kept(generator: torch.Generator | None) -> typing.Iterator[None]:
+    """Give a generator its state back on leaving."""
+    state = None if generator is None else generator.get_state()
+    yield
+    if generator is not None and state is not None:
+        generator.set_state(state)
+
+
+def given_to_workers(loader: typing.Any) -> list[tuple[typing.Any, typing.Any]]:
+    """What workers get to see when they start, as far as that is quickly told: objects, each with what it holds.
+
+    These are the dataset, the functions that a loader calls in workers, and what they hold and read.
+    """
+    waiting: list[typing.Any] = [loader.dataset, loader.collate_fn, loader.worker_init_fn]
+    found: list[tuple[typing.Any, typing.Any]] = []
+    seen: set[int] = set()
+    while waiting and len(seen) < MOST_LOOKED_AT:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            try:
+                held = things_in(one)
+                found.append((one, contents_of(one, held)))
+                waiting += [thing for thing in held if not is_value(thing)]
+            except Exception:  # noqa: S112 - an object of any class may refuse to be looked into
+                continue
+    return found
+
+
+def things_in(one: typing.Any) -> list[typing.Any]:
+    """The contents of a container, the attributes of an object, and what a function or a class's methods read."""
+    if isinstance(one, (list, tuple, set, frozenset)):
+        return list(one)
+    if isinstance(one, dict):
+        return [*one, *one.values()]
+    if isinstance(one, (torch.Tensor, torch.Generator, types.ModuleType, type)):
+        return []
+    if isinstance(one, types.FunctionType):
+        read = [one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__]
+        return [] if is_of_a_library(one) else [*closed_over(one), *read]
+    if isinstance(one, (types.MethodType, functools.partial)):
+        return parts_with_code(one)
+    kinds = [kind for kind in type(one).__mro__ if not is_of_a_library(kind)]
+    methods = [member for kind in kinds for member in vars(kind).values() if isinstance(member, types.FunctionType)]
+    return [*getattr(one, "__dict__", {}).values(), *methods]
+
+
+def contents_of(one: typing.Any, held: list[typing.Any]) -> typing.Any:
+    """A value that is another when an object holds other things, or when something was written into it."""
+    if isinstance(one, torch.Tensor):
+        return one.shape, None if one.is_inference() else one._version
+    if hasattr(one, "__array_interface__") and getattr(one, "nbytes", MOST_BYTES) < MOST_BYTES:
+        return one.shape, zlib.crc32(one.tobytes())
+    return len(held), hash(tuple(thing if is_value(thing) else id(thing) for thing in held))
+
+
+def is_value(thing: typing.Any) -> bool:
+    """Whether a thing is told by its value, and not by where it is."""
+    return thing is None or isinstance(thing, (int, float, complex, str, bytes))
+
+
+def same_things(one: list[tuple[typing.Any, typing.Any]], other: list[tuple[typing.Any, typing.Any]]) -> bool:
+    """Whether two lists have the same objects that hold the same."""
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(a is b and held == now for (a, held), (b, now) in pairs)
 
 
 def keep_draws(copied: typing.Any, loader: typing.Any, began: bool) -> None:
@@ -170,9 +330,9 @@ def keep_draws(copied: typing.Any, loader: typing.Any, began: bool) -> None:
     held = vars(copied).pop("_get_iterator", None)
     ours = isinstance(held, IteratorsOf)
     once = copied.num_workers > 0 and (held.once if ours else not loader.num_workers)
-    draws = copied.persistent_workers and (began or (ours and held.draws))
-    if once or draws:
-        copied._get_iterator = IteratorsOf(copied, once, draws)
+    lives_on = copied.persistent_workers and (began or (ours and held.lives_on))
+    if once or lives_on:
+        copied._get_iterator = IteratorsOf(copied, once, lives_on)
     elif held is not None and not ours:
         copied._get_iterator = held
 

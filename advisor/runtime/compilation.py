@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from advisor.portable.blocks import repeated_blocks
 from advisor.portable.compiled_module import compile_in_place
 from advisor.portable.compiling import compiler_arguments
 from advisor.portable.plan import AUTOTUNED_MATMULS, COMBO_KERNELS, StepPlan
@@ -44,7 +45,8 @@ def compiled(model: nn.Module, plan: StepPlan) -> nn.Module:
         return model
     options = compiler_arguments(plan)
     if plan.compile_scope == "regional":
-        compile_blocks(model, **options)
+        if repeated_blocks(model):
+            compile_blocks(model, **options)
         return model
     compile_in_place(model, **options)
     if plan.freezing:

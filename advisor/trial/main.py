@@ -244,6 +244,7 @@ class Trial:
             weights=probe.weights,
             parameters=sum(parameter.numel() for parameter in parts.components.model.parameters()),
             skipped_steps=probe.skipped_steps,
+            gradients_at_times=probe.gradients_at_times,
             notes=(
                 *_notes(warm, parts.loop, clock),
                 *notes_on_data(first.data),

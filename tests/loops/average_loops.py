@@ -51,12 +51,12 @@ def ema_of_torch(run):
     return {"model": model, "optimizer": optimizer, "average": average}
 
 
-@training("step", "loader")
+@training("step", "loader", "convolution", "activation", "biased_norm")
 def ema_made_before(run):
     """The copy is made of the plain model before ``prepare``, as many scripts do."""
-    model = mlp().to(run.device)
+    model = ConvNet().to(run.device)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-    model, optimizer, batches = run.prepare(model, torch.optim.Adam(model.parameters(), lr=0.01), loader(features()))
+    model, optimizer, batches = run.prepare(model, torch.optim.SGD(model.parameters(), lr=0.05), loader(images()))
     step = run.train_step(model, optimizer, nn.CrossEntropyLoss())
     for _ in range(EPOCHS):
         for batch in batches:
